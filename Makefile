@@ -1,6 +1,51 @@
+# Everything starts from a clone and a system Python: each target makes .venv first when it is missing or stale.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PY := .venv/bin/python
+BIN := .venv/bin
+ARGS ?=
+PORT ?= 8765
+HOLDFAST_DATA ?= .holdfast
+export PORT HOLDFAST_DATA
+SOURCES := $(wildcard schemas sdk_py session_agent gateway loadtest demo infra tests)
+
+.PHONY: help setup up demo test check format generate bench chaos fuzz clean
+
+help: ## Show what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
+
+setup: .venv/.stamp ## Make .venv with everything in it (every other target does this by itself)
+
 .venv/.stamp: pyproject.toml infra/scripts/setup
 	@infra/scripts/setup .venv
 
-setup: .venv/.stamp
-.venv: .venv/.stamp
-.PHONY: setup .venv
+up: .venv/.stamp ## Run Redis, node, controller and gateway in the foreground (PORT, HOLDFAST_DATA)
+	@exec $(PY) -m infra.scripts.up --with-parent $(ARGS)
+
+demo: .venv/.stamp ## One long agent episode in a sandbox (ARGS=--live: a real model drives)
+	@exec $(PY) -m demo $(ARGS)
+
+test: .venv/.stamp ## The whole test suite (ARGS="-k shell")
+	@exec $(PY) -m pytest $(ARGS)
+
+check: .venv/.stamp ## Lint, format, types, import rules, generated code
+	@exec infra/scripts/check
+
+format: .venv/.stamp ## Format and fix what can be fixed
+	@$(BIN)/ruff format $(SOURCES) && $(BIN)/ruff check --fix $(SOURCES)
+
+generate: .venv/.stamp ## Write the synchronous SDK again from the asynchronous one
+	@exec $(PY) infra/scripts/generate_sync.py
+
+bench: .venv/.stamp ## Measure the figures of the budget, each beside its floor; writes bench.json
+	@exec $(PY) -m tests.bench $(ARGS)
+
+chaos: .venv/.stamp ## Faults under load, for minutes
+	@exec $(PY) -m pytest tests/faults -m chaos -o timeout=900 $(ARGS)
+
+fuzz: .venv/.stamp ## Longer fuzzing of the decoders
+	@exec $(PY) -m pytest tests/fuzz -o timeout=900 $(ARGS)
+
+clean: ## Remove what was made (not the data of a running stack)
+	@rm -rf build dist bench.json .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .venv
+	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
