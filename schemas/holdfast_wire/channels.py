@@ -1,0 +1,104 @@
+"""What may happen on a channel, as tables (PROTOCOL §7).
+
+Owns the kinds of channels, the imperatives each takes and the order of its facts. Both ends check against the same table: the
+agent what a client asks, the client what an agent (which code in the sandbox may own) claims. Called by ``session``.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from .errors import ProtocolError
+from .frames import Close, Closed, Exited, Failed, Gap, Item, Open, Opened, Output, Resize, Run, Signal, Started, Write
+
+
+class State(Enum):
+    """Where a channel stands, told by the last fact on it."""
+
+    OPENING = "opening"
+    READY = "ready"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+_Table = dict[tuple[State, type[Item]], State]
+
+_O, _R, _B, _E = State.OPENING, State.READY, State.RUNNING, State.ENDED
+
+_COMMAND: _Table = {
+    (_O, Started): _B,
+    (_B, Output): _B,
+    (_B, Gap): _B,
+    (_B, Exited): _E,
+    (_O, Failed): _E,
+    (_B, Failed): _E,
+}
+_SHELL: _Table = {
+    (_O, Opened): _R,
+    (_R, Started): _B,
+    (_B, Output): _B,
+    (_B, Gap): _B,
+    (_B, Exited): _R,
+    (_R, Exited): _R,  # a command that was refused before it started
+    (_R, Closed): _E,
+    (_B, Closed): _E,
+    (_O, Failed): _E,
+    (_R, Failed): _E,
+    (_B, Failed): _E,
+}
+_TRANSFER: _Table = {
+    (_O, Opened): _R,
+    (_R, Output): _R,
+    (_R, Closed): _E,
+    (_O, Closed): _E,
+    (_O, Failed): _E,
+    (_R, Failed): _E,
+}
+
+FACTS: dict[str, _Table] = {
+    "command": _COMMAND,
+    "follow": _COMMAND,
+    "terminal": _COMMAND,
+    "shell": _SHELL,
+    "read": _TRANSFER,
+    "write": _TRANSFER,
+    "fs": _TRANSFER,
+    "download": _TRANSFER,
+    "upload": _TRANSFER,
+    "patch": _TRANSFER,
+    "tunnel": _TRANSFER,
+}
+"""For each kind of channel: (state, fact) → next state. What is not in the table is illegal."""
+
+IMPERATIVES: dict[str, frozenset[type[Item]]] = {
+    "command": frozenset({Write, Signal, Close}),
+    "follow": frozenset({Write, Signal, Close}),
+    "terminal": frozenset({Write, Resize, Signal, Close}),
+    "shell": frozenset({Run, Write, Signal, Close}),
+    "read": frozenset({Close}),
+    "write": frozenset({Write, Close}),
+    "fs": frozenset({Close}),
+    "download": frozenset({Close}),
+    "upload": frozenset({Write, Close}),
+    "patch": frozenset({Write, Close}),
+    "tunnel": frozenset({Write, Close}),
+}
+"""For each kind of channel: what the client may send after Open."""
+
+UNKNOWN_KIND = frozenset({Run, Write, Resize, Signal, Close})
+"""What a client may have sent on a channel of a kind this agent does not know, before it reads the refusal."""
+
+
+def next_state(kind: str, state: State, fact: Item) -> State:
+    """The state after ``fact``. Raises ``ProtocolError`` when the table has no such transition."""
+    table = FACTS.get(kind, _TRANSFER)
+    following = table.get((state, type(fact)))
+    if following is None:
+        raise ProtocolError(f"{type(fact).__name__} is illegal on a {kind} channel that is {state.value}")
+    return following
+
+
+def check_imperative(kind: str, item: Item) -> None:
+    """Raise ``ProtocolError`` when a client may not send ``item`` on a channel of ``kind``."""
+    if isinstance(item, Open) or type(item) not in IMPERATIVES.get(kind, UNKNOWN_KIND):
+        raise ProtocolError(f"{type(item).__name__} is illegal on a {kind} channel")

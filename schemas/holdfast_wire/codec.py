@@ -1,0 +1,191 @@
+"""Frames to bytes and back (PROTOCOL §2).
+
+Owns the msgpack encoding, the hard caps of decoding, and the check of every field's type. Whatever bytes come in, the answer
+is a frame or ``ProtocolError``: no other exception leaves ``decode``. Called by both ends of a session and by the gateway's
+one-off requests; the relay never calls it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, Final
+
+import msgpack
+
+from .errors import ProtocolError
+from .frames import (
+    Ack,
+    AnyItem,
+    Bookkeeping,
+    Close,
+    Closed,
+    Credit,
+    Exited,
+    Failed,
+    Frame,
+    Gap,
+    GoAway,
+    Hello,
+    Item,
+    Open,
+    Opened,
+    Output,
+    Ping,
+    Pong,
+    Resize,
+    Run,
+    Signal,
+    Started,
+    Welcome,
+    Write,
+)
+from .limits import DATA_BYTES, DECODE_CONTAINERS, DECODE_DEPTH, DECODE_ITEMS, MESSAGE_BYTES
+
+MAX_OFFSET: Final = 2**53
+MAX_CHANNEL: Final = 2**31
+
+_Number = (int, float)
+
+# kind → (class, the types of its fields after kind, channel and offset)
+_ITEMS: Final[dict[int, tuple[type[Item], tuple[Any, ...]]]] = {
+    Open.KIND: (Open, (str, dict)),
+    Run.KIND: (Run, (str, dict)),
+    Write.KIND: (Write, (bytes, bool)),
+    Resize.KIND: (Resize, (int, int)),
+    Signal.KIND: (Signal, (str,)),
+    Close.KIND: (Close, (bool,)),
+    Opened.KIND: (Opened, (dict,)),
+    Started.KIND: (Started, (str, dict)),
+    Output.KIND: (Output, (int, bytes)),
+    Gap.KIND: (Gap, (int, int)),
+    Exited.KIND: (Exited, (str, dict)),
+    Closed.KIND: (Closed, (dict,)),
+    Failed.KIND: (Failed, (dict,)),
+}
+# kind → (class, the types of its fields after kind)
+_BOOKKEEPING: Final[dict[int, tuple[type[Any], tuple[Any, ...]]]] = {
+    Hello.KIND: (Hello, (int, str, bytes, str, int, int, dict, int, bool)),
+    Welcome.KIND: (Welcome, (int, str, int, bool, dict, dict)),
+    Ack.KIND: (Ack, (int, int)),
+    Credit.KIND: (Credit, (int, int)),
+    Ping.KIND: (Ping, (int,)),
+    Pong.KIND: (Pong, (int,)),
+    GoAway.KIND: (GoAway, (_Number, _Number, str)),
+}
+_FIELDS: Final[dict[type[Any], tuple[str, ...]]] = {
+    cls: tuple(field.name for field in fields(cls) if not (issubclass(cls, Item) and field.name == "channel"))
+    for cls, _ in (*_ITEMS.values(), *_BOOKKEEPING.values())
+}
+
+_pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
+
+
+def encode_item(item: AnyItem, offset: int) -> bytes:
+    """``item`` at absolute ``offset`` of its channel, as one message. Raises ``ProtocolError`` when it is too large."""
+    cls = type(item)
+    if cls is Output:
+        return _pack((18, item.channel, offset, item.stream, item.data))  # type: ignore[union-attr]
+    message = _pack((item.KIND, item.channel, offset, *[getattr(item, name) for name in _FIELDS[cls]]))
+    if len(message) > MESSAGE_BYTES:
+        raise ProtocolError(f"{cls.__name__} of {len(message)} bytes is over the limit of {MESSAGE_BYTES}", "request_too_large")
+    return message
+
+
+def encode(frame: Bookkeeping) -> bytes:
+    """A bookkeeping frame as one message."""
+    return _pack((frame.KIND, *[getattr(frame, name) for name in _FIELDS[type(frame)]]))
+
+
+def decode(message: bytes) -> tuple[Frame, int]:
+    """One message as ``(frame, offset)``; the offset of a bookkeeping frame is 0.
+
+    Raises ``ProtocolError`` for anything that is not exactly one well-formed frame within the limits.
+    """
+    body = _unpack(message)
+    if type(body) is not list or not body or type(body[0]) is not int:
+        raise ProtocolError("a message is one msgpack array that begins with the frame's kind")
+    kind = body[0]
+    item = _ITEMS.get(kind)
+    if item is not None:
+        item_class, types = item
+        if len(body) != len(types) + 3:
+            raise ProtocolError(f"{item_class.__name__} has {len(body)} fields, not {len(types) + 3}")
+        channel, offset = body[1], body[2]
+        if type(channel) is not int or not 0 < channel < MAX_CHANNEL:
+            raise ProtocolError(f"{item_class.__name__} has no valid channel")
+        if type(offset) is not int or not 0 <= offset < MAX_OFFSET:
+            raise ProtocolError(f"{item_class.__name__} has no valid offset")
+        values = body[3:]
+        _check(item_class, values, types)
+        return item_class(channel, *values), offset  # type: ignore[return-value]
+    other = _BOOKKEEPING.get(kind)
+    if other is None:
+        raise ProtocolError(f"frame kind {kind} is unknown to protocol version 1")
+    cls, types = other
+    if len(body) != len(types) + 1:
+        raise ProtocolError(f"{cls.__name__} has {len(body)} fields, not {len(types) + 1}")
+    values = body[1:]
+    _check(cls, values, types)
+    return cls(*values), 0
+
+
+def _check(cls: type[Any], values: list[Any], types: tuple[Any, ...]) -> None:
+    for value, wanted in zip(values, types, strict=True):
+        kind = type(value)
+        if kind is not wanted and not (wanted is _Number and kind in _Number):
+            raise ProtocolError(f"{cls.__name__} has a field of type {kind.__name__} where another belongs")
+        if kind is dict:
+            _check_map(value, 1)
+        elif kind is int and not 0 <= value <= MAX_OFFSET:
+            raise ProtocolError(f"{cls.__name__} has a number out of range")
+        elif kind is bytes and len(value) > DATA_BYTES:
+            raise ProtocolError(f"{cls.__name__} carries more than {DATA_BYTES} bytes")
+        elif kind is float and not 0 <= value <= MAX_OFFSET:  # also refuses NaN
+            raise ProtocolError(f"{cls.__name__} has a number out of range")
+
+
+def _check_map(value: Any, depth: int) -> None:
+    if depth > DECODE_DEPTH:
+        raise ProtocolError(f"a message is nested deeper than {DECODE_DEPTH}")
+    for inner in value.values() if type(value) is dict else value:
+        if type(inner) is dict or type(inner) is list:
+            _check_map(inner, depth + 1)
+
+
+class _Containers:
+    """Counts arrays and maps while they are built: each costs 60 bytes and more for a single byte on the wire."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = DECODE_CONTAINERS
+
+    def __call__(self, value: Any) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise ProtocolError(f"a message holds more than {DECODE_CONTAINERS} arrays and maps")
+        return value
+
+
+def _unpack(message: bytes) -> Any:
+    if len(message) > MESSAGE_BYTES:
+        raise ProtocolError(f"a message of {len(message)} bytes is over the limit of {MESSAGE_BYTES}")
+    # A short message cannot hold enough containers to hurt, so it does not pay for the counting.
+    counter = _Containers() if len(message) > DECODE_CONTAINERS else None
+    try:
+        return msgpack.unpackb(
+            message,
+            raw=False,
+            strict_map_key=False,
+            max_array_len=DECODE_ITEMS,
+            max_map_len=DECODE_ITEMS,
+            max_str_len=MESSAGE_BYTES,
+            max_bin_len=MESSAGE_BYTES,
+            max_ext_len=0,
+            object_hook=counter,
+            list_hook=counter,
+        )
+    except ProtocolError:
+        raise
+    except Exception as error:  # msgpack raises a dozen kinds, RecursionError and TypeError (unhashable keys) among them
+        raise ProtocolError(f"a message is not valid msgpack within the limits: {type(error).__name__}") from None

@@ -1,0 +1,195 @@
+"""The one error table: code → HTTP status → WebSocket close code → retryable → whose fault.
+
+Owns the codes, their meaning and ``HoldfastError``, which every other exception of the project carries or extends. It
+does not own presentation: the gateway renders problem documents from it, the agent ``Failed`` frames, and the SDK picks
+its exception class by ``sdk_class``.
+
+    HoldfastError
+    └── ProtocolError        the peer broke PROTOCOL.md; the connection is over
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Fault = Literal["workload", "infrastructure", "caller"]
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorKind:
+    """One row of the table.
+
+    ``status`` is the HTTP status, ``close_code`` the WebSocket close code (0: never closes a connection),
+    ``sdk_class`` the public exception of the SDK, ``retryable`` whether the same call may succeed later unchanged,
+    ``fault`` whom to blame: the caller's request, the code in the sandbox, or us.
+    """
+
+    code: str
+    status: int
+    close_code: int
+    sdk_class: str
+    retryable: bool
+    fault: Fault
+    hint: str = ""
+
+
+def _table(*rows: ErrorKind) -> dict[str, ErrorKind]:
+    return {row.code: row for row in rows}
+
+
+_K = ErrorKind
+
+TABLE: dict[str, ErrorKind] = _table(
+    # the request itself
+    _K("invalid_argument", 422, 4422, "InvalidArgumentError", False, "caller"),
+    _K("invalid_json", 400, 0, "InvalidArgumentError", False, "caller", "send a JSON object as the body"),
+    _K("invalid_quantity", 422, 0, "InvalidArgumentError", False, "caller", "write cpu as 2, '500m' or 0.5 and memory as '512Mi', '4Gi' or bytes"),
+    _K("invalid_path", 422, 0, "InvalidPathError", False, "caller", "give a path of 1 to 4096 bytes without NUL"),
+    _K("request_too_large", 413, 4413, "RequestTooLargeError", False, "caller", "send less at once, or stream it over a session"),
+    _K("method_not_allowed", 405, 0, "InvalidArgumentError", False, "caller"),
+    _K("not_found", 404, 0, "NotFoundError", False, "caller", "look at /openapi.json for the routes"),
+    _K("unsupported", 501, 0, "UnsupportedError", False, "caller"),
+    # who is asking
+    _K("key_missing", 401, 4401, "AuthenticationError", False, "caller", "set HOLDFAST_API_KEY, or send the header X-API-Key"),
+    _K("key_invalid", 403, 4403, "AuthenticationError", False, "caller", "check HOLDFAST_API_KEY; `make up` writes the current one to $HOLDFAST_DATA/env"),
+    _K("origin_refused", 403, 4403, "AuthenticationError", False, "caller"),
+    # sandboxes
+    _K("sandbox_not_found", 404, 4404, "SandboxNotFoundError", False, "caller", "list yours with `holdfast list`"),
+    _K("sandbox_exists", 409, 0, "ConflictError", False, "caller", "choose another sandbox_id, or leave it out"),
+    _K("sandbox_gone", 410, 4410, "SandboxLostError", False, "infrastructure", "create a new one; the reason says why it ended"),
+    _K("sandbox_not_ready", 409, 4409, "SandboxNotReadyError", True, "infrastructure", "wait for it: GET /sandboxes/{id}/wait"),
+    _K("sandbox_failed", 409, 4410, "SandboxLostError", False, "infrastructure"),
+    _K("sandbox_lost", 410, 4410, "SandboxLostError", False, "infrastructure"),
+    _K("image_not_found", 404, 0, "ImageNotFoundError", False, "caller", "import it with `holdfast image import`, or set HOLDFAST_IMAGE_FALLBACK=host"),
+    _K("image_in_use", 409, 0, "ConflictError", True, "caller", "delete the sandboxes that use it first"),
+    _K("image_invalid", 422, 0, "InvalidArgumentError", False, "caller", "give an OCI layout, a docker or OCI archive, a root file system tar, or a root directory"),
+    _K("image_pull_failed", 502, 0, "ImageNotFoundError", True, "infrastructure"),
+    _K("quota_exceeded", 429, 0, "QuotaError", True, "caller", "delete sandboxes you no longer need, or wait"),
+    _K("no_capacity", 503, 0, "ServiceUnavailableError", True, "infrastructure"),
+    _K("idempotency_conflict", 422, 0, "ConflictError", False, "caller", "use a new Idempotency-Key for a different request"),
+    _K("create_timeout", 504, 0, "SandboxNotReadyError", True, "infrastructure"),
+    _K("wait_timeout", 408, 0, "WaitTimeoutError", True, "caller", "ask again, or wait longer"),
+    # the service
+    _K("placement_unavailable", 503, 4503, "ServiceUnavailableError", True, "infrastructure", "retry after the seconds in Retry-After; live sessions go on"),
+    _K("runtime_unavailable", 503, 4503, "ServiceUnavailableError", True, "infrastructure", "retry after the seconds in Retry-After"),
+    _K("agent_unreachable", 503, 4503, "ServiceUnavailableError", True, "infrastructure", "retry; the sandbox may be starting or gone"),
+    _K("agent_identity", 502, 4502, "ServiceUnavailableError", True, "infrastructure"),
+    _K("draining", 503, 1012, "ServiceUnavailableError", True, "infrastructure", "connect again; another replica will serve you"),
+    _K("internal", 500, 1011, "ServiceError", True, "infrastructure", "this is our bug; the log line with this request id says more"),
+    # the session
+    _K("protocol_error", 400, 4400, "ProtocolError", False, "caller"),
+    _K("version_unsupported", 400, 4406, "ProtocolError", False, "caller", "upgrade the older of SDK and service"),
+    _K("session_fenced", 409, 4411, "SessionFencedError", False, "caller", "another connection attached to this session later; the newest wins"),
+    _K("session_forbidden", 403, 4412, "AuthenticationError", False, "caller", "the session exists and its secret is another"),
+    _K("session_lost", 410, 4414, "SessionLostError", False, "infrastructure", "the session expired or its agent restarted; open a new one"),
+    _K("session_limit", 429, 4429, "QuotaError", True, "caller", "close sessions or channels you no longer need"),
+    # commands, shells, terminals
+    _K("command_conflict", 409, 0, "ConflictError", False, "caller", "the same command id was used with other parameters; choose a new id"),
+    _K("command_not_found", 404, 0, "NotFoundError", False, "caller"),
+    _K("pruned", 410, 0, "OutcomeUnknownError", False, "caller", "the record of this command was already acknowledged and removed; it does not run again"),
+    _K("outcome_unknown", 504, 0, "OutcomeUnknownError", False, "infrastructure", "the command may have run; look at its effects before you run it again"),
+    _K("queue_full", 429, 0, "QuotaError", True, "caller", "wait for the commands before it"),
+    _K("shell_lost", 409, 0, "ShellLostError", True, "workload", "open a new shell"),
+    _K("shell_unavailable", 422, 0, "UnsupportedError", False, "caller", "the image has neither bash nor sh: use exec with an argument list"),
+    _K("spawn_failed", 409, 0, "SpawnError", True, "workload"),
+    _K("user_not_found", 422, 0, "InvalidArgumentError", False, "caller", "name a user of the image's /etc/passwd, or a numeric uid"),
+    # files, archives, patches, tunnels
+    _K("file_not_found", 404, 0, "RemoteFileNotFoundError", False, "caller"),
+    _K("file_exists", 409, 0, "RemoteFileExistsError", False, "caller"),
+    _K("permission_denied", 403, 0, "RemotePermissionError", False, "caller"),
+    _K("is_a_directory", 409, 0, "RemoteIsADirectoryError", False, "caller"),
+    _K("not_a_directory", 409, 0, "RemoteNotADirectoryError", False, "caller"),
+    _K("directory_not_empty", 409, 0, "RemoteFileExistsError", False, "caller", "remove it recursively"),
+    _K("not_a_file", 409, 0, "InvalidPathError", False, "caller", "only regular files can be transferred"),
+    _K("no_space", 507, 0, "NoSpaceError", False, "workload", "free space in the sandbox, or create it with more disk"),
+    _K("read_only", 403, 0, "RemotePermissionError", False, "caller"),
+    _K("io_error", 500, 0, "RemoteFileError", True, "infrastructure"),
+    _K("checksum_mismatch", 422, 0, "ChecksumError", True, "infrastructure", "send it again; the target is unchanged"),
+    _K("archive_invalid", 422, 0, "ArchiveError", False, "caller"),
+    _K("archive_limit", 413, 0, "ArchiveError", False, "caller"),
+    _K("patch_invalid", 422, 0, "PatchError", False, "caller"),
+    _K("port_unreachable", 502, 0, "PortUnreachableError", True, "workload"),
+    _K("cancelled", 499, 0, "CancelledRemotelyError", False, "caller"),
+)
+"""Every code of the project. A code is never reused for another meaning."""
+
+
+class HoldfastError(Exception):
+    """An error with a code of the table, a message for people, and what to do about it.
+
+    ``detail`` holds machine-readable facts (never payloads or keys). ``reason`` refines infrastructure causes: timeout, oom,
+    evicted, preempted, node-lost, ttl, idle, heartbeat, quota, image-pull, unschedulable, deleted, exited.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        hint: str | None = None,
+        fault: Fault | None = None,
+        reason: str | None = None,
+        retryable: bool | None = None,
+        detail: dict[str, Any] | None = None,
+    ) -> None:
+        kind = TABLE.get(code, TABLE["internal"])
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.hint = kind.hint if hint is None else hint
+        self.fault: Fault = kind.fault if fault is None else fault
+        self.reason = reason
+        self.retryable = kind.retryable if retryable is None else retryable
+        self.detail = detail or {}
+
+    @property
+    def kind(self) -> ErrorKind:
+        """The row of the table this error belongs to."""
+        return TABLE.get(self.code, TABLE["internal"])
+
+    def __str__(self) -> str:
+        return f"{self.message} [{self.code}]" + (f" — {self.hint}" if self.hint else "")
+
+    def to_map(self) -> dict[str, Any]:
+        """The error as the map that ``Failed`` and REST problems carry."""
+        body: dict[str, Any] = {
+            "code": self.code,
+            "message": self.message,
+            "hint": self.hint,
+            "fault": self.fault,
+            "retryable": self.retryable,
+        }
+        if self.reason:
+            body["reason"] = self.reason
+        if self.detail:
+            body["detail"] = self.detail
+        return body
+
+    @classmethod
+    def from_map(cls, body: Any) -> HoldfastError:
+        """Read ``to_map``'s output from a peer that may lie: every field is checked, nothing is trusted."""
+        body = body if isinstance(body, dict) else {}
+        code = body.get("code")
+        message = body.get("message")
+        hint = body.get("hint")
+        fault = body.get("fault")
+        reason = body.get("reason")
+        retryable = body.get("retryable")
+        detail = body.get("detail")
+        return cls(
+            code if isinstance(code, str) and code in TABLE else "internal",
+            message if isinstance(message, str) else "the peer reported an error without a message",
+            hint=hint if isinstance(hint, str) else None,
+            fault=fault if fault in ("workload", "infrastructure", "caller") else None,
+            reason=reason if isinstance(reason, str) else None,
+            retryable=retryable if isinstance(retryable, bool) else None,
+            detail=detail if isinstance(detail, dict) else None,
+        )
+
+
+class ProtocolError(HoldfastError):
+    """The peer broke the protocol (PROTOCOL §9): this connection ends, the session may be resumed on another."""
+
+    def __init__(self, message: str, code: str = "protocol_error") -> None:
+        super().__init__(code, message)

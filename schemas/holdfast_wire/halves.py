@@ -1,0 +1,134 @@
+"""The two halves of one channel direction: what was sent and is not yet known to have arrived, and what has arrived.
+
+Owns offsets, storage for replay, acknowledgement and credit (PROTOCOL §4, §5). Knows nothing of frames' meaning, sessions or
+time. The send half stores before it sends and trims on ack; the receive half drops duplicates and refuses holes. Called by
+``session`` alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from .codec import encode_item
+from .errors import HoldfastError, ProtocolError
+from .frames import AnyItem, Exited, Output, Write
+from .limits import CONTROL_SLACK, WINDOW_BYTES
+
+
+@dataclass(slots=True)
+class _Stored:
+    """One encoded item from ``start`` up to ``end``; ``command_id`` names the command whose end it reports."""
+
+    start: int
+    end: int
+    message: bytes
+    command_id: str | None
+
+
+class SendHalf:
+    """Items on their way to the peer. ``next`` is the offset the next item gets, ``limit`` the peer's credit."""
+
+    __slots__ = ("_stored", "_unsent", "acked", "limit", "next")
+
+    def __init__(self) -> None:
+        self.next = 0
+        self.acked = 0
+        self.limit = WINDOW_BYTES
+        self._stored: deque[_Stored] = deque()
+        self._unsent: deque[_Stored] = deque()
+
+    @property
+    def room(self) -> int:
+        """Bytes that may be pushed now."""
+        return max(0, self.limit - self.next)
+
+    @property
+    def pending(self) -> bool:
+        """Whether the current connection has not been given everything yet."""
+        return bool(self._unsent)
+
+    def push(self, item: AnyItem) -> None:
+        """Number ``item`` and store it. Raises ``HoldfastError`` when bytes exceed the credit or items the slack."""
+        end = self.next + item.length
+        slack = 0 if isinstance(item, (Output, Write)) and item.length > 1 else CONTROL_SLACK
+        if end > self.limit + slack:
+            raise HoldfastError("queue_full", f"channel {item.channel} has no credit for {type(item).__name__}")
+        command_id = item.command_id if type(item) is Exited else None
+        stored = _Stored(self.next, end, encode_item(item, self.next), command_id)
+        self.next = end
+        self._stored.append(stored)
+        self._unsent.append(stored)
+
+    def pop(self) -> bytes:
+        """The next message for the current connection; it stays stored until acknowledged."""
+        return self._unsent.popleft().message
+
+    def ack(self, offset: int) -> list[str]:
+        """Forget what the peer has below ``offset``; returns the commands whose end is now known to have arrived."""
+        if offset > self.next:
+            raise ProtocolError(f"offset {offset} is acknowledged, {self.next} was reached")
+        delivered: list[str] = []
+        stored = self._stored
+        while stored and stored[0].end <= offset:
+            first = stored.popleft()
+            if first.command_id is not None:
+                delivered.append(first.command_id)
+        self.acked = max(self.acked, offset)
+        return delivered
+
+    def grant(self, limit: int) -> bool:
+        """Raise the credit; returns whether it rose. Credit never shrinks: an older, lower limit is a late duplicate."""
+        if limit <= self.limit:
+            return False
+        self.limit = limit
+        return True
+
+    def rewind(self, received: int) -> list[str]:
+        """On a new connection: the peer has everything below ``received``, send the rest again. Returns as ``ack``."""
+        if received < self.acked:
+            raise ProtocolError(f"the peer lost what it had acknowledged: {received} < {self.acked}")
+        delivered = self.ack(received)
+        self._unsent = deque(self._stored)
+        if self._stored and self._stored[0].start != received:
+            raise ProtocolError(f"offset {received} is inside an item")
+        return delivered
+
+
+class ReceiveHalf:
+    """Items from the peer. ``received`` is the offset expected next, ``granted`` the credit told to the peer."""
+
+    __slots__ = ("acked", "consumed", "granted", "received")
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.consumed = 0
+        self.acked = 0
+        self.granted = WINDOW_BYTES
+
+    def accept(self, item: AnyItem, offset: int) -> bool:
+        """Whether ``item`` is new. False: a duplicate. Raises ``ProtocolError`` for a hole, an overlap or too many bytes."""
+        end = offset + item.length
+        if end <= self.received:
+            return False
+        if offset != self.received:
+            raise ProtocolError(f"channel {item.channel} jumps from offset {self.received} to {offset}")
+        if end > self.granted + (0 if item.length > 1 else CONTROL_SLACK):
+            raise ProtocolError(f"channel {item.channel} overran its credit of {self.granted}")
+        self.received = end
+        if not (isinstance(item, (Output, Write)) and item.data):
+            self.consumed += 1
+        return True
+
+    def consume(self, size_bytes: int) -> None:
+        """The application has used ``size_bytes`` of what was received."""
+        if self.consumed + size_bytes > self.received:
+            raise ValueError(f"{size_bytes} bytes consumed, only {self.received - self.consumed} were received")
+        self.consumed += size_bytes
+
+    def grant(self) -> int | None:
+        """A new credit limit to tell the peer, once half of the window has been consumed."""
+        if self.granted - self.consumed > WINDOW_BYTES // 2:
+            return None
+        self.granted = self.consumed + WINDOW_BYTES
+        return self.granted

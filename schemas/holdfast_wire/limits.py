@@ -1,0 +1,78 @@
+"""Every number that bounds the protocol, in one place, with its unit.
+
+Owns the limits both ends enforce on each other (PROTOCOL §8). A peer that crosses one is in breach and its
+connection fails with ``protocol_error``; a caller that would cross one gets a typed error before anything is sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KIB = 1024
+MIB = 1024 * KIB
+
+MESSAGE_BYTES = 256 * KIB
+"""Largest WebSocket message, bytes (PROTOCOL §2.1)."""
+
+DATA_BYTES = 128 * KIB
+"""Largest payload of one Output or Write, bytes; bulk data is cut into pieces of this size."""
+
+WINDOW_BYTES = 1 * MIB
+"""Credit each side starts with on each direction of a channel, bytes (PROTOCOL §5.1)."""
+
+CONTROL_SLACK = 4096
+"""How far items without bytes may run ahead of the credit: a signal must get through while a write waits (PROTOCOL §5.3)."""
+
+CHANNELS = 1024
+"""Most channels that may be open on one session."""
+
+RUN_QUEUE = 1024
+"""Most commands that may wait in one shell."""
+
+SESSIONS = 256
+"""Most sessions (attached and detached) one agent keeps."""
+
+DECODE_ITEMS = 16 * KIB
+"""Most elements in one decoded array or map; nesting is bounded by ``DECODE_DEPTH``."""
+
+DECODE_CONTAINERS = 4096
+"""Most arrays and maps in one message: 1 MiB of empty maps would otherwise grow 74-fold in memory."""
+
+DECODE_DEPTH = 8
+"""Deepest nesting of a decoded message."""
+
+ID_BYTES = 128
+"""Longest session, command, shell or terminal name, bytes."""
+
+PATH_BYTES = 4096
+"""Longest path, bytes (PATH_MAX of Linux)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The clocks of a session, in seconds. Both ends use the same values unless a test shrinks them."""
+
+    ping_interval_s: float = 5.0
+    """A silent connection is probed this often."""
+    silence_limit_s: float = 20.0
+    """Silence after which the connection counts as dead, provided our own loop ran in time (PROTOCOL §6.2)."""
+    ack_delay_s: float = 0.25
+    """Longest time a received item stays unacknowledged."""
+    ack_bytes: int = 64 * KIB
+    """Received bytes after which an Ack goes out at once."""
+    detached_ttl_s: float = 15 * 60
+    """How long an agent keeps a session that nobody is attached to."""
+    record_ttl_s: float = 5 * 60
+    """How long an acknowledged exit record can still be asked for."""
+    record_max_age_s: float = 24 * 3600
+    """How long an unacknowledged exit record is kept."""
+
+
+RECORDS = 10_000
+"""Most exit records one agent keeps; the oldest acknowledged go first."""
+
+SPOOL_COMMAND_BYTES = 64 * MIB
+"""Most output one command may hold back while nobody reads it."""
+
+SPOOL_SANDBOX_BYTES = 256 * MIB
+"""Most output all commands of one sandbox may hold back together."""

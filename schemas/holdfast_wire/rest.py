@@ -1,0 +1,104 @@
+"""The records that travel over REST, and the quantities in them.
+
+Owns the shape of a sandbox's specification and record as JSON maps, and how ``"500m"`` or ``"4Gi"`` are read. Called by the gateway
+(which validates) and the SDK (which renders); neither keeps a second copy of these names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .errors import HoldfastError
+
+Status = Literal["pending", "ready", "failed"]
+
+DEFAULT_CPU = 4.0
+DEFAULT_MEMORY = "16Gi"
+DEFAULT_READY_TIMEOUT_S = 3600.0
+
+_CPU_MAX = 4096.0
+_BYTES_MAX = 2**60
+_UNITS = {
+    "": 1,
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+}
+
+
+def parse_cpu(value: object) -> float:
+    """Cores from ``2``, ``0.5``, ``"2"`` or ``"500m"``. Raises ``HoldfastError`` ``invalid_quantity``."""
+    cores: float | None = None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        cores = float(value)
+    elif isinstance(value, str):
+        text, scale = (value[:-1], 0.001) if value.endswith("m") else (value, 1.0)
+        cores = _decimal(text, scale)
+    if cores is None or not 0 < cores <= _CPU_MAX:
+        raise HoldfastError("invalid_quantity", f"cpu {value!r} is not a positive number of cores")
+    return cores
+
+
+def parse_bytes(value: object, name: str = "memory") -> int:
+    """Bytes from ``1048576``, ``"512Mi"``, ``"4Gi"`` or ``"1G"``. Raises ``HoldfastError`` ``invalid_quantity``."""
+    size: float | None = None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        size = float(value)
+    elif isinstance(value, str):
+        digits = value.rstrip("kMGTi")
+        unit = _UNITS.get(value[len(digits) :])
+        size = None if unit is None else _decimal(digits, unit)
+    if size is None or not 0 < size <= _BYTES_MAX:
+        raise HoldfastError("invalid_quantity", f"{name} {value!r} is not a positive size in bytes")
+    return int(size)
+
+
+def _decimal(text: str, scale: float) -> float | None:
+    if not text or not text.isascii() or not all(c.isdigit() or c == "." for c in text) or text.count(".") > 1 or text == ".":
+        return None
+    return float(text) * scale
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxRecord:
+    """What the service knows of one sandbox. Times are seconds since the epoch, sizes bytes as the caller wrote them.
+
+    ``status_message``, ``reason`` and ``fault`` tell why a failed sandbox failed and whose fault it is.
+    """
+
+    sandbox_id: str
+    namespace: str
+    image: str
+    block_network: bool
+    cpu: str
+    memory: str
+    timeout: float
+    status: Status
+    ready: bool
+    status_message: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+    incarnation: str = ""
+    created_at: float = 0.0
+    ready_at: float | None = None
+    expires_at: float | None = None
+    reason: str | None = None
+    fault: str | None = None
+
+    def to_map(self) -> dict[str, Any]:
+        """The record as it stands in JSON."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    @classmethod
+    def from_map(cls, body: dict[str, Any]) -> SandboxRecord:
+        """Read a record, ignoring fields of newer services. Raises ``HoldfastError`` when a needed one is missing."""
+        known = {name: body[name] for name in cls.__dataclass_fields__ if name in body}
+        try:
+            return cls(**known)
+        except TypeError as error:
+            raise HoldfastError("internal", f"the service answered a sandbox record that cannot be read: {error}") from None

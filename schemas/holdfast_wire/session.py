@@ -1,0 +1,481 @@
+"""The session state machine, the same for both ends (PROTOCOL §3–§6).
+
+Owns attach and resume, channels, acknowledgement, credit and liveness of one session. It has no sockets, tasks or clocks:
+five verbs drive it (``receive``, ``events``, ``outgoing``, ``deadline``, ``tick``), ``now`` is any monotonic clock in seconds, and
+what is to be done comes back as events. ``ClientSession`` and ``AgentSession`` add only who greets whom. The faces that own
+sockets are the SDK's transport and the agent's link.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from . import PROTOCOL_VERSION
+from .channels import State, check_imperative, next_state
+from .codec import MAX_CHANNEL, MAX_OFFSET, decode, encode
+from .errors import HoldfastError, ProtocolError
+from .frames import (
+    Ack,
+    AnyItem,
+    Credit,
+    GoAway,
+    Hello,
+    Item,
+    Open,
+    Ping,
+    Pong,
+    Welcome,
+)
+from .halves import ReceiveHalf, SendHalf
+from .limits import CHANNELS, WINDOW_BYTES, Timing
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """The connection carries the session now; ``resumed`` tells whether there was anything before."""
+
+    generation: int
+    resumed: bool
+    info: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Writable:
+    """Credit came back: ``channel`` takes bytes again."""
+
+    channel: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """The client is known to have the exit of ``command_id``."""
+
+    channel: int
+    command_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The client has let go of ``channel`` without ending it: a new holder took the session over."""
+
+    channel: int
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """Nothing was heard for too long: the connection is dead, close it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The session cannot go on, for the reason in ``error``; no event follows."""
+
+    error: HoldfastError
+
+
+Event = AnyItem | GoAway | Attached | Writable | Delivered | Dropped | Silent | Lost
+
+
+class _Channel:
+    __slots__ = ("inbound", "kind", "outbound", "queued", "state")
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.state = State.OPENING
+        self.outbound = SendHalf()
+        self.inbound = ReceiveHalf()
+        self.queued = False
+
+
+class Session:
+    """What both ends share. Use ``ClientSession`` or ``AgentSession``."""
+
+    def __init__(self, session_id: str, secret: bytes, timing: Timing | None = None) -> None:
+        self.session_id = session_id
+        self.secret = secret
+        self.generation = 0
+        self.agent_epoch = ""
+        self.timing = timing or Timing()
+        self.attached = False
+        """Whether a connection carries the session: items flow."""
+        self.connected = False
+        """Whether there is a connection at all, be it still greeting."""
+        self.lost: HoldfastError | None = None
+        self._channels: dict[int, _Channel] = {}
+        self._events: list[Event] = []
+        self._control: deque[bytes] = deque()
+        self._ready: deque[int] = deque()
+        self._unacked: dict[int, int] = {}  # channel → offset to acknowledge; also of channels that are over
+        self._unacked_bytes = 0
+        self._ack_due: float | None = None
+        self._heard = 0.0
+        self._pinged = 0.0
+        self._pings = 0
+
+    # The five verbs ---------------------------------------------------------------------------------------------
+
+    def receive(self, message: bytes, now: float) -> None:
+        """Take one message from the connection. Raises ``ProtocolError``: close the connection with its close code."""
+        self._heard = now
+        frame, offset = decode(message)
+        if isinstance(frame, Item):
+            if not self.attached:
+                raise ProtocolError(f"{type(frame).__name__} came before the greeting")
+            self._receive_item(frame, offset, now)  # type: ignore[arg-type]
+        elif type(frame) is Ack:
+            self._receive_ack(frame.channel, frame.offset)
+        elif type(frame) is Credit:
+            channel = self._channels.get(frame.channel)
+            if channel is not None and frame.limit > channel.outbound.next + 2 * WINDOW_BYTES:
+                raise ProtocolError(f"credit of {frame.limit} is beyond the window")
+            if channel is not None and channel.outbound.grant(frame.limit):
+                self._events.append(Writable(frame.channel))
+        elif type(frame) is Ping:
+            self._control.append(encode(Pong(frame.number)))
+        elif type(frame) is Pong:
+            pass
+        elif type(frame) is GoAway:
+            self._events.append(frame)
+        else:
+            self._greeted(frame, now)  # type: ignore[arg-type]
+
+    def events(self) -> list[Event]:
+        """What happened since the last call, in order."""
+        events, self._events = self._events, []
+        return events
+
+    def outgoing(self, max_bytes: int = 1 << 62) -> list[bytes]:
+        """Messages for the connection, at least one where there is any, about ``max_bytes`` at most; channels take turns."""
+        messages: list[bytes] = []
+        size = 0
+        while self._control:
+            messages.append(self._control.popleft())
+        if not self.attached:
+            return messages
+        ready = self._ready
+        while ready and size < max_bytes:
+            number = ready.popleft()
+            channel = self._channels.get(number)
+            if channel is None:
+                continue
+            message = channel.outbound.pop()
+            messages.append(message)
+            size += len(message)
+            if channel.outbound.pending:
+                ready.append(number)
+            else:
+                channel.queued = False
+        return messages
+
+    def deadline(self) -> float | None:
+        """When ``tick`` wants to be called at the latest."""
+        if not self.connected:
+            return None
+        due = min(max(self._heard, self._pinged) + self.timing.ping_interval_s, self._heard + self.timing.silence_limit_s)
+        return due if self._ack_due is None else min(due, self._ack_due)
+
+    def tick(self, now: float) -> None:
+        """Let time pass: acknowledge, probe, or declare the connection dead."""
+        if not self.connected:
+            return
+        due = self.deadline()
+        if due is not None and now - due > 1.0:
+            # We were the ones asleep: the peer gets the time that our own loop lost (PROTOCOL §6.2).
+            self._heard += now - due
+        if self._ack_due is not None and now >= self._ack_due:
+            self._flush_acks()
+        if now >= self._heard + self.timing.silence_limit_s:
+            self._events.append(Silent())
+            self.disconnected()
+        elif now >= max(self._heard, self._pinged) + self.timing.ping_interval_s:
+            self._pings += 1
+            self._pinged = now
+            self._control.append(encode(Ping(self._pings)))
+
+    # Actions ----------------------------------------------------------------------------------------------------
+
+    def send(self, item: AnyItem) -> None:
+        """Queue ``item`` on its channel. Raises ``HoldfastError`` when the channel is over, or has no credit for it."""
+        channel = self._channels.get(item.channel)
+        if channel is None:
+            raise HoldfastError("not_found", f"channel {item.channel} is over")
+        self._check_outbound(channel, item)
+        channel.outbound.push(item)
+        self._enqueue(item.channel, channel)
+
+    def room(self, number: int) -> int:
+        """Bytes that ``send`` takes on the channel now; 0 when it is over."""
+        channel = self._channels.get(number)
+        return channel.outbound.room if channel is not None else 0
+
+    def consume(self, number: int, size_bytes: int) -> None:
+        """The application has used ``size_bytes`` of the channel's Output or Write data: the peer gets credit back."""
+        channel = self._channels.get(number)
+        if channel is None:
+            return
+        channel.inbound.consume(size_bytes)
+        limit = channel.inbound.grant()
+        if limit is not None and self.attached:
+            self._control.append(encode(Credit(number, limit)))
+
+    def disconnected(self) -> None:
+        """The connection is gone. Everything unacknowledged stays stored for the next one."""
+        self.connected = self.attached = False
+        self._control.clear()
+        self._ack_due = None
+
+    # Inside -----------------------------------------------------------------------------------------------------
+
+    def _enqueue(self, number: int, channel: _Channel) -> None:
+        if self.attached and not channel.queued and channel.outbound.pending:
+            channel.queued = True
+            self._ready.append(number)
+
+    def _receive_item(self, item: AnyItem, offset: int, now: float) -> None:
+        raise NotImplementedError
+
+    def _check_outbound(self, channel: _Channel, item: AnyItem) -> None:
+        raise NotImplementedError
+
+    def _greeted(self, frame: Hello | Welcome, now: float) -> None:
+        raise ProtocolError(f"{type(frame).__name__} is out of place")
+
+    def _receive_ack(self, number: int, offset: int) -> list[str]:
+        channel = self._channels.get(number)
+        return channel.outbound.ack(offset) if channel is not None else []
+
+    def _owe_ack(self, number: int, offset: int, size_bytes: int, now: float) -> None:
+        self._unacked[number] = offset
+        self._unacked_bytes += size_bytes
+        if self._unacked_bytes >= self.timing.ack_bytes:
+            self._flush_acks()
+        elif self._ack_due is None:
+            self._ack_due = now + self.timing.ack_delay_s
+
+    def _flush_acks(self) -> None:
+        for number, offset in self._unacked.items():
+            self._control.append(encode(Ack(number, offset)))
+        self._unacked.clear()
+        self._unacked_bytes = 0
+        self._ack_due = None
+
+    def _begin(self, now: float) -> None:
+        self.connected = True
+        self._heard = self._pinged = now
+        self._control.clear()
+        self._unacked.clear()
+        self._unacked_bytes = 0
+        self._ack_due = None
+
+    def _resume(self, received: dict[int, int]) -> None:
+        """Send again what the peer does not have, and repeat the credit it may have missed."""
+        self.attached = True
+        self._ready.clear()
+        for number, channel in self._channels.items():
+            for command_id in channel.outbound.rewind(received.get(number, 0)):
+                self._events.append(Delivered(number, command_id))
+            channel.queued = False
+            if channel.inbound.granted != WINDOW_BYTES:
+                self._control.append(encode(Credit(number, channel.inbound.granted)))
+            self._enqueue(number, channel)
+            self._events.append(Writable(number))
+
+    def _offsets(self) -> dict[int, int]:
+        return {number: channel.inbound.received for number, channel in self._channels.items()}
+
+
+def _check_offsets(received: dict[Any, Any]) -> None:
+    if len(received) > CHANNELS:
+        raise ProtocolError(f"a session has at most {CHANNELS} channels")
+    for number, offset in received.items():
+        if type(number) is not int or not 0 < number < MAX_CHANNEL or type(offset) is not int or not 0 <= offset < MAX_OFFSET:
+            raise ProtocolError("the map of received offsets is malformed")
+
+
+class ClientSession(Session):
+    """The client's end: opens channels, greets first, and finds out when the agent is another one."""
+
+    def __init__(self, session_id: str, secret: bytes, timing: Timing | None = None, *, take_over: bool = False) -> None:
+        super().__init__(session_id, secret, timing)
+        self._next_channel = 1
+        self._attempt = 0
+        self._take_over = take_over
+
+    def connect(self, now: float) -> None:
+        """A new connection is there: greet. Items flow once the Welcome has come."""
+        if self.lost is not None:
+            raise self.lost
+        self.disconnected()
+        self._begin(now)
+        self._attempt += 1
+        hello = Hello(
+            PROTOCOL_VERSION,
+            self.session_id,
+            self.secret,
+            self.agent_epoch,
+            self.generation,
+            self._attempt,
+            self._offsets(),
+            self._next_channel,
+            self._take_over,
+        )
+        self._control.append(encode(hello))
+
+    def open(self, kind: str, params: dict[str, Any]) -> int:
+        """Open a channel; returns its number. Raises ``HoldfastError`` when too many are open or the params are too large."""
+        if self.lost is not None:
+            raise self.lost
+        if len(self._channels) >= CHANNELS:
+            raise HoldfastError("session_limit", f"a session has at most {CHANNELS} open channels")
+        number = self._next_channel
+        channel = _Channel(kind)
+        channel.outbound.push(Open(number, kind, params))
+        self._next_channel += 1
+        self._channels[number] = channel
+        self._enqueue(number, channel)
+        return number
+
+    def _check_outbound(self, channel: _Channel, item: AnyItem) -> None:
+        check_imperative(channel.kind, item)
+
+    def _greeted(self, frame: Hello | Welcome, now: float) -> None:
+        if type(frame) is not Welcome or self.attached or not self.connected:
+            raise ProtocolError(f"{type(frame).__name__} is out of place")
+        if frame.version != PROTOCOL_VERSION:
+            raise ProtocolError(f"the agent speaks protocol {frame.version}, this client {PROTOCOL_VERSION}", "version_unsupported")
+        _check_offsets(frame.received)
+        if self.agent_epoch and (frame.agent_epoch != self.agent_epoch or not frame.resumed):
+            restarted = frame.agent_epoch != self.agent_epoch
+            self._lose(
+                HoldfastError(
+                    "session_lost",
+                    "the session agent is not the one this session began with" if restarted else "the session has expired at the agent",
+                    reason="agent-restarted" if restarted else "expired",
+                )
+            )
+            return
+        if frame.generation <= self.generation:
+            raise ProtocolError(f"generation {frame.generation} does not rise above {self.generation}")
+        self.agent_epoch = frame.agent_epoch
+        self.generation = frame.generation
+        self._take_over = False
+        self._events.append(Attached(frame.generation, frame.resumed, frame.info))
+        self._resume(frame.received)
+
+    def _receive_item(self, item: AnyItem, offset: int, now: float) -> None:
+        if item.SENDER != "agent":
+            raise ProtocolError(f"{type(item).__name__} is for agents")
+        number = item.channel
+        channel = self._channels.get(number)
+        if channel is None:
+            if number >= self._next_channel:
+                raise ProtocolError(f"channel {number} was never opened")
+            self._owe_ack(number, offset + item.length, 0, now)  # over here, but our last word was lost
+            return
+        if channel.inbound.accept(item, offset):
+            channel.state = next_state(channel.kind, channel.state, item)
+            if channel.state is State.ENDED:
+                del self._channels[number]
+            self._events.append(item)
+        self._owe_ack(number, channel.inbound.received, item.length, now)
+
+    def _lose(self, error: HoldfastError) -> None:
+        self.lost = error
+        self.disconnected()
+        self._channels.clear()
+        self._events.append(Lost(error))
+
+
+class AgentSession(Session):
+    """The agent's end: answers Hello, serves channels, and outlives its connections."""
+
+    def __init__(self, session_id: str, secret: bytes, agent_epoch: str, timing: Timing | None = None) -> None:
+        super().__init__(session_id, secret, timing)
+        self.agent_epoch = agent_epoch
+        self.info: dict[str, Any] = {}
+        """What Welcome tells about the agent."""
+        self._attempt = 0
+        self._owned_since = 0
+
+    def attach(self, hello: Hello, now: float) -> None:
+        """Serve the connection that sent ``hello``; the one before is fenced. Raises ``HoldfastError`` to refuse it."""
+        check_hello(hello)
+        if not hmac.compare_digest(hello.secret, self.secret):
+            raise HoldfastError("session_forbidden", "the secret is not the one this session began with")
+        if not hello.take_over and (hello.generation < self._owned_since or hello.attempt <= self._attempt):
+            raise HoldfastError("session_fenced", "a later connection holds this session")
+        self.disconnected()
+        self._begin(now)
+        if hello.take_over:
+            self._owned_since = self.generation + 1
+            for number in self._channels:
+                self._events.append(Dropped(number))
+            self._channels.clear()
+        resumed = self.generation > 0
+        self.generation += 1
+        self._attempt = hello.attempt
+        for number in [n for n in self._channels if n < hello.next_channel and n not in hello.received]:
+            self._retire(number, self._channels[number].outbound.next)  # the client has its end: its last Ack was lost
+        welcome = Welcome(PROTOCOL_VERSION, self.agent_epoch, self.generation, resumed, self._offsets(), self.info)
+        self._control.append(encode(welcome))
+        self._events.append(Attached(self.generation, resumed, {}))
+        self._resume(hello.received)
+
+    def _check_outbound(self, channel: _Channel, item: AnyItem) -> None:
+        channel.state = next_state(channel.kind, channel.state, item)
+
+    def _receive_item(self, item: AnyItem, offset: int, now: float) -> None:
+        if item.SENDER != "client":
+            raise ProtocolError(f"{type(item).__name__} is for clients")
+        number = item.channel
+        channel = self._channels.get(number)
+        if channel is None:
+            if type(item) is not Open or offset != 0:
+                raise ProtocolError(f"channel {number} is not open")
+            if len(self._channels) >= CHANNELS:
+                raise ProtocolError(f"a session has at most {CHANNELS} open channels", "session_limit")
+            channel = self._channels[number] = _Channel(item.kind)
+            channel.inbound.accept(item, offset)
+            self._events.append(item)
+        elif channel.inbound.accept(item, offset):
+            check_imperative(channel.kind, item)
+            if channel.state is State.ENDED:
+                channel.inbound.consume(channel.inbound.received - channel.inbound.consumed)
+            else:
+                self._events.append(item)
+        self._owe_ack(number, channel.inbound.received, item.length, now)
+
+    def _receive_ack(self, number: int, offset: int) -> list[str]:
+        channel = self._channels.get(number)
+        if channel is None:
+            return []
+        delivered = channel.outbound.ack(offset)
+        for command_id in delivered:
+            self._events.append(Delivered(number, command_id))
+        if channel.state is State.ENDED and channel.outbound.acked == channel.outbound.next:
+            del self._channels[number]
+        return delivered
+
+    def _retire(self, number: int, offset: int) -> None:
+        channel = self._channels.pop(number)
+        for command_id in channel.outbound.ack(offset):
+            self._events.append(Delivered(number, command_id))
+        if channel.state is not State.ENDED:
+            self._events.append(Dropped(number))
+
+
+def check_hello(hello: Hello) -> None:
+    """Raise ``ProtocolError`` for a Hello this version cannot serve."""
+    if hello.version != PROTOCOL_VERSION:
+        raise ProtocolError(f"the client speaks protocol {hello.version}, this agent {PROTOCOL_VERSION}", "version_unsupported")
+    if not 16 <= len(hello.session_id) <= 128 or not 16 <= len(hello.secret) <= 64:
+        raise ProtocolError("a session id has 16 to 128 characters and its secret 16 to 64 bytes")
+    _check_offsets(hello.received)
+
+
+Clock = Callable[[], float]
+"""A monotonic clock in seconds, injected wherever time matters."""
