@@ -66,6 +66,13 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
+class Retired:
+    """The client has everything of ``channel``, which was over: nothing more will be said of it."""
+
+    channel: int
+
+
+@dataclass(frozen=True, slots=True)
 class Silent:
     """Nothing was heard for too long: the connection is dead, close it."""
 
@@ -77,7 +84,7 @@ class Lost:
     error: HoldfastError
 
 
-Event = AnyItem | GoAway | Attached | Writable | Delivered | Dropped | Silent | Lost
+Event = AnyItem | GoAway | Attached | Writable | Delivered | Dropped | Retired | Silent | Lost
 
 
 class _Channel:
@@ -458,14 +465,14 @@ class AgentSession(Session):
             self._events.append(Delivered(number, command_id))
         if channel.state is State.ENDED and channel.outbound.acked == channel.outbound.next:
             del self._channels[number]
+            self._events.append(Retired(number))
         return delivered
 
     def _retire(self, number: int, offset: int) -> None:
         channel = self._channels.pop(number)
         for command_id in channel.outbound.ack(offset):
             self._events.append(Delivered(number, command_id))
-        if channel.state is not State.ENDED:
-            self._events.append(Dropped(number))
+        self._events.append(Retired(number) if channel.state is State.ENDED else Dropped(number))
 
 
 def check_hello(hello: Hello) -> None:

@@ -1,0 +1,1 @@
+"""The session agent: the first process of every sandbox. See ``server`` for how it starts."""

@@ -1,0 +1,130 @@
+"""The agent's life: listen, serve links, end in order.
+
+Owns the listening socket, the count of links and the shutdown order. Two ways in: ``main`` for an agent that is a container's
+command, ``serve_forked`` for one that the node has forked, warm, into a sandbox. What a link says is ``link``'s affair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+from typing import Any
+
+from holdfast_wire import PROTOCOL_VERSION
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.limits import SESSIONS
+
+from .handlers import FACTORIES
+from .link import Link
+from .sandbox import AgentContext
+from .sessions import Sessions
+from .settings import AgentSettings
+
+LINKS = SESSIONS + 64
+"""Most connections at once: one a session, and some that are greeting or about to be fenced."""
+DRAIN_S = 2.0
+"""How long a stopping agent waits for what is still on its way out."""
+
+
+class AgentServer:
+    """One running agent. Implements ``link.Host``."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self.token = settings.token
+        self.agent_epoch = secrets.token_hex(16)
+        self.context = AgentContext(settings)
+        info = {"sandbox_id": settings.sandbox_id, "incarnation": settings.incarnation, "protocol": PROTOCOL_VERSION}
+        self.sessions = Sessions(self.context, FACTORIES, self.agent_epoch, info)
+        self._links: set[Link] = set()
+        self._server: asyncio.Server | None = None
+
+    def opened(self, link: Link) -> bool:
+        if len(self._links) >= LINKS:
+            return False
+        self._links.add(link)
+        return True
+
+    def closed(self, link: Link) -> None:
+        self._links.discard(link)
+
+    async def start(self, listener: socket.socket) -> None:
+        """Serve connections of ``listener`` from now on."""
+        loop = asyncio.get_running_loop()
+        self.context.start()
+        if listener.family == socket.AF_UNIX:
+            self._server = await loop.create_unix_server(lambda: Link(self), sock=listener, backlog=128)
+        else:
+            self._server = await loop.create_server(lambda: Link(self), sock=listener, backlog=128)
+
+    async def stop(self) -> None:
+        """Refuse new links, tell the live ones to resume elsewhere, let their output leave, end every command."""
+        if self._server is not None:
+            self._server.close()
+        self.context.stop()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + DRAIN_S
+        while self.context.busy() and loop.time() < deadline:
+            await asyncio.sleep(0.02)
+        self.sessions.close()
+        for link in list(self._links):
+            link.refuse(HoldfastError("sandbox_gone", "the sandbox is being stopped"))
+
+
+def listening_socket(address: str) -> socket.socket:
+    """A bound, listening socket for ``tcp://host:port`` or ``unix:///path``. Raises ``HoldfastError`` for anything else."""
+    scheme, _, rest = address.partition("://")
+    if scheme == "unix" and rest:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(rest)
+    elif scheme == "tcp" and rest.rpartition(":")[2].isdigit():
+        host, _, port = rest.rpartition(":")
+        listener = socket.create_server((host.strip("[]") or "0.0.0.0", int(port)))
+    else:
+        raise HoldfastError("invalid_argument", f"cannot listen on {address!r}: use tcp://host:port or unix:///path")
+    listener.listen(128)
+    return listener
+
+
+async def _serve(settings: AgentSettings, listener: socket.socket, ready_fd: int | None) -> None:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stopping.set)
+    if ready_fd is None:
+        loop.add_signal_handler(signal.SIGINT, stopping.set)
+    server = AgentServer(settings)
+    await server.start(listener)
+    if ready_fd is not None:
+        os.write(ready_fd, json.dumps({"agent_epoch": server.agent_epoch}).encode() + b"\n")
+        os.close(ready_fd)
+    await stopping.wait()
+    await server.stop()
+
+
+def serve_forked(config: dict[str, Any], listen_fd: int, ready_fd: int) -> None:
+    """Serve inside the sandbox the node has made around this process; returns when told to stop.
+
+    ``config`` is read by ``AgentSettings.from_config``. One JSON line with the agent's epoch goes to ``ready_fd`` once it serves.
+    """
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="session_agent: %(message)s")
+    listener = socket.socket(fileno=listen_fd)
+    listener.setblocking(False)
+    asyncio.run(_serve(AgentSettings.from_config(config), listener, ready_fd))
+
+
+def main() -> int:
+    """Serve as a container's command; the exit status is 0 after SIGTERM and 78 when the settings do not do."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="session_agent: %(message)s")
+    try:
+        settings = AgentSettings.from_environment()
+        listener = listening_socket(settings.listen)
+    except (HoldfastError, OSError) as error:
+        print(f"session_agent: {error}", file=sys.stderr)
+        return 78
+    asyncio.run(_serve(settings, listener, None))
+    return 0

@@ -1,0 +1,222 @@
+"""The sessions of one sandbox: which exist, who is attached to each, and what serves their channels.
+
+Owns the table of sessions, fencing, and the lifetime of those nobody is attached to. Events of the pure state machine become
+calls on handlers here. It does not know sockets (``link``) nor what runs (``handlers``). Called by ``link`` and ``server``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.frames import Close, Fact, Failed, Hello, Open, Resize, Run, Signal, Write
+from holdfast_wire.limits import SESSIONS, Timing
+from holdfast_wire.session import AgentSession, Attached, Delivered, Dropped, Event, Retired, Writable, check_hello
+
+from .channels import Factory, Handler
+
+if TYPE_CHECKING:
+    from .sandbox import AgentContext
+
+log = logging.getLogger("session_agent.sessions")
+
+
+class Connection(Protocol):
+    """What a held session needs of the link that carries it."""
+
+    def wake(self) -> None:
+        """Something is to be sent: flush when the loop comes round."""
+        ...
+
+    def fence(self) -> None:
+        """A later connection holds the session now: close."""
+        ...
+
+
+class _Channel:
+    """A handler's view of its channel; see ``channels.Channel``."""
+
+    __slots__ = ("_held", "number", "params")
+
+    def __init__(self, held: HeldSession, number: int, params: dict[str, Any]) -> None:
+        self._held = held
+        self.number = number
+        self.params = params
+
+    @property
+    def attached(self) -> bool:
+        return self._held.session.attached
+
+    def send(self, fact: Fact) -> None:
+        self._held.session.send(fact)
+        self._held.wake()
+
+    def room(self) -> int:
+        return self._held.session.room(self.number)
+
+    def consume(self, size_bytes: int) -> None:
+        self._held.session.consume(self.number, size_bytes)
+        self._held.wake()
+
+
+class HeldSession:
+    """One session with its handlers. It lives on while nobody is attached."""
+
+    def __init__(self, session: AgentSession, context: AgentContext, factories: Mapping[str, Factory]) -> None:
+        self.session = session
+        self.connection: Connection | None = None
+        self.expiry: asyncio.TimerHandle | None = None
+        self._context = context
+        self._factories = factories
+        self._handlers: dict[int, Handler] = {}
+
+    def wake(self) -> None:
+        """Let the connection, if there is one, send what is waiting."""
+        if self.connection is not None:
+            self.connection.wake()
+
+    def dispatch(self) -> None:
+        """Hand the session's events to the handlers."""
+        for event in self.session.events():
+            number = getattr(event, "channel", 0)
+            try:
+                self._handle(number, event)
+            except HoldfastError as error:
+                self._fail(number, error)
+            except Exception:
+                log.exception("the handler of channel %d failed on %s", number, type(event).__name__)
+                self._fail(number, HoldfastError("internal", "the agent failed to serve this request"))
+
+    def detached(self) -> None:
+        """The connection is gone: handlers may now spool."""
+        self.session.disconnected()
+        for number, handler in list(self._handlers.items()):
+            try:
+                handler.writable()
+            except Exception:
+                log.exception("the handler of channel %d failed to detach", number)
+
+    def end(self) -> None:
+        """The session is over: every handler lets go of its channel."""
+        for handler in self._handlers.values():
+            handler.drop()
+        self._handlers.clear()
+
+    def _handle(self, number: int, event: Event) -> None:
+        if type(event) is Open:
+            factory = self._factories.get(event.kind)
+            if factory is None:
+                raise HoldfastError("unsupported", f"this agent has no channels of kind {event.kind!r}")
+            channel = _Channel(self, number, event.params)
+            self._handlers[number] = factory(self._context, channel)
+            return
+        if isinstance(event, Attached):
+            return  # _resume has queued a Writable for every channel
+        handler = self._handlers.get(number)
+        if handler is None:
+            return
+        match event:
+            case Run():
+                handler.run(event.command_id, event.params)
+            case Write():
+                handler.write(event.data, event.eof)
+            case Signal():
+                handler.signal(event.name)
+            case Resize():
+                handler.resize(event.rows, event.columns)
+            case Close():
+                handler.close(event.detach)
+            case Writable():
+                handler.writable()
+            case Delivered():
+                handler.delivered(event.command_id)
+            case Retired():
+                del self._handlers[number]
+            case Dropped():
+                del self._handlers[number]
+                handler.drop()
+            case _:
+                pass
+
+    def _fail(self, number: int, error: HoldfastError) -> None:
+        handler = self._handlers.get(number)
+        try:
+            self.session.send(Failed(number, error.to_map()))
+        except HoldfastError:
+            return  # the channel had ended before: there is nobody to tell
+        if handler is not None:
+            handler.drop()
+
+
+class Sessions:
+    """All sessions of this agent."""
+
+    def __init__(
+        self,
+        context: AgentContext,
+        factories: Mapping[str, Factory],
+        agent_epoch: str,
+        info: dict[str, Any],
+        timing: Timing | None = None,
+    ) -> None:
+        self.agent_epoch = agent_epoch
+        self._context = context
+        self._factories = factories
+        self._info = info
+        self._timing = timing or Timing()
+        self._held: dict[str, HeldSession] = {}
+
+    def attach(self, hello: Hello, connection: Connection, now: float) -> HeldSession:
+        """The session that ``hello`` asks for, carried by ``connection`` from now on. Raises ``HoldfastError`` to refuse."""
+        check_hello(hello)
+        held = self._held.get(hello.session_id)
+        if held is None:
+            if hello.agent_epoch:
+                raise HoldfastError(
+                    "session_lost",
+                    "the session agent is not the one this session began with"
+                    if hello.agent_epoch != self.agent_epoch
+                    else "the session has expired at the agent",
+                )
+            held = self._create(hello)
+        held.session.attach(hello, now)
+        if held.connection is not None and held.connection is not connection:
+            held.connection.fence()
+        held.connection = connection
+        if held.expiry is not None:
+            held.expiry.cancel()
+            held.expiry = None
+        return held
+
+    def detach(self, held: HeldSession, connection: Connection) -> None:
+        """``connection`` is gone. If it still carried the session, the session begins to age."""
+        if held.connection is not connection:
+            return
+        held.connection = None
+        held.detached()
+        held.expiry = asyncio.get_running_loop().call_later(self._timing.detached_ttl_s, self._expire, held)
+
+    def close(self) -> None:
+        """End all sessions."""
+        for held in list(self._held.values()):
+            self._expire(held)
+
+    def _create(self, hello: Hello) -> HeldSession:
+        if len(self._held) >= SESSIONS:
+            oldest = next((h for h in self._held.values() if h.connection is None), None)
+            if oldest is None:
+                raise HoldfastError("session_limit", f"{SESSIONS} sessions are attached to this sandbox")
+            self._expire(oldest)
+        session = AgentSession(hello.session_id, hello.secret, self.agent_epoch, self._timing)
+        session.info = self._info
+        held = self._held[hello.session_id] = HeldSession(session, self._context, self._factories)
+        return held
+
+    def _expire(self, held: HeldSession) -> None:
+        if held.expiry is not None:
+            held.expiry.cancel()
+        self._held.pop(held.session.session_id, None)
+        held.end()

@@ -1,0 +1,66 @@
+"""What the agent is told when it starts.
+
+Owns the settings and how they are read: from the environment when the agent is a container's command, from a map when the
+node forks a warm agent into a sandbox. Read once, by ``server``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast_wire.errors import HoldfastError
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """``listen`` is ``tcp://host:port`` or ``unix:///path``; unused when a listening descriptor is handed over.
+
+    ``workdir`` is where commands start unless told otherwise, ``env`` what they find in their environment, ``user`` whom they run
+    as (name or uid, empty: as the agent). ``cgroup_fd`` is an open directory of a control group the agent may divide among its
+    commands, ``cgroup_version`` 1 or 2.
+    """
+
+    sandbox_id: str
+    token: str
+    incarnation: str = ""
+    listen: str = ""
+    workdir: str = ""
+    user: str = ""
+    env: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    cgroup_fd: int | None = None
+    cgroup_version: int = 0
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> AgentSettings:
+        """From the node's map; unknown keys are ignored so that node and agent may differ by a version."""
+        known = {name: config[name] for name in cls.__dataclass_fields__ if config.get(name) is not None}
+        return cls(**known)
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> AgentSettings:
+        """From ``HOLDFAST_AGENT_*``. Raises ``HoldfastError`` naming what is missing."""
+        token = environ.get("HOLDFAST_AGENT_TOKEN", "")
+        token_file = environ.get("HOLDFAST_AGENT_TOKEN_FILE")
+        if token_file:
+            with open(token_file, encoding="ascii") as file:
+                token = file.read().strip()
+        listen = environ.get("HOLDFAST_AGENT_LISTEN", "")
+        if not token or not listen:
+            missing = "HOLDFAST_AGENT_TOKEN or HOLDFAST_AGENT_TOKEN_FILE" if not token else "HOLDFAST_AGENT_LISTEN"
+            raise HoldfastError("invalid_argument", f"the agent cannot start: {missing} is not set")
+        inherited = {
+            name: value for name, value in environ.items() if not name.startswith("HOLDFAST_AGENT_")
+        }  # a container's env is meant for what runs in it
+        return cls(
+            sandbox_id=environ.get("HOLDFAST_AGENT_SANDBOX_ID", "sandbox"),
+            token=token,
+            incarnation=environ.get("HOLDFAST_AGENT_INCARNATION", ""),
+            listen=listen,
+            workdir=environ.get("HOLDFAST_AGENT_WORKDIR", ""),
+            user=environ.get("HOLDFAST_AGENT_USER", ""),
+            env=inherited,
+        )
