@@ -1,0 +1,142 @@
+"""`make up`: reads the settings, says what is wrong before anything starts, then hands over to keeper and supervisor.
+
+Owns the command line and the exit status: 0 after an orderly end, 1 when something had to be killed, 2 when the stack
+could not be started (with what to do about it).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.scripts.up import datadir, keeper
+from infra.scripts.up.errors import UpError
+from infra.scripts.up.output import Screen
+from infra.scripts.up.procfile import read_procfile
+from infra.scripts.up.supervisor import Plan, Supervisor
+
+_HOST = "127.0.0.1"
+_TOP = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How this run differs from the usual one. `wait_ready` is off for Procfiles that hold no gateway."""
+
+    data: Path
+    port: int
+    procfile: Path
+    stop_grace_s: float
+    wait_ready: bool
+    with_parent: bool
+
+
+def read_settings(arguments: list[str], environment: dict[str, str]) -> Settings:
+    parser = argparse.ArgumentParser(prog="make up", description="Run a whole Holdfast on this machine, in the foreground.")
+    parser.add_argument("--procfile", type=Path, default=_TOP / "Procfile", help="what to run (default: Procfile)")
+    parser.add_argument("--stop-grace", type=float, default=10.0, metavar="S", help="seconds from SIGTERM to SIGKILL")
+    parser.add_argument("--no-ready", action="store_true", help="do not ask /readyz: there is no gateway in the Procfile")
+    parser.add_argument("--with-parent", action="store_true", help="end when the process that started this one ends")
+    options = parser.parse_args(arguments)
+    text = environment.get("PORT", "8765")
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise UpError(f"PORT={text} is not a port number", hint="choose one from 1 to 65535: PORT=8766 make up")
+    return Settings(
+        data=Path(environment.get("HOLDFAST_DATA", ".holdfast")),
+        port=int(text),
+        procfile=options.procfile,
+        stop_grace_s=options.stop_grace,
+        wait_ready=not options.no_ready,
+        with_parent=options.with_parent,
+    )
+
+
+def check_port(port: int) -> None:
+    """Raises UpError when something listens there, or when we may not."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_HOST, port))
+        except PermissionError as error:
+            raise UpError(f"port {port} is not ours to use", hint="choose one above 1023: PORT=8766 make up") from error
+        except OSError as error:
+            raise UpError(
+                f"port {port} is in use on {_HOST}",
+                hint="end what listens there (ss -ltnp), or choose another: PORT=8766 HOLDFAST_DATA=.holdfast-2 make up",
+            ) from error
+
+
+def check_redis() -> None:
+    if "HOLDFAST_REDIS_URL" not in os.environ and datadir.find_redis_server() is None:
+        raise UpError(
+            "there is no redis-server",
+            hint="install the package redis-server, run make setup again or set HOLDFAST_REDIS_URL to a Redis of yours",
+        )
+
+
+def run(settings: Settings) -> int:
+    entries = read_procfile(settings.procfile)
+    own_redis = "HOLDFAST_REDIS_URL" not in os.environ
+    if not own_redis:
+        entries = [entry for entry in entries if entry.name != "redis"]
+    data = datadir.open_data_dir(settings.data)
+    lock = datadir.lock(data)
+    if any(entry.name == "redis" for entry in entries):
+        check_redis()
+    check_port(settings.port)
+    url = f"http://{_HOST}:{settings.port}"
+    key = datadir.prepare(data, url)
+    print(f"Holdfast: one stack in {data.root}\n\n  HOLDFAST_URL={url}\n  HOLDFAST_API_KEY={key}\n")
+    print(f"  in another terminal:  set -a; . {_shown(data.env_file)}; set +a\n", flush=True)
+    if settings.with_parent:
+        keeper.die_with_parent(signal.SIGTERM, os.getppid())
+    plan = Plan(
+        entries=entries,
+        environment=datadir.child_environment(data, settings.port, dict(os.environ)),
+        directory=_TOP,
+        logs=data.logs,
+        pids=data.pids,
+        ready_address=(_HOST, settings.port) if settings.wait_ready else None,
+        stop_grace_s=settings.stop_grace_s,
+    )
+    try:
+        return keeper.keep(lambda: _supervise(plan))
+    finally:
+        os.close(lock)
+
+
+def _supervise(plan: Plan) -> int:
+    screen = Screen([entry.name for entry in plan.entries])
+    try:
+        return asyncio.run(_run(plan, screen))
+    finally:
+        screen.close()
+
+
+async def _run(plan: Plan, screen: Screen) -> int:
+    return await Supervisor(plan, screen).run()
+
+
+def _shown(path: Path) -> str:
+    try:
+        return os.fspath(path.relative_to(Path.cwd()))
+    except ValueError:
+        return os.fspath(path)
+
+
+def main() -> int:
+    try:
+        return run(read_settings(sys.argv[1:], dict(os.environ)))
+    except UpError as error:
+        print(f"up: {error}\n    {error.hint}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,181 @@
+"""The data folder of one stack: its lock, secret, development key, sockets and the environment of its processes.
+
+Owns what lies in `$HOLDFAST_DATA` before the first process starts. The node and Redis own their own folders in it.
+A folder holds one stack at a time: the lock is held by every process of the runner and vanishes with the last of them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.scripts.up.errors import UpError
+
+_SOCKET_PATH_LIMIT = 100  # Linux takes 107 bytes; the rest is room for a suffix
+_DEV_OWNER = "dev"
+
+
+@dataclass(frozen=True, slots=True)
+class DataDir:
+    """Where everything of one stack lies. All paths are absolute."""
+
+    root: Path
+    sockets: Path
+
+    @property
+    def env_file(self) -> Path:
+        return self.root / "env"
+
+    @property
+    def secret_file(self) -> Path:
+        return self.root / "secret"
+
+    @property
+    def keys_file(self) -> Path:
+        return self.root / "keys"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def pids(self) -> Path:
+        return self.root / "run"
+
+    @property
+    def redis(self) -> Path:
+        return self.root / "redis"
+
+    @property
+    def redis_socket(self) -> Path:
+        return self.sockets / "redis.sock"
+
+    @property
+    def node_socket(self) -> Path:
+        return self.sockets / "node.sock"
+
+
+def open_data_dir(path: Path) -> DataDir:
+    """Make the folder and name its parts. Raises UpError when it cannot be written."""
+    root = path.expanduser().absolute()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        for name in ("logs", "run", "redis"):
+            (root / name).mkdir(exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise UpError(
+            f"cannot make the data folder {root}: {error.strerror}", hint="set HOLDFAST_DATA to a folder you may write"
+        ) from error
+    return DataDir(root, _socket_dir(root))
+
+
+def _socket_dir(root: Path) -> Path:
+    """The folder itself, or a short private one where its path is too long for a Unix socket."""
+    if len(os.fsencode(root / "redis.sock")) <= _SOCKET_PATH_LIMIT:
+        return root
+    base = Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp")
+    short = base / f"holdfast-{hashlib.sha256(os.fsencode(root)).hexdigest()[:12]}"
+    short.mkdir(mode=0o700, exist_ok=True)
+    status = short.lstat()
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise UpError(f"{short} belongs to somebody else", hint="set HOLDFAST_DATA to a folder with a shorter path")
+    return short
+
+
+def lock(data: DataDir) -> int:
+    """Take the folder; the returned descriptor keeps it until its last copy closes. Raises UpError when it is taken."""
+    descriptor = os.open(data.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        raise UpError(
+            f"another stack (process {holder}) runs in {data.root}",
+            hint="end that one first, or choose another folder: HOLDFAST_DATA=.holdfast-2 PORT=8766 make up",
+        ) from error
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def prepare(data: DataDir, url: str) -> str:
+    """Write secret, keys and `env`; clear what a past run left. Returns the development key."""
+    if not data.secret_file.exists():
+        _write_private(data.secret_file, secrets.token_hex(32) + "\n")
+    key = _dev_key(data)
+    _write_private(data.env_file, f"HOLDFAST_URL={url}\nHOLDFAST_API_KEY={key}\n")
+    # Every sandbox of a past run ended with it: its records would only mislead (decisions/redis-on-one-machine.md).
+    shutil.rmtree(data.redis, ignore_errors=True)
+    data.redis.mkdir(mode=0o700)
+    for stale in (*data.pids.iterdir(), data.redis_socket):
+        stale.unlink(missing_ok=True)
+    return key
+
+
+def _dev_key(data: DataDir) -> str:
+    """The key that `env` held before while it is still valid, else a new one."""
+    known = data.keys_file.read_text().split() if data.keys_file.exists() else []
+    key = read_env(data.env_file).get("HOLDFAST_API_KEY", "")
+    if key and _digest(key) in known:
+        return key
+    key = "hf_" + secrets.token_hex(16)
+    lines = data.keys_file.read_text() if data.keys_file.exists() else ""
+    _write_private(data.keys_file, f"{lines}{_DEV_OWNER} {_digest(key)}\n")
+    return key
+
+
+def read_env(path: Path) -> dict[str, str]:
+    """NAME=value lines as a map; empty where there is no such file."""
+    if not path.exists():
+        return {}
+    pairs = (line.partition("=") for line in path.read_text().splitlines())
+    return {name.strip(): value.strip() for name, separator, value in pairs if separator}
+
+
+def child_environment(data: DataDir, port: int, base: dict[str, str]) -> dict[str, str]:
+    """What the processes of the stack see: `base`, with this stack's addresses over it."""
+    environment = {name: value for name, value in base.items() if name not in {"HOLDFAST_URL", "HOLDFAST_API_KEY"}}
+    environment.update(
+        HOLDFAST_DATA=str(data.root),
+        HOLDFAST_KEYS_FILE=str(data.keys_file),
+        HOLDFAST_NODE_SOCKET=str(data.node_socket),
+        HOLDFAST_REDIS_SOCKET=str(data.redis_socket),
+        HOLDFAST_SECRET_FILE=str(data.secret_file),
+        PATH=tool_path(base.get("PATH", os.defpath)),
+        PORT=str(port),
+        PYTHONUNBUFFERED="1",
+    )
+    environment.setdefault("HOLDFAST_REDIS_URL", f"unix://{data.redis_socket}")
+    environment.setdefault("HOLDFAST_RUNTIME", "local")
+    return environment
+
+
+def tool_path(path: str) -> str:
+    """`path` with this environment's programs first and its stand-in redis-server last, after the system's own."""
+    prefix = Path(sys.prefix)
+    return os.pathsep.join([str(prefix / "bin"), path, str(prefix / "libexec")])
+
+
+def find_redis_server() -> str | None:
+    """The system's redis-server, else the one that `make setup` took from a wheel."""
+    return shutil.which("redis-server", path=tool_path(os.environ.get("PATH", os.defpath)))
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Replace a file in one step, readable by its owner only."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    part.replace(path)

@@ -1,0 +1,135 @@
+"""Nothing outlives a run: two processes that watch each other.
+
+The keeper is the process the user started; the supervisor is its child and the parent of the stack. Both are
+subreapers, so whatever the stack leaves behind becomes a child of one of them. `kill -9` of the keeper reaches the
+supervisor as SIGTERM (an orderly end); when the supervisor goes, however it goes, the keeper kills every process
+below it. Owns this pairing and process trees; what runs is decided by `supervisor`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_KILL_DEADLINE_S = 10.0
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(how: signal.Signals, parent: int) -> None:
+    """Ask the kernel for `how` when this process's parent dies; at once when it has died already."""
+    _libc.prctl(_PR_SET_PDEATHSIG, int(how), 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), how)
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of every descendant whose own parent dies."""
+    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def descendants(root: int) -> list[int]:
+    """Every process below `root`, from one reading of /proc."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            # The name in parentheses may hold anything: what follows the last parenthesis is state and parent.
+            parent = int((entry / "stat").read_bytes().rpartition(b")")[2].split()[1])
+        except (OSError, IndexError, ValueError):
+            continue
+        children.setdefault(parent, []).append(int(entry.name))
+    found: list[int] = []
+    stack = [root]
+    while stack:
+        below = children.get(stack.pop(), [])
+        found += below
+        stack += below
+    return found
+
+
+def kill_descendants(deadline_s: float = _KILL_DEADLINE_S) -> list[int]:
+    """SIGKILL everything below this process until nothing is left, reaping it. Returns what would not go."""
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        left = descendants(os.getpid())
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        if not reap() and not left:
+            return []
+        time.sleep(0.01)
+    return descendants(os.getpid())
+
+
+def stop_signals() -> set[signal.Signals]:
+    """What asks the stack to end; SIGHUP only where nobody chose to ignore it (nohup)."""
+    hangup = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else set()
+    return {signal.SIGINT, signal.SIGTERM} | hangup
+
+
+def reap() -> list[tuple[int, int]]:
+    """(pid, wait status) of every child that has ended by now."""
+    ended: list[tuple[int, int]] = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended.append((pid, status))
+
+
+def keep(supervise: Callable[[], int]) -> int:
+    """Run `supervise` in a child and return its exit status, with nothing left behind.
+
+    SIGINT, SIGTERM and SIGHUP are handed on to the child, which decides; a signal that ends the child gives 128+n.
+    """
+    adopt_orphans()
+    keeper = os.getpid()
+    signals = stop_signals()
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # none may fall between the fork and the handlers
+    child = os.fork()
+    if child == 0:
+        status = 70
+        try:
+            os.setsid()  # Ctrl-C reaches the keeper alone, which hands it on once
+            adopt_orphans()
+            die_with_parent(signal.SIGTERM, keeper)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+            status = supervise()
+        finally:
+            os._exit(status)
+    for number in signals:
+        signal.signal(number, lambda received, _frame: _forward(child, received))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+    while True:
+        pid, wait_status = os.waitpid(-1, 0)  # orphans end here too
+        if pid == child:
+            break
+    for number in signals:
+        signal.signal(number, signal.SIG_IGN)
+    left = kill_descendants()
+    if left:
+        print(f"up: these processes did not end: {left}", flush=True)
+        return 1
+    status = os.waitstatus_to_exitcode(wait_status)
+    return status if status >= 0 else 128 - status
+
+
+def _forward(child: int, number: int) -> None:
+    try:
+        os.kill(child, number)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,125 @@
+"""Prints what the processes print: each line with its process in front, coloured on a terminal.
+
+Owns stdout and the log files `logs/<name>.log`. A terminal that stops reading must never stop a process of the stack,
+so lines pass through a bounded queue to a thread that writes; what does not fit is dropped from the screen with a
+count and still lies in the log file, which starts over at 16 MiB.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+from pathlib import Path
+from typing import BinaryIO
+
+_COLOURS = (36, 33, 35, 32, 34, 31)
+_LINE_LIMIT = 64 * 1024
+_LOG_LIMIT_BYTES = 16 * 1024 * 1024
+_QUEUE_LINES = 4096
+
+
+class Screen:
+    """Stdout, written by one thread."""
+
+    def __init__(self, names: list[str], *, colour: bool | None = None) -> None:
+        self._width = max((len(name) for name in names), default=0)
+        self._colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ if colour is None else colour
+        self._order = {name: index for index, name in enumerate(names)}
+        self._lines: queue.Queue[bytes | None] = queue.Queue(_QUEUE_LINES)
+        self._dropped = 0
+        self._thread = threading.Thread(target=self._write, name="screen", daemon=True)
+        self._thread.start()
+
+    def show(self, name: str, line: bytes) -> None:
+        """One line of a process; never blocks."""
+        prefix = f"{name:<{self._width}} | "
+        if self._colour:
+            prefix = f"\033[{_COLOURS[self._order.get(name, 0) % len(_COLOURS)]}m{prefix}\033[0m"
+        self._put(prefix.encode() + _printable(line) + b"\n")
+
+    def say(self, text: str) -> None:
+        """A line of the runner itself."""
+        self._put(text.encode() + b"\n")
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Write what is queued, for a bounded time."""
+        try:
+            self._lines.put(None, timeout=timeout_s)
+        except queue.Full:
+            return
+        self._thread.join(timeout_s)
+
+    def _put(self, line: bytes) -> None:
+        if self._dropped:
+            note = f"up: {self._dropped} lines are in the log files only: the terminal did not keep up\n"
+            try:
+                self._lines.put_nowait(note.encode())
+            except queue.Full:
+                self._dropped += 1
+                return
+            self._dropped = 0
+        try:
+            self._lines.put_nowait(line)
+        except queue.Full:
+            self._dropped += 1
+
+    def _write(self) -> None:
+        out = sys.stdout.buffer
+        gone = False
+        while (line := self._lines.get()) is not None:
+            if gone:
+                continue
+            try:
+                out.write(line)
+                if self._lines.empty():
+                    out.flush()
+            except (BrokenPipeError, ValueError, OSError):
+                gone = True  # nobody reads any more; the stack goes on
+        if not gone:
+            try:
+                out.flush()
+            except OSError:
+                return
+
+
+def _printable(line: bytes) -> bytes:
+    """The line without control characters other than tab and colour, so that output cannot drive the terminal."""
+    return bytes(byte for byte in line if byte >= 32 or byte in b"\t\x1b")
+
+
+class Lines:
+    """Splits the bytes of one process into lines for the screen and its log file."""
+
+    def __init__(self, name: str, screen: Screen, log: Path) -> None:
+        self._name = name
+        self._screen = screen
+        self._path = log
+        self._file: BinaryIO = log.open("wb", buffering=0)
+        self._written = 0
+        self._rest = b""
+
+    def feed(self, data: bytes) -> None:
+        if self._written + len(data) > _LOG_LIMIT_BYTES:
+            self._file.close()
+            self._path.replace(self._path.with_suffix(".log.1"))
+            self._file = self._path.open("wb", buffering=0)
+            self._written = 0
+        self._written += self._file.write(data) or 0
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._screen.show(self._name, line[:_LINE_LIMIT])
+        if len(self._rest) > _LINE_LIMIT:
+            self._screen.show(self._name, self._rest)
+            self._rest = b""
+
+    def end(self) -> None:
+        """One life of the process is over: show its unfinished line."""
+        if self._rest:
+            self._screen.show(self._name, self._rest)
+            self._rest = b""
+
+    def close(self) -> None:
+        self.end()
+        self._file.close()

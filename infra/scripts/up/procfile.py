@@ -1,0 +1,44 @@
+"""Reads a Procfile: one `name: command` a line, in starting order.
+
+Owns the format and its errors; knows nothing of processes. Used by `__main__` and by tests that bring their own file.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.scripts.up.errors import UpError
+
+_LINE = re.compile(r"^([A-Za-z][A-Za-z0-9_-]*)\s*:\s*(\S.*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One process: its name in the output and its shell command."""
+
+    name: str
+    command: str
+
+
+def read_procfile(path: Path) -> list[Entry]:
+    """Entries in file order. Raises UpError for a missing file, a malformed line or a name used twice."""
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise UpError(f"cannot read {path}: {error.strerror}", hint="run it from the top of a Holdfast clone") from error
+    entries: dict[str, Entry] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        match = _LINE.match(line.strip())
+        if match is None:
+            raise UpError(f"{path}:{number}: not a `name: command` line", hint="mend the line or comment it out with #")
+        name, command = match.groups()
+        if name in entries:
+            raise UpError(f"{path}:{number}: {name} is there twice", hint="give each process its own name")
+        entries[name] = Entry(name, command)
+    if not entries:
+        raise UpError(f"{path} names no process", hint="add at least one `name: command` line")
+    return list(entries.values())

@@ -1,0 +1,237 @@
+"""Starts the processes of a Procfile, restarts what dies, ends all of it in reverse order.
+
+Owns the life of each process: its group, its output pipe, its pid file, the back-off before it is started again
+(0.1 s doubling to 5 s, forgotten after 10 s of life) and the order of shutdown (SIGTERM, a bounded wait, SIGKILL, one
+process after the other). Knows nothing of what the processes do, but for the optional URL whose 200 means ready.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.scripts.up import keeper
+from infra.scripts.up.output import Lines, Screen
+from infra.scripts.up.procfile import Entry
+
+_BACKOFF_FIRST_S = 0.1
+_BACKOFF_MOST_S = 5.0
+_STEADY_AFTER_S = 10.0
+_READ_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to run. `stop_grace_s` bounds the wait for each process between SIGTERM and SIGKILL."""
+
+    entries: Sequence[Entry]
+    environment: dict[str, str]
+    directory: Path
+    logs: Path
+    pids: Path
+    ready_address: tuple[str, int] | None
+    stop_grace_s: float = 10.0
+
+
+class _Member:
+    """One entry and its present process."""
+
+    def __init__(self, entry: Entry, lines: Lines) -> None:
+        self.entry = entry
+        self.lines = lines
+        self.process: subprocess.Popen[bytes] | None = None
+        self.output: int | None = None
+        self.started_at = 0.0
+        self.backoff_s = _BACKOFF_FIRST_S
+        self.again: asyncio.TimerHandle | None = None
+        self.ended = asyncio.Event()
+
+
+class Supervisor:
+    """Runs a plan until it is told to stop. One per process: it reaps every child."""
+
+    def __init__(self, plan: Plan, screen: Screen) -> None:
+        self._plan = plan
+        self._screen = screen
+        self._members = [_Member(entry, Lines(entry.name, screen, plan.logs / f"{entry.name}.log")) for entry in plan.entries]
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._since = time.monotonic()
+
+    async def run(self) -> int:
+        """Return 0 once a signal has ended everything in order, 1 when something had to be killed."""
+        loop = asyncio.get_running_loop()
+        for number in keeper.stop_signals():
+            loop.add_signal_handler(number, self._asked_to_stop)
+        loop.add_signal_handler(signal.SIGCHLD, self._reap)
+        for member in self._members:
+            self._start(member)
+        watch = asyncio.create_task(self._announce_ready(), name="ready")
+        await self._stop.wait()
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+        return await self._end_all()
+
+    def _asked_to_stop(self) -> None:
+        if self._stop.is_set():
+            self._hurry.set()
+            return
+        self._screen.say("up: stopping (once more: kill at once)")
+        self._stop.set()
+
+    def _start(self, member: _Member) -> None:
+        member.again = None
+        parent = os.getpid()
+        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_blocking(writer, True)
+        try:
+            member.process = subprocess.Popen(
+                ["/bin/sh", "-c", f"exec {member.entry.command}"],
+                cwd=self._plan.directory,
+                env=self._plan.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=writer,
+                stderr=writer,
+                start_new_session=True,
+                # One prctl call, no locks: safe beside the screen's thread. It covers a kill -9 of both our processes.
+                preexec_fn=lambda: keeper.die_with_parent(signal.SIGTERM, parent),  # noqa: PLW1509
+            )
+        finally:
+            os.close(writer)
+        member.output = reader
+        member.started_at = time.monotonic()
+        member.ended.clear()
+        asyncio.get_running_loop().add_reader(reader, self._read, member, reader)
+        (self._plan.pids / f"{member.entry.name}.pid").write_text(f"{member.process.pid}\n")
+        self._screen.show(member.entry.name, f"started, process {member.process.pid}".encode())
+
+    def _read(self, member: _Member, reader: int) -> None:
+        try:
+            data = os.read(reader, _READ_BYTES)
+        except BlockingIOError:
+            return
+        if data:
+            member.lines.feed(data)
+        else:
+            self._close_output(member, reader)
+
+    def _drain(self, member: _Member) -> None:
+        """Read what was written before the end; a stray holder of the pipe must not keep us waiting."""
+        for _ in range(64):
+            if member.output is None:
+                return
+            self._read(member, member.output)
+        if member.output is not None:
+            self._close_output(member, member.output)
+
+    def _close_output(self, member: _Member, reader: int) -> None:
+        asyncio.get_running_loop().remove_reader(reader)
+        os.close(reader)
+        if member.output == reader:
+            member.output = None
+
+    def _reap(self) -> None:
+        by_pid = {member.process.pid: member for member in self._members if member.process is not None}
+        for pid, status in keeper.reap():
+            member = by_pid.get(pid)
+            if member is not None:
+                self._ended(member, os.waitstatus_to_exitcode(status))
+
+    def _ended(self, member: _Member, code: int) -> None:
+        assert member.process is not None
+        pid = member.process.pid
+        member.process.returncode = code
+        member.process = None
+        _signal_group(pid, signal.SIGKILL)  # its helpers do not outlive it
+        self._drain(member)
+        member.lines.end()
+        (self._plan.pids / f"{member.entry.name}.pid").unlink(missing_ok=True)
+        member.ended.set()
+        how = f"exit status {code}" if code >= 0 else signal.Signals(-code).name
+        if self._stop.is_set():
+            self._screen.show(member.entry.name, f"ended ({how})".encode())
+            return
+        if time.monotonic() - member.started_at >= _STEADY_AFTER_S:
+            member.backoff_s = _BACKOFF_FIRST_S
+        delay_s = member.backoff_s
+        member.backoff_s = min(delay_s * 2, _BACKOFF_MOST_S)
+        self._screen.show(member.entry.name, f"died ({how}), starts again in {delay_s:g} s".encode())
+        member.again = asyncio.get_running_loop().call_later(delay_s, self._start, member)
+
+    async def _end_all(self) -> int:
+        for member in self._members:
+            if member.again is not None:
+                member.again.cancel()
+        clean = True
+        for member in reversed(self._members):
+            clean = await self._end(member) and clean
+            member.lines.close()
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
+        keeper.reap()
+        stray = keeper.descendants(os.getpid())
+        if stray:
+            self._screen.say(f"up: killing {len(stray)} processes that were left behind")
+        left = keeper.kill_descendants()
+        self._screen.say("up: everything has ended" if not left else f"up: these processes did not end: {left}")
+        return 0 if clean and not left else 1
+
+    async def _end(self, member: _Member) -> bool:
+        if member.process is None:
+            return True
+        pid = member.process.pid
+        if not self._hurry.is_set():
+            _signal_group(pid, signal.SIGTERM)
+            if await self._ended_in(member, self._plan.stop_grace_s):
+                return True
+        self._screen.show(member.entry.name, b"does not end: killed")
+        _signal_group(pid, signal.SIGKILL)
+        await self._ended_in(member, self._plan.stop_grace_s)
+        return False
+
+    async def _ended_in(self, member: _Member, seconds: float) -> bool:
+        """Whether the process ended in time; a second request to stop cuts the wait short."""
+        waits = {asyncio.create_task(member.ended.wait()), asyncio.create_task(self._hurry_up())}
+        _, pending = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        return member.ended.is_set()
+
+    async def _hurry_up(self) -> None:
+        if self._hurry.is_set():
+            await asyncio.Event().wait()  # said already: only the end itself counts now
+        await self._hurry.wait()
+
+    async def _announce_ready(self) -> None:
+        if self._plan.ready_address is None:
+            return
+        host, port = self._plan.ready_address
+        while not await _answers_ready(host, port):
+            await asyncio.sleep(0.05)
+        self._screen.say(f"up: ready after {time.monotonic() - self._since:.1f} s: http://{host}:{port}")
+
+
+async def _answers_ready(host: str, port: int) -> bool:
+    try:
+        async with asyncio.timeout(2):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write(f"GET /readyz HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n".encode())
+                return (await reader.readline()).startswith(b"HTTP/1.1 200")
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return False
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    try:
+        os.killpg(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return

@@ -1,0 +1,28 @@
+"""Fixtures and rules for every test: real servers from `tests.support`, needs checked before a test runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import requires
+
+pytest_plugins = ["tests.support.redis_server", "tests.support.stack"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "requires(*needs): what the test needs from the machine (tests.support.requires)")
+    config.addinivalue_line("markers", "chaos: minutes of faults under load; left out of `make test`")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    requires.enforce(item)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "chaos" in (config.option.markexpr or ""):
+        return
+    chaos = [item for item in items if item.get_closest_marker("chaos")]
+    if chaos:
+        config.hook.pytest_deselected(items=chaos)
+        items[:] = [item for item in items if not item.get_closest_marker("chaos")]

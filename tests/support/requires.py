@@ -1,0 +1,73 @@
+"""What a test needs from the machine: `requires("namespaces", "root")`.
+
+Owns the probes and their explanations. A need that is not met skips loudly on a developer's machine and fails where
+CI=true, so that the suite never goes green by testing nothing. Use as a decorator or as `pytestmark = requires(...)`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from infra.scripts.up.datadir import find_redis_server
+
+
+def requires(*needs: str) -> pytest.MarkDecorator:
+    """Mark a test with what it needs: bash, cgroups, git, namespaces, redis, root."""
+    unknown = set(needs) - set(_PROBES)
+    if unknown:
+        raise ValueError(f"no probe for {', '.join(sorted(unknown))}: one of {', '.join(sorted(_PROBES))}")
+    return pytest.mark.requires(*needs)
+
+
+@functools.cache
+def missing(need: str) -> str | None:
+    """Why a need is not met here, else None. Probed once per run."""
+    return _PROBES[need]()
+
+
+def enforce(item: pytest.Item) -> None:
+    """Called before each test: skip, or fail where CI=true."""
+    for mark in item.iter_markers("requires"):
+        for need in mark.args:
+            reason = missing(need)
+            if reason is None:
+                continue
+            if os.environ.get("CI", "").lower() in {"1", "true", "yes"}:
+                pytest.fail(f"needs {need}, which CI must have: {reason}", pytrace=False)
+            pytest.skip(f"needs {need}: {reason}")
+
+
+def _namespaces() -> str | None:
+    command = ["unshare", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "true"]
+    if os.geteuid() != 0:
+        command[1:1] = ["--user", "--map-root-user"]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return None if result.returncode == 0 else result.stderr.strip() or f"unshare ended with {result.returncode}"
+
+
+def _cgroups() -> str | None:
+    roots = ("/sys/fs/cgroup/cgroup.procs", "/sys/fs/cgroup/unified/cgroup.procs", "/sys/fs/cgroup/memory/cgroup.procs")
+    return None if any(os.access(root, os.W_OK) for root in roots) else "no writable cgroup hierarchy"
+
+
+def _program(name: str) -> Callable[[], str | None]:
+    return lambda: None if shutil.which(name) else f"{name} is not installed"
+
+
+_PROBES: dict[str, Callable[[], str | None]] = {
+    "bash": _program("bash"),
+    "cgroups": _cgroups,
+    "git": _program("git"),
+    "namespaces": _namespaces,
+    "redis": lambda: None if find_redis_server() else "no redis-server: run make setup",
+    "root": lambda: None if os.geteuid() == 0 else "not root",
+}
