@@ -1,0 +1,260 @@
+"""The process runner: restarts what dies, ends in reverse order, leaves nothing behind, says what is wrong.
+
+Runs the real runner on small Procfiles; the stack fixture (tests/support/stack.py) runs it on the real one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from infra.scripts.up.datadir import read_env
+from tests.support.requires import requires
+from tests.support.stack import TOP, Stack, free_port, is_alive, processes_of
+from tests.support.until import until
+
+_DEADLINE_S = 20.0
+_SLEEPER = "sh -c 'echo up; exec sleep 600'"
+
+
+@dataclass(slots=True)
+class Run:
+    process: subprocess.Popen[bytes]
+    data: Path
+    output: Path
+
+    def text(self) -> str:
+        return self.output.read_text(errors="replace")
+
+    def wait_text(self, needle: str, count: int = 1) -> None:
+        until(lambda: self.text().count(needle) >= count, deadline_s=_DEADLINE_S, what=lambda: f"{needle!r} in:\n{self.text()}")
+
+    def pid(self, name: str) -> int:
+        path = self.data / "run" / f"{name}.pid"
+        until(lambda: path.exists() and path.read_text().strip(), deadline_s=_DEADLINE_S, what=f"{name} to start")
+        return int(path.read_text())
+
+    def wait_nothing_left(self) -> None:
+        until(lambda: not processes_of(self.data), deadline_s=_DEADLINE_S, what=lambda: f"{processes_of(self.data)} to end")
+
+
+@contextlib.contextmanager
+def up(tmp_path: Path, procfile: str, *arguments: str, name: str = "data") -> Iterator[Run]:
+    file = tmp_path / f"Procfile.{name}"
+    file.write_text(procfile)
+    output = tmp_path / f"{name}.out"
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+    environment.update(HOLDFAST_DATA=str(tmp_path / name), PORT=str(free_port()))
+    with output.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "infra.scripts.up", "--procfile", str(file), "--no-ready", *arguments],
+            cwd=TOP,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+        )
+    run = Run(process, tmp_path / name, output)
+    try:
+        yield run
+    finally:
+        process.terminate()
+        process.wait(timeout=_DEADLINE_S)
+        run.wait_nothing_left()
+
+
+def refused(tmp_path: Path, procfile: str = f"a: {_SLEEPER}\n", **environment: str) -> str:
+    """What the runner says when it cannot start."""
+    file = tmp_path / "Procfile.refused"
+    file.write_text(procfile)
+    settings = {"HOLDFAST_DATA": str(tmp_path / "refused"), "PORT": str(free_port()), **environment}
+    result = subprocess.run(
+        [sys.executable, "-m", "infra.scripts.up", "--procfile", str(file), "--no-ready"],
+        cwd=TOP,
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        timeout=_DEADLINE_S,
+    )
+    assert result.returncode == 2, result.stdout + result.stderr
+    return result.stderr
+
+
+def test_output_carries_the_name_of_its_process(tmp_path: Path) -> None:
+    with up(tmp_path, f"web: {_SLEEPER}\nworker: {_SLEEPER}\n") as run:
+        run.wait_text("web    | up")
+        run.wait_text("worker | up")
+        assert "\033[" not in run.text(), "colours only on a terminal"
+        assert (run.data / "logs" / "web.log").read_text() == "up\n"
+
+
+def test_env_file_and_private_secrets_are_there_before_the_first_process(tmp_path: Path) -> None:
+    with up(tmp_path, "look: sh -c 'cat \"$HOLDFAST_DATA/env\"; echo seen; exec sleep 600'\n") as run:
+        run.wait_text("look | seen")
+        env = read_env(run.data / "env")
+        assert run.text().count(env["HOLDFAST_API_KEY"]) == 2, "said by the runner, and read by the process"
+        assert env["HOLDFAST_API_KEY"].startswith("hf_")
+        assert len(env["HOLDFAST_API_KEY"]) == 3 + 32
+        for name in ("env", "keys", "secret"):
+            assert (run.data / name).stat().st_mode & 0o077 == 0
+        assert env["HOLDFAST_API_KEY"] not in (run.data / "keys").read_text(), "keys are kept hashed"
+
+
+def test_key_and_secret_outlive_a_restart_of_the_stack(tmp_path: Path) -> None:
+    seen = []
+    for _ in range(2):
+        with up(tmp_path, f"a: {_SLEEPER}\n") as run:
+            run.wait_text("a | up")
+            seen.append((read_env(run.data / "env")["HOLDFAST_API_KEY"], (run.data / "secret").read_text()))
+    assert seen[0] == seen[1]
+
+
+def test_what_dies_is_started_again(tmp_path: Path) -> None:
+    with up(tmp_path, f"a: {_SLEEPER}\nb: {_SLEEPER}\n") as run:
+        run.wait_text("b | up")
+        old, bystander = run.pid("a"), run.pid("b")
+        os.kill(old, signal.SIGKILL)
+        run.wait_text("a | died (SIGKILL), starts again in 0.1 s")
+        run.wait_text("a | up", count=2)
+        assert run.pid("a") != old
+        assert run.pid("b") == bystander
+
+
+def test_back_off_grows_while_a_process_keeps_dying(tmp_path: Path) -> None:
+    with up(tmp_path, "a: sh -c 'exit 3'\n") as run:
+        for delay in ("0.1", "0.2", "0.4"):
+            run.wait_text(f"a | died (exit status 3), starts again in {delay} s")
+
+
+def test_end_is_in_reverse_order(tmp_path: Path) -> None:
+    traps = "".join(f"{name}: sh -c 'trap \"exit 0\" TERM; echo up; sleep 600 & wait'\n" for name in ("one", "two", "three"))
+    with up(tmp_path, traps) as run:
+        for name in ("one", "two", "three"):
+            run.wait_text(f"{name:<5} | up")
+        run.process.send_signal(signal.SIGINT)
+        assert run.process.wait(timeout=_DEADLINE_S) == 0
+        ends = [line.split()[0] for line in run.text().splitlines() if "| ended" in line]
+        assert ends == ["three", "two", "one"]
+
+
+def test_what_ignores_sigterm_is_killed_and_the_status_says_so(tmp_path: Path) -> None:
+    stubborn = "a: sh -c 'trap \"\" TERM; echo up; while :; do sleep 600; done'\n"
+    with up(tmp_path, stubborn, "--stop-grace", "0.2") as run:
+        run.wait_text("a | up")
+        run.process.terminate()
+        assert run.process.wait(timeout=_DEADLINE_S) == 1
+        assert "a | does not end: killed" in run.text()
+
+
+def test_second_signal_does_not_wait(tmp_path: Path) -> None:
+    stubborn = "a: sh -c 'trap \"\" TERM; echo up; while :; do sleep 600; done'\n"
+    with up(tmp_path, stubborn, "--stop-grace", "600") as run:
+        run.wait_text("a | up")
+        run.process.terminate()
+        run.wait_text("up: stopping")
+        run.process.terminate()
+        assert run.process.wait(timeout=_DEADLINE_S) == 1
+
+
+def test_daemons_that_left_their_session_end_with_the_stack(tmp_path: Path) -> None:
+    with up(tmp_path, "a: sh -c 'setsid sh -c \"echo away; exec sleep 600\" & exec sleep 600'\n") as run:
+        run.wait_text("a | away")
+        stray = [pid for pid in processes_of(run.data) if os.getsid(pid) == pid]
+        assert len(stray) >= 2
+    assert not any(is_alive(pid) for pid in stray)
+
+
+@pytest.mark.parametrize("victim", ["keeper", "supervisor", "both"])
+def test_kill_9_of_the_runner_leaves_nothing(tmp_path: Path, victim: str) -> None:
+    with up(tmp_path, f"a: sh -c 'setsid sleep 600 & echo up; exec sleep 600'\nb: {_SLEEPER}\n") as run:
+        run.wait_text("a | up")
+        run.wait_text("b | up")
+        status = Path(f"/proc/{run.pid('b')}/stat").read_bytes().rpartition(b")")[2].split()
+        supervisor = int(status[1])
+        assert supervisor != run.process.pid
+        victims = {"keeper": [run.process.pid], "supervisor": [supervisor], "both": [run.process.pid, supervisor]}[victim]
+        members = [run.pid("a"), run.pid("b")]
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: not any(map(is_alive, members)), deadline_s=_DEADLINE_S, what="the members to end")
+        if victim == "both":  # nobody is left to look for what hid itself: that much is promised only for one of the two
+            for pid in processes_of(run.data):
+                os.kill(pid, signal.SIGKILL)
+        run.wait_nothing_left()
+
+
+def test_port_in_use_is_said_before_anything_starts(tmp_path: Path) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        message = refused(tmp_path, PORT=str(port))
+    assert f"port {port} is in use" in message
+    assert "PORT=" in message
+
+
+def test_second_stack_in_one_folder_is_refused(tmp_path: Path) -> None:
+    with up(tmp_path, f"a: {_SLEEPER}\n") as run:
+        run.wait_text("a | up")
+        message = refused(tmp_path, HOLDFAST_DATA=str(run.data))
+        assert f"another stack (process {run.process.pid})" in message
+        assert "HOLDFAST_DATA=" in message
+        with up(tmp_path, f"a: {_SLEEPER}\n", name="other") as second:
+            second.wait_text("a | up")
+
+
+def test_no_redis_is_said_with_the_package_to_install(tmp_path: Path) -> None:
+    # A copy of the interpreter's prefix without the stand-in server, and a PATH without the system's.
+    code = "import sys; from infra.scripts.up import datadir, __main__ as m; datadir.find_redis_server = lambda: None; sys.exit(m.main())"
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=TOP,
+        env={**os.environ, "HOLDFAST_DATA": str(tmp_path / "data"), "PORT": str(free_port())},
+        capture_output=True,
+        text=True,
+        timeout=_DEADLINE_S,
+    )
+    assert result.returncode == 2
+    assert "there is no redis-server" in result.stderr
+    assert "install the package redis-server" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("environment", "procfile", "words"),
+    [
+        ({"PORT": "eighty"}, f"a: {_SLEEPER}\n", "not a port number"),
+        ({"PORT": "70000"}, f"a: {_SLEEPER}\n", "not a port number"),
+        ({"HOLDFAST_DATA": "/proc/holdfast"}, f"a: {_SLEEPER}\n", "cannot make the data folder"),
+        ({}, "what is this\n", "not a `name: command` line"),
+        ({}, f"a: {_SLEEPER}\na: {_SLEEPER}\n", "is there twice"),
+        ({}, "# nothing\n", "names no process"),
+    ],
+)
+def test_bad_settings_are_said_clearly(tmp_path: Path, environment: dict[str, str], procfile: str, words: str) -> None:
+    assert words in refused(tmp_path, procfile, **environment)
+
+
+def test_long_data_folder_still_gets_sockets(tmp_path: Path) -> None:
+    deep = "d" * 120
+    with up(tmp_path, "a: sh -c 'echo \"<$HOLDFAST_NODE_SOCKET>\"; exec sleep 600'\n", name=deep) as run:
+        run.wait_text("<")
+        socket_path = run.text().partition("<")[2].partition(">")[0]
+        assert len(socket_path) < 100
+        Path(socket_path).parent.rmdir()
+
+
+@requires("namespaces", "redis")
+@pytest.mark.parametrize("name", ["gateway", "controller", "redis"])
+def test_any_part_of_the_real_stack_comes_back(stack: Stack, name: str) -> None:
+    old = stack.kill_process(name)
+    assert stack.wait_restarted(name, old) != old
+    stack.wait_ready()
