@@ -1,0 +1,66 @@
+-- Shared by every step; the loader puts it in front of each script. Defines functions only.
+-- A record's hash: doc owner inc fp status endpoint epoch created ready ready_by life idle hb active beat ended reason fault message expires
+-- (times and durations in milliseconds, '' where there is none).
+
+local function now_ms()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+local function number(value)
+  if not value or value == '' then return nil end
+  return tonumber(value)
+end
+
+-- The moment the record's time runs out and why: nil where it never does.
+local function deadline(key, keep_failed)
+  local f = redis.call('HMGET', key, 'status', 'created', 'ready_by', 'life', 'idle', 'hb', 'active', 'beat', 'ended')
+  local at, why
+  local function earlier(moment, cause)
+    if moment and (not at or moment < at) then at, why = moment, cause end
+  end
+  local status = f[1]
+  if status == 'failed' then
+    return (number(f[9]) or 0) + keep_failed, 'failed'
+  end
+  if number(f[4]) then earlier(number(f[2]) + number(f[4]), 'ttl') end
+  if status == 'pending' then
+    earlier(number(f[3]), 'ready-timeout')
+  else
+    if number(f[5]) then earlier(number(f[7]) + number(f[5]), 'idle') end
+    if number(f[6]) and number(f[8]) then earlier(number(f[8]) + number(f[6]), 'heartbeat') end
+  end
+  return at, why
+end
+
+-- Puts the record's next deadline where the controller looks for it. Every record is in `due`, so it is also the index of all.
+local function schedule(key, due, id, keep_failed)
+  local at = deadline(key, keep_failed)
+  redis.call('HSET', key, 'expires', at and string.format('%.0f', at) or '')
+  redis.call('ZADD', due, at and string.format('%.0f', at) or '+inf', id)
+end
+
+-- True when a controller with a newer term has written here: the caller must stop.
+local function fenced(term_key, term)
+  if term == '' then return false end
+  local seen = tonumber(redis.call('GET', term_key) or '0')
+  if tonumber(term) < seen then return true end
+  if tonumber(term) > seen then redis.call('SET', term_key, term) end
+  return false
+end
+
+local function bury(key, tomb, due, owned, id, reason, fault, message, ttl)
+  local f = redis.call('HMGET', key, 'owner', 'inc')
+  redis.call('DEL', key)
+  redis.call('ZREM', due, id)
+  redis.call('ZREM', owned, id)
+  redis.call('DEL', tomb)
+  redis.call('HSET', tomb, 'owner', f[1], 'inc', f[2], 'reason', reason, 'fault', fault, 'message', message, 'ended', string.format('%.0f', now_ms()))
+  redis.call('PEXPIRE', tomb, ttl)
+end
+
+local function entry(key, tomb)
+  if redis.call('EXISTS', key) == 1 then return { 'record', redis.call('HGETALL', key) } end
+  if redis.call('EXISTS', tomb) == 1 then return { 'tombstone', redis.call('HGETALL', tomb) } end
+  return { 'missing', {} }
+end

@@ -1,0 +1,28 @@
+-- Reserve a sandbox id, once.
+-- KEYS: 1 record  2 tombstone  3 idempotency key  4 due  5 owned
+-- ARGV: 1 id  2 owner  3 incarnation  4 fingerprint  5 doc  6 ready timeout  7 lifetime  8 idle  9 heartbeat
+--       10 idempotency ttl ('' when the request had no key)  11 keep_failed   (durations in ms)
+-- Answer: {fresh|record|tombstone|conflict|taken, hash}
+local keyed = ARGV[10] ~= ''
+if keyed then
+  local prior = redis.call('GET', KEYS[3])
+  if prior and prior ~= ARGV[4] then return { 'conflict', {} } end
+  if prior and redis.call('EXISTS', KEYS[1]) == 0 and redis.call('EXISTS', KEYS[2]) == 1 then
+    return entry(KEYS[1], KEYS[2])
+  end
+end
+if redis.call('EXISTS', KEYS[1]) == 1 then
+  local f = redis.call('HMGET', KEYS[1], 'owner', 'fp')
+  if f[1] ~= ARGV[2] or f[2] ~= ARGV[4] then return { 'taken', {} } end
+  return entry(KEYS[1], KEYS[2])
+end
+local now = now_ms()
+redis.call('DEL', KEYS[2])
+redis.call('HSET', KEYS[1], 'doc', ARGV[5], 'owner', ARGV[2], 'inc', ARGV[3], 'fp', ARGV[4], 'status', 'pending',
+  'endpoint', '', 'epoch', '', 'created', string.format('%.0f', now), 'ready', '',
+  'ready_by', string.format('%.0f', now + tonumber(ARGV[6])), 'life', ARGV[7], 'idle', ARGV[8], 'hb', ARGV[9],
+  'active', string.format('%.0f', now), 'beat', '', 'ended', '', 'reason', '', 'fault', '', 'message', '')
+schedule(KEYS[1], KEYS[4], ARGV[1], tonumber(ARGV[11]))
+redis.call('ZADD', KEYS[5], 0, ARGV[1])
+if keyed then redis.call('SET', KEYS[3], ARGV[4], 'PX', ARGV[10]) end
+return { 'fresh', redis.call('HGETALL', KEYS[1]) }

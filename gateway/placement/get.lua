@@ -1,0 +1,5 @@
+-- What is known about an id.
+-- KEYS: 1 record  2 tombstone
+-- ARGV: none
+-- Answer: {record|tombstone|missing, hash}
+return entry(KEYS[1], KEYS[2])

@@ -1,0 +1,72 @@
+"""Names of every key in Redis, side by side.
+
+Owns the layout: a sandbox's record, tombstone, idempotency key and its shard's indexes share one hash tag, so a step on one
+sandbox is atomic on a Redis Cluster too. Called by ``redis_store`` only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+
+from .store import SHARDS
+
+
+def shard_of(sandbox_id: str) -> int:
+    """The shard a sandbox lives in."""
+    return zlib.crc32(sandbox_id.encode()) % SHARDS
+
+
+def _tag(shard: int) -> str:
+    return f"hf:{{s{shard:02d}}}"
+
+
+def record(sandbox_id: str) -> str:
+    """Hash: the sandbox."""
+    return f"{_tag(shard_of(sandbox_id))}:sandbox:{sandbox_id}"
+
+
+def tombstone(sandbox_id: str) -> str:
+    """Hash with an expiry: why it ended."""
+    return f"{_tag(shard_of(sandbox_id))}:tombstone:{sandbox_id}"
+
+
+def idempotency(sandbox_id: str) -> str:
+    """String with an expiry: the fingerprint of the request that made this id under an idempotency key."""
+    return f"{_tag(shard_of(sandbox_id))}:idempotency:{sandbox_id}"
+
+
+def claimed_key(owner: str, idempotency_key: str) -> str:
+    """String with an expiry: the fingerprint of a keyed request that chose its own sandbox id."""
+    digest = hashlib.sha256(f"{owner}\0{idempotency_key}".encode()).hexdigest()
+    return f"{_tag(shard_of(digest))}:claim:{digest}"
+
+
+def owned(shard: int, owner: str) -> str:
+    """Sorted set, all scores 0: ids of one owner in one shard, in order of id."""
+    return f"{_tag(shard)}:owned:{owner}"
+
+
+def due(shard: int) -> str:
+    """Sorted set by deadline in ms: every id of the shard (``+inf`` where nothing expires)."""
+    return f"{_tag(shard)}:due"
+
+
+def term(shard: int) -> str:
+    """Number: the newest controller term that wrote in this shard."""
+    return f"{_tag(shard)}:term"
+
+
+def generation(shard: int) -> str:
+    """String: marks this shard's records as complete; gone after a wipe."""
+    return f"{_tag(shard)}:generation"
+
+
+def lease() -> str:
+    """Hash with an expiry: who leads, and the term."""
+    return "hf:{controller}:lease"
+
+
+def last_term() -> str:
+    """Number: the last term given out."""
+    return "hf:{controller}:term"

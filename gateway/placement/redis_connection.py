@@ -1,0 +1,128 @@
+"""The one place that talks to Redis: connections, time limits, scripts.
+
+Owns the client, the rule that every step ends within its time limit, and the rest after a failure (nobody knocks for a
+moment, so an outage is not a retry storm). Does not know what the steps mean. Called by ``redis_store``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from redis import asyncio as redis_asyncio
+from redis.asyncio.cluster import RedisCluster
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError, RedisError
+
+from gateway.settings import PlacementSettings
+
+from .store import PlacementUnavailableError
+
+Argument = str | bytes | int | float
+
+_PIPELINE = 500
+"""Most commands in one pipeline: bounds the memory of a reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A Lua step with the shared functions in front."""
+
+    name: str
+    source: str
+    sha: str
+
+
+def load_script(name: str) -> Script:
+    """Read ``<name>.lua`` of this package."""
+    here = resources.files(__package__)
+    source = here.joinpath("common.lua").read_text() + "\n" + here.joinpath(f"{name}.lua").read_text()
+    return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+
+
+class RedisConnection:
+    """A client whose every call answers in time or raises ``PlacementUnavailableError``."""
+
+    def __init__(self, settings: PlacementSettings) -> None:
+        self._settings = settings
+        self._client = _client(settings)
+        self._clustered = isinstance(self._client, RedisCluster)
+        self._rest_until = 0.0
+
+    async def run(self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
+        """Run one step."""
+
+        async def step() -> Any:
+            try:
+                return await self._client.evalsha(script.sha, len(keys), *keys, *arguments)
+            except NoScriptError:
+                return await self._client.eval(script.source, len(keys), *keys, *arguments)
+
+        return await self._guard(step)
+
+    async def run_many(self, script: Script, calls: Sequence[tuple[Sequence[str], Sequence[Argument]]]) -> list[Any]:
+        """Run one step for many sandboxes; the answers keep the order."""
+        if not calls:
+            return []
+        if not self._clustered:
+            # A script that EVAL has seen is known to EVALSHA, so the first call loads it for the pipeline.
+            first = await self.run(script, *calls[0])
+            rest = await self.many([("EVALSHA", script.sha, len(keys), *keys, *arguments) for keys, arguments in calls[1:]])
+            return [first, *rest]
+        return [await self.run(script, keys, arguments) for keys, arguments in calls]
+
+    async def command(self, *parts: Argument) -> Any:
+        """Run one plain command."""
+        return await self._guard(lambda: self._client.execute_command(*parts))
+
+    async def many(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
+        """Run plain commands in as few round trips as possible."""
+        answers: list[Any] = []
+        for start in range(0, len(commands), _PIPELINE):
+            part = commands[start : start + _PIPELINE]
+
+            async def batch(part: Iterable[tuple[Argument, ...]] = part) -> list[Any]:
+                if self._clustered:
+                    return [await self._client.execute_command(*parts) for parts in part]
+                pipeline = self._client.pipeline(transaction=False)
+                for parts in part:
+                    pipeline.execute_command(*parts)
+                return list(await pipeline.execute())
+
+            answers += await self._guard(batch)
+        return answers
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def _guard(self, step: Callable[[], Awaitable[Any]]) -> Any:
+        clock = asyncio.get_running_loop().time
+        if clock() < self._rest_until:
+            raise PlacementUnavailableError
+        try:
+            async with asyncio.timeout(self._settings.step_timeout_s):
+                return await step()
+        except (RedisError, OSError, TimeoutError) as error:
+            if isinstance(error, RedisError) and type(error).__name__ == "ResponseError":
+                raise  # a wrong script or a wrong type is our bug, not an outage
+            self._rest_until = clock() + self._settings.rest_after_failure_s
+            raise PlacementUnavailableError from error
+
+
+def _client(settings: PlacementSettings) -> Any:
+    options: dict[str, Any] = {
+        "socket_timeout": settings.step_timeout_s,
+        "socket_connect_timeout": settings.connect_timeout_s,
+        "retry": Retry(NoBackoff(), 0),
+    }
+    if settings.redis_url.startswith("redis+cluster://"):
+        return RedisCluster.from_url("redis://" + settings.redis_url.removeprefix("redis+cluster://"), **options)
+    pool = redis_asyncio.BlockingConnectionPool.from_url(
+        settings.redis_url, max_connections=settings.connections, timeout=settings.step_timeout_s, **options
+    )
+    return redis_asyncio.Redis.from_pool(pool)

@@ -1,0 +1,218 @@
+"""The placement store's records and interface.
+
+Owns what is known about a sandbox outside the sandbox: identity, owner, endpoint, status, expiry, cause of its end. It does
+not own how that is kept (``redis_store``) nor any decision about it (routes, controller). Every method is one atomic step;
+each raises ``PlacementUnavailableError`` when the store is away, and never blocks longer than the step time-out.
+
+    HoldfastError
+    ├── PlacementUnavailableError   the store did not answer; nothing is known to have happened
+    └── FencedError                 a newer controller leads: this write was refused
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from holdfast_wire.errors import HoldfastError
+
+Status = Literal["pending", "ready", "failed"]
+Fault = Literal["workload", "infrastructure", "caller"]
+
+SHARDS = 64
+"""Slots the records are spread over; a sandbox's keys all live in one of them."""
+
+
+class PlacementUnavailableError(HoldfastError):
+    """The store is away. Safe to try again: every step is idempotent or guarded."""
+
+    def __init__(self, message: str = "the placement store does not answer") -> None:
+        super().__init__("placement_unavailable", message)
+
+
+class FencedError(HoldfastError):
+    """The write carried an old term: another controller leads now."""
+
+    def __init__(self, message: str = "another controller has taken over") -> None:
+        super().__init__("internal", message)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a sandbox ended, and whose doing that was."""
+
+    reason: str
+    """deleted, ttl, idle, heartbeat, ready-timeout, oom, exited, node-lost, image-pull, …"""
+    fault: Fault
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSpec:
+    """What was asked for; never changes during an incarnation."""
+
+    sandbox_id: str
+    owner: str
+    incarnation: str
+    image: str
+    cpu: str = "4"
+    """As the caller wrote it; ``cores`` is the number."""
+    memory: str = "16Gi"
+    cores: float = 4.0
+    memory_bytes: int = 16 * 1024**3
+    disk_bytes: int | None = None
+    block_network: bool = True
+    labels: dict[str, str] = field(default_factory=dict)
+    ready_timeout_s: float = 3600.0
+    lifetime_s: float | None = None
+    idle_timeout_s: float | None = None
+    heartbeat_timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A sandbox as placement knows it. Times are seconds since the epoch, on the store's clock."""
+
+    spec: SandboxSpec
+    status: Status
+    created_at: float
+    endpoint: str = ""
+    agent_epoch: str = ""
+    ready_at: float | None = None
+    ended_at: float | None = None
+    expires_at: float | None = None
+    """The earliest moment one of its clocks runs out as things stand; moves with activity and heartbeats."""
+    cause: Cause | None = None
+
+    @property
+    def sandbox_id(self) -> str:
+        return self.spec.sandbox_id
+
+    @property
+    def owner(self) -> str:
+        return self.spec.owner
+
+    @property
+    def incarnation(self) -> str:
+        return self.spec.incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """What remains of a sandbox for an hour."""
+
+    sandbox_id: str
+    owner: str
+    incarnation: str
+    cause: Cause
+    ended_at: float
+
+
+Entry = Record | Tombstone | None
+"""What is known about an id: a sandbox, a grave, or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """The answer to ``create``. ``fresh`` is false when the same request had been made before."""
+
+    entry: Record | Tombstone
+    fresh: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some records of an owner and where to go on; no cursor means that was all."""
+
+    records: list[Record]
+    cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """A sandbox whose time ran out; its runtime part is now to be removed."""
+
+    sandbox_id: str
+    incarnation: str
+    cause: Cause
+    kept: bool
+    """Its record stays for a while (it never became ready), rather than a tombstone."""
+
+
+class PlacementStore(Protocol):
+    """One interface, one conformance suite (``tests/conformance/placement.py``)."""
+
+    async def create(self, spec: SandboxSpec, *, fingerprint: str, idempotency_key: str | None = None) -> Created:
+        """Reserve ``spec.sandbox_id``.
+
+        The same owner, id and fingerprint again answers what exists. Raises HoldfastError ``idempotency_conflict`` (the key was
+        used for another request) or ``sandbox_exists`` (the id belongs to another request or owner).
+        """
+
+    async def get(self, sandbox_id: str) -> Entry:
+        """What is known about the id, whoever owns it: the caller checks the owner."""
+
+    async def mark_ready(self, sandbox_id: str, incarnation: str, endpoint: str, agent_epoch: str, *, term: int | None = None) -> Entry:
+        """pending → ready. The answer is the entry as it now stands; nothing changes for another incarnation."""
+
+    async def mark_failed(self, sandbox_id: str, incarnation: str, cause: Cause, *, term: int | None = None) -> Entry:
+        """pending or ready → failed, kept with its cause. Nothing changes for another incarnation."""
+
+    async def heartbeat(self, sandbox_id: str, owner: str) -> Entry:
+        """Note a heartbeat; never creates anything. Another owner's sandbox is None."""
+
+    async def touch(self, sandbox_ids: Iterable[str], hold_s: float) -> None:
+        """Note that these are in use, and will be at least ``hold_s`` longer. Unknown ids are ignored."""
+
+    async def delete(
+        self,
+        sandbox_id: str,
+        cause: Cause,
+        *,
+        owner: str | None = None,
+        incarnation: str | None = None,
+        forget: bool = False,
+        term: int | None = None,
+    ) -> Entry:
+        """Remove the record and leave a tombstone (none with ``forget``, which also frees the idempotency key).
+
+        The answer is the record that was removed, the tombstone that was there already, or None.
+        """
+
+    async def list_owned(self, owner: str, *, cursor: str | None = None, limit: int = 100) -> Page:
+        """A page of the owner's records. Stable under change: what exists throughout is seen exactly once."""
+
+    async def ping(self) -> None:
+        """Raises when the store is away."""
+
+    async def aclose(self) -> None: ...
+
+    # What only the controller uses --------------------------------------------------------------------------------
+
+    async def lead(self, holder: str, ttl_s: float, least_term: int = 0) -> int | None:
+        """Take or renew the lease: the fencing term when ``holder`` leads, None when another does."""
+
+    async def resign(self, holder: str) -> None:
+        """Give the lease up, if it is ours."""
+
+    async def fence(self, term: int) -> None:
+        """Refuse every later write of an older term, in every shard. Raises ``FencedError`` when ours is the older."""
+
+    async def claim_expired(self, term: int, limit: int = 100) -> list[Expired]:
+        """End up to ``limit`` sandboxes whose time ran out, each atomically and re-checked."""
+
+    async def rebuild(self, spec: SandboxSpec, endpoint: str, created_at: float, *, term: int) -> bool:
+        """Write a ready record for a sandbox the runtime has and the store lost. True when it was written."""
+
+    def scan(self) -> AsyncIterator[Record]:
+        """Every record, in no order; one that exists throughout is seen at least once."""
+
+    async def tombstones(self, sandbox_ids: Iterable[str]) -> dict[str, Tombstone]:
+        """Those of the ids that have one."""
+
+    async def generation(self) -> str | None:
+        """The marker that says this is the store we knew: None when any shard lost it."""
+
+    async def mark_generation(self, marker: str, *, term: int) -> None:
+        """Set the marker in every shard, once records are rebuilt."""

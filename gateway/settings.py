@@ -1,0 +1,144 @@
+"""Settings of the gateway and the controller: frozen, read from the environment once, in ``main``.
+
+Owns names, units and defaults. It does not read files: keys and the secret are read by ``auth`` when the service starts.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+class SettingsError(Exception):
+    """The environment holds a value that cannot be used; the message names the variable."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementSettings:
+    """Numbers of the placement store."""
+
+    redis_url: str = "redis://127.0.0.1:6379/0"
+    """``redis://``, ``rediss://``, ``unix://`` or ``redis+cluster://``."""
+    step_timeout_s: float = 0.8
+    """Longest one step may take before the caller is told the store is away."""
+    connect_timeout_s: float = 0.5
+    connections: int = 32
+    """Most connections to Redis; further steps queue for one."""
+    rest_after_failure_s: float = 0.25
+    """After a failed connection nobody tries again for this long: no retry storm."""
+    tombstone_ttl_s: float = 3600.0
+    """How long the cause of a sandbox's end can be asked for."""
+    idempotency_ttl_s: float = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class RelaySettings:
+    """Numbers of attach, dial and relay."""
+
+    dial_timeout_s: float = 5.0
+    stall_limit_s: float = 30.0
+    """A side that takes nothing for this long while bytes wait for it is cut off."""
+    idle_limit_s: float = 60.0
+    """A session silent in both directions for this long is dead: live ones ping every 5 s."""
+    sweep_interval_s: float = 10.0
+    """How often sessions are looked at: silence, stalls, and activity noted to placement."""
+    buffer_bytes: int = 1024 * 1024
+    """Bytes that may wait for a slow side before the fast side is read no further."""
+    sessions_per_owner: int = 10_000
+    """Most attached sessions of one owner on this replica."""
+    ticket_ttl_s: float = 24 * 3600.0
+    drain_s: float = 10.0
+    """How long attached sessions get to leave after ``GoAway``."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestSettings:
+    """Numbers of the REST faces."""
+
+    body_bytes: int = 32 * 1024 * 1024
+    """Largest JSON body."""
+    image_bytes: int = 64 * 1024**3
+    """Largest uploaded image archive."""
+    file_bytes: int = 64 * 1024 * 1024
+    """Largest file that REST returns whole; larger ones belong on a session."""
+    output_bytes: int = 8 * 1024 * 1024
+    """Output kept per stream of a one-off command; more is dropped and ``truncated`` set."""
+    exec_timeout_s: float = 300.0
+    """How long a waiting exec waits when it names no time-out."""
+    ready_timeout_s: float = 3600.0
+    """Default seconds a sandbox may take to become ready."""
+    default_cpu: str = "4"
+    default_memory: str = "16Gi"
+    namespace: str = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """Numbers of the controller."""
+
+    lease_ttl_s: float = 10.0
+    lease_renew_s: float = 3.0
+    expiry_interval_s: float = 1.0
+    reconcile_interval_s: float = 10.0
+    grace_s: float = 60.0
+    """Nothing younger than this is judged missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything the gateway and the controller were told at start."""
+
+    data_dir: Path
+    host: str = "127.0.0.1"
+    port: int = 8765
+    runtime: str = "local"
+    node_socket: Path = Path("node.sock")
+    keys_file: Path = Path("keys")
+    secret_file: Path = Path("secret")
+    allowed_origins: frozenset[str] = frozenset()
+    """Origins whose pages may open WebSockets; no browser page may by default."""
+    replica: str = "gateway"
+    placement: PlacementSettings = field(default_factory=PlacementSettings)
+    relay: RelaySettings = field(default_factory=RelaySettings)
+    rest: RestSettings = field(default_factory=RestSettings)
+    controller: ControllerSettings = field(default_factory=ControllerSettings)
+
+
+def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
+    """Read the settings; raises ``SettingsError`` for a value that cannot be used."""
+    env = os.environ if environ is None else environ
+    data_dir = Path(env.get("HOLDFAST_DATA") or ".holdfast").absolute()
+    origins = frozenset(part.strip() for part in env.get("HOLDFAST_ALLOWED_ORIGINS", "").split(",") if part.strip())
+    runtime = env.get("HOLDFAST_RUNTIME") or "local"
+    if runtime != "local":
+        raise SettingsError(f"HOLDFAST_RUNTIME={runtime} is not built yet: use local")
+    return Settings(
+        data_dir=data_dir,
+        host=env.get("HOLDFAST_HOST") or "127.0.0.1",
+        port=_integer(env, "PORT", 8765),
+        runtime=runtime,
+        node_socket=_path(env, "HOLDFAST_NODE_SOCKET", data_dir / "node.sock"),
+        keys_file=_path(env, "HOLDFAST_KEYS_FILE", data_dir / "keys"),
+        secret_file=_path(env, "HOLDFAST_SECRET_FILE", data_dir / "secret"),
+        allowed_origins=origins,
+        replica=env.get("HOSTNAME") or socket.gethostname(),
+        placement=PlacementSettings(redis_url=env.get("HOLDFAST_REDIS_URL") or f"unix://{data_dir / 'redis.sock'}"),
+    )
+
+
+def _path(env: Mapping[str, str], name: str, default: Path) -> Path:
+    value = env.get(name)
+    return Path(value) if value else default
+
+
+def _integer(env: Mapping[str, str], name: str, default: int) -> int:
+    value = env.get(name)
+    if not value:
+        return default
+    try:
+        return int(value)
+    except ValueError:
+        raise SettingsError(f"{name}={value!r} is not a whole number") from None

@@ -1,0 +1,319 @@
+"""What every placement store must do: a suite to inherit from, given a `store` fixture on an empty store.
+
+Owns the contract of `gateway.placement.store.PlacementStore`. `tests/gateway/test_placement_redis.py` runs it on Redis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from holdfast_wire.errors import HoldfastError
+
+from gateway.placement.store import Cause, FencedError, PlacementStore, Record, SandboxSpec, Tombstone
+from tests.support.until import until_async
+
+OOM = Cause("oom", "workload", "killed for memory")
+DELETED = Cause("deleted", "caller")
+
+
+def spec(sandbox_id: str = "sb-1", owner: str = "ada", incarnation: str = "i1", **more: Any) -> SandboxSpec:
+    return SandboxSpec(sandbox_id=sandbox_id, owner=owner, incarnation=incarnation, image="host", **more)
+
+
+async def ready(store: PlacementStore, made: SandboxSpec) -> Record:
+    await store.create(made, fingerprint="f")
+    entry = await store.mark_ready(made.sandbox_id, made.incarnation, "unix:///a.sock", "e1")
+    assert isinstance(entry, Record)
+    return entry
+
+
+async def seen(store: PlacementStore) -> set[str]:
+    return {record.sandbox_id async for record in store.scan()}
+
+
+class PlacementConformance:
+    """Inherit and provide `store`."""
+
+    # Life of a record
+
+    async def test_a_created_sandbox_is_pending_until_ready(self, store: PlacementStore) -> None:
+        made = spec(labels={"run": "7"}, lifetime_s=60.0)
+        created = await store.create(made, fingerprint="f")
+        assert created.fresh
+        assert isinstance(created.entry, Record)
+        assert created.entry.status == "pending"
+        assert created.entry.spec == made
+        entry = await store.mark_ready("sb-1", "i1", "unix:///a.sock", "e1")
+        assert entry == await store.get("sb-1")
+        assert isinstance(entry, Record)
+        assert (entry.status, entry.endpoint, entry.agent_epoch) == ("ready", "unix:///a.sock", "e1")
+        assert entry.expires_at == pytest.approx(entry.created_at + 60.0, abs=0.01)
+
+    async def test_nothing_is_known_of_an_unknown_id(self, store: PlacementStore) -> None:
+        assert await store.get("nobody") is None
+        assert await store.heartbeat("nobody", "ada") is None
+        assert await store.delete("nobody", DELETED, owner="ada") is None
+        await store.touch(["nobody"], 10)
+        assert await store.mark_failed("nobody", "i1", OOM) is None
+        assert await seen(store) == set()
+
+    async def test_another_incarnation_changes_nothing(self, store: PlacementStore) -> None:
+        before = await ready(store, spec())
+        assert await store.mark_ready("sb-1", "i0", "unix:///b.sock", "e2") == before
+        assert await store.mark_failed("sb-1", "i0", OOM) == before
+        assert await store.delete("sb-1", OOM, incarnation="i0") is None
+        assert await store.get("sb-1") == before
+
+    async def test_a_failed_sandbox_keeps_its_cause_and_never_becomes_ready(self, store: PlacementStore) -> None:
+        await ready(store, spec())
+        failed = await store.mark_failed("sb-1", "i1", OOM)
+        assert isinstance(failed, Record)
+        assert (failed.status, failed.cause) == ("failed", OOM)
+        assert await store.mark_ready("sb-1", "i1", "unix:///a.sock", "e1") == failed
+        assert await store.mark_failed("sb-1", "i1", Cause("exited", "workload")) == failed
+
+    async def test_delete_leaves_a_tombstone_with_the_cause(self, store: PlacementStore) -> None:
+        before = await ready(store, spec())
+        assert await store.delete("sb-1", DELETED, owner="ada") == before
+        grave = await store.get("sb-1")
+        assert isinstance(grave, Tombstone)
+        assert (grave.cause, grave.owner, grave.incarnation) == (DELETED, "ada", "i1")
+        assert await store.delete("sb-1", OOM, owner="ada") == grave
+        assert await store.tombstones(["sb-1", "sb-2"]) == {"sb-1": grave}
+
+    async def test_nothing_brings_a_deleted_sandbox_back(self, store: PlacementStore) -> None:
+        await ready(store, spec(heartbeat_timeout_s=60.0))
+        await store.delete("sb-1", DELETED, owner="ada")
+        grave = await store.get("sb-1")
+        assert await store.heartbeat("sb-1", "ada") == grave
+        await store.touch(["sb-1"], 10)
+        assert await store.mark_ready("sb-1", "i1", "unix:///a.sock", "e1") == grave
+        assert await store.mark_failed("sb-1", "i1", OOM) == grave
+        assert await store.get("sb-1") == grave
+        assert await seen(store) == set()
+        assert (await store.list_owned("ada")).records == []
+
+    async def test_forgetting_leaves_nothing_and_frees_the_key(self, store: PlacementStore) -> None:
+        from gateway.placement.redis_store import derived_id
+
+        id_ = derived_id("ada", "k")
+        await store.create(spec(id_), fingerprint="f", idempotency_key="k")
+        assert await store.delete(id_, DELETED, owner="ada", forget=True) is not None
+        assert await store.get(id_) is None
+        assert (await store.create(spec(id_), fingerprint="other", idempotency_key="k")).fresh
+
+    # Owners
+
+    async def test_another_owner_sees_and_changes_nothing(self, store: PlacementStore) -> None:
+        before = await ready(store, spec(heartbeat_timeout_s=60.0))
+        assert await store.heartbeat("sb-1", "bob") is None
+        assert await store.delete("sb-1", DELETED, owner="bob") is None
+        assert (await store.list_owned("bob")).records == []
+        assert await store.get("sb-1") == before
+        await store.delete("sb-1", DELETED, owner="ada")
+        assert await store.heartbeat("sb-1", "bob") is None
+        assert await store.delete("sb-1", DELETED, owner="bob") is None
+
+    async def test_pages_cover_everything_once(self, store: PlacementStore) -> None:
+        ids = {f"sb-{number}" for number in range(150)}
+        for id_ in ids:
+            await store.create(spec(id_), fingerprint="f")
+            await store.create(spec(f"other-{id_}", owner="bob"), fingerprint="f")
+        found: list[str] = []
+        cursor: str | None = None
+        while True:
+            page = await store.list_owned("ada", cursor=cursor, limit=7)
+            assert len(page.records) <= 7
+            found += [record.sandbox_id for record in page.records]
+            cursor = page.cursor
+            if cursor is None:
+                break
+            await store.delete(found[-1], DELETED, owner="ada")  # what has been seen may go meanwhile
+        assert sorted(found) == sorted(ids)
+
+    @pytest.mark.parametrize("cursor", ["x", "64:a", "-1:a", "é:1"])
+    async def test_a_made_up_cursor_is_refused(self, store: PlacementStore, cursor: str) -> None:
+        with pytest.raises(HoldfastError) as caught:
+            await store.list_owned("ada", cursor=cursor)
+        assert caught.value.code == "invalid_argument"
+
+    # Creating once
+
+    async def test_the_same_create_five_times_at_once_makes_one(self, store: PlacementStore) -> None:
+        from gateway.placement.redis_store import derived_id
+
+        id_ = derived_id("ada", "k")
+        tries = [spec(id_, incarnation=f"i{number}") for number in range(5)]
+        results = await asyncio.gather(*(store.create(one, fingerprint="f", idempotency_key="k") for one in tries))
+        assert sum(result.fresh for result in results) == 1
+        assert len({result.entry.incarnation for result in results}) == 1
+        with pytest.raises(HoldfastError) as caught:
+            await store.create(spec(id_), fingerprint="other", idempotency_key="k")
+        assert caught.value.code == "idempotency_conflict"
+
+    async def test_a_key_with_a_chosen_id_is_also_used_once(self, store: PlacementStore) -> None:
+        assert (await store.create(spec("mine"), fingerprint="f", idempotency_key="k")).fresh
+        assert not (await store.create(spec("mine"), fingerprint="f", idempotency_key="k")).fresh
+        with pytest.raises(HoldfastError) as caught:
+            await store.create(spec("yours"), fingerprint="g", idempotency_key="k")
+        assert caught.value.code == "idempotency_conflict"
+        assert (await store.create(spec("bobs", owner="bob"), fingerprint="g", idempotency_key="k")).fresh
+
+    async def test_a_replay_after_the_end_answers_the_end(self, store: PlacementStore) -> None:
+        from gateway.placement.redis_store import derived_id
+
+        id_ = derived_id("ada", "k")
+        await store.create(spec(id_), fingerprint="f", idempotency_key="k")
+        await store.delete(id_, DELETED, owner="ada")
+        again = await store.create(spec(id_, incarnation="i2"), fingerprint="f", idempotency_key="k")
+        assert not again.fresh
+        assert isinstance(again.entry, Tombstone)
+
+    async def test_a_taken_id_is_refused(self, store: PlacementStore) -> None:
+        await store.create(spec(), fingerprint="f")
+        for other in (spec(owner="bob"), spec()):
+            with pytest.raises(HoldfastError) as caught:
+                await store.create(other, fingerprint="f" if other.owner == "bob" else "g")
+            assert caught.value.code == "sandbox_exists"
+        assert not (await store.create(spec(incarnation="i2"), fingerprint="f")).fresh
+
+    async def test_a_chosen_id_can_be_used_again_after_its_end(self, store: PlacementStore) -> None:
+        await ready(store, spec())
+        await store.delete("sb-1", DELETED, owner="ada")
+        again = await store.create(spec(incarnation="i2"), fingerprint="g")
+        assert again.fresh
+        assert again.entry.incarnation == "i2"
+
+    # Expiry
+
+    @pytest.mark.parametrize(("clock", "reason"), [("lifetime_s", "ttl"), ("idle_timeout_s", "idle"), ("heartbeat_timeout_s", "heartbeat")])
+    async def test_clocks_end_a_ready_sandbox(self, store: PlacementStore, clock: str, reason: str) -> None:
+        await ready(store, spec(**{clock: 0.05}))
+        await ready(store, spec("stays", lifetime_s=3600.0, idle_timeout_s=3600.0, heartbeat_timeout_s=3600.0))
+        if reason == "heartbeat":
+            assert await store.claim_expired(1) == []
+            await store.heartbeat("sb-1", "ada")
+        await store.heartbeat("stays", "ada")
+        expired = await self._expired(store)
+        assert [(one.sandbox_id, one.incarnation, one.cause.reason, one.kept) for one in expired] == [("sb-1", "i1", reason, False)]
+        grave = await store.get("sb-1")
+        assert isinstance(grave, Tombstone)
+        assert grave.cause.reason == reason
+        assert await seen(store) == {"stays"}
+
+    async def test_without_a_first_heartbeat_there_is_no_heartbeat_clock(self, store: PlacementStore) -> None:
+        record = await ready(store, spec(heartbeat_timeout_s=60.0))
+        assert record.expires_at is None
+        beaten = await store.heartbeat("sb-1", "ada")
+        assert isinstance(beaten, Record)
+        assert beaten.expires_at is not None
+
+    async def test_use_moves_the_idle_clock_and_a_hold_keeps_it_away(self, store: PlacementStore) -> None:
+        before = await ready(store, spec(idle_timeout_s=10.0))
+        await store.touch(["sb-1", "nobody"], 30.0)
+        after = await store.get("sb-1")
+        assert isinstance(after, Record)
+        assert before.expires_at is not None
+        assert after.expires_at is not None
+        assert after.expires_at - before.expires_at >= 30.0
+        await store.touch(["sb-1"], 0.0)
+        assert await store.get("sb-1") == after
+
+    async def test_what_never_became_ready_fails_and_stays_readable(self, store: PlacementStore) -> None:
+        await store.create(spec(ready_timeout_s=0.01), fingerprint="f")
+        (expired,) = await self._expired(store)
+        assert (expired.kept, expired.cause.reason, expired.cause.fault) == (True, "ready-timeout", "infrastructure")
+        record = await store.get("sb-1")
+        assert isinstance(record, Record)
+        assert record.status == "failed"
+        assert record.cause is not None
+        assert record.cause.reason == "ready-timeout"
+        assert await store.claim_expired(1) == []
+
+    async def _expired(self, store: PlacementStore) -> list[Any]:
+        found: list[Any] = []
+
+        async def some() -> bool:
+            found.extend(await store.claim_expired(1))
+            return bool(found)
+
+        await until_async(some, deadline_s=5, what="a sandbox to expire")
+        return found
+
+    # One controller
+
+    async def test_one_holder_leads_and_terms_rise(self, store: PlacementStore) -> None:
+        first = await store.lead("a", 60)
+        assert first is not None
+        assert await store.lead("a", 60) == first
+        assert await store.lead("b", 60) is None
+        await store.resign("b")
+        assert await store.lead("b", 60) is None
+        await store.resign("a")
+        second = await store.lead("b", 60)
+        assert second is not None
+        assert second > first
+
+    async def test_a_lease_that_is_not_renewed_passes_on(self, store: PlacementStore) -> None:
+        first = await store.lead("a", 0.01)
+        assert first is not None
+        terms: list[int] = []
+
+        async def led() -> bool:
+            terms.extend(filter(None, [await store.lead("b", 60)]))
+            return bool(terms)
+
+        await until_async(led, deadline_s=5, what="the lease to pass on")
+        assert terms[0] > first
+
+    async def test_an_old_term_is_refused_in_every_write(self, store: PlacementStore) -> None:
+        before = await ready(store, spec(lifetime_s=0.001))
+        await store.fence(7)
+        for write in (
+            store.mark_failed("sb-1", "i1", OOM, term=6),
+            store.mark_ready("sb-1", "i1", "x", "y", term=6),
+            store.delete("sb-1", OOM, term=6),
+            store.rebuild(spec("sb-2"), "unix:///x", 1.0, term=6),
+            store.fence(6),
+            store.mark_generation("g", term=6),
+        ):
+            with pytest.raises(FencedError):
+                await write
+
+        async def refused() -> bool:
+            try:
+                return bool(await store.claim_expired(6)) and False
+            except FencedError:
+                return True
+
+        await until_async(refused, deadline_s=5, what="an expiry with an old term to be refused")
+        assert await store.get("sb-1") == before
+        assert await store.get("sb-2") is None
+        assert await store.mark_failed("sb-1", "i1", OOM, term=7) is not None
+
+    # Rebuilding
+
+    async def test_a_lost_record_is_rebuilt_and_a_known_or_dead_one_left_alone(self, store: PlacementStore) -> None:
+        lost = spec("lost", labels={"run": "7"}, lifetime_s=60.0)
+        assert await store.rebuild(lost, "unix:///l.sock", 1_000.0, term=1)
+        record = await store.get("lost")
+        assert isinstance(record, Record)
+        assert (record.spec, record.status, record.endpoint) == (lost, "ready", "unix:///l.sock")
+        assert record.created_at == 1_000.0
+        assert [one.sandbox_id for one in (await store.list_owned("ada")).records] == ["lost"]
+        assert not await store.rebuild(lost, "unix:///other.sock", 1_000.0, term=1)
+        await store.delete("lost", DELETED, owner="ada")
+        assert not await store.rebuild(lost, "unix:///l.sock", 1_000.0, term=1)
+        assert await store.rebuild(spec("lost", incarnation="i2"), "unix:///l.sock", 1_000.0, term=1)
+
+    async def test_the_generation_marker_is_all_or_nothing(self, store: PlacementStore) -> None:
+        assert await store.generation() is None
+        await store.mark_generation("g1", term=1)
+        assert await store.generation() == "g1"
+
+    async def test_a_scan_sees_everything(self, store: PlacementStore) -> None:
+        for number in range(100):
+            await store.create(spec(f"sb-{number}"), fingerprint="f")
+        assert await seen(store) == {f"sb-{number}" for number in range(100)}

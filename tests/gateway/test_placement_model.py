@@ -1,0 +1,212 @@
+"""A model of placement, driven at random against the Lua steps on a real Redis.
+
+The model is a plain dict; after every step the store must agree with it, its indexes must be exact, and no key may be left
+that the model does not explain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import Any
+
+import pytest
+import redis
+from holdfast_wire.errors import HoldfastError
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from gateway.placement import keys
+from gateway.placement.redis_store import RedisStore, derived_id
+from gateway.placement.store import SHARDS, Cause, FencedError, Record, SandboxSpec, Tombstone
+from gateway.settings import PlacementSettings
+from tests.support.redis_server import RedisServer
+from tests.support.requires import requires
+
+pytestmark = requires("redis")
+
+OWNERS = st.sampled_from(["ada", "bob"])
+ALL_IDS = ["sb-1", "sb-2", derived_id("ada", "k"), derived_id("bob", "k")]
+IDS = st.sampled_from(ALL_IDS)
+INCARNATIONS = st.sampled_from(["i1", "i2", "i3"])
+FINGERPRINTS = st.sampled_from(["f", "g"])
+CAUSES = st.sampled_from([Cause("oom", "workload"), Cause("deleted", "caller", "asked for")])
+TERMS = st.none() | st.integers(min_value=1, max_value=3)
+
+
+@dataclasses.dataclass
+class Known:
+    owner: str
+    incarnation: str
+    fingerprint: str
+    status: str = "pending"
+    cause: Cause | None = None
+
+
+class Placement(RuleBasedStateMachine):
+    server: RedisServer
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.server.flush()
+        self.runner = asyncio.Runner()
+        self.store = RedisStore(PlacementSettings(redis_url=self.server.url))
+        self.known: dict[str, Known] = {}
+        self.graves: dict[str, Known] = {}
+        self.keyed: dict[str, str] = {}
+        self.terms = dict.fromkeys(range(SHARDS), 0)
+
+    def teardown(self) -> None:
+        self.runner.run(self.store.aclose())
+        self.runner.close()
+
+    def fenced(self, sandbox_id: str, term: int | None) -> bool:
+        if term is None:
+            return False
+        shard = keys.shard_of(sandbox_id)
+        if term < self.terms[shard]:
+            return True
+        self.terms[shard] = term
+        return False
+
+    def call(self, step: Any, fenced: bool = False) -> Any:
+        if not fenced:
+            return self.runner.run(step)
+        with pytest.raises(FencedError):
+            self.runner.run(step)
+        return None
+
+    @rule(id_=IDS, owner=OWNERS, incarnation=INCARNATIONS, fingerprint=FINGERPRINTS, with_key=st.booleans())
+    def create(self, id_: str, owner: str, incarnation: str, fingerprint: str, with_key: bool) -> None:
+        derived = with_key and id_ == derived_id(owner, "k")
+        spec = SandboxSpec(sandbox_id=id_, owner=owner, incarnation=incarnation, image="host")
+        now, prior = self.known.get(id_), self.keyed.get(id_) if derived else None
+        step = self.store.create(spec, fingerprint=fingerprint, idempotency_key="k" if derived else None)
+        try:
+            created = self.call(step)
+        except HoldfastError as error:
+            refused = error.code
+        else:
+            refused = ""
+        if refused == "idempotency_conflict":
+            assert prior not in (None, fingerprint)
+            return
+        if refused:
+            assert refused == "sandbox_exists"
+            assert now is not None
+            assert (now.owner, now.fingerprint) != (owner, fingerprint)
+            return
+        if created.fresh:
+            assert now is None
+            assert not (prior == fingerprint and id_ in self.graves)
+            self.graves.pop(id_, None)
+            self.known[id_] = Known(owner, incarnation, fingerprint)
+            if derived:
+                self.keyed[id_] = fingerprint
+        elif now is not None:
+            assert (now.owner, now.fingerprint) == (owner, fingerprint)
+        else:
+            assert prior == fingerprint
+            assert isinstance(created.entry, Tombstone)
+
+    @rule(id_=IDS, incarnation=INCARNATIONS, term=TERMS)
+    def ready(self, id_: str, incarnation: str, term: int | None) -> None:
+        step = self.store.mark_ready(id_, incarnation, "unix:///x", "e", term=term)
+        if fenced := self.fenced(id_, term):
+            self.call(step, fenced)
+            return
+        self.call(step)
+        now = self.known.get(id_)
+        if now and now.incarnation == incarnation and now.status == "pending":
+            now.status = "ready"
+
+    @rule(id_=IDS, incarnation=INCARNATIONS, cause=CAUSES, term=TERMS)
+    def fail(self, id_: str, incarnation: str, cause: Cause, term: int | None) -> None:
+        fenced = self.fenced(id_, term)
+        self.call(self.store.mark_failed(id_, incarnation, cause, term=term), fenced)
+        now = self.known.get(id_)
+        if not fenced and now and now.incarnation == incarnation and now.status != "failed":
+            now.status, now.cause = "failed", cause
+
+    @rule(id_=IDS, owner=OWNERS)
+    def heartbeat(self, id_: str, owner: str) -> None:
+        entry = self.call(self.store.heartbeat(id_, owner))
+        now = self.known.get(id_) or self.graves.get(id_)
+        assert (entry is not None) == (now is not None and now.owner == owner)
+
+    @rule(ids=st.lists(IDS), hold=st.sampled_from([0.0, 30.0]))
+    def touch(self, ids: list[str], hold: float) -> None:
+        self.call(self.store.touch(ids, hold))
+
+    @rule(id_=IDS, owner=OWNERS, cause=CAUSES, forget=st.booleans(), term=TERMS)
+    def delete(self, id_: str, owner: str, cause: Cause, forget: bool, term: int | None) -> None:
+        fenced = self.fenced(id_, term)
+        entry = self.call(self.store.delete(id_, cause, owner=owner, forget=forget, term=term), fenced)
+        now = self.known.get(id_)
+        if fenced:
+            return
+        if now and now.owner == owner:
+            assert isinstance(entry, Record)
+            del self.known[id_]
+            if forget:
+                self.keyed.pop(id_, None)
+            else:
+                now.cause = cause
+                self.graves[id_] = now
+        else:
+            grave = self.graves.get(id_)
+            assert (entry is not None) == (now is None and grave is not None and grave.owner == owner)
+
+    @rule(id_=IDS, owner=OWNERS, incarnation=INCARNATIONS, term=st.integers(min_value=1, max_value=3))
+    def rebuild(self, id_: str, owner: str, incarnation: str, term: int) -> None:
+        spec = SandboxSpec(sandbox_id=id_, owner=owner, incarnation=incarnation, image="host")
+        fenced = self.fenced(id_, term)
+        written = self.call(self.store.rebuild(spec, "unix:///x", 1.0, term=term), fenced)
+        if fenced:
+            return
+        grave = self.graves.get(id_)
+        assert written == (id_ not in self.known and not (grave and grave.incarnation == incarnation))
+        if written:
+            self.known[id_] = Known(owner, incarnation, "", "ready")
+
+    @invariant()
+    def the_store_agrees(self) -> None:
+        for id_ in (*self.known, *self.graves):
+            entry = self.call(self.store.get(id_))
+            now = self.known.get(id_)
+            if now is None:
+                assert isinstance(entry, Tombstone)
+                assert (entry.owner, entry.incarnation, entry.cause) == (
+                    self.graves[id_].owner,
+                    self.graves[id_].incarnation,
+                    self.graves[id_].cause,
+                )
+            else:
+                assert isinstance(entry, Record)
+                assert (entry.owner, entry.incarnation, entry.status) == (now.owner, now.incarnation, now.status)
+                assert entry.cause == (now.cause if now.status == "failed" else None)
+
+    @invariant()
+    def indexes_are_exact_and_nothing_is_left_over(self) -> None:
+        explained: set[str] = set()
+        with redis.Redis.from_url(self.server.url, decode_responses=True) as client:
+            for shard in {keys.shard_of(id_) for id_ in ALL_IDS}:
+                due = set(client.zrange(keys.due(shard), 0, -1))
+                assert due == {id_ for id_ in self.known if keys.shard_of(id_) == shard}
+                explained |= {keys.due(shard), keys.term(shard)}
+                for owner in ("ada", "bob"):
+                    owned = set(client.zrange(keys.owned(shard, owner), 0, -1))
+                    assert owned == {i for i, now in self.known.items() if keys.shard_of(i) == shard and now.owner == owner}
+                    explained.add(keys.owned(shard, owner))
+            explained |= {keys.record(id_) for id_ in self.known} | {keys.tombstone(id_) for id_ in self.graves}
+            explained |= {keys.idempotency(id_) for id_ in self.keyed}
+            assert set(client.keys("*")) <= explained
+
+
+def test_random_steps_agree_with_the_model(redis_server: RedisServer) -> None:
+    Placement.server = redis_server
+    run_state_machine_as_test(
+        Placement,
+        settings=settings(max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True),
+    )

@@ -1,0 +1,120 @@
+"""The placement store on a real Redis: the conformance suite, outages and wipes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+import redis
+
+from gateway.placement import keys
+from gateway.placement.redis_store import RedisStore
+from gateway.placement.store import PlacementUnavailableError, Record
+from gateway.settings import PlacementSettings
+from tests.conformance.placement import DELETED, PlacementConformance, ready, spec
+from tests.support.redis_server import RedisServer
+from tests.support.requires import requires
+from tests.support.until import until_async
+
+pytestmark = requires("redis")
+
+
+@pytest_asyncio.fixture
+async def store(redis_url: str) -> AsyncIterator[RedisStore]:
+    made = RedisStore(PlacementSettings(redis_url=redis_url))
+    yield made
+    await made.aclose()
+
+
+class TestRedisStore(PlacementConformance):
+    """The whole contract."""
+
+
+async def test_a_late_heartbeat_after_delete_leaves_no_key(store: RedisStore, redis_url: str) -> None:
+    await ready(store, spec(heartbeat_timeout_s=60.0))
+    await store.delete("sb-1", DELETED, owner="ada")
+    with redis.Redis.from_url(redis_url) as client:
+        before = sorted(client.keys("*"))
+        await store.heartbeat("sb-1", "ada")
+        await store.touch(["sb-1"], 30)
+        assert sorted(client.keys("*")) == before
+        client.delete(keys.tombstone("sb-1"))
+        await store.heartbeat("sb-1", "ada")
+        assert client.keys("*") == []
+
+
+async def test_a_step_touches_one_slot_only(store: RedisStore, redis_url: str) -> None:
+    """On a Redis Cluster all keys of a step must share a hash tag."""
+    for name in (keys.record, keys.tombstone, keys.idempotency):
+        assert name("sb-1").startswith(f"hf:{{s{keys.shard_of('sb-1'):02d}}}:")
+    shard = keys.shard_of("sb-1")
+    for key in (keys.owned(shard, "ada"), keys.due(shard), keys.term(shard), keys.generation(shard)):
+        assert key.startswith(f"hf:{{s{shard:02d}}}:")
+
+
+async def test_scripts_are_reloaded_after_redis_forgot_them(store: RedisStore, redis_url: str) -> None:
+    await ready(store, spec())
+    with redis.Redis.from_url(redis_url) as client:
+        client.script_flush()
+    await store.touch(["sb-1", "sb-1", "sb-1"], 1)
+    assert isinstance(await store.get("sb-1"), Record)
+
+
+async def test_an_outage_is_reported_within_a_second_and_ends_by_itself(redis_server: RedisServer, redis_url: str) -> None:
+    store = RedisStore(PlacementSettings(redis_url=redis_url))
+    await ready(store, spec())
+    redis_server.kill()
+    clock = asyncio.get_running_loop().time
+    try:
+        begun = clock()
+        for _ in range(20):
+            with pytest.raises(PlacementUnavailableError):
+                await store.get("sb-1")
+        assert clock() - begun < 1.0
+    finally:
+        redis_server.start()
+
+    async def answers() -> bool:
+        try:
+            await store.ping()
+        except PlacementUnavailableError:
+            return False
+        return True
+
+    await until_async(answers, deadline_s=5, what="the store to recover")
+    await store.aclose()
+
+
+async def test_a_hanging_redis_is_reported_within_a_second(redis_server: RedisServer, redis_url: str) -> None:
+    store = RedisStore(PlacementSettings(redis_url=redis_url))
+    await store.ping()
+    os.kill(redis_server.pid, signal.SIGSTOP)
+    clock = asyncio.get_running_loop().time
+    try:
+        begun = clock()
+        results = await asyncio.gather(*(store.get("sb-1") for _ in range(100)), return_exceptions=True)
+        assert clock() - begun < 1.0
+        assert all(isinstance(result, PlacementUnavailableError) for result in results)
+    finally:
+        os.kill(redis_server.pid, signal.SIGCONT)
+    await store.aclose()
+
+
+async def test_a_wiped_shard_loses_the_generation_marker(store: RedisStore, redis_url: str) -> None:
+    await store.mark_generation("g1", term=1)
+    with redis.Redis.from_url(redis_url) as client:
+        client.delete(keys.generation(17))
+    assert await store.generation() is None
+
+
+async def test_terms_rise_over_a_wipe(store: RedisStore, redis_server: RedisServer) -> None:
+    first = await store.lead("a", 60)
+    redis_server.flush()
+    second = await store.lead("b", 60)
+    assert first is not None
+    assert second is not None
+    assert second > first
