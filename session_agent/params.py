@@ -1,0 +1,106 @@
+"""Typed readers for the params of an Open or a Run, which are whatever the client chose to send.
+
+Owns nothing but the checks: each reader answers a value of the asked type, the default, or raises ``invalid_argument``
+naming the key. Unknown keys are ignored (PROTOCOL §3). Called by every channel kind of the agent.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeVar, overload
+
+from holdfast_wire.errors import HoldfastError
+
+_Default = TypeVar("_Default")
+_Params = dict[str, Any]
+
+
+def _refuse(key: str, wanted: str, value: object) -> HoldfastError:
+    return HoldfastError("invalid_argument", f"{key} must be {wanted}, not {type(value).__name__}")
+
+
+def text(params: _Params, key: str, default: _Default) -> str | _Default:
+    """A string without NUL."""
+    value = params.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, str):
+        raise _refuse(key, "text", value)
+    if "\0" in value:
+        raise HoldfastError("invalid_argument", f"{key} holds a NUL byte")
+    return value
+
+
+def boolean(params: _Params, key: str, default: bool) -> bool:
+    """A boolean; numbers are not booleans."""
+    value = params.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise _refuse(key, "true or false", value)
+    return value
+
+
+def integer(params: _Params, key: str, default: _Default, *, least: int = 0, most: int = 2**53) -> int | _Default:
+    """A whole number within ``least`` and ``most``."""
+    value = params.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _refuse(key, "a whole number", value)
+    if not least <= value <= most:
+        raise HoldfastError("invalid_argument", f"{key} must be from {least} to {most}, not {value}")
+    return value
+
+
+def number(params: _Params, key: str, default: _Default, *, least: float = 0.0, most: float = 2.0**53) -> float | _Default:
+    """A number within ``least`` and ``most``; NaN is never within."""
+    value = params.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise _refuse(key, "a number", value)
+    if not least <= value <= most:
+        raise HoldfastError("invalid_argument", f"{key} must be from {least} to {most}, not {value}")
+    return float(value)
+
+
+def choice(params: _Params, key: str, default: str, allowed: tuple[str, ...]) -> str:
+    """One of the ``allowed`` words."""
+    value = text(params, key, default)
+    if value not in allowed:
+        raise HoldfastError("invalid_argument", f"{key} must be one of {', '.join(allowed)}, not {value!r:.60}")
+    return value
+
+
+@overload
+def texts(params: _Params, key: str) -> list[str] | None: ...
+@overload
+def texts(params: _Params, key: str, *, required: Literal[True]) -> list[str]: ...
+def texts(params: _Params, key: str, *, required: bool = False) -> list[str] | None:
+    """A list of strings without NUL."""
+    value = params.get(key)
+    if value is None and not required:
+        return None
+    if not isinstance(value, list):
+        raise _refuse(key, "a list of texts", value)
+    for entry in value:
+        if not isinstance(entry, str):
+            raise _refuse(key, "a list of texts", entry)
+        if "\0" in entry:
+            raise HoldfastError("invalid_argument", f"{key} holds a NUL byte")
+    return value
+
+
+def mapping(params: _Params, key: str) -> dict[str, str]:
+    """A map of strings to strings, both without NUL; empty when absent."""
+    value = params.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise _refuse(key, "a map of texts", value)
+    for name, entry in value.items():
+        if not isinstance(name, str) or not isinstance(entry, str):
+            raise _refuse(key, "a map of texts to texts", entry if isinstance(name, str) else name)
+        if "\0" in name or "\0" in entry:
+            raise HoldfastError("invalid_argument", f"{key} holds a NUL byte")
+    return value

@@ -1,0 +1,89 @@
+"""Paths as clients name them, and what the kernel says about them, as typed errors.
+
+Owns the reading of a path from untrusted params, its form on the wire, and errno → error code. It opens nothing; called by
+every file operation of the agent. A path is ``str`` on the wire, or ``bin`` where its bytes are not UTF-8 (msgpack strings
+must be UTF-8, and a file that a command created under an odd name must still be reachable); inside the agent it is always a
+``str`` with surrogate escapes, which the ``os`` functions turn back into the very same bytes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+from typing import Any
+
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.limits import PATH_BYTES
+
+_CODES = {
+    errno.ENOENT: "file_not_found",
+    errno.EACCES: "permission_denied",
+    errno.EPERM: "permission_denied",
+    errno.EISDIR: "is_a_directory",
+    errno.ENOTDIR: "not_a_directory",
+    errno.EEXIST: "file_exists",
+    errno.ENOTEMPTY: "directory_not_empty",
+    errno.ENOSPC: "no_space",
+    errno.EDQUOT: "no_space",
+    errno.EFBIG: "no_space",
+    errno.EROFS: "read_only",
+    errno.ENAMETOOLONG: "invalid_path",
+    errno.ELOOP: "invalid_path",
+    errno.EINVAL: "invalid_path",
+    errno.EXDEV: "invalid_path",
+    errno.ENXIO: "not_a_file",
+    errno.ENODEV: "not_a_file",
+    errno.ESPIPE: "not_a_file",
+    errno.ENOTSUP: "unsupported",
+    errno.ETXTBSY: "permission_denied",
+    errno.EBUSY: "permission_denied",
+}
+
+
+def path_param(params: dict[str, Any], key: str = "path", default: str | None = None) -> str:
+    """The path under ``key``; raises ``invalid_path`` when it is none."""
+    value = params.get(key)
+    if value is None and default is not None:
+        return default
+    if not isinstance(value, str | bytes):
+        raise HoldfastError("invalid_path", f"{key} must be a path, not {type(value).__name__}")
+    try:
+        path = os.fsdecode(value)
+        length = len(os.fsencode(path))
+    except UnicodeError:
+        raise HoldfastError("invalid_path", f"{key} holds characters that no file name can hold") from None
+    if not path:
+        raise HoldfastError("invalid_path", f"{key} is empty")
+    if "\0" in path:
+        raise HoldfastError("invalid_path", f"{key} holds a NUL byte")
+    if length > PATH_BYTES:
+        raise HoldfastError("invalid_path", f"{key} is {length} bytes long; the limit is {PATH_BYTES}")
+    return path
+
+
+def absolute(workdir: str, path: str) -> str:
+    """``path`` seen from ``workdir``. ``..`` is left to the kernel, which knows where symbolic links lead."""
+    return posixpath.join(workdir, path)
+
+
+def wire(path: str) -> str | bytes:
+    """``path`` as it travels: text, or its bytes where they are not UTF-8."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return os.fsencode(path)
+    return path
+
+
+def shown(path: str) -> str:
+    """``path`` for a message: always encodable, never with raw control characters."""
+    text = os.fsencode(path).decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def os_failure(error: OSError, path: str) -> HoldfastError:
+    """``error`` met at ``path``, typed. An errno that is not in the table is an ``io_error``."""
+    number = error.errno or 0
+    reason = os.strerror(number) if number else str(error)
+    return HoldfastError(_CODES.get(number, "io_error"), f"{shown(path)}: {reason}", detail={"errno": number})
