@@ -11,16 +11,15 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Protocol
 
-from websockets.frames import Frame, Opcode
-from websockets.http11 import Request
-from websockets.protocol import OPEN
-from websockets.server import ServerProtocol
-
 from holdfast_wire.codec import decode
 from holdfast_wire.errors import HoldfastError, ProtocolError
 from holdfast_wire.frames import Hello
 from holdfast_wire.limits import MESSAGE_BYTES
 from holdfast_wire.proof import DIAL_HEADER, PROOF_HEADER, answer_dial
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Request
+from websockets.protocol import OPEN
+from websockets.server import ServerProtocol
 
 if TYPE_CHECKING:
     from .sessions import HeldSession, Sessions

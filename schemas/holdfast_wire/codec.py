@@ -7,6 +7,7 @@ one-off requests; the relay never calls it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, Final
 
@@ -77,14 +78,14 @@ _FIELDS: Final[dict[type[Any], tuple[str, ...]]] = {
     for cls, _ in (*_ITEMS.values(), *_BOOKKEEPING.values())
 }
 
-_pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
+_pack: Callable[[Any], bytes] = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 
 
 def encode_item(item: AnyItem, offset: int) -> bytes:
     """``item`` at absolute ``offset`` of its channel, as one message. Raises ``ProtocolError`` when it is too large."""
     cls = type(item)
-    if cls is Output:
-        return _pack((18, item.channel, offset, item.stream, item.data))  # type: ignore[union-attr]
+    if isinstance(item, Output):  # the one frame that is sent by the gigabyte
+        return _pack((Output.KIND, item.channel, offset, item.stream, item.data))
     message = _pack((item.KIND, item.channel, offset, *[getattr(item, name) for name in _FIELDS[cls]]))
     if len(message) > MESSAGE_BYTES:
         raise ProtocolError(f"{cls.__name__} of {len(message)} bytes is over the limit of {MESSAGE_BYTES}", "request_too_large")

@@ -148,7 +148,7 @@ class Session:
         elif type(frame) is GoAway:
             self._events.append(frame)
         else:
-            self._greeted(frame, now)  # type: ignore[arg-type]
+            self._greeted(frame, now)
 
     def events(self) -> list[Event]:
         """What happened since the last call, in order."""

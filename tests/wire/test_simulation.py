@@ -1,0 +1,171 @@
+"""The session core under seeded faults, and proof that this suite would notice if it were wrong (PROTOCOL §4–§6)."""
+
+from __future__ import annotations
+
+import pytest
+from holdfast_wire import halves, session
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.frames import AnyItem, Hello
+from holdfast_wire.halves import ReceiveHalf, SendHalf
+from holdfast_wire.session import AgentSession, ClientSession
+
+from .simulation import ViolationError, World
+
+WORLDS = 2000
+BATCH = 250
+
+
+@pytest.mark.parametrize("first", range(0, WORLDS, BATCH))
+def test_resume_is_lossless_and_ordered(first: int) -> None:
+    faults = commands = 0
+    for seed in range(first, first + BATCH):
+        world = World(seed)
+        try:
+            world.run()
+        except (ViolationError, HoldfastError) as error:
+            pytest.fail(f"seed {seed}: {error}")
+        faults += world.faults
+        commands += len(world.plans)
+    assert faults > 2 * BATCH, "too few faults to prove anything"
+    assert commands > 8 * BATCH
+
+
+# Ten bugs that a session protocol can have. Each must be caught within the seeds of one batch. --------------------
+
+
+def _duplicates_accepted(patch: pytest.MonkeyPatch) -> None:
+    def accept(self: ReceiveHalf, item: AnyItem, offset: int) -> bool:
+        self.received = max(self.received, offset + item.length)
+        self.consumed = self.received
+        return True
+
+    patch.setattr(ReceiveHalf, "accept", accept)
+
+
+def _nothing_sent_again(patch: pytest.MonkeyPatch) -> None:
+    def rewind(self: SendHalf, received: int) -> list[str]:
+        return self.ack(received)
+
+    patch.setattr(SendHalf, "rewind", rewind)
+
+
+def _everything_sent_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    original = SendHalf.pop
+
+    def pop(self: SendHalf) -> bytes:
+        message = original(self)
+        if self._stored:
+            self._stored.popleft()
+        return message
+
+    patch.setattr(SendHalf, "pop", pop)
+
+
+def _ack_trims_one_too_many(patch: pytest.MonkeyPatch) -> None:
+    original = SendHalf.ack
+
+    def ack(self: SendHalf, offset: int) -> list[str]:
+        delivered = original(self, offset)
+        if self._stored and offset > self.acked - 1 and self.acked:
+            self._stored.popleft()
+        return delivered
+
+    patch.setattr(SendHalf, "ack", ack)
+
+
+def _resume_starts_at_what_was_sent(patch: pytest.MonkeyPatch) -> None:
+    def rewind(self: SendHalf, received: int) -> list[str]:
+        delivered = self.ack(received)
+        pending = {id(stored) for stored in self._unsent}
+        self._unsent = halves.deque(stored for stored in self._stored if id(stored) in pending)
+        return delivered
+
+    patch.setattr(SendHalf, "rewind", rewind)
+
+
+def _credit_not_repeated(patch: pytest.MonkeyPatch) -> None:
+    original = session.Session._resume
+
+    def resume(self: session.Session, received: dict[int, int]) -> None:
+        control = list(self._control)
+        original(self, received)
+        self._control = session.deque(control)
+
+    patch.setattr(session.Session, "_resume", resume)
+
+
+def _stale_greeting_served(patch: pytest.MonkeyPatch) -> None:
+    original = AgentSession.attach
+
+    def attach(self: AgentSession, hello: Hello, now: float) -> None:
+        self._attempt = 0
+        original(self, hello, now)
+
+    patch.setattr(AgentSession, "attach", attach)
+
+
+def _attach_starts_afresh(patch: pytest.MonkeyPatch) -> None:
+    original = AgentSession.attach
+
+    def attach(self: AgentSession, hello: Hello, now: float) -> None:
+        if self.generation:
+            self._channels.clear()
+        original(self, hello, now)
+
+    patch.setattr(AgentSession, "attach", attach)
+
+
+def _ends_never_forgotten(patch: pytest.MonkeyPatch) -> None:
+    def keep(self: AgentSession, number: int, offset: int) -> None:
+        return None
+
+    patch.setattr(AgentSession, "_retire", keep)
+
+
+def _silence_ignored(patch: pytest.MonkeyPatch) -> None:
+    original = session.Session.tick
+
+    def tick(self: session.Session, now: float) -> None:
+        self._heard = now
+        original(self, now)
+
+    patch.setattr(session.Session, "tick", tick)
+
+
+def _credit_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SendHalf, "room", property(lambda self: 1 << 40))
+    patch.setattr(SendHalf, "limit", property(lambda self: 1 << 40, lambda self, value: None), raising=False)
+
+
+def _received_before_it_was_whole(patch: pytest.MonkeyPatch) -> None:
+    def offsets(self: session.Session) -> dict[int, int]:
+        return {number: channel.inbound.received + (channel.inbound.received > 0) for number, channel in self._channels.items()}
+
+    patch.setattr(ClientSession, "_offsets", offsets)
+
+
+PLANTED = [
+    _duplicates_accepted,
+    _nothing_sent_again,
+    _everything_sent_is_forgotten,
+    _ack_trims_one_too_many,
+    _resume_starts_at_what_was_sent,
+    _credit_not_repeated,
+    _stale_greeting_served,
+    _attach_starts_afresh,
+    _ends_never_forgotten,
+    _silence_ignored,
+    _credit_ignored,
+    _received_before_it_was_whole,
+]
+
+
+@pytest.mark.parametrize("plant", PLANTED)
+def test_a_planted_bug_is_caught(plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    for seed in range(BATCH):
+        try:
+            World(seed).run()
+        except (ViolationError, HoldfastError, ValueError):
+            return
+    pytest.fail(f"{plant.__name__} survived {BATCH} worlds")
