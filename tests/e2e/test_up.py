@@ -18,8 +18,9 @@ from pathlib import Path
 import pytest
 
 from infra.scripts.up.datadir import read_env
+from infra.scripts.up.embed import TOP, free_port
 from tests.support.requires import requires
-from tests.support.stack import TOP, Stack, free_port, is_alive, processes_of
+from tests.support.stack import Stack, is_alive, processes_of, read_pid
 from tests.support.until import until
 
 _DEADLINE_S = 20.0
@@ -40,8 +41,8 @@ class Run:
 
     def pid(self, name: str) -> int:
         path = self.data / "run" / f"{name}.pid"
-        until(lambda: path.exists() and path.read_text().strip(), deadline_s=_DEADLINE_S, what=f"{name} to start")
-        return int(path.read_text())
+        until(lambda: read_pid(path), deadline_s=_DEADLINE_S, what=f"{name} to start")
+        return read_pid(path) or self.pid(name)
 
     def wait_nothing_left(self) -> None:
         until(lambda: not processes_of(self.data), deadline_s=_DEADLINE_S, what=lambda: f"{processes_of(self.data)} to end")

@@ -11,47 +11,39 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
-import subprocess
-import sys
 import tempfile
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from infra.scripts.up.datadir import read_env
+from infra.scripts.up import embed
 from tests.support.requires import missing
 from tests.support.until import until
 
-TOP = Path(__file__).resolve().parents[2]
 READY_DEADLINE_S = 30.0
-_END_DEADLINE_S = 30.0
 
 
-@dataclass(slots=True)
 class Stack:
     """A running stack: `url` and `key` are what a client needs; `data` is its folder."""
 
-    url: str
-    key: str
-    data: Path
-    runner: subprocess.Popen[bytes]
+    def __init__(self, running: embed.EmbeddedStack) -> None:
+        self._running = running
+        self.url = running.url
+        self.key = running.key
+        self.data = running.data
 
     def pid(self, name: str) -> int:
         """The process of a Procfile entry, e.g. "gateway"; waits while it is being started again."""
         path = self.data / "run" / f"{name}.pid"
-        until(lambda: path.exists() and path.read_text().strip(), deadline_s=READY_DEADLINE_S, what=f"{name} to run")
-        return int(path.read_text())
+        until(lambda: read_pid(path), deadline_s=READY_DEADLINE_S, what=f"{name} to run")
+        return read_pid(path) or self.pid(name)
 
     def kill_process(self, name: str, number: int = signal.SIGKILL) -> int:
         """Send a signal (SIGKILL) to one process and wait until it has gone. Returns the pid that it had."""
         pid = self.pid(name)
         os.kill(pid, number)
-        until(lambda: not is_alive(pid), deadline_s=_END_DEADLINE_S, what=f"{name} ({pid}) to end")
+        until(lambda: not is_alive(pid), deadline_s=READY_DEADLINE_S, what=f"{name} ({pid}) to end")
         return pid
 
     def wait_restarted(self, name: str, old_pid: int, deadline_s: float = READY_DEADLINE_S) -> int:
@@ -61,33 +53,23 @@ class Stack:
 
     def wait_ready(self, deadline_s: float = READY_DEADLINE_S) -> None:
         """Return once /readyz answers 200."""
-        until(self._ready, deadline_s=deadline_s, what=lambda: f"{self.url}/readyz; the logs:\n{self.logs()}")
+        until(self._running.is_ready, deadline_s=deadline_s, what=lambda: f"{self.url}/readyz; the logs:\n{self.logs()}")
 
     def logs(self, lines: int = 40) -> str:
         """The end of every log of this stack."""
-        texts = []
-        for path in sorted((self.data / "logs").glob("*.log")):
-            tail = path.read_text(errors="replace").splitlines()[-lines:]
-            texts.append("\n".join(f"{path.stem}: {line}" for line in tail))
-        return "\n".join(texts)
+        return self._running.logs(lines)
 
     def environment(self) -> dict[str, str]:
         """HOLDFAST_URL and HOLDFAST_API_KEY of this stack, over this process's environment."""
         return {**os.environ, "HOLDFAST_URL": self.url, "HOLDFAST_API_KEY": self.key}
 
-    def _ready(self) -> bool:
-        assert self.runner.poll() is None, f"the runner ended with {self.runner.returncode}:\n{self.logs()}"
-        try:
-            with urllib.request.urlopen(f"{self.url}/readyz", timeout=2) as answer:
-                return bool(answer.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
 
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def read_pid(path: Path) -> int | None:
+    """What a pid file says; None while it is not there."""
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def is_alive(pid: int) -> bool:
@@ -119,47 +101,19 @@ def processes_of(data: Path) -> list[int]:
 def running_stack(environment: Mapping[str, str] | None = None, arguments: Sequence[str] = (), *, wait: bool = True) -> Iterator[Stack]:
     """Start a stack, yield it once it is ready, end it with SIGTERM and assert that nothing is left of it."""
     data = Path(tempfile.mkdtemp(prefix="hf-stack-"))
-    port = free_port()
-    settings = {"HOLDFAST_IMAGE_FALLBACK": "host", **(environment or {}), "HOLDFAST_DATA": str(data), "PORT": str(port)}
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-    log = data / "runner.out"
-    with log.open("wb") as output:
-        runner = subprocess.Popen(
-            [sys.executable, "-m", "infra.scripts.up", "--with-parent", *arguments],
-            cwd=TOP,
-            env={**inherited, **settings},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-        )
-    try:
-        until(
-            lambda: (data / "env").exists() or runner.poll() is not None,
-            deadline_s=READY_DEADLINE_S,
-            what="the env file",
-        )
-        assert runner.poll() is None, log.read_text()
-        known = read_env(data / "env")
-        stack = Stack(known["HOLDFAST_URL"], known["HOLDFAST_API_KEY"], data, runner)
-        if wait:
-            stack.wait_ready()
-        yield stack
-    finally:
-        _end(runner, data)
-    shutil.rmtree(data, ignore_errors=True)
-
-
-def _end(runner: subprocess.Popen[bytes], data: Path) -> None:
-    runner.terminate()
-    try:
-        runner.wait(timeout=_END_DEADLINE_S)
-    except subprocess.TimeoutExpired:
-        runner.kill()
-        runner.wait(timeout=_END_DEADLINE_S)
-        raise
+    settings = {"HOLDFAST_IMAGE_FALLBACK": "host", **(environment or {})}
+    with embed.running_stack(data, settings, arguments, wait=wait) as running:
+        yield Stack(running)
+        _check_ended_by_us(running)
     until(lambda: not processes_of(data), deadline_s=5, what=lambda: f"these processes to end: {processes_of(data)}")
     mounts = [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(data) in line]
     assert not mounts, f"mounts left behind: {mounts}"
+    assert running.runner.returncode == 0, f"the runner ended with {running.runner.returncode}:\n{running.logs()}"
+    shutil.rmtree(data, ignore_errors=True)
+
+
+def _check_ended_by_us(running: embed.EmbeddedStack) -> None:
+    assert running.runner.poll() is None, f"the runner ended with {running.runner.returncode}:\n{running.logs()}"
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,94 @@
+"""Plays turns in one living shell, prints each as it happens, and keeps the times.
+
+Owns the printing and the record of what was played. It knows neither where turns come from (`policy`, `live`) nor
+what is made of the figures (`summary`).
+"""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from holdfast import Sandbox, Shell
+
+from demo.errors import DemoError
+from demo.policy import Turn
+
+_SHOWN_LINES = 8
+_WIDTH = 150
+_TURN_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One turn that was played. Times in seconds: `wall_s` as the caller waited, `inside_s` as the sandbox measured."""
+
+    turn: Turn
+    wall_s: float
+    inside_s: float | None
+    sent_bytes: int
+    received_bytes: int
+
+    @property
+    def overhead_s(self) -> float | None:
+        """What the way there and back cost."""
+        return None if self.inside_s is None else max(self.wall_s - self.inside_s, 0.0)
+
+
+@dataclass(slots=True)
+class Episode:
+    """Plays turns one after the other. Raises DemoError at the first whose outcome is not the expected one."""
+
+    sandbox: Sandbox
+    shell: Shell
+    quiet: bool = False
+    played: list[Played] = field(default_factory=list)
+
+    def play(self, turns: Sequence[Turn]) -> None:
+        for number, turn in enumerate(turns, 1):
+            self._say(f"\n[{number}/{len(turns)}] {turn.thought}")
+            self._act(turn) if turn.act is not None else self._run(turn)
+
+    def _act(self, turn: Turn) -> None:
+        assert turn.act is not None
+        started = time.perf_counter()
+        outcome = turn.act(self.sandbox)
+        wall_s = time.perf_counter() - started
+        self._say(f"    {outcome}  ({wall_s * 1e3:.1f} ms)")
+        self.played.append(Played(turn, wall_s, None, 0, 0))
+
+    def _run(self, turn: Turn) -> None:
+        self._say(textwrap.indent(shortened(turn.command), "    $ ", lambda line: True))
+        started = time.perf_counter()
+        result = self.shell.run(turn.command, timeout=_TURN_TIMEOUT_S)
+        wall_s = time.perf_counter() - started
+        output = result.stdout + result.stderr
+        self._say(textwrap.indent(shortened(output), "    | ", lambda line: True), end="")
+        self._say(f"\n    exit {result.exit_code}  ({wall_s * 1e3:.1f} ms)")
+        received = len(result.stdout_bytes) + len(result.stderr_bytes)
+        self.played.append(Played(turn, wall_s, result.duration_s, len(turn.command.encode()), received))
+        check(turn, result.exit_code, output)
+
+    def _say(self, text: str, end: str = "\n") -> None:
+        if not self.quiet and text:
+            print(text, end=end, flush=True)
+
+
+def check(turn: Turn, exit_code: int | None, output: str) -> None:
+    """Raises DemoError when a turn's outcome is not the expected one."""
+    if exit_code != turn.exit_code or turn.expect not in output:
+        raise DemoError(
+            f"“{turn.thought}” ended with {exit_code}, expected {turn.exit_code} and {turn.expect!r} in:\n{output}",
+            hint="the recorded policy no longer fits what it meets: this is a bug of the demo or of the service",
+        )
+
+
+def shortened(text: str) -> str:
+    """The first lines of a text, each cut to a screen's width, with a count of what was left out."""
+    lines = text.rstrip("\n").splitlines()
+    kept = [line if len(line) <= _WIDTH else f"{line[:_WIDTH]}…" for line in lines[:_SHOWN_LINES]]
+    if len(lines) > _SHOWN_LINES:
+        kept.append(f"… {len(lines) - _SHOWN_LINES} more lines")
+    return "\n".join(kept)

@@ -1,0 +1,117 @@
+"""A stack for the length of a block: starts the runner as a child, waits until it is ready, ends it.
+
+Used by the demo, the benchmarks and the test fixtures, which all want what `make up` gives, on a free port. Owns the
+runner's process; the runner owns everything else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.scripts.up.datadir import read_env
+from infra.scripts.up.errors import UpError
+
+TOP = Path(__file__).resolve().parents[3]
+_READY_DEADLINE_S = 30.0
+_END_DEADLINE_S = 30.0
+_PAUSE_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedStack:
+    """A running stack: `url` and `key` are what a client needs, `data` is its folder."""
+
+    url: str
+    key: str
+    data: Path
+    runner: subprocess.Popen[bytes]
+
+    def is_ready(self) -> bool:
+        """Whether /readyz answers 200 now. Raises UpError when the runner has ended."""
+        if self.runner.poll() is not None:
+            raise UpError(f"the stack ended with status {self.runner.returncode}:\n{self.logs()}", hint="see the log lines above")
+        return _answers_200(self.url)
+
+    def logs(self, lines: int = 40) -> str:
+        """The end of every log of this stack."""
+        paths = [self.data / "runner.out", *sorted((self.data / "logs").glob("*.log"))]
+        tails = ((path.stem, path.read_text(errors="replace").splitlines()[-lines:]) for path in paths if path.exists())
+        return "\n".join(f"{name}: {line}" for name, tail in tails for line in tail)
+
+
+def free_port() -> int:
+    """A port that nobody listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def running_stack(
+    data: Path, environment: Mapping[str, str] | None = None, arguments: Sequence[str] = (), *, wait: bool = True
+) -> Iterator[EmbeddedStack]:
+    """Start a stack in `data` and yield it once it is ready; SIGTERM ends it.
+
+    Of this process's environment, HOLDFAST_* names are left out and `environment` is put over the rest. Raises UpError
+    with the runner's own words when it does not start, or with the logs when it is not ready within 30 s.
+    """
+    data.mkdir(parents=True, exist_ok=True)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    settings = {**inherited, **(environment or {}), "HOLDFAST_DATA": str(data), "PORT": str(free_port())}
+    log = data / "runner.out"
+    (data / "env").unlink(missing_ok=True)  # its appearance is the sign that this run, not a past one, is prepared
+    with log.open("wb") as output:
+        runner = subprocess.Popen(
+            [sys.executable, "-m", "infra.scripts.up", "--with-parent", *arguments],
+            cwd=TOP,
+            env=settings,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # Ctrl-C is for the caller, which ends the stack when it is done
+        )
+    try:
+        _wait(lambda: (data / "env").exists() or runner.poll() is not None)
+        known = read_env(data / "env")
+        if "HOLDFAST_API_KEY" not in known:
+            raise UpError(f"the stack did not start:\n{log.read_text().strip()}", hint="do what it says above")
+        stack = EmbeddedStack(known["HOLDFAST_URL"], known["HOLDFAST_API_KEY"], data, runner)
+        if wait and not _wait(stack.is_ready):
+            raise UpError(f"the stack was not ready after {_READY_DEADLINE_S:g} s:\n{stack.logs()}", hint="see the logs above")
+        yield stack
+    finally:
+        runner.terminate()
+        try:
+            runner.wait(timeout=_END_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            runner.kill()  # the supervisor still ends the rest
+            runner.wait()
+
+
+def _wait(condition: Callable[[], bool]) -> bool:
+    end = time.monotonic() + _READY_DEADLINE_S
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(_PAUSE_S)
+    return False
+
+
+def _answers_200(url: str) -> bool:
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=2)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
