@@ -188,5 +188,5 @@ def _unpack(message: bytes) -> Any:
         )
     except ProtocolError:
         raise
-    except Exception as error:  # msgpack raises a dozen kinds, RecursionError and TypeError (unhashable keys) among them
+    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
         raise ProtocolError(f"a message is not valid msgpack within the limits: {type(error).__name__}") from None

@@ -132,22 +132,20 @@ class Session:
         if isinstance(frame, Item):
             if not self.attached:
                 raise ProtocolError(f"{type(frame).__name__} came before the greeting")
-            self._receive_item(frame, offset, now)  # type: ignore[arg-type]
-        elif type(frame) is Ack:
+            self._receive_item(frame, offset, now)
+        elif isinstance(frame, Ack):
             self._receive_ack(frame.channel, frame.offset)
-        elif type(frame) is Credit:
+        elif isinstance(frame, Credit):
             channel = self._channels.get(frame.channel)
             if channel is not None and frame.limit > channel.outbound.next + 2 * WINDOW_BYTES:
                 raise ProtocolError(f"credit of {frame.limit} is beyond the window")
             if channel is not None and channel.outbound.grant(frame.limit):
                 self._events.append(Writable(frame.channel))
-        elif type(frame) is Ping:
+        elif isinstance(frame, Ping):
             self._control.append(encode(Pong(frame.number)))
-        elif type(frame) is Pong:
-            pass
-        elif type(frame) is GoAway:
+        elif isinstance(frame, GoAway):
             self._events.append(frame)
-        else:
+        elif isinstance(frame, Hello | Welcome):
             self._greeted(frame, now)
 
     def events(self) -> list[Event]:
