@@ -254,6 +254,8 @@ class _Parser:
                 patch.old = self._name(line.split(b" from ", 1)[1])
             elif line.startswith((b"rename to ", b"copy to ")):
                 patch.new = self._name(line.split(b" to ", 1)[1])
+            elif line.startswith(b"index ") and line.endswith(b" 120000"):
+                patch.mode = 0o120000
             elif not line.startswith((b"index ", b"similarity index ", b"dissimilarity index ")):
                 break
             self._at += 1

@@ -1,0 +1,352 @@
+"""A diff applied to files: all of it or nothing.
+
+Owns which files a diff means, reading them, and the exchange of old for new with a way back. The same strict applier serves every
+image: ``git apply`` is not used even where there is a git, because its answer would depend on the image's version, its
+configuration and the repository it finds above. Paths cannot leave ``cwd``. A diff that does not fit is a result, not an error.
+Called through ``transfers``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast_wire.errors import HoldfastError
+
+from .beneath import Beneath
+from .channels import Channel, Handler
+from .owners import Owner, owner_param
+from .params import boolean, integer
+from .paths import absolute, os_failure, path_param, shown, wire
+from .transfers import Incoming, TransferContext
+from .unified_diff import FilePatch, PatchError, apply, parse, prefix_depth
+
+DIFF_BYTES = 32 * 1024 * 1024
+"""Largest diff, bytes."""
+FILES_BYTES = 128 * 1024 * 1024
+"""Most bytes of all files that one diff touches."""
+
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_LINK = 0o120000
+_MOST_COMPLAINTS = 20
+
+
+def open_patch(context: TransferContext, channel: Channel) -> Handler:
+    """``patch {cwd?, strip?, check?, user?}`` + a diff: Opened{}, Closed{success, exit_code, stdout, stderr, files}.
+
+    ``exit_code`` is 0, 1 where the diff does not fit, 128 where it is malformed. ``strip`` is found out when it is not given.
+    """
+    params = channel.params
+    cwd = absolute(context.workdir, path_param(params, "cwd", context.workdir))
+    strip = integer(params, "strip", None, most=64)
+    return Incoming(channel, PatchSink(cwd, strip, boolean(params, "check", False), owner_param(params)))
+
+
+@dataclass(slots=True)
+class _File:
+    """What a path is to hold; ``content`` None: nothing. ``mode`` None: that of a new file. ``was``: it exists on disk."""
+
+    content: bytes | None
+    mode: int | None = None
+    link: bool = False
+    was: os.stat_result | None = None
+    changed: bool = False
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """The steps already taken, so that they can be taken back."""
+
+    staged: list[tuple[str, str]] = field(default_factory=list)  # path, temporary name
+    swapped: list[tuple[str, str | None]] = field(default_factory=list)  # path, name of what was there
+
+
+class PatchSink:
+    """Collects a diff and applies it at the end of input."""
+
+    def __init__(self, cwd: str, strip: int | None, check: bool = False, owner: Owner | None = None) -> None:
+        self._cwd = cwd
+        self._strip = strip
+        self._check = check
+        self._owner = owner
+        self._diff = bytearray()
+        self._root: Beneath | None = None
+        self._files: dict[str, _File] = {}
+        self._bytes = 0
+
+    def open(self) -> dict[str, Any]:
+        try:
+            self._root = Beneath(self._cwd)
+        except OSError as error:
+            raise os_failure(error, self._cwd) from None
+        return {}
+
+    def feed(self, data: bytes) -> None:
+        if len(self._diff) + len(data) > DIFF_BYTES:
+            raise HoldfastError("request_too_large", f"the diff is larger than {DIFF_BYTES} bytes")
+        self._diff += data
+
+    def finish(self) -> dict[str, Any]:
+        told: list[str] = []
+        try:
+            self._plan(parse(bytes(self._diff)), told)
+        except PatchError as error:
+            return {
+                "success": False,
+                "exit_code": 128 if error.malformed else 1,
+                "stdout": "",
+                "stderr": f"error: {error}\n",
+                "files": [],
+            }
+        except OSError as error:
+            raise os_failure(error, self._cwd) from None
+        changed = sorted(path for path, file in self._files.items() if file.changed)
+        if not self._check:
+            self._exchange(changed)
+        return {
+            "success": True,
+            "exit_code": 0,
+            "stdout": "".join(f"{line}\n" for line in told),
+            "stderr": "",
+            "files": [wire(path) for path in changed],
+        }
+
+    def close(self) -> None:
+        self._diff.clear()
+        if self._root is not None:
+            self._root.close()
+            self._root = None
+
+    # Which file a name means ------------------------------------------------------------------------------------
+
+    def _plan(self, patches: list[FilePatch], told: list[str]) -> None:
+        depth = self._depth(patches) if self._strip is None else self._strip
+        complaints: list[str] = []
+        for patch in patches:
+            try:
+                told += self._one(patch, depth)
+            except PatchError as error:
+                complaints.append(str(error))
+        if complaints:
+            rest = len(complaints) - _MOST_COMPLAINTS
+            more = [f"and {rest} more"] if rest > 0 else []
+            raise PatchError("\nerror: ".join(complaints[:_MOST_COMPLAINTS] + more) + "\nnothing was changed")
+
+    def _depth(self, patches: list[FilePatch]) -> int:
+        """What the prefixes say, unless only the other reading names files that are there."""
+        guess = prefix_depth(patches)
+        sources = [p for p in patches if p.change != "create" and p.old is not None]
+        for depth in (guess, 1 - guess):
+            if all(self._is_there(p, depth) for p in sources):
+                return depth
+        return guess
+
+    def _is_there(self, patch: FilePatch, depth: int) -> bool:
+        assert self._root is not None
+        try:
+            parent, name = self._root.parent(self._path(patch.old or b"", patch, depth))
+            os.stat(name, dir_fd=parent, follow_symlinks=False)
+        except (OSError, PatchError, HoldfastError):
+            return False
+        return True
+
+    def _path(self, name: bytes, patch: FilePatch, depth: int) -> str:
+        path = os.fsdecode(name)
+        if path.startswith("/"):
+            base = self._cwd.rstrip("/") + "/"
+            if not path.startswith(base):
+                raise PatchError(f"{shown(path)} is outside of {shown(self._cwd)}")
+            parts = path[len(base) :].split("/")
+        else:
+            if patch.bare:
+                depth = max(0, depth - 1)
+            parts = [part for part in path.split("/") if part not in ("", ".")][depth:]
+        if ".." in parts:
+            raise PatchError(f"{shown(path)} would leave {shown(self._cwd)}")
+        if not parts or not parts[-1]:
+            raise PatchError(f"{shown(path)} has no name left after {depth} leading components are stripped")
+        return "/".join(parts)
+
+    # What it is to hold -----------------------------------------------------------------------------------------
+
+    def _one(self, patch: FilePatch, depth: int) -> list[str]:
+        if patch.mode is not None and stat.S_IFMT(patch.mode) not in (stat.S_IFREG, stat.S_IFLNK):
+            raise PatchError(f"{shown(os.fsdecode(patch.new or patch.old or b''))}: submodules cannot be patched")
+        old = self._path(patch.old, patch, depth) if patch.old is not None else None
+        new = self._path(patch.new, patch, depth) if patch.new is not None else None
+        source = self._load(old) if old is not None else None
+        link = patch.mode is not None and stat.S_ISLNK(patch.mode)
+        target = new or old
+        assert target is not None
+        original = b""
+        if source is not None and source.content is not None:
+            if source.link and not link and patch.change == "modify":
+                raise PatchError(f"{shown(target)} is a symbolic link: name the file it leads to")
+            original = source.content
+        elif patch.change != "create" and not _starts_empty(patch):
+            raise PatchError(f"{shown(old or target)} does not exist")
+        if new is not None and (new != old or source is None or source.content is None):
+            there = self._load(new)
+            if there.content is not None and (there.content or patch.change != "create"):
+                raise PatchError(f"{shown(new)} exists already")
+        try:
+            content, notes = apply(patch, original)
+        except PatchError as error:
+            raise PatchError(f"{shown(target)}: {error}", malformed=error.malformed) from None
+        if patch.change == "delete":
+            if content:
+                raise PatchError(f"{shown(target)}: the diff deletes it, and it holds more than the diff removes")
+            self._set(old or target, None, None, False)
+            return [f"deleted {shown(old or target)}", *notes]
+        assert new is not None
+        mode = stat.S_IMODE(patch.mode) if patch.mode is not None and not link else source.mode if source is not None else None
+        is_link = link or (source is not None and source.link and patch.change != "modify")
+        if patch.change == "rename" and old is not None and old != new:
+            self._set(old, None, None, False)
+        self._set(new, content, mode, is_link)
+        verb = {"create": "created", "rename": f"renamed {shown(old or '')} to", "copy": f"copied {shown(old or '')} to"}
+        return [f"{verb.get(patch.change, 'patched')} {shown(new)}", *(f"  {note}" for note in notes)]
+
+    def _set(self, path: str, content: bytes | None, mode: int | None, link: bool) -> None:
+        file = self._load(path)
+        self._files[path] = _File(content, mode if mode is not None else file.mode, link, file.was, changed=True)
+
+    def _load(self, path: str) -> _File:
+        known = self._files.get(path)
+        if known is not None:
+            return known
+        assert self._root is not None
+        try:
+            parent, name = self._root.parent(path)
+            state = os.stat(name, dir_fd=parent, follow_symlinks=False)
+            if stat.S_ISLNK(state.st_mode):
+                file = _File(os.fsencode(os.readlink(name, dir_fd=parent)), None, link=True, was=state)
+            elif stat.S_ISREG(state.st_mode):
+                file = _File(self._read(parent, name, path), stat.S_IMODE(state.st_mode), was=state)
+            else:
+                raise PatchError(f"{shown(path)} is {'a directory' if stat.S_ISDIR(state.st_mode) else 'a special file'}")
+        except FileNotFoundError:
+            file = _File(None)
+        except OSError as error:
+            if error.errno in (errno.EXDEV, errno.ELOOP):
+                raise PatchError(f"{shown(path)} leads out of {shown(self._cwd)} through a link") from None
+            if error.errno not in (errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL):
+                raise
+            raise PatchError(f"{shown(path)}: {os.strerror(error.errno)}") from None
+        self._files[path] = file
+        return file
+
+    def _read(self, parent: int, name: str, path: str) -> bytes:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
+        with open(descriptor, "rb") as file:
+            content = file.read(FILES_BYTES - self._bytes + 1)
+        self._bytes += len(content)
+        if self._bytes > FILES_BYTES:
+            raise HoldfastError("request_too_large", f"{shown(path)}: the files of this diff are over {FILES_BYTES} bytes")
+        return content
+
+    # Old for new ------------------------------------------------------------------------------------------------
+
+    def _exchange(self, changed: list[str]) -> None:
+        done = _Exchange()
+        current = self._cwd
+        try:
+            for current in changed:
+                if self._files[current].content is not None:
+                    self._stage(current, self._files[current], done)
+            staged = dict(done.staged)
+            for current in changed:
+                self._swap(current, staged.get(current), done)
+        except OSError as error:
+            self._undo(done)
+            self._prune(current)
+            raise os_failure(error, f"{self._cwd.rstrip('/')}/{current}") from None
+        for path, kept in done.swapped:
+            self._discard(path, kept)
+            if self._files[path].content is None:
+                self._prune(path)
+
+    def _parent(self, path: str) -> tuple[int, str]:
+        assert self._root is not None
+
+        def made(descriptor: int) -> None:
+            if self._owner is not None:
+                self._owner.give(descriptor)
+
+        return self._root.parent(path, made)
+
+    def _stage(self, path: str, file: _File, done: _Exchange) -> None:
+        parent, _ = self._parent(path)
+        temporary = f".holdfast-{secrets.token_hex(8)}"
+        content = file.content or b""
+        owner = self._owner or (Owner(file.was.st_uid, file.was.st_gid) if file.was is not None else None)
+        if file.link:
+            os.symlink(os.fsdecode(content.removesuffix(b"\n")), temporary, dir_fd=parent)
+            done.staged.append((path, temporary))
+            return
+        descriptor = os.open(temporary, _CREATE, 0o600, dir_fd=parent)
+        done.staged.append((path, temporary))
+        with open(descriptor, "wb") as output:
+            output.write(content)
+            output.flush()
+            if owner is not None:
+                owner.give(descriptor)
+            os.fchmod(descriptor, 0o644 if file.mode is None else file.mode)
+
+    def _swap(self, path: str, temporary: str | None, done: _Exchange) -> None:
+        parent, name = self._parent(path)
+        kept: str | None = f".holdfast-{secrets.token_hex(8)}"
+        assert kept is not None
+        try:
+            if temporary is None:
+                os.rename(name, kept, src_dir_fd=parent, dst_dir_fd=parent)
+            else:  # a second name keeps the old one in place until the new one takes it
+                os.link(name, kept, src_dir_fd=parent, dst_dir_fd=parent, follow_symlinks=False)
+        except FileNotFoundError:
+            kept = None
+        except OSError:
+            if temporary is None:
+                raise
+            os.rename(name, kept, src_dir_fd=parent, dst_dir_fd=parent)  # a file system without hard links
+        done.swapped.append((path, kept))
+        if temporary is not None:
+            os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+
+    def _undo(self, done: _Exchange) -> None:
+        for path, kept in reversed(done.swapped):
+            with contextlib.suppress(OSError):
+                parent, name = self._parent(path)
+                if kept is not None:
+                    os.rename(kept, name, src_dir_fd=parent, dst_dir_fd=parent)
+                elif self._files[path].was is None:
+                    os.unlink(name, dir_fd=parent)
+        for path, temporary in done.staged:
+            self._discard(path, temporary)
+            if self._files[path].was is None:
+                self._prune(path)
+
+    def _discard(self, path: str, name: str | None) -> None:
+        if name is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=self._parent(path)[0])
+
+    def _prune(self, path: str) -> None:
+        """Directories that are empty now go, as git does it."""
+        directory = os.path.dirname(path)
+        while directory:
+            try:
+                parent, name = self._parent(directory)
+                os.rmdir(name, dir_fd=parent)
+            except OSError:
+                return
+            directory = os.path.dirname(directory)
+
+
+def _starts_empty(patch: FilePatch) -> bool:
+    """``diff -N`` names a file that is new on both sides, and says ``-0,0``."""
+    return bool(patch.hunks) and all(not hunk.old and hunk.old_start == 0 for hunk in patch.hunks)
