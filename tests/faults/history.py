@@ -1,0 +1,73 @@
+"""The history checker: what callers were told against what really happened in the sandbox.
+
+Every command appends its unique id as one line to a file in its sandbox. Afterwards: acknowledged means present exactly once;
+definitely failed means absent; unknown means at most once; and the order within one session holds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import Literal
+
+Told = Literal["acknowledged", "failed", "unknown"]
+
+
+@dataclass
+class History:
+    """What the callers of one sandbox were told, in the order in which each session asked."""
+
+    told: dict[str, Told] = field(default_factory=dict)
+    order: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+
+    def asked(self, session: str, command: str) -> None:
+        """``session`` is about to run ``command``; until it is told otherwise the outcome is unknown."""
+        self.order[session].append(command)
+        self.told[command] = "unknown"
+
+    def answer(self, command: str, told: Told) -> None:
+        """The caller of ``command`` got its one outcome. A second one would be a violation in itself."""
+        if self.told[command] != "unknown":
+            raise AssertionError(f"{command} was answered twice")
+        self.told[command] = told
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Counts, and the violations in words. ``clean`` when there are none."""
+
+    commands: int
+    acknowledged: int
+    failed: int
+    unknown: int
+    duplicates: int
+    lost: int
+    violations: tuple[str, ...]
+
+    @property
+    def clean(self) -> bool:
+        return not self.violations
+
+
+def check(history: History, lines: list[str]) -> Verdict:
+    """Hold ``history`` against the ``lines`` of the sandbox's file."""
+    present = Counter(lines)
+    violations = [f"{line!r} was never asked for" for line in present if line not in history.told]
+    duplicates = lost = 0
+    for command, told in history.told.items():
+        count = present[command]
+        if count > 1:
+            duplicates += 1
+            violations.append(f"{command} ({told}) ran {count} times")
+        if told == "acknowledged" and count == 0:
+            lost += 1
+            violations.append(f"{command} was acknowledged and never ran")
+        if told == "failed" and count:
+            violations.append(f"{command} was said to have failed and ran")
+    position = {line: i for i, line in enumerate(lines)}
+    for session, commands in history.order.items():
+        places = [position[c] for c in commands if c in position]
+        if places != sorted(places):
+            violations.append(f"the order of session {session} was not kept")
+    counts = Counter(history.told.values())
+    return Verdict(len(history.told), counts["acknowledged"], counts["failed"], counts["unknown"], duplicates, lost, tuple(violations))

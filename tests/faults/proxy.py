@@ -1,0 +1,228 @@
+"""A fault proxy: stands between any two parts and delays, splits, cuts or swallows what passes, from a seed.
+
+Owns a thread with a loop of its own, so that it disturbs synchronous and asynchronous clients alike and is not disturbed by
+them. Endpoints are ``tcp://host:port`` or ``unix:///path`` on either side. Every fault is counted in ``faults``; the seed is
+printed by whoever fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+_CHUNK = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """What happens to traffic. ``cut_every_bytes`` is the mean distance between cuts of one connection (0: none).
+
+    ``split`` sends every chunk in small pieces, ``delay_s`` is the longest pause before a piece, ``rate_bytes_s`` a ceiling (0: none).
+    ``linger`` is the share of cuts that the far side hears of late (it sees silence first).
+    """
+
+    cut_every_bytes: int = 0
+    split: bool = False
+    delay_s: float = 0.0
+    rate_bytes_s: int = 0
+    linger: float = 0.0
+
+
+@dataclass
+class Faults:
+    """What was done so far."""
+
+    connections: int = 0
+    cuts: int = 0
+    refusals: int = 0
+    bytes: int = 0
+    cut_at: list[int] = field(default_factory=list)
+
+
+class FaultProxy:
+    """``with FaultProxy("tcp://127.0.0.1:8765", seed=7) as proxy: … proxy.port``"""
+
+    def __init__(self, target: str, *, seed: int = 0, weather: Weather | None = None, listen_unix: str = "") -> None:
+        self.target = target
+        self.weather = weather or Weather()
+        self.faults = Faults()
+        self.port = 0
+        self._listen_unix = listen_unix
+        self._rng = random.Random(seed)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="fault-proxy", daemon=True)
+        self._pairs: set[_Pair] = set()
+        self._refusing = False
+        self._held: asyncio.Event | None = None
+        self._server: asyncio.Server | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._call(self._start)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._call(self._stop)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=5)
+        self._loop.close()
+
+    @property
+    def url(self) -> str:
+        """Where clients connect instead."""
+        return f"unix://{self._listen_unix}" if self._listen_unix else f"http://127.0.0.1:{self.port}"
+
+    def cut_all(self) -> int:
+        """Cut every connection now, mid-byte; returns how many there were."""
+
+        async def cut() -> int:
+            count = len(self._pairs)
+            for pair in list(self._pairs):
+                self._cut(pair)
+            return count
+
+        return self._call(cut)
+
+    def refuse(self, on: bool) -> None:
+        """Close every new connection at once, or stop doing so."""
+
+        async def switch() -> None:
+            self._refusing = on
+
+        self._call(switch)
+
+    def hold(self, on: bool) -> None:
+        """Let nothing through any more, without closing anything, or let it flow again."""
+
+        async def switch() -> None:
+            assert self._held is not None
+            if on:
+                self._held.clear()
+            else:
+                self._held.set()
+
+        self._call(switch)
+
+    def retarget(self, target: str) -> None:
+        """New connections go elsewhere."""
+        self.target = target
+
+    # Inside the loop --------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def _call(self, function: Callable[[], Awaitable[Any]]) -> Any:
+        async def run() -> Any:
+            return await function()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(timeout=10)
+
+    async def _start(self) -> None:
+        self._held = asyncio.Event()
+        self._held.set()
+        if self._listen_unix:
+            self._server = await asyncio.start_unix_server(self._serve, self._listen_unix)
+        else:
+            self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+            self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for pair in list(self._pairs):
+            pair.abort()
+        tasks = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._refusing:
+            self.faults.refusals += 1
+            writer.transport.abort()
+            return
+        self.faults.connections += 1
+        try:
+            scheme, _, rest = self.target.partition("://")
+            if scheme == "unix":
+                far = await asyncio.open_unix_connection(rest)
+            else:
+                host, _, port = rest.rpartition(":")
+                far = await asyncio.open_connection(host, int(port))
+        except OSError:
+            writer.transport.abort()
+            return
+        pair = _Pair(writer, far[1])
+        self._pairs.add(pair)
+        budget = self._distance()
+        try:
+            await asyncio.gather(self._pump(reader, far[1], pair, budget), self._pump(far[0], writer, pair, budget))
+        finally:
+            self._pairs.discard(pair)
+            pair.abort()
+
+    def _distance(self) -> list[int]:
+        mean = self.weather.cut_every_bytes
+        return [int(self._rng.expovariate(1 / mean)) + 1 if mean else 1 << 62]
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pair: _Pair, budget: list[int]) -> None:
+        assert self._held is not None
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            while data := await reader.read(_CHUNK):
+                for piece in self._pieces(data):
+                    await self._held.wait()
+                    if self.weather.delay_s:
+                        await asyncio.sleep(self._rng.random() * self.weather.delay_s)
+                    if self.weather.rate_bytes_s:
+                        await asyncio.sleep(len(piece) / self.weather.rate_bytes_s)
+                    passed = piece[: budget[0]]
+                    budget[0] -= len(passed)
+                    self.faults.bytes += len(passed)
+                    writer.write(passed)
+                    if budget[0] <= 0:
+                        self.faults.cut_at.append(self.faults.bytes)
+                        self._cut(pair)
+                        return
+                    await writer.drain()
+            if writer.can_write_eof():
+                writer.write_eof()
+
+    def _pieces(self, data: bytes) -> list[bytes]:
+        if not self.weather.split:
+            return [data]
+        pieces = []
+        while data:
+            size = self._rng.choice([1, 2, 7, 100, 1500, len(data)])
+            pieces.append(data[:size])
+            data = data[size:]
+        return pieces
+
+    def _cut(self, pair: _Pair) -> None:
+        self.faults.cuts += 1
+        if self._rng.random() < self.weather.linger:
+            pair.near.transport.abort()  # the far side hears nothing for a while
+            self._loop.call_later(self._rng.random() * 2, pair.abort)
+        else:
+            pair.abort()
+
+
+@dataclass(eq=False)
+class _Pair:
+    near: asyncio.StreamWriter
+    far: asyncio.StreamWriter
+
+    def abort(self) -> None:
+        for writer in (self.near, self.far):
+            sock = writer.get_extra_info("socket")
+            if sock is not None and sock.family != socket.AF_UNIX:
+                with contextlib.suppress(OSError):
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+            writer.transport.abort()
