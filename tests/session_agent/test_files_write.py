@@ -1,0 +1,265 @@
+"""Writing files: whole or not at all, what a target keeps, resuming, and every way it can be refused."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from session_agent.files import open_write
+from tests.support.channel import FakeChannel, serve
+
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files away and to mount")
+
+
+def write(workdir: object, path: object, **params: object) -> FakeChannel:
+    return serve(open_write, "write", workdir, {"path": path if isinstance(path, bytes) else str(path), **params})
+
+
+async def put(workdir: object, path: object, data: bytes, **params: object) -> dict[str, object]:
+    channel = write(workdir, path, **params)
+    await channel.write(data, eof=True)
+    result = await channel.result()
+    assert channel.consumed == len(data)
+    return result
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(os.listdir(directory))
+
+
+async def test_new_file(tmp_path: Path) -> None:
+    data = os.urandom(3_000_001)
+    digest = hashlib.sha256(data).hexdigest()
+    assert await put(tmp_path, "a", data, sha256=digest, size=len(data)) == {"size": len(data), "sha256": digest}
+    assert (tmp_path / "a").read_bytes() == data
+    assert os.stat(tmp_path / "a").st_mode & 0o7777 == 0o644
+    assert names(tmp_path) == ["a"]
+
+
+async def test_empty_file(tmp_path: Path) -> None:
+    await put(tmp_path, "a", b"")
+    assert (tmp_path / "a").read_bytes() == b""
+
+
+async def test_end_of_input_with_the_last_bytes(tmp_path: Path) -> None:
+    channel = write(tmp_path, "a")
+    channel.handler.write(b"all", True)
+    assert (await channel.result())["size"] == 3
+    assert (tmp_path / "a").read_bytes() == b"all"
+
+
+async def test_parents_are_made_unless_refused(tmp_path: Path) -> None:
+    await put(tmp_path, "x/y/z", b"1")
+    assert (tmp_path / "x/y/z").read_bytes() == b"1"
+    assert (await write(tmp_path, "p/q", parents=False).error())["code"] == "file_not_found"
+    assert names(tmp_path) == ["x"]
+
+
+async def test_target_is_untouched_until_the_end(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    channel = write(tmp_path, "a")
+    await channel.write(b"new")
+    assert (tmp_path / "a").read_bytes() == b"old"
+    await channel.write(b"er", eof=True)
+    await channel.result()
+    assert (tmp_path / "a").read_bytes() == b"newer"
+
+
+async def test_existing_mode_stays_and_privilege_bits_go(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    os.chmod(tmp_path / "a", 0o4751)
+    await put(tmp_path, "a", b"x")
+    assert os.stat(tmp_path / "a").st_mode & 0o7777 == 0o751
+    await put(tmp_path, "a", b"x", mode=0o4700)
+    assert os.stat(tmp_path / "a").st_mode & 0o7777 == 0o4700
+
+
+@root_only
+async def test_owner_stays_or_becomes_the_user_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    os.chown(tmp_path / "a", 1234, 2345)
+    await put(tmp_path, "a", b"x")
+    assert (os.stat(tmp_path / "a").st_uid, os.stat(tmp_path / "a").st_gid) == (1234, 2345)
+    await put(tmp_path, "new/dir/b", b"x", user="77:88")
+    for path in ("new", "new/dir", "new/dir/b"):
+        assert (os.stat(tmp_path / path).st_uid, os.stat(tmp_path / path).st_gid) == (77, 88)
+    await put(tmp_path, "a", b"x", user="daemon")
+    assert os.stat(tmp_path / "a").st_uid == 1
+
+
+@pytest.mark.parametrize(
+    ("user", "code"), [("nobody-of-that-name", "user_not_found"), ("", "invalid_argument"), (True, "invalid_argument")]
+)
+async def test_bad_users_are_typed(tmp_path: Path, user: object, code: str) -> None:
+    assert (await write(tmp_path, "a", user=user).error())["code"] == code
+
+
+@pytest.mark.parametrize("how", ["close", "drop"])
+async def test_nothing_is_left_of_a_transfer_that_stops(tmp_path: Path, how: str) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    channel = write(tmp_path, "a")
+    await channel.write(b"n" * 300_000)
+    await channel.used(300_000)
+    if how == "close":
+        channel.handler.close(False)
+        assert (await channel.error())["code"] == "cancelled"
+    else:
+        channel.handler.drop()
+        async with asyncio.timeout(10):
+            while len(names(tmp_path)) > 1:
+                await asyncio.sleep(0)
+    assert names(tmp_path) == ["a"]
+    assert (tmp_path / "a").read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("params", [{"sha256": "0" * 64}, {"size": 4}, {"size": 2}])
+async def test_wrong_checksum_leaves_the_target_alone(tmp_path: Path, params: dict[str, object]) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    channel = write(tmp_path, "a", **params)
+    await channel.write(b"new", eof=True)
+    assert (await channel.error())["code"] == "checksum_mismatch"
+    assert (tmp_path / "a").read_bytes() == b"old"
+    assert names(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+async def test_resume_at_an_offset(tmp_path: Path, atomic: bool) -> None:
+    whole = os.urandom(400_000)
+    (tmp_path / "a").write_bytes(whole[:250_000] + b"junk" * 100)
+    digest = hashlib.sha256(whole).hexdigest()
+    result = await put(tmp_path, "a", whole[250_000:], offset=250_000, sha256=digest, atomic=atomic)
+    assert result == {"size": 400_000, "sha256": digest}
+    assert (tmp_path / "a").read_bytes() == whole
+    assert names(tmp_path) == ["a"]
+
+
+async def test_resume_beyond_what_is_there(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"12")
+    error = await write(tmp_path, "a", offset=3).error()
+    assert error["code"] == "invalid_argument"
+    assert "2 bytes" in error["message"]
+    assert (await write(tmp_path, "b", offset=3).error())["code"] == "file_not_found"
+    assert names(tmp_path) == ["a"]
+
+
+async def test_in_place_keeps_what_arrived(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"old content")
+    inode = os.stat(tmp_path / "a").st_ino
+    channel = write(tmp_path, "a", atomic=False)
+    await channel.write(b"new")
+    await channel.used(3)
+    channel.handler.close(False)
+    await channel.error()
+    assert (tmp_path / "a").read_bytes() == b"new"
+    assert os.stat(tmp_path / "a").st_ino == inode
+
+
+async def test_final_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "dangling").symlink_to("later")
+    await put(tmp_path, "link", b"new")
+    await put(tmp_path, "dangling", b"there")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_bytes() == b"new"
+    assert (tmp_path / "later").read_bytes() == b"there"
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("d", "is_a_directory"),
+        ("d/", "is_a_directory"),
+        ("/", "is_a_directory"),
+        ("a/b", "not_a_directory"),
+        ("n" * 300, "invalid_path"),
+        ("loop", "invalid_path"),
+        ("fifo", "not_a_file"),
+        ("", "invalid_path"),
+        ("/proc/nothing/here", "file_not_found"),
+    ],
+)
+async def test_bad_targets_are_typed(tmp_path: Path, path: str, code: str) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "a").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    os.mkfifo(tmp_path / "fifo")
+    channel = write(tmp_path, path)
+    error = await channel.error()
+    assert error["code"] == code
+    assert path.strip("/") in error["message"]
+    assert names(tmp_path) == ["a", "d", "fifo", "loop"]
+
+
+async def test_device_is_written_in_place_only() -> None:
+    assert (await write("/", "/dev/null").error())["code"] == "not_a_file"
+    await put("/", "/dev/null", b"x" * 1000, atomic=False)
+
+
+async def test_fifo_is_never_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    assert (await write(tmp_path, "fifo", atomic=False).error())["code"] == "not_a_file"
+
+
+async def test_full_device_is_typed() -> None:
+    channel = write("/", "/dev/full", atomic=False)
+    await channel.write(b"x", eof=True)
+    error = await channel.error()
+    assert (error["code"], error["fault"]) == ("no_space", "workload")
+    assert "/dev/full" in error["message"]
+
+
+@pytest.mark.parametrize(("options", "code"), [("size=1m", "no_space"), ("ro", "read_only")])
+@root_only
+async def test_full_and_read_only_file_systems(tmp_path: Path, options: str, code: str) -> None:
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", str(tmp_path)], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip("cannot mount here")
+    try:
+        channel = write(tmp_path, "a")
+        await channel.write(b"x" * 3_000_000, eof=True)
+        assert (await channel.error())["code"] == code
+        assert names(tmp_path) == []
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+@root_only
+async def test_mounted_file_is_written_through(tmp_path: Path) -> None:
+    """/etc/hosts and /etc/resolv.conf are mounts in most containers, and cannot be replaced."""
+    (tmp_path / "hosts").write_bytes(b"old and longer")
+    (tmp_path / "mounted").touch()
+    if subprocess.run(["mount", "--bind", str(tmp_path / "hosts"), str(tmp_path / "mounted")], capture_output=True, check=False).returncode:
+        pytest.skip("cannot mount here")
+    try:
+        await put(tmp_path, "mounted", b"new")
+        assert (tmp_path / "hosts").read_bytes() == b"new"
+        assert names(tmp_path) == ["hosts", "mounted"]
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path / "mounted")], check=True)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"mode": "755"}, {"mode": 0o10000}, {"offset": -1}, {"sha256": "abc"}, {"sha256": 5}, {"parents": 1}, {"size": -1}, {"atomic": "no"}],
+)
+async def test_wrong_types_are_typed(tmp_path: Path, params: dict[str, object]) -> None:
+    assert (await write(tmp_path, "a", **params).error())["code"] == "invalid_argument"
+    assert names(tmp_path) == []
+
+
+async def test_input_after_the_failure_gets_its_credit_back(tmp_path: Path) -> None:
+    channel = write(tmp_path, ".")
+    await channel.error()
+    channel.handler.write(b"late", False)
+    assert channel.consumed == 4
+
+
+async def test_name_that_is_not_utf8(tmp_path: Path) -> None:
+    await put(tmp_path, b"n\xff", b"odd")
+    assert os.listdir(os.fsencode(tmp_path)) == [b"n\xff"]
