@@ -2,7 +2,8 @@
 
 Owns the episode's script, in our own words; no line of the library is kept here but the one that is wrong. A turn is
 a command for the living shell, or a step through the SDK (`act`). `state` is what a caller without a living shell has
-to say again before every later command; `lives` marks turns that talk to what an earlier turn left running.
+to say again before every later command; `lives` marks turns that talk to what an earlier turn left running, `prepares`
+those that bring the material in place, which a model in the policy's stead does not have to do.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class Turn:
     act: Callable[[Sandbox], str] | None = None
     state: str = ""
     lives: bool = False
+    prepares: bool = False
 
 
 def recorded(material: Material) -> list[Turn]:
@@ -89,16 +91,22 @@ def recorded(material: Material) -> list[Turn]:
 
 def setup(material: Material) -> list[Turn]:
     """Only what brings the material in place: where a model takes over."""
-    turns = {turn.thought: turn for turn in (*_explore(material), *_reproduce(material))}
-    return [turn for turn in turns.values() if turn.act is not None or turn.state]
+    turns = [*_explore(material), *_reproduce(material)]
+    return [turn for turn in turns if turn.prepares]
 
 
 def _explore(material: Material) -> list[Turn]:
     return [
         Turn("Where am I?", "uname -s; id -u; python3 --version", "Python 3"),
-        Turn("Make a place to work in.", f"mkdir -p {WORK} && cd {WORK} && pwd", WORK),
-        Turn("Bring in the source distribution.", act=lambda sandbox: _upload(sandbox, material)),
-        Turn("Unpack it and go there.", f"cd {WORK} && tar xzf {material.source.name} && cd {TREE} && pwd", TREE, state=f"cd {TREE}"),
+        Turn("Make a place to work in.", f"mkdir -p {WORK} && cd {WORK} && pwd", WORK, prepares=True),
+        Turn("Bring in the source distribution.", act=lambda sandbox: _upload(sandbox, material), prepares=True),
+        Turn(
+            "Unpack it and go there.",
+            f"cd {WORK} && tar xzf {material.source.name} && cd {TREE} && pwd",
+            TREE,
+            state=f"cd {TREE}",
+            prepares=True,
+        ),
         Turn("What is in it?", "ls", "more_itertools"),
         Turn("How large is it?", "wc -l more_itertools/*.py tests/*.py", "more_itertools/more.py"),
         Turn(
@@ -106,10 +114,12 @@ def _explore(material: Material) -> list[Turn]:
             "python3 -m venv --without-pip ../venv && . ../venv/bin/activate && python -c 'import sys; print(sys.prefix)'",
             f"{WORK}/venv",
             state=". ../venv/bin/activate",
+            prepares=True,
         ),
         Turn(
             "There is no pip and no network: a path file installs the tree.",
             'echo "$PWD" > "$(python -c \'import sysconfig; print(sysconfig.get_path("purelib"))\')/project.pth"',
+            prepares=True,
         ),
         Turn(
             "Is it found from elsewhere?",
@@ -121,15 +131,16 @@ def _explore(material: Material) -> list[Turn]:
             "export PYTHONWARNINGS=ignore SUITE=tests.test_more; project=$PWD; echo $SUITE in $project",
             f"tests.test_more in {TREE}",
             state="export PYTHONWARNINGS=ignore SUITE=tests.test_more; project=$PWD",
+            prepares=True,
         ),
-        Turn("A function to run tests with.", _SUITE, state=_SUITE),
+        Turn("A function to run tests with.", _SUITE, state=_SUITE, prepares=True),
         Turn("Does the library pass its own tests?", 'suite "$SUITE" tests.test_recipes', "OK"),
     ]
 
 
 def _reproduce(material: Material) -> list[Turn]:
     return [
-        Turn("Bring in the tests of the next release.", act=lambda sandbox: _write_tests(sandbox, material)),
+        Turn("Bring in the tests of the next release.", act=lambda sandbox: _write_tests(sandbox, material), prepares=True),
         Turn("Do they pass here?", "suite tests.test_next", "FAILED", exit_code=1),
         Turn("Which do not?", "suite tests.test_next; grep -E '^(FAIL|ERROR):' ../suite.log", "SplitAfterTest"),
         Turn(

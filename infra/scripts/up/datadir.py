@@ -111,7 +111,7 @@ def prepare(data: DataDir, url: str) -> str:
         _write_private(data.secret_file, secrets.token_hex(32) + "\n")
     key = _dev_key(data)
     _write_private(data.env_file, f"HOLDFAST_URL={url}\nHOLDFAST_API_KEY={key}\n")
-    # Every sandbox of a past run ended with it: its records would only mislead (decisions/redis-on-one-machine.md).
+    # Every sandbox of a past run ended with it: its records would only mislead (decisions/0003-redis-of-one-run.md).
     shutil.rmtree(data.redis, ignore_errors=True)
     data.redis.mkdir(mode=0o700)
     for stale in (*data.pids.iterdir(), data.redis_socket):

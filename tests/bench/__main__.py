@@ -1,0 +1,104 @@
+"""`make bench`: starts a stack of its own, takes the figures one after the other, prints the table, writes bench.json.
+
+Owns the order and the command line. Exit status 1 when a budget is missed. `--only P1,P6` takes some of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from holdfast import AsyncSandboxClient
+
+from infra.scripts.up.embed import EmbeddedStack, running_stack
+from tests.bench import figures, latency, lifecycle, memory, streams, throughput
+from tests.bench.workers import workers
+
+_ALL = ("P1", "P2", "P3", "P4", "P5", "P6", "P8", "P9", "P10", "P12")
+_IDLE_SESSIONS = 1000
+
+
+async def measure(stack: EmbeddedStack, wanted: set[str]) -> list[figures.Figure]:
+    """The wanted figures, in the order of their numbers."""
+    environment = {**os.environ, "HOLDFAST_URL": stack.url, "HOLDFAST_API_KEY": stack.key}
+    taken: list[figures.Figure] = []
+
+    def take(figure: figures.Figure) -> None:
+        print(f"  {figure.id}: {figures.shown(figure.value)} {figure.unit}", flush=True)
+        taken.append(figure)
+
+    async with AsyncExitStack() as scope:
+        client = await scope.enter_async_context(AsyncSandboxClient(stack.url, stack.key))
+        async with await client.create_sandbox("host", cpu="2", memory="1Gi") as sandbox:
+            alone = await latency.shell_round_trip(await sandbox.shell())
+            steps: dict[str, Callable[[], Awaitable[figures.Figure]]] = {
+                "P5": lambda: latency.p5(sandbox, stack.url, stack.key),
+                "P10": lambda: streams.p10(sandbox),
+                "P6": lambda: lifecycle.p6(client),
+                "P8": lambda: memory.p8(client),
+            }
+            if "P1" in wanted:
+                take(latency.p1(alone))
+            if "P4" in wanted:
+                take((await latency.p4(sandbox))[0])
+            for name in [name for name in steps if name in wanted]:
+                take(await steps[name]())
+            if wanted & {"P2", "P3"}:
+                ours, bare = await throughput.fifty_sessions(environment)
+                for figure in (throughput.p2(ours, alone.p50), throughput.p3(ours, bare)):
+                    if figure.id in wanted:
+                        take(figure)
+            if wanted & {"P9", "P12"}:
+                await _crowded(stack, environment, client, wanted, alone, take)
+    return sorted(taken, key=lambda figure: int(figure.id[1:]))
+
+
+async def _crowded(
+    stack: EmbeddedStack,
+    environment: dict[str, str],
+    client: AsyncSandboxClient,
+    wanted: set[str],
+    alone: latency.Samples,
+    take: Callable[[figures.Figure], None],
+) -> None:
+    """The figures with many idle sessions, in sandboxes of their own."""
+    async with AsyncExitStack() as several:
+        crowd = [await several.enter_async_context(await client.create_sandbox("host", cpu="1", memory="512Mi")) for _ in range(20)]
+        ids = [sandbox.id for sandbox in crowd]
+        if "P9" in wanted:
+            gateway = int((stack.data / "run" / "gateway.pid").read_text())
+            take(await memory.p9(gateway, ids, environment))
+        if "P12" in wanted:
+            async with workers("idle", (_IDLE_SESSIONS // 2, _IDLE_SESSIONS // 2), ids, environment):
+                shell = await crowd[0].shell()
+                take(latency.p12(alone, await latency.shell_round_trip(shell), _IDLE_SESSIONS))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make bench", description="Speed and memory beside their floors.")
+    parser.add_argument("--only", default=",".join(_ALL), help=f"some of {','.join(_ALL)}")
+    parser.add_argument("--output", type=Path, default=Path("bench.json"), help="where to write (default: bench.json)")
+    options = parser.parse_args()
+    wanted = set(options.only.upper().split(","))
+    if unknown := wanted - set(_ALL):
+        parser.error(f"no such figure: {', '.join(sorted(unknown))}")
+    with tempfile.TemporaryDirectory(prefix="hf-bench-") as folder, running_stack(Path(folder)) as stack:
+        print(f"measuring on {stack.url} …", flush=True)
+        taken = asyncio.run(measure(stack, wanted))
+    machine = figures.machine()
+    print(f"\n{machine['cores']} cores of {machine['cpu']}, Linux {machine['kernel']}, Python {machine['python']}\n")
+    print(figures.table(taken))
+    figures.write(options.output, taken)
+    missed = [figure.id for figure in taken if not figure.ok]
+    print(f"\n{options.output}: {len(taken)} figures{', missed: ' + ', '.join(missed) if missed else ', all within their budgets'}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""Figures, their budgets and the report. Owns what is said about a measurement; measures nothing.
+
+A budget is a ratio to the floor of the same run wherever a floor exists, since absolute times differ from machine to
+machine; where it is absolute (commands a second, memory) `unit` says so.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One row. `budget` and `aim` are the words of the budget; `ok` whether the budget is met; `how` how it was taken."""
+
+    id: str
+    name: str
+    value: float
+    unit: str
+    floor: float | None
+    ratio: float | None
+    budget: str
+    aim: str
+    ok: bool
+    how: str
+
+
+def at_most(number: str, name: str, value: float, unit: str, floor: float, budget: float, aim: float | None, how: str) -> Figure:
+    """A figure whose ratio to its floor must not exceed `budget`."""
+    ratio = value / floor
+    return Figure(number, name, value, unit, floor, ratio, f"≤ {budget:g}×", f"{aim:g}×" if aim else "", ratio <= budget, how)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The nearest-rank percentile. `share` from 0 to 1."""
+    ordered = sorted(values)
+    return ordered[max(math.ceil(share * len(ordered)) - 1, 0)]
+
+
+def table(figures: Sequence[Figure]) -> str:
+    """The report, one line a figure."""
+    rows = [("", "figure", "value", "floor", "ratio", "budget", "aim", "")]
+    rows += [
+        (
+            figure.id,
+            figure.name,
+            f"{shown(figure.value)} {figure.unit}",
+            "" if figure.floor is None else f"{shown(figure.floor)} {figure.unit}",
+            "" if figure.ratio is None else f"{figure.ratio:.2f}×",
+            figure.budget,
+            figure.aim,
+            "ok" if figure.ok else "MISSED",
+        )
+        for figure in figures
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def shown(value: float) -> str:
+    """Three significant digits, without an exponent."""
+    if value == 0:
+        return "0"
+    digits = max(2 - math.floor(math.log10(abs(value))), 0)
+    return f"{value:,.{digits}f}"
+
+
+def machine() -> dict[str, object]:
+    """What it was measured on."""
+    memory = next(line.split()[1] for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
+    models = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
+    return {
+        "cpu": models[0] if models else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": int(memory) * 1024,
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
+
+
+def write(path: Path, figures: Sequence[Figure]) -> None:
+    path.write_text(json.dumps({"machine": machine(), "figures": [asdict(figure) for figure in figures]}, indent=2) + "\n")

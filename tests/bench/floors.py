@@ -1,0 +1,99 @@
+"""What the bare machine does: the floors that figures stand beside.
+
+Owns one small process per floor, so that neither the size nor the event loop of the benchmark is in the way. Each
+floor is taken one sample at a time, between the samples of the figure that it belongs to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Self
+
+_CLONE_FLAGS = {"mount": 0x00020000, "uts": 0x04000000, "ipc": 0x08000000, "user": 0x10000000, "pid": 0x20000000, "net": 0x40000000}
+
+_NAMESPACES = """
+import ctypes, os, sys, time
+unshare = ctypes.CDLL(None, use_errno=True).unshare
+for line in sys.stdin:
+    started = time.perf_counter()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if unshare(FLAGS) == 0 else ctypes.get_errno())
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    print(time.perf_counter() - started if status == 0 else -status, flush=True)
+"""
+
+
+class BarePipe:
+    """`true` through a pipe to bash and its status back: no framing, no session, no network.
+
+    Taken from an event loop, as the figure is: a blocking read from the same core would take a fifth of it, from
+    another core nearly as long, and which of the two happens is the scheduler's mood.
+    """
+
+    def __init__(self, bash: asyncio.subprocess.Process) -> None:
+        assert bash.stdin is not None
+        assert bash.stdout is not None
+        self._in, self._out = bash.stdin, bash.stdout
+
+    async def sample(self) -> float:
+        """Seconds for one command."""
+        started = time.perf_counter()
+        self._in.write(b"true; echo $?\n")
+        await self._in.drain()
+        answer = await self._out.readline()
+        elapsed = time.perf_counter() - started
+        assert answer == b"0\n", answer
+        return elapsed
+
+
+@contextlib.asynccontextmanager
+async def bare_pipe() -> AsyncIterator[BarePipe]:
+    bash = await asyncio.create_subprocess_exec(
+        "bash", "--norc", "--noprofile", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        yield BarePipe(bash)
+    finally:
+        bash.kill()
+        await bash.wait()
+
+
+class EmptyNamespaces:
+    """User, mount, pid, net, ipc and uts namespaces: made by one process and left by its end."""
+
+    def __init__(self) -> None:
+        code = _NAMESPACES.replace("FLAGS", str(sum(_CLONE_FLAGS.values())))
+        self._helper = subprocess.Popen([sys.executable, "-I", "-S", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def sample(self) -> float:
+        """Seconds for one set. Raises OSError where they cannot be made."""
+        assert self._helper.stdin is not None
+        assert self._helper.stdout is not None
+        self._helper.stdin.write(b"\n")
+        self._helper.stdin.flush()
+        elapsed = float(self._helper.stdout.readline())
+        if elapsed < 0:
+            raise OSError(int(-elapsed), "unshare", os.strerror(int(-elapsed)))
+        return elapsed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with self._helper:
+            self._helper.kill()
+
+
+def one_off() -> float:
+    """Seconds for `bash -c true` by subprocess.run."""
+    started = time.perf_counter()
+    subprocess.run(["bash", "-c", "true"], stdin=subprocess.DEVNULL, capture_output=True, check=True)
+    return time.perf_counter() - started

@@ -1,0 +1,98 @@
+"""P1, P4, P5, P12: how long one command takes, sample by sample beside its floor.
+
+Owns the sampling: warm up, then floor and figure in turn, so that whatever disturbs one disturbs the other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import httpx
+from holdfast import AsyncSandbox, AsyncShell
+
+from tests.bench import floors
+from tests.bench.figures import Figure, at_most, percentile
+
+_WARM_UP = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Seconds, in the order they were taken."""
+
+    figure: list[float]
+    floor: list[float]
+
+    @property
+    def p50(self) -> float:
+        return percentile(self.figure, 0.5)
+
+    @property
+    def floor_p50(self) -> float:
+        return percentile(self.floor, 0.5)
+
+
+async def in_turn(count: int, floor: Callable[[], Awaitable[float]], figure: Callable[[], Awaitable[object]]) -> Samples:
+    """`count` samples of each after a tenth of it unrecorded; `floor` times itself."""
+    figures: list[float] = []
+    under: list[float] = []
+    for _ in range(count + int(count * _WARM_UP)):
+        under.append(await floor())
+        started = time.perf_counter()
+        await figure()
+        figures.append(time.perf_counter() - started)
+    return Samples(figures[-count:], under[-count:])
+
+
+async def shell_round_trip(shell: AsyncShell, count: int = 2000) -> Samples:
+    """`true` in a living shell, beside a bare pipe to bash."""
+
+    async def figure() -> None:
+        result = await shell.run("true")
+        assert result.exit_code == 0, result
+
+    async with floors.bare_pipe() as pipe:
+        return await in_turn(count, pipe.sample, figure)
+
+
+def p1(samples: Samples) -> Figure:
+    how = f"p50 of {len(samples.figure)} in one living shell, in turn with the same line through a pipe to bash from the same loop"
+    return at_most("P1", "`true` in a living shell, p50", samples.p50 * 1e6, "µs", samples.floor_p50 * 1e6, 8, 4, how)
+
+
+async def p4(sandbox: AsyncSandbox, count: int = 300) -> tuple[Figure, Samples]:
+    async def floor() -> float:
+        return floors.one_off()
+
+    async def figure() -> None:
+        result = await sandbox.exec(["bash", "-c", "true"])
+        assert result.exit_code == 0, result
+
+    samples = await in_turn(count, floor, figure)
+    how = f"p50 of {count} over one session, in turn with subprocess.run of the same"
+    return at_most("P4", "one-off `bash -c true`, p50", samples.p50 * 1e3, "ms", samples.floor_p50 * 1e3, 3, None, how), samples
+
+
+async def p5(sandbox: AsyncSandbox, url: str, key: str, count: int = 300) -> Figure:
+    body = {"command": ["bash", "-c", "true"], "wait": True}
+    async with httpx.AsyncClient(base_url=url, headers={"X-API-Key": key}) as client:
+
+        async def floor() -> float:
+            started = time.perf_counter()
+            await sandbox.exec(["bash", "-c", "true"])
+            return time.perf_counter() - started
+
+        async def figure() -> None:
+            answer = await client.post(f"/sandboxes/{sandbox.id}/exec", json=body)
+            assert answer.json()["exit_code"] == 0, answer.text
+
+        samples = await in_turn(count, floor, figure)
+    how = f"p50 of {count}, in turn with P4's command over a session"
+    return at_most("P5", "one-off over REST, p50", samples.p50 * 1e3, "ms", samples.floor_p50 * 1e3, 3, None, how)
+
+
+def p12(alone: Samples, crowded: Samples, idle: int) -> Figure:
+    how = f"P1 again with {idle} idle sessions attached; floor: P1 of this run"
+    return at_most("P12", f"P1 beside {idle} idle sessions, p50", crowded.p50 * 1e6, "µs", alone.p50 * 1e6, 1.5, None, how)

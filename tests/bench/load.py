@@ -1,0 +1,96 @@
+"""One load process: a share of the sessions, each in a closed loop, or attached and idle.
+
+Owns a client process of P2, P3, P9 and P12. Started as `python -m tests.bench.load busy|idle|proto COUNT WHERE`; says
+`ready` once every session has run a command, works from the line `go SECONDS` until they are over, and answers with
+one JSON line. Ends when its standard input ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable
+
+from holdfast import AsyncSandboxClient
+
+from tests.bench import prototype
+from tests.bench.figures import percentile
+
+_ATTACH_AT_ONCE = 16
+
+
+async def _loops(work: list[Callable[[], Awaitable[object]]], seconds: float) -> dict[str, object]:
+    latencies: list[float] = []
+    end = time.perf_counter() + seconds
+
+    async def loop(one: Callable[[], Awaitable[object]]) -> None:
+        now = time.perf_counter()
+        while now < end:
+            await one()
+            after = time.perf_counter()
+            latencies.append(after - now)
+            now = after
+
+    started = time.perf_counter()
+    await asyncio.gather(*map(loop, work))
+    elapsed = time.perf_counter() - started
+    return {"commands": len(latencies), "seconds": elapsed, "p50": percentile(latencies, 0.5), "p99": percentile(latencies, 0.99)}
+
+
+async def _line() -> str:
+    return await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+
+
+async def _work(work: list[Callable[[], Awaitable[object]]]) -> None:
+    print("ready", flush=True)
+    while line := await _line():
+        print(json.dumps(await _loops(work, float(line.split()[1]))), flush=True)
+
+
+async def _busy(count: int) -> None:
+    """`count` sandboxes with one session and one shell each."""
+    async with contextlib.AsyncExitStack() as stack:
+        client = await stack.enter_async_context(AsyncSandboxClient())
+        work: list[Callable[[], Awaitable[object]]] = []
+        for _ in range(count):
+            sandbox = await stack.enter_async_context(await client.create_sandbox("host", cpu="2", memory="256Mi"))
+            shell = await sandbox.shell()
+            await shell.run("true")
+            work.append(lambda shell=shell: shell.run("true"))  # type: ignore[misc]
+        await _work(work)
+
+
+async def _idle(count: int, sandbox_ids: list[str]) -> None:
+    """`count` sessions over the given sandboxes, each attached by a client of its own."""
+    gate = asyncio.Semaphore(_ATTACH_AT_ONCE)
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def attach(sandbox_id: str) -> None:
+            async with gate:
+                client = await stack.enter_async_context(AsyncSandboxClient())
+                sandbox = await client.get_sandbox(sandbox_id)
+                await sandbox.exec(["true"])
+
+        await asyncio.gather(*(attach(sandbox_ids[index % len(sandbox_ids)]) for index in range(count)))
+        await _work([])
+
+
+async def _proto(count: int, relay_socket: str) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(prototype.client(relay_socket)) for _ in range(count)]
+        for client in clients:
+            await client.true()
+        await _work([client.true for client in clients])
+
+
+if __name__ == "__main__":
+    kind, number, *where = sys.argv[1:]
+    if kind == "busy":
+        asyncio.run(_busy(int(number)))
+    elif kind == "idle":
+        asyncio.run(_idle(int(number), where))
+    else:
+        asyncio.run(_proto(int(number), where[0]))

@@ -1,0 +1,63 @@
+"""P8 and P9: memory, by the kernel's own account.
+
+Owns the reading of proportional set sizes: a page that n processes share counts as 1/n for each. A sandbox's
+processes are those in its pid namespace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from holdfast import AsyncSandboxClient
+
+from tests.bench.figures import Figure, percentile
+from tests.bench.workers import workers
+
+_MIB = 1024 * 1024
+_KIB = 1024
+
+
+def pss_bytes(pid: int) -> int:
+    """The proportional set size of a process, swap included."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("Pss:", "SwapPss:"))) * 1024
+
+
+def in_pid_namespace(link: str) -> list[int]:
+    """Processes of a pid namespace, given as the kernel shows it: `pid:[4026531836]`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if os.readlink(entry / "ns" / "pid") == link:
+                    found.append(int(entry.name))
+    return found
+
+
+async def p8(client: AsyncSandboxClient, count: int = 20) -> Figure:
+    """Idle sandboxes with one shell each that has run a command."""
+    async with contextlib.AsyncExitStack() as stack:
+        links = []
+        for _ in range(count):
+            sandbox = await stack.enter_async_context(await client.create_sandbox("host", cpu="1", memory="512Mi"))
+            shell = await sandbox.shell()
+            links.append((await shell.run("readlink /proc/self/ns/pid")).stdout.strip())
+        sizes = [sum(map(pss_bytes, in_pid_namespace(link))) for link in links]
+    assert len(set(links)) == count, links
+    value = percentile(sizes, 0.5) / _MIB
+    how = f"median of {count} idle sandboxes with one shell each: proportional set size of every process in the pid namespace"
+    return Figure("P8", "memory of an idle sandbox", value, "MiB", None, None, "≤ 12 MiB", "6 MiB", 0 < value <= 12, how)
+
+
+async def p9(gateway_pid: int, sandbox_ids: list[str], environment: Mapping[str, str], count: int = 500) -> Figure:
+    """What the gateway grows by while `count` sessions are attached and idle."""
+    async with workers("idle", (50,), sandbox_ids, environment):
+        pass  # what the first sessions make it load is not the price of one more
+    before = pss_bytes(gateway_pid)
+    async with workers("idle", (count,), sandbox_ids, environment):
+        grown = (pss_bytes(gateway_pid) - before) / count / _KIB
+    how = f"growth of the gateway's proportional set size with {count} idle sessions, after 50 that came and went"
+    return Figure("P9", "gateway memory per idle session", grown, "KiB", None, None, "≤ 80 KiB", "40 KiB", grown <= 80, how)

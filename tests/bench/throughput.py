@@ -1,0 +1,54 @@
+"""P2 and P3: fifty busy sessions, everything on the same cores. Owns the two loads that are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tests.bench import prototype
+from tests.bench.figures import Figure, at_most
+from tests.bench.workers import Load, workers
+
+_SHARES = (25, 25)
+_ROUNDS = 3
+_ROUND_S = 3.0
+_BUDGET = 2500.0
+_AIM = 4000.0
+
+
+async def fifty_sessions(environment: Mapping[str, str]) -> tuple[Load, Load]:
+    """The best of three rounds of the whole chain and of the bare prototype, in turn."""
+    with prototype.running() as bare:
+        async with (
+            workers("busy", _SHARES, [], environment) as busy,
+            workers("proto", _SHARES, [bare.relay_socket], environment) as floor,
+        ):
+            ours, theirs = [], []
+            for _ in range(_ROUNDS):
+                theirs.append(await floor.work(_ROUND_S))
+                ours.append(await busy.work(_ROUND_S))
+    return max(ours, key=lambda load: load.per_second), max(theirs, key=lambda load: load.per_second)
+
+
+def p3(ours: Load, prototype_load: Load) -> Figure:
+    ratio = ours.per_second / prototype_load.per_second
+    how = (
+        f"best of {_ROUNDS} rounds of {_ROUND_S:g} s, 50 sandboxes with one session and one shell each in a closed loop of `true`, "
+        "driven by two client processes; floor: the bare relay prototype driven the same way"
+    )
+    return Figure(
+        "P3",
+        "commands per second, 50 sessions",
+        ours.per_second,
+        "/s",
+        prototype_load.per_second,
+        ratio,
+        f"≥ {_BUDGET:g}/s",
+        f"{_AIM:g}/s",
+        ours.per_second >= _BUDGET,
+        how,
+    )
+
+
+def p2(ours: Load, alone_p50_s: float) -> Figure:
+    how = "p99 of the best round of P3; floor: p50 of P1"
+    return at_most("P2", "`true` with 50 busy sessions, p99", ours.p99 * 1e6, "µs", alone_p50_s * 1e6, 30, None, how)
