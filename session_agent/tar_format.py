@@ -44,9 +44,9 @@ def header(member: Member) -> bytes:
     """The blocks that announce ``member``: one, or three and more where it needs PAX records."""
     records: list[tuple[bytes, bytes]] = []
     name = member.name + b"/" if member.kind == "directory" and not member.name.endswith(b"/") else member.name
-    if len(name) > 100 or not name.isascii():
+    if _needs_record(name):
         records.append((b"path", name))
-    if len(member.link) > 100 or not member.link.isascii():
+    if _needs_record(member.link):
         records.append((b"linkpath", member.link))
     if member.size >= _MOST_OCTAL_SIZE:
         records.append((b"size", b"%d" % member.size))
@@ -86,6 +86,11 @@ def _record(key: bytes, value: bytes) -> bytes:
     length = rest + len(str(rest))
     length = rest + len(str(length))
     return b"%d %s=%s\n" % (length, key, value)
+
+
+def _needs_record(name: bytes) -> bool:
+    """Too long, or text that is not ASCII. Other bytes are raw in the old field too, and GNU tar warns of ``hdrcharset``."""
+    return len(name) > 100 or (not name.isascii() and _is_utf8(name))
 
 
 def _is_utf8(value: bytes) -> bool:

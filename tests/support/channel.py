@@ -107,7 +107,8 @@ class FakeChannel:
 
     async def opened(self) -> dict[str, Any]:
         """The info of Opened."""
-        return (await self.fact(Opened)).info
+        info: dict[str, Any] = (await self.fact(Opened)).info
+        return info
 
     async def fact(self, kind: type[Any]) -> Any:
         """The first fact of a kind, once it is there."""

@@ -1,0 +1,232 @@
+"""Paths: what is one, how errno becomes a code, and resolution that cannot leave a directory, in both implementations."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from holdfast_wire.errors import TABLE, HoldfastError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from session_agent import beneath
+from session_agent.beneath import Beneath, Resolver, walk
+from session_agent.paths import _CODES, os_failure, path_param, shown, wire
+
+RESOLVERS = [pytest.param(beneath._openat2, id="openat2"), pytest.param(walk, id="walk")]
+
+
+@pytest.fixture(params=RESOLVERS)
+def resolver(request: pytest.FixtureRequest, tmp_path: Path) -> Resolver:
+    if request.param is beneath._openat2:
+        root = os.open(tmp_path, os.O_RDONLY)
+        try:
+            if not beneath._has_openat2(root):
+                pytest.skip("this kernel has no openat2")
+        finally:
+            os.close(root)
+    return request.param  # type: ignore[no-any-return]
+
+
+@given(st.one_of(st.text(), st.binary(), st.integers(), st.none(), st.lists(st.text())))
+def test_any_param_is_a_path_or_one_typed_error(value: object) -> None:
+    try:
+        path = path_param({"path": value})
+    except HoldfastError as error:
+        code, path = error.code, ""
+    else:
+        code = ""
+    assert bool(path) is not (code == "invalid_path")
+    assert "\0" not in path
+    travelled = wire(path)
+    assert os.fsencode(travelled) == os.fsencode(path)
+    if isinstance(travelled, str):
+        travelled.encode()
+
+
+@given(st.binary(max_size=50).map(os.fsdecode))
+def test_what_is_shown_is_printable_and_encodable(path: str) -> None:
+    assert shown(path).isprintable()
+    shown(path).encode()
+
+
+@pytest.mark.parametrize("number", sorted(errno.errorcode))
+def test_every_errno_is_typed(number: int) -> None:
+    typed = os_failure(OSError(number, "whatever"), "/some/path")
+    assert typed.code in TABLE
+    assert "/some/path" in typed.message
+    assert typed.code == _CODES.get(number, "io_error")
+
+
+def build(root: Path) -> None:
+    """A directory `in` with links of every kind, beside a secret outside."""
+    inside = root / "in"
+    (inside / "a/b").mkdir(parents=True)
+    (inside / "a/b/file").write_text("good")
+    (root / "secret").write_text("secret")
+    (root / "out").mkdir()
+    (inside / "down").symlink_to("a/b")
+    (inside / "a/b/up").symlink_to("../..")
+    (inside / "escape").symlink_to("..")
+    (inside / "absolute").symlink_to(root)
+    (inside / "absolute-in").symlink_to(inside / "a")
+    (inside / "loop").symlink_to("loop")
+    (inside / "proc").symlink_to("/proc/self/root")
+    (inside / "file-out").symlink_to("../secret")
+    (inside / "dangling").symlink_to("not-yet")
+
+
+def attempt(root: Beneath, path: str, flags: int = os.O_RDONLY) -> str:
+    """What opening `path` comes to: its content, `dir`, or the name of the errno."""
+    try:
+        descriptor = root.open(path, flags)
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+    try:
+        return os.read(descriptor, 100).decode()
+    except IsADirectoryError:
+        return "dir"
+    finally:
+        os.close(descriptor)
+
+
+CASES = {
+    "a/b/file": "good",
+    "./a//b/./file": "good",
+    "down/file": "good",
+    "down/up/down/file": "good",
+    "a/b/up/a/b/file": "good",
+    "a/../a/b/file": "good",
+    "a": "dir",
+    "a/b/up": "dir",
+    "": "dir",
+    ".": "dir",
+    "..": "EXDEV",
+    "../in/a": "EXDEV",
+    "a/../../secret": "EXDEV",
+    "escape": "EXDEV",
+    "escape/secret": "EXDEV",
+    "absolute": "EXDEV",
+    "absolute/secret": "EXDEV",
+    "absolute-in": "EXDEV",
+    "file-out": "EXDEV",
+    "proc": "EXDEV",
+    "/etc/passwd": "EXDEV",
+    "a/b/up/../secret": "EXDEV",
+    "loop": "ELOOP",
+    "dangling": "ENOENT",
+    "missing": "ENOENT",
+    "a/b/file/x": "ENOTDIR",
+    "n" * 300: "ENAMETOOLONG",
+}
+
+
+@pytest.mark.parametrize(("path", "expected"), CASES.items())
+def test_resolution(tmp_path: Path, resolver: Resolver, path: str, expected: str) -> None:
+    build(tmp_path)
+    root = Beneath(str(tmp_path / "in"), resolver)
+    try:
+        assert attempt(root, path) == expected
+    finally:
+        root.close()
+
+
+@pytest.mark.parametrize("path", ["down", "escape", "absolute", "loop", "file-out"])
+def test_final_link_is_not_followed_when_told(tmp_path: Path, resolver: Resolver, path: str) -> None:
+    build(tmp_path)
+    root = Beneath(str(tmp_path / "in"), resolver)
+    try:
+        assert attempt(root, path, os.O_RDONLY | os.O_NOFOLLOW) == "ELOOP"
+    finally:
+        root.close()
+
+
+@given(parts=st.lists(st.sampled_from(["a", "b", "..", ".", "up", "down", "escape", "absolute", "file", "file-out", "loop"]), max_size=8))
+@settings(max_examples=300, deadline=None)
+def test_both_implementations_agree(tmp_path_factory: pytest.TempPathFactory, parts: list[str]) -> None:
+    base = tmp_path_factory.getbasetemp() / "agree"
+    if not base.exists():
+        base.mkdir()
+        build(base)
+    roots = [Beneath(str(base / "in"), resolver) for resolver in (beneath._openat2, walk)]
+    try:
+        if not beneath._has_openat2(roots[0]._root):
+            pytest.skip("this kernel has no openat2")
+        kernel, ours = (attempt(root, "/".join(parts)) for root in roots)
+        assert kernel == ours
+        assert kernel != "secret"
+    finally:
+        for root in roots:
+            root.close()
+
+
+def test_parents_are_made_beneath(tmp_path: Path, resolver: Resolver) -> None:
+    build(tmp_path)
+    root = Beneath(str(tmp_path / "in"), resolver)
+    made: list[int] = []
+    try:
+        descriptor, name = root.parent("x/y/z/name", made.append)
+        assert (name, os.path.samestat(os.fstat(descriptor), os.stat(tmp_path / "in/x/y/z"))) == ("name", True)
+        assert len(made) == 3
+        root.parent("down/new/name", made.append)
+        assert (tmp_path / "in/a/b/new").is_dir()
+        for path in ("escape/new/name", "absolute/new/name"):
+            with pytest.raises(OSError, match=r"\[Errno 18\]"):
+                root.parent(path, made.append)
+        with pytest.raises(HoldfastError):
+            root.parent("../new/name", made.append)
+        with pytest.raises(FileNotFoundError):
+            root.parent("never/made")
+        assert sorted(os.listdir(tmp_path)) == ["in", "out", "secret"]
+        assert not os.listdir(tmp_path / "out")
+    finally:
+        root.close()
+
+
+def test_swapped_links_never_lead_out(tmp_path: Path, resolver: Resolver) -> None:
+    """A directory that turns into a link and back while it is resolved: the classic race."""
+    inside = tmp_path / "in"
+    (inside / "d").mkdir(parents=True)
+    (inside / "d/file").write_text("good")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/file").write_text("secret")
+    (inside / "link").symlink_to("../out")
+    stop = threading.Event()
+
+    def swap() -> None:
+        while not stop.is_set():
+            for source, target in (("d", "d.kept"), ("link", "d"), ("d", "link"), ("d.kept", "d")):
+                os.rename(inside / source, inside / target)
+
+    swapping = threading.Thread(target=swap)
+    root = Beneath(str(inside), resolver)
+    swapping.start()
+    try:
+        seen = {attempt(root, "d/file") for _ in range(3000)}
+    finally:
+        stop.set()
+        swapping.join()
+        root.close()
+    assert "secret" not in seen
+    assert "good" in seen
+
+
+def test_fallback_is_chosen_where_the_kernel_has_no_openat2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beneath, "_syscall", lambda *_: -errno.ENOSYS)
+    root = Beneath(str(tmp_path))
+    assert root._open is walk
+    root.close()
+
+
+def test_no_descriptor_is_left(tmp_path: Path, resolver: Resolver) -> None:
+    build(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    root = Beneath(str(tmp_path / "in"), resolver)
+    for path in CASES:
+        attempt(root, path)
+    root.parent("p/q/r", lambda _: None)
+    root.close()
+    assert len(os.listdir("/proc/self/fd")) == before
