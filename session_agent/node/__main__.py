@@ -1,0 +1,77 @@
+"""``python -m session_agent.node`` serves; ``… doctor [--json]`` checks the machine."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import logging
+import os
+import signal
+import sys
+
+from holdfast_wire.errors import HoldfastError
+from session_agent.node import doctor, settings
+from session_agent.node.images.store import ImageStore
+from session_agent.node.sandboxes import Sandboxes
+from session_agent.node.server import NodeServer
+from session_agent.node.settings import NodeSettings
+
+
+async def _serve(config: NodeSettings) -> None:
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    images = ImageStore(config.images_dir, config.image_fallback)
+    await asyncio.to_thread(images.open)
+    sandboxes = Sandboxes(config, images, privileged=os.geteuid() == 0)
+    images.in_use = sandboxes.uses_image
+    images.layer_in_use = sandboxes.uses_layer
+    await sandboxes.start()
+    server = NodeServer(config, sandboxes, images)
+    await server.start()
+    logging.getLogger(__name__).info("serving on %s", config.socket_path)
+    await ended.wait()
+    await server.stop()
+
+
+def main(argv: list[str]) -> int:
+    """0 after a clean stop, 1 when sandboxes cannot be made here, 78 when the settings do not do."""
+    logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s", stream=sys.stderr)
+    try:
+        config = settings.from_environment(os.environ)
+    except ValueError as error:
+        print(f"node: {error}", file=sys.stderr)
+        return 78
+    if argv[:1] == ["doctor"]:
+        return _doctor(config, as_json="--json" in argv)
+    os.makedirs(config.data_dir, mode=0o700, exist_ok=True)
+    with open(os.path.join(config.data_dir, "node.lock"), "w", encoding="ascii") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            print(f"node: another node is using {config.data_dir}: stop it, or set HOLDFAST_DATA", file=sys.stderr)
+            return 78
+        try:
+            asyncio.run(_serve(config))
+        except HoldfastError as error:
+            print(f"node: {error}", file=sys.stderr)
+            return 1
+    return 0
+
+
+def _doctor(config: NodeSettings, *, as_json: bool) -> int:
+    checks = doctor.run(config)
+    if as_json:
+        print(json.dumps([check.to_map() for check in checks], indent=2))
+    else:
+        for check in checks:
+            print(f"{'ok     ' if check.ok else 'MISSING'} {check.name}: {check.detail}")
+            if not check.ok and check.fix:
+                print(f"        {check.fix}")
+    return 0 if all(check.ok for check in checks if check.required) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,348 @@
+"""Limits of a sandbox on cgroup v1, v2 and hybrid machines, as far as this process may set them.
+
+Owns finding the hierarchies, one group per sandbox with a nested one for its commands, and their removal. The limit on
+the commands is what was asked for; the outer group allows a small reserve more, so a command that runs out of memory
+or processes never takes the agent with it, and a sandbox that owns its agent still gains no more than the reserve.
+Does not decide limits. Called by sandboxes.py and doctor.py.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from session_agent.node import syscalls as sys_
+
+RESERVE_BYTES = 96 << 20
+RESERVE_PIDS = 32
+RESERVE_CPU = 0.25
+_PERIOD_US = 100_000
+_CONTROLLERS = ("memory", "pids", "cpu")
+_COMMANDS = "commands"
+_AGENT = "agent"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Cores, bytes and tasks the commands of one sandbox may use together."""
+
+    cpu: float
+    memory_bytes: int
+    pids: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchies:
+    """Where groups can be made: one directory per v1 controller, and at most one of v2 with its controllers."""
+
+    v1: dict[str, str] = field(default_factory=dict)
+    v2: str | None = None
+    v2_controllers: frozenset[str] = frozenset()
+
+    @property
+    def controllers(self) -> frozenset[str]:
+        return frozenset(self.v1) | self.v2_controllers
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The groups of one sandbox. `paths` are its outermost directories, one per hierarchy."""
+
+    hierarchies: Hierarchies
+    name: str
+
+    @property
+    def paths(self) -> list[str]:
+        bases = [*self.hierarchies.v1.values(), *([self.hierarchies.v2] if self.hierarchies.v2 else [])]
+        return [os.path.join(base, self.name) for base in bases]
+
+    def create(self, limits: Limits) -> None:
+        for controller, base in self.hierarchies.v1.items():
+            outer = os.path.join(base, self.name)
+            inner = os.path.join(outer, _COMMANDS)
+            os.mkdir(outer)
+            _limit_v1(controller, outer, limits, reserve=True)
+            os.mkdir(inner)
+            _limit_v1(controller, inner, limits, reserve=False)
+        if self.hierarchies.v2:
+            outer = os.path.join(self.hierarchies.v2, self.name)
+            os.mkdir(outer)
+            controllers = self.hierarchies.v2_controllers
+            if controllers:
+                _write(f"{outer}/cgroup.subtree_control", " ".join(f"+{name}" for name in sorted(controllers)))
+            for name in (_AGENT, _COMMANDS):
+                os.mkdir(f"{outer}/{name}")
+            _limit_v2(controllers, outer, limits, reserve=True)
+            _limit_v2(controllers, f"{outer}/{_COMMANDS}", limits, reserve=False)
+
+    def add(self, pid: int) -> None:
+        """Move the agent in; everything it starts stays in."""
+        for base in self.hierarchies.v1.values():
+            _write(f"{base}/{self.name}/cgroup.procs", str(pid))
+        if self.hierarchies.v2:
+            _write(f"{self.hierarchies.v2}/{self.name}/{_AGENT}/cgroup.procs", str(pid))
+
+    def delegate(self, uid: int) -> dict[str, list[int]]:
+        """Descriptors for the agent: files to write a command's pid to, memory events, a v2 directory of its own.
+
+        Files opened here cannot be walked up from; the directory is a detached mount, whose parent is itself.
+        """
+        inner = [os.path.join(base, self.name, _COMMANDS) for base in self.hierarchies.v1.values()]
+        fds: dict[str, list[int]] = {}
+        v2 = self.hierarchies.v2
+        if v2:
+            outer = os.path.join(v2, self.name)
+            commands = os.path.join(outer, _COMMANDS)
+            inner.append(commands)
+            fds["cgroup_fd"] = self._own_directory(outer, commands, uid)
+        fds["cgroup_join_fds"] = [os.open(f"{path}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for path in inner]
+        events = self._memory_events(_COMMANDS)
+        if events:
+            fds["cgroup_events_fd"] = [os.open(events, os.O_RDONLY | os.O_CLOEXEC)]
+        return fds
+
+    @staticmethod
+    def _own_directory(outer: str, commands: str, uid: int) -> list[int]:
+        try:
+            os.chown(commands, uid, uid)
+            for path in (f"{outer}/cgroup.procs", f"{commands}/cgroup.procs", f"{commands}/cgroup.subtree_control"):
+                os.chown(path, uid, uid)
+            return [sys_.open_tree(commands)]
+        except OSError:
+            return []
+
+    def out_of_memory(self) -> bool:
+        """Whether the kernel ever killed the agent itself for want of memory."""
+        for part in ("", _AGENT):
+            path = self._memory_events(part)
+            if path and _counter(path, "oom_kill"):
+                return True
+        return False
+
+    def _memory_events(self, part: str) -> str | None:
+        if "memory" in self.hierarchies.v1:
+            path = os.path.join(self.hierarchies.v1["memory"], self.name, part, "memory.oom_control")
+        elif self.hierarchies.v2 and "memory" in self.hierarchies.v2_controllers:
+            path = os.path.join(self.hierarchies.v2, self.name, part, "memory.events.local")
+        else:
+            return None
+        return path if os.path.exists(path) else None
+
+    def usage(self) -> dict[str, float]:
+        """Memory in bytes and CPU time in seconds, where they can be read."""
+        found: dict[str, float] = {}
+        if "memory" in self.hierarchies.v1:
+            found["memory_bytes"] = _number(f"{self.hierarchies.v1['memory']}/{self.name}/memory.usage_in_bytes")
+        elif "memory" in self.hierarchies.v2_controllers:
+            found["memory_bytes"] = _number(f"{self.hierarchies.v2}/{self.name}/memory.current")
+        if self.hierarchies.v2:
+            found["cpu_s"] = _counter(f"{self.hierarchies.v2}/{self.name}/cpu.stat", "usage_usec") / 1e6
+        return found
+
+    def remove(self) -> None:
+        for path in self.paths:
+            remove(path)
+
+
+def remove(path: str, deadline_s: float = 5.0) -> None:
+    """Kill whatever is left below *path* and remove it; raises OSError when it stays busy."""
+    if not os.path.isdir(path):
+        return
+    until = time.monotonic() + deadline_s
+    while True:
+        try:
+            for directory in _bottom_up(path):
+                os.rmdir(directory)
+            return
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno not in (errno.EBUSY, errno.ENOTEMPTY) or time.monotonic() > until:
+                raise
+        kill(path)
+        time.sleep(0.002)
+
+
+def kill(path: str) -> None:
+    """SIGKILL to all members of *path* and of every group below it."""
+    try:
+        _write(f"{path}/cgroup.kill", "1")
+        return
+    except OSError:
+        pass
+    for directory in _bottom_up(path):
+        try:
+            with open(f"{directory}/cgroup.procs", encoding="ascii") as file:
+                members = [int(line) for line in file]
+        except OSError:
+            continue
+        for pid in members:
+            try:
+                os.kill(pid, 9)
+            except OSError:
+                pass
+
+
+def detect(tag: str) -> Hierarchies:
+    """Make (or find) the node's own directory ``holdfast-TAG`` in every hierarchy that lets us."""
+    mounts = _mounts()
+    own = _own_paths()
+    v1: dict[str, str] = {}
+    for controller in _CONTROLLERS:
+        if controller in mounts and controller in own:
+            base = _usable(_join(mounts[controller], own[controller]), tag)
+            if base:
+                v1[controller] = base
+    v2 = None
+    controllers: frozenset[str] = frozenset()
+    if "" in mounts and "" in own:
+        wanted = frozenset(_CONTROLLERS) - frozenset(v1)
+        v2, controllers = _usable_v2(mounts[""], own[""], tag, wanted)
+    return Hierarchies(v1, v2, controllers)
+
+
+def _usable(parent: str, tag: str) -> str | None:
+    base = os.path.join(parent, f"holdfast-{tag}")
+    try:
+        os.makedirs(base, exist_ok=True)
+        probe = os.path.join(base, f"probe-{os.getpid()}")
+        os.mkdir(probe)
+        os.rmdir(probe)
+    except OSError:
+        return None
+    return base
+
+
+def _usable_v2(
+    mount: tuple[str, str], own: str, tag: str, wanted: frozenset[str]
+) -> tuple[str | None, frozenset[str]]:
+    fallback: str | None = None
+    for parent in dict.fromkeys((_join(mount, own), mount[0])):
+        enabled = _enable(parent, wanted)
+        base = _usable(parent, tag)
+        if base is None:
+            continue
+        if not wanted or enabled:
+            granted = enabled & _enable(base, enabled)
+            if granted or not wanted:
+                return base, granted
+        fallback = fallback or base
+    return fallback, frozenset()
+
+
+def _enable(parent: str, wanted: frozenset[str]) -> frozenset[str]:
+    """Hand *wanted* controllers down to the children of *parent*; a group with members must be emptied first."""
+    try:
+        with open(f"{parent}/cgroup.controllers", encoding="ascii") as file:
+            offered = wanted & frozenset(file.read().split())
+    except OSError:
+        return frozenset()
+    if not offered:
+        return frozenset()
+    request = " ".join(f"+{name}" for name in sorted(offered))
+    for attempt in (1, 2):
+        try:
+            _write(f"{parent}/cgroup.subtree_control", request)
+            return offered
+        except OSError as error:
+            if error.errno != errno.EBUSY or attempt == 2:
+                return frozenset()
+        try:
+            leaf = f"{parent}/holdfast-node"
+            os.makedirs(leaf, exist_ok=True)
+            _write(f"{leaf}/cgroup.procs", str(os.getpid()))
+        except OSError:
+            return frozenset()
+    return frozenset()
+
+
+def _limit_v1(controller: str, path: str, limits: Limits, *, reserve: bool) -> None:
+    if controller == "memory":
+        size = limits.memory_bytes + (RESERVE_BYTES if reserve else 0)
+        _write(f"{path}/memory.limit_in_bytes", str(size))
+        _try_write(f"{path}/memory.memsw.limit_in_bytes", str(size))
+    elif controller == "pids":
+        _write(f"{path}/pids.max", str(limits.pids + (RESERVE_PIDS if reserve else 0)))
+    else:
+        quota = int((limits.cpu + (RESERVE_CPU if reserve else 0)) * _PERIOD_US)
+        _write(f"{path}/cpu.cfs_quota_us", str(max(quota, 1000)))
+        _try_write(f"{path}/cpu.shares", str(max(2, int(1024 * limits.cpu))))
+
+
+def _limit_v2(controllers: frozenset[str], path: str, limits: Limits, *, reserve: bool) -> None:
+    if "memory" in controllers:
+        _write(f"{path}/memory.max", str(limits.memory_bytes + (RESERVE_BYTES if reserve else 0)))
+        _try_write(f"{path}/memory.swap.max", "0")
+    if "pids" in controllers:
+        _write(f"{path}/pids.max", str(limits.pids + (RESERVE_PIDS if reserve else 0)))
+    if "cpu" in controllers:
+        quota = int((limits.cpu + (RESERVE_CPU if reserve else 0)) * _PERIOD_US)
+        _write(f"{path}/cpu.max", f"{max(quota, 1000)} {_PERIOD_US}")
+
+
+def _mounts() -> dict[str, tuple[str, str]]:
+    """Controller (\"\" for v2) → (mount point, root of the hierarchy shown there)."""
+    found: dict[str, tuple[str, str]] = {}
+    with open("/proc/self/mountinfo", encoding="utf-8") as file:
+        for line in file:
+            left, _, right = line.partition(" - ")
+            fields, kind = left.split(), right.split()
+            if kind[0] == "cgroup2":
+                found.setdefault("", (fields[4], fields[3]))
+            elif kind[0] == "cgroup":
+                for option in kind[2].split(","):
+                    found.setdefault(option, (fields[4], fields[3]))
+    return found
+
+
+def _own_paths() -> dict[str, str]:
+    with open("/proc/self/cgroup", encoding="utf-8") as file:
+        rows = [line.rstrip("\n").split(":", 2) for line in file]
+    return {controller: path for _, controllers, path in rows for controller in controllers.split(",")}
+
+
+def _join(mount: tuple[str, str], own: str) -> str:
+    point, root = mount
+    if root != "/" and (own == root or own.startswith(root + "/")):
+        own = own[len(root) :]
+    return os.path.join(point, own.lstrip("/")) if own.strip("/") else point
+
+
+def _bottom_up(path: str) -> Iterator[str]:
+    for directory, _, _ in os.walk(path, topdown=False):
+        yield directory
+
+
+def _counter(path: str, name: str) -> int:
+    try:
+        with open(path, encoding="ascii") as file:
+            rows = [line.split() for line in file]
+    except OSError:
+        return 0
+    return next((int(row[1]) for row in rows if len(row) == 2 and row[0] == name), 0)
+
+
+def _number(path: str) -> float:
+    try:
+        with open(path, encoding="ascii") as file:
+            return float(file.read())
+    except (OSError, ValueError):
+        return 0.0
+
+
+def _try_write(path: str, text: str) -> None:
+    try:
+        _write(path, text)
+    except OSError:
+        pass
+
+
+def _write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)

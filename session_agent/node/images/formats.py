@@ -1,0 +1,258 @@
+"""Reading what people call an image: OCI layout or archive, docker archive, root tar, root directory.
+
+Owns recognition and the metadata of each; gives one `Source` with layers that unpack themselves and prove their
+digests. Everything in it is believed hostile: sizes of metadata are bounded, blobs are found by digest beneath one
+directory. Called by store.py, off the event loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import re
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from holdfast_wire.errors import HoldfastError
+from session_agent.node.images import copying
+from session_agent.node.images.layers import Budget, LayerLimits, invalid, open_parent, parts_of, unpack
+from session_agent.node.images.streams import Hashed, decompressed
+
+_MAX_METADATA = 8 << 20
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """`digest` names the unpacked content; `unpack` fills an empty directory or raises image_invalid."""
+
+    digest: str
+    unpack: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An image that was recognised. Layers are lowest first."""
+
+    digest: str
+    layers: list[Layer]
+    created: str = ""
+    env: dict[str, str] = field(default_factory=dict)
+    workdir: str = ""
+    user: str = ""
+
+
+@contextlib.contextmanager
+def open_image(path: str, workspace: str, limits: LayerLimits) -> Iterator[Source]:
+    """Recognise *path*; *workspace* is an empty directory for what has to be unpacked on the way."""
+    budget = Budget(limits)
+    if os.path.isdir(path):
+        if os.path.isfile(os.path.join(path, "oci-layout")):
+            yield _oci(path, budget)
+        else:
+            yield _directory(path, budget)
+        return
+    if not os.path.isfile(path):
+        raise HoldfastError("image_invalid", f"there is no file or directory {path}")
+    unpacked = os.path.join(workspace, "archive")
+    os.mkdir(unpacked)
+    # One pass to a directory, whatever it is: the members that tell an archive from a root tar may come last.
+    digest = _read_archive(path, unpacked, Budget(limits))
+    if os.path.isfile(os.path.join(unpacked, "oci-layout")):
+        yield _oci(unpacked, budget)
+    elif os.path.isfile(os.path.join(unpacked, "manifest.json")):
+        yield _docker(unpacked, budget)
+    else:
+        yield Source(digest, [Layer(digest, lambda target: _unpack_file(path, target, budget, None, digest))])
+
+
+def _read_archive(path: str, target: str, budget: Budget) -> str:
+    with open(path, "rb") as file:
+        packed = Hashed(file)
+        with decompressed(packed, budget) as content:
+            unpack(_as_file(content), target, budget, whiteouts=False)
+            return content.drain()
+
+
+def _unpack_file(path: str, target: str, budget: Budget, blob: str | None, diff: str | None) -> None:
+    with open(path, "rb") as file:
+        packed = Hashed(file)
+        with decompressed(packed, budget) as content:
+            unpack(_as_file(content), target, budget)
+            found = content.drain()
+        if diff is not None and found != diff:
+            raise invalid(f"a layer's content is {found}, not {diff}")
+        if blob is not None and packed.drain() != blob:
+            raise invalid(f"a blob is not what its digest says: {blob}")
+
+
+def _as_file(stream: Hashed) -> IO[bytes]:
+    import io
+
+    return io.BufferedReader(stream, 1 << 18)
+
+
+def _oci(directory: str, budget: Budget) -> Source:
+    root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        index = _metadata(root, "index.json", None)
+        digest = _choose(index.get("manifests"))
+        manifest = _blob(root, digest)
+        for _ in range(3):
+            if "manifests" not in manifest:
+                break
+            digest = _choose(manifest["manifests"])
+            manifest = _blob(root, digest)
+        config = _blob(root, _digest_of(manifest.get("config")))
+        blobs = [_digest_of(layer) for layer in _list(manifest.get("layers"))]
+    finally:
+        os.close(root)
+    diffs = _diff_ids(config, len(blobs))
+    layers = [
+        Layer(diff, _unpacker(os.path.join(directory, "blobs/sha256", blob[7:]), budget, blob, diff))
+        for blob, diff in zip(blobs, diffs, strict=True)
+    ]
+    return _source(digest, layers, config)
+
+
+def _docker(directory: str, budget: Budget) -> Source:
+    root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        manifest = _metadata(root, "manifest.json", None, kind=list)
+        if len(manifest) != 1 or not isinstance(manifest[0], dict):
+            raise invalid(f"an archive of {len(manifest)} images: save one at a time")
+        name = str(manifest[0].get("Config"))
+        config = _metadata(root, name, None)
+        raw = json.dumps(config, sort_keys=True).encode()
+        files = []
+        for layer in _list(manifest[0].get("Layers")):
+            parts = parts_of(str(layer))
+            files.append(_regular_file(root, parts, directory))
+    finally:
+        os.close(root)
+    diffs = _diff_ids(config, len(files))
+    layers = [
+        Layer(diff, _unpacker(path, budget, None, diff)) for path, diff in zip(files, diffs, strict=True)
+    ]
+    return _source(f"sha256:{hashlib.sha256(raw).hexdigest()}", layers, config)
+
+
+def _directory(path: str, budget: Budget) -> Source:
+    digest = copying.tree_digest(path, budget)
+    return Source(digest, [Layer(digest, lambda target: copying.copy_tree(path, target))])
+
+
+def _unpacker(path: str, budget: Budget, blob: str | None, diff: str) -> Callable[[str], None]:
+    return lambda target: _unpack_file(path, target, budget, blob, diff)
+
+
+def _regular_file(root: int, parts: list[str], directory: str) -> str:
+    """The path of a layer file of a docker archive; older ones link a repeated layer to its first copy."""
+    for _ in range(4):
+        if not parts:
+            raise invalid("a layer without a path")
+        parent = open_parent(root, parts, create=False)
+        try:
+            status = os.lstat(parts[-1], dir_fd=parent)
+            if stat.S_ISREG(status.st_mode):
+                return os.path.join(directory, *parts)
+            if not stat.S_ISLNK(status.st_mode):
+                break
+            link = os.readlink(parts[-1], dir_fd=parent)
+        finally:
+            os.close(parent)
+        steps = os.path.normpath(os.path.join(*parts[:-1], link)) if parts[:-1] else os.path.normpath(link)
+        parts = parts_of(steps)
+    raise invalid(f"no such layer file: {'/'.join(parts)[:200]!r}")
+
+
+def _metadata(root: int, name: str, digest: str | None, kind: type = dict) -> Any:
+    parts = parts_of(name)
+    if not parts:
+        raise invalid("metadata without a name")
+    try:
+        parent = open_parent(root, parts, create=False)
+        try:
+            fd = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
+        finally:
+            os.close(parent)
+        with os.fdopen(fd, "rb") as file:
+            raw = file.read(_MAX_METADATA + 1)
+    except OSError as error:
+        raise invalid(f"cannot read {name[:200]}: {error.strerror}") from error
+    if len(raw) > _MAX_METADATA:
+        raise invalid(f"{name[:200]} is larger than {_MAX_METADATA} bytes")
+    if digest is not None and f"sha256:{hashlib.sha256(raw).hexdigest()}" != digest:
+        raise invalid(f"a blob is not what its digest says: {digest}")
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise invalid(f"{name[:200]} is not JSON") from error
+    if not isinstance(body, kind):
+        raise invalid(f"{name[:200]} is not a JSON {kind.__name__}")
+    return body
+
+
+def _blob(root: int, digest: str) -> dict[str, Any]:
+    body: dict[str, Any] = _metadata(root, f"blobs/sha256/{digest[7:]}", digest)
+    return body
+
+
+def _choose(manifests: object) -> str:
+    """The manifest for this machine; the only one when it says nothing of platforms."""
+    entries = [entry for entry in _list(manifests) if isinstance(entry, dict)]
+    wanted = _ARCHITECTURE.get(platform.machine(), platform.machine())
+    for entry in entries:
+        its = entry.get("platform")
+        if isinstance(its, dict) and its.get("architecture") == wanted and its.get("os", "linux") == "linux":
+            return _digest_of(entry)
+    plain = [entry for entry in entries if not isinstance(entry.get("platform"), dict)]
+    if len(plain) == 1:
+        return _digest_of(plain[0])
+    raise invalid(f"{len(entries)} manifests, none for linux/{wanted}" if entries else "no manifest")
+
+
+def _digest_of(descriptor: object) -> str:
+    digest = descriptor.get("digest") if isinstance(descriptor, dict) else None
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        raise invalid("a descriptor without a sha256 digest")
+    return digest
+
+
+def _diff_ids(config: dict[str, Any], count: int) -> list[str]:
+    rootfs = config.get("rootfs")
+    diffs = _list(rootfs.get("diff_ids") if isinstance(rootfs, dict) else None)
+    if len(diffs) != count or not all(isinstance(diff, str) and _DIGEST.fullmatch(diff) for diff in diffs):
+        raise invalid("layers and their content digests do not match")
+    return diffs
+
+
+def _source(digest: str, layers: list[Layer], config: dict[str, Any]) -> Source:
+    settings = config.get("config")
+    settings = settings if isinstance(settings, dict) else {}
+    env: dict[str, str] = {}
+    for line in _list(settings.get("Env")):
+        name, equals, value = str(line).partition("=")
+        if name and equals and "\0" not in str(line):
+            env[name] = value
+    workdir = settings.get("WorkingDir")
+    user = settings.get("User")
+    created = config.get("created")
+    return Source(
+        digest,
+        layers,
+        created=created if isinstance(created, str) else "",
+        env=env,
+        workdir=workdir if isinstance(workdir, str) and workdir.startswith("/") and "\0" not in workdir else "",
+        user=user if isinstance(user, str) and len(user) < 256 else "",
+    )
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []

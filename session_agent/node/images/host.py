@@ -1,0 +1,122 @@
+"""The `host` image: a read-only view of this machine's toolchain with nothing private in it.
+
+Owns what of the machine is shown: /usr (and /bin, /lib… where they are not links into it) as they are, and an /etc made
+of an allow-list of public files. The trees are not id-mapped, so everything in them belongs to nobody inside and only
+what the whole machine may read can be read. No home, no /root, /var, /opt, /srv, /mnt.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+
+from session_agent.node.images import skeleton
+from session_agent.node.images.spec import ImageSpec
+from session_agent.node.rootfs import Tree
+
+NAME = "host"
+_TREES = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
+# Configuration and sources people keep under /usr are theirs, not the toolchain's.
+_HIDDEN = ("usr/local/etc", "usr/local/src", "usr/src")
+_ETC_FILES = (
+    "debian_version", "os-release", "lsb-release", "redhat-release", "alpine-release", "ld.so.cache", "ld.so.conf",
+    "localtime", "timezone", "locale.alias", "locale.conf", "mime.types", "magic", "magic.mime", "protocols",
+    "services", "rpc", "ethertypes", "shells", "inputrc", "bash.bashrc", "bindresvport.blacklist", "gai.conf",
+    "host.conf", "xattr.conf", "debconf.conf",
+)  # fmt: skip
+_ETC_DIRECTORIES = ("alternatives", "ld.so.conf.d", "ssl/certs", "pki/tls/certs", "pki/ca-trust", "terminfo", "fonts")
+_PASSWD = (
+    "root:x:0:0:root:/root:/bin/bash\n"
+    "daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n"
+    "www-data:x:33:33:www-data:/var/www:/usr/sbin/nologin\n"
+    "user:x:1000:1000:user:/home/user:/bin/bash\n"
+    "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+)
+_GROUP = (
+    "root:x:0:\ndaemon:x:1:\nadm:x:4:\ntty:x:5:\nwww-data:x:33:\nstaff:x:50:\nusers:x:100:\nuser:x:1000:\n"
+    "nogroup:x:65534:\n"
+)
+_NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n"
+_PROFILE = (
+    'if [ "$(id -u)" -eq 0 ]; then\n'
+    "  PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"
+    "else\n"
+    "  PATH=/usr/local/bin:/usr/bin:/bin\n"
+    "fi\nexport PATH\n"
+)
+
+
+def build(path: str) -> None:
+    """Make the host image's own layer at *path* anew."""
+    temporary = skeleton.fresh(path)
+    skeleton.fill(temporary)
+    for name, mode in (("root", 0o700), ("home/user", 0o700), ("var/tmp", 0o1777), ("opt", 0o755), ("srv", 0o755)):
+        skeleton.make_directory(os.path.join(temporary, name), mode)
+    for name in ("var/lib", "var/cache", "var/log", "mnt", "media"):
+        skeleton.make_directory(os.path.join(temporary, name), 0o755)
+    if os.geteuid() == 0:
+        os.chown(os.path.join(temporary, "home/user"), 1000, 1000)
+    for name in _TREES:
+        source = f"/{name}"
+        if os.path.islink(source):
+            os.symlink(os.readlink(source), os.path.join(temporary, name))
+        elif os.path.isdir(source):
+            skeleton.make_directory(os.path.join(temporary, name), 0o755)
+    _fill_etc(os.path.join(temporary, "etc"))
+    skeleton.replace(temporary, path)
+
+
+def spec(path: str) -> ImageSpec:
+    """The image made of the layer at *path* and the machine's trees."""
+    present = [name for name in _TREES if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}")]
+    return ImageSpec(
+        name=NAME,
+        digest="host",
+        layers=(path,),
+        trees=tuple(Tree(f"/{name}", name) for name in present),
+        hidden=tuple(name for name in _HIDDEN if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}")),
+    )
+
+
+def _fill_etc(etc: str) -> None:
+    for name, text in (
+        ("passwd", _PASSWD),
+        ("group", _GROUP),
+        ("nsswitch.conf", _NSSWITCH),
+        ("profile", _PROFILE),
+    ):
+        skeleton.write_file(os.path.join(etc, name), text)
+    for name in _ETC_FILES:
+        _copy_public(f"/etc/{name}", os.path.join(etc, name))
+    for name in _ETC_DIRECTORIES:
+        _copy_directory(f"/etc/{name}", os.path.join(etc, name))
+    _copy_directory("/etc", etc, only="python3")
+    _copy_directory("/etc", etc, only="java-")
+
+
+def _copy_directory(source: str, target: str, only: str = "") -> None:
+    if not os.path.isdir(source):
+        return
+    for entry in os.scandir(source):
+        if only:
+            if entry.name.startswith(only) and entry.is_dir(follow_symlinks=False):
+                _copy_directory(entry.path, os.path.join(target, entry.name))
+        elif entry.is_dir(follow_symlinks=False):
+            _copy_directory(entry.path, os.path.join(target, entry.name))
+        else:
+            _copy_public(entry.path, os.path.join(target, entry.name))
+
+
+def _copy_public(source: str, target: str) -> None:
+    """Links as links, regular files only when everybody may read them."""
+    try:
+        status = os.lstat(source)
+    except OSError:
+        return
+    os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
+    if stat.S_ISLNK(status.st_mode):
+        os.symlink(os.readlink(source), target)
+    elif stat.S_ISREG(status.st_mode) and status.st_mode & 0o004:
+        shutil.copyfile(source, target)
+        os.chmod(target, 0o755 if status.st_mode & 0o111 else 0o644)

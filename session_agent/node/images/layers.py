@@ -1,0 +1,250 @@
+"""Unpacking layer and root tars that may be hostile.
+
+Owns our own extraction: every path is walked from the target directory by descriptor without following links, devices
+are skipped, set-id bits dropped, whiteouts turned into what overlay understands, and entries, bytes and ratio bounded.
+tarfile is used only to read headers. Called by formats.py, off the event loop.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import tarfile
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from holdfast_wire.errors import HoldfastError
+
+_OPAQUE_XATTR = "user.overlay.opaque"
+_WHITEOUT = ".wh."
+_OPAQUE = ".wh..wh..opq"
+_MAX_HEADER = 1 << 20
+_EXTENDED = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class LayerLimits:
+    """Most entries, unpacked bytes and unpacked-to-packed ratio (looked at above `ratio_free_bytes`) of one image."""
+
+    entries: int = 2_000_000
+    size_bytes: int = 100 << 30
+    ratio: int = 250
+    ratio_free_bytes: int = 1 << 30
+
+
+@dataclass(slots=True)
+class Budget:
+    """What one image has used of its limits."""
+
+    limits: LayerLimits
+    entries: int = 0
+    size_bytes: int = 0
+    packed_bytes: int = field(default=0)
+
+    def entry(self, size: int) -> None:
+        self.entries += 1
+        self.size_bytes += size
+        if self.entries > self.limits.entries:
+            raise invalid(f"more than {self.limits.entries} entries")
+        if self.size_bytes > self.limits.size_bytes:
+            raise invalid(f"more than {self.limits.size_bytes} bytes unpacked")
+
+    def unpacked(self, total: int, packed: int) -> None:
+        """Checked while a stream is decompressed, before its bytes are believed to be anything."""
+        if total > self.limits.size_bytes + (1 << 30):
+            raise invalid(f"more than {self.limits.size_bytes} bytes unpacked")
+        if total > self.limits.ratio_free_bytes and total > self.limits.ratio * max(packed, 1):
+            raise invalid(f"unpacks to more than {self.limits.ratio} times its size")
+
+
+def invalid(message: str) -> HoldfastError:
+    return HoldfastError("image_invalid", f"not an image we can take: {message}")
+
+
+class _Header(tarfile.TarInfo):
+    """Refuses extended headers that tarfile would read into memory whole."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> Any:
+        if self.type in _EXTENDED and self.size > _MAX_HEADER:
+            raise invalid("an oversized header")
+        return super()._proc_member(archive)  # type: ignore[misc]
+
+
+def unpack(stream: IO[bytes], target: str, budget: Budget, *, whiteouts: bool = True) -> None:
+    """Unpack the tar *stream* into the empty directory *target*. Raises HoldfastError(image_invalid)."""
+    root = os.open(target, _DIRECTORY)
+    try:
+        with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header, errorlevel=0) as archive:
+            for member in archive:
+                budget.entry(member.size if member.isreg() else 0)
+                _extract(archive, member, root, whiteouts=whiteouts)
+    except (tarfile.TarError, EOFError, UnicodeError, OverflowError, ValueError) as error:
+        raise invalid(str(error) or type(error).__name__) from error
+    except OSError as error:
+        if error.errno in (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ):
+            raise invalid(str(error)) from error
+        raise
+    finally:
+        os.close(root)
+
+
+def parts_of(name: str) -> list[str]:
+    """The components of a member's path. Raises HoldfastError for one that climbs."""
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if ".." in parts or "\0" in name:
+        raise invalid(f"a path that leaves the archive: {name[:200]!r}")
+    if len(parts) > 512:
+        raise invalid("a path with more than 512 parts")
+    return parts
+
+
+def open_parent(root: int, parts: list[str], *, create: bool) -> int:
+    """A descriptor of the directory that holds ``parts[-1]``, never reached through a link."""
+    here = os.dup(root)
+    try:
+        for part in parts[:-1]:
+            try:
+                below = os.open(part, _DIRECTORY, dir_fd=here)
+            except FileNotFoundError:
+                if not create:
+                    raise
+                os.mkdir(part, 0o755, dir_fd=here)
+                below = os.open(part, _DIRECTORY, dir_fd=here)
+            except OSError as error:
+                if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                    raise invalid(f"a path through something that is no directory: {'/'.join(parts)[:200]!r}") from error
+                raise
+            os.close(here)
+            here = below
+        return here
+    except BaseException:
+        os.close(here)
+        raise
+
+
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, *, whiteouts: bool) -> None:
+    parts = parts_of(member.name)
+    if not parts:
+        if member.isdir():
+            os.fchmod(root, member.mode & 0o1777 | 0o500)
+            _own(member, root)
+        return
+    parent = open_parent(root, parts, create=True)
+    name = parts[-1]
+    try:
+        if whiteouts and name == _OPAQUE:
+            os.setxattr(f"/proc/self/fd/{parent}", _OPAQUE_XATTR, b"y")
+        elif whiteouts and name.startswith(_WHITEOUT):
+            _whiteout(name.removeprefix(_WHITEOUT), parent)
+        elif member.isdir():
+            _directory(member, name, parent)
+        elif member.isreg():
+            _file(archive, member, name, parent)
+        elif member.issym():
+            _clear(name, parent)
+            os.symlink(member.linkname, name, dir_fd=parent)
+            _own(member, parent, name)
+            _times(member, parent, name)
+        elif member.islnk():
+            _hard_link(member, name, parent, root)
+        # Devices and pipes are left out: a sandbox has its own /dev, and could use no other device.
+    finally:
+        os.close(parent)
+
+
+def _whiteout(name: str, parent: int) -> None:
+    if name in ("", ".", ".."):
+        raise invalid("a whiteout of nothing")
+    try:
+        os.mknod(name, stat.S_IFCHR, os.makedev(0, 0), dir_fd=parent)
+    except FileExistsError:
+        pass  # the same layer brings the name anew, which hides the lower one as well
+
+
+def _directory(member: tarfile.TarInfo, name: str, parent: int) -> None:
+    try:
+        os.mkdir(name, 0o700, dir_fd=parent)
+    except FileExistsError:
+        if not stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode):
+            os.unlink(name, dir_fd=parent)
+            os.mkdir(name, 0o700, dir_fd=parent)
+    fd = os.open(name, _DIRECTORY, dir_fd=parent)
+    try:
+        _own(member, fd)
+        # The owner must be able to enter: later members may lie below, and an unprivileged node has to remove it.
+        os.fchmod(fd, member.mode & 0o1777 | 0o700)
+    finally:
+        os.close(fd)
+
+
+def _file(archive: tarfile.TarFile, member: tarfile.TarInfo, name: str, parent: int) -> None:
+    _clear(name, parent)
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=parent)
+    with os.fdopen(fd, "wb") as file:
+        source = archive.extractfile(member)
+        assert source is not None
+        shutil.copyfileobj(source, file, 1 << 18)
+        file.flush()
+        _own(member, fd)
+        os.fchmod(fd, member.mode & 0o777 | 0o400)
+        os.utime(fd, (_clamp(member.mtime), _clamp(member.mtime)))
+
+
+def _hard_link(member: tarfile.TarInfo, name: str, parent: int, root: int) -> None:
+    source = parts_of(member.linkname)
+    if not source:
+        raise invalid("a hard link to the root")
+    try:
+        holder = open_parent(root, source, create=False)
+    except FileNotFoundError as error:
+        raise invalid(f"a hard link to nothing: {member.linkname[:200]!r}") from error
+    try:
+        status = os.lstat(source[-1], dir_fd=holder)
+        if stat.S_ISDIR(status.st_mode) or stat.S_ISCHR(status.st_mode):
+            raise invalid(f"a hard link to no file: {member.linkname[:200]!r}")
+        if holder == parent and source[-1] == name:
+            return
+        _clear(name, parent, keep=status)
+        os.link(source[-1], name, src_dir_fd=holder, dst_dir_fd=parent, follow_symlinks=False)
+    except FileNotFoundError as error:
+        raise invalid(f"a hard link to nothing: {member.linkname[:200]!r}") from error
+    except FileExistsError:
+        pass
+    finally:
+        os.close(holder)
+
+
+def _clear(name: str, parent: int, keep: os.stat_result | None = None) -> None:
+    """Make room for *name*: what an earlier member put there goes, except the very inode *keep*."""
+    try:
+        status = os.lstat(name, dir_fd=parent)
+    except FileNotFoundError:
+        return
+    if keep is not None and (status.st_dev, status.st_ino) == (keep.st_dev, keep.st_ino):
+        return
+    if stat.S_ISDIR(status.st_mode):
+        shutil.rmtree(name, dir_fd=parent)
+    else:
+        os.unlink(name, dir_fd=parent)
+
+
+def _own(member: tarfile.TarInfo, where: int, name: str | None = None) -> None:
+    if os.geteuid() != 0:
+        return
+    uid, gid = (value if 0 <= value < 65536 else 65534 for value in (member.uid, member.gid))
+    if name is None:
+        os.fchown(where, uid, gid)
+    else:
+        os.chown(name, uid, gid, dir_fd=where, follow_symlinks=False)
+
+
+def _times(member: tarfile.TarInfo, parent: int, name: str) -> None:
+    when = _clamp(member.mtime)
+    os.utime(name, (when, when), dir_fd=parent, follow_symlinks=False)
+
+
+def _clamp(when: float) -> float:
+    return min(max(float(when), 0.0), 4e9)

@@ -1,0 +1,49 @@
+"""Image names in one form: ``registry/repository:tag`` or ``registry/repository@digest``.
+
+Owns parsing and the defaults everybody expects (docker.io, library/, :latest). Data in, data out.
+"""
+
+from __future__ import annotations
+
+import re
+
+from holdfast_wire.errors import HoldfastError
+
+_PART = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
+_DOMAIN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?")
+_TAG = re.compile(r"[\w][\w.-]{0,127}", re.ASCII)
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def normalise(name: str) -> str:
+    """Raises HoldfastError(invalid_argument) for what cannot be an image's name."""
+    rest = name.removeprefix("docker://")
+    rest, at, digest = rest.partition("@")
+    first, slash, others = rest.partition("/")
+    if slash and ("." in first or ":" in first or first == "localhost"):
+        domain, path = first, others
+    else:
+        domain, path = "docker.io", rest
+    if domain == "index.docker.io":
+        domain = "docker.io"
+    repository, colon, tag = path.partition(":")
+    if domain == "docker.io" and "/" not in repository:
+        repository = f"library/{repository}"
+    valid = (
+        len(name) <= 512
+        and _DOMAIN.fullmatch(domain)
+        and all(_PART.fullmatch(part) for part in repository.split("/"))
+        and (not colon or _TAG.fullmatch(tag))
+        and (not at or _DIGEST.fullmatch(digest))
+    )
+    if not valid:
+        raise HoldfastError(
+            "invalid_argument", f"{name!r} is not an image name", hint="write it as repository:tag, lower case"
+        )
+    base = f"{domain}/{repository}"
+    return f"{base}@{digest}" if at else f"{base}:{tag or 'latest'}"
+
+
+def familiar(name: str) -> str:
+    """The short form people type: without docker.io, library/ and :latest."""
+    return name.removeprefix("docker.io/").removeprefix("library/").removesuffix(":latest")

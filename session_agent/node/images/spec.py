@@ -1,0 +1,25 @@
+"""What the node knows of an image when it makes a sandbox of it. Data only; store.py and host.py fill it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from session_agent.node.rootfs import Tree
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSpec:
+    """`layers` are directories, topmost first; `trees` are shown read-only as they are; `hidden` paths are masked."""
+
+    name: str
+    digest: str
+    layers: tuple[str, ...]
+    trees: tuple[Tree, ...] = ()
+    hidden: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    workdir: str = ""
+    user: str = ""
+    size_bytes: int = 0
+    created: str = ""

@@ -1,0 +1,219 @@
+"""The image store: layers by digest, images by name, all under one directory.
+
+Owns `$HOLDFAST_DATA/images`: `layers/<sha256>` (unpacked, shared, read-only by custom), `index/*.json` (one per name),
+`skeleton` and `host` (made anew at each start), `tmp` (swept at start). One process, the node, uses it; changes are
+serial and appear by rename, so a crash leaves an image whole or absent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from holdfast_wire.errors import HoldfastError
+from session_agent.node.images import formats, host, names, pull, skeleton
+from session_agent.node.images.layers import LayerLimits
+from session_agent.node.images.spec import ImageSpec
+from session_agent.node.rootfs import MAX_LAYERS
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRecord:
+    """An image as kept in the index. `layers` are digests, lowest first."""
+
+    name: str
+    digest: str
+    layers: list[str]
+    size_bytes: int
+    created: str
+    env: dict[str, str] = field(default_factory=dict)
+    workdir: str = ""
+    user: str = ""
+
+    def to_map(self) -> dict[str, Any]:
+        return {
+            "name": names.familiar(self.name),
+            "digest": self.digest,
+            "size_bytes": self.size_bytes,
+            "created": self.created,
+        }
+
+
+class ImageStore:
+    """`in_use` tells whether a sandbox lives on an image's digest."""
+
+    def __init__(self, directory: str, fallback: str | None, limits: LayerLimits | None = None) -> None:
+        self._directory = directory
+        self._fallback = fallback
+        self._limits = limits or LayerLimits()
+        self._records: dict[str, ImageRecord] = {}
+        self._changing = asyncio.Lock()
+        self.in_use: Callable[[str], bool] = lambda digest: False
+
+    def open(self) -> None:
+        """Sweep, read the index, make the machine's own layers. Blocking; once, before use."""
+        for name in ("layers", "index", "tmp"):
+            os.makedirs(self._path(name), mode=0o700, exist_ok=True)
+        for leftover in os.listdir(self._path("tmp")):
+            shutil.rmtree(self._path("tmp", leftover), ignore_errors=True)
+        for leftover in os.listdir(self._directory):
+            if leftover.endswith(".tmp"):
+                shutil.rmtree(self._path(leftover), ignore_errors=True)
+        skeleton.build(self._path("skeleton"))
+        host.build(self._path("host"))
+        for name in os.listdir(self._path("index")):
+            try:
+                with open(self._path("index", name), encoding="utf-8") as file:
+                    record = ImageRecord(**json.load(file))
+            except (OSError, ValueError, TypeError):
+                continue
+            if all(os.path.isdir(self._layer(digest)) for digest in record.layers):
+                self._records[record.name] = record
+        self._collect_layers()
+
+    def list(self) -> list[dict[str, Any]]:
+        machine = {"name": host.NAME, "digest": "host", "size_bytes": 0, "created": ""}
+        return [machine, *(record.to_map() for _, record in sorted(self._records.items()))]
+
+    def resolve(self, name: str) -> ImageSpec:
+        """What a sandbox is made of. Raises HoldfastError(image_not_found, invalid_argument)."""
+        if name == host.NAME:
+            return host.spec(self._path("host"))
+        record = self._records.get(names.normalise(name)) or self._by_digest(name)
+        if record is None:
+            if self._fallback == host.NAME:
+                return host.spec(self._path("host"))
+            raise HoldfastError("image_not_found", f"there is no image {name} on this machine")
+        layers = tuple(self._layer(digest) for digest in reversed(record.layers))
+        return ImageSpec(
+            name=record.name,
+            digest=record.digest,
+            layers=(self._path("skeleton"), *layers),
+            env=record.env,
+            workdir=record.workdir,
+            user=record.user,
+            size_bytes=record.size_bytes,
+            created=record.created,
+        )
+
+    async def import_path(self, path: str, name: str) -> dict[str, Any]:
+        """Take an OCI layout or archive, a docker archive, a root tar or a root directory. Replaces *name*."""
+        wanted = self._importable_name(name)
+        async with self._changing:
+            record = await asyncio.to_thread(self._import, os.path.abspath(path), wanted)
+            self._records[wanted] = record
+            await asyncio.to_thread(self._collect_layers)
+        return record.to_map()
+
+    async def pull(self, name: str) -> dict[str, Any]:
+        """Fetch *name* from its registry with skopeo. Raises HoldfastError(image_pull_failed, unsupported)."""
+        wanted = self._importable_name(name)
+        async with self._changing:
+            target = self._fresh()
+            try:
+                await pull.fetch(wanted, target)
+                record = await asyncio.to_thread(self._import, target, wanted)
+                self._records[wanted] = record
+            finally:
+                await asyncio.to_thread(shutil.rmtree, target, True)
+        return record.to_map()
+
+    async def remove(self, name: str) -> None:
+        """Raises HoldfastError(image_not_found, image_in_use)."""
+        if name == host.NAME:
+            raise HoldfastError("invalid_argument", "the host image is this machine's and cannot be removed")
+        wanted = names.normalise(name)
+        async with self._changing:
+            record = self._records.get(wanted)
+            if record is None:
+                raise HoldfastError("image_not_found", f"there is no image {name} on this machine")
+            if self.in_use(record.digest):
+                raise HoldfastError("image_in_use", f"sandboxes are using {name}")
+            os.unlink(self._index_file(wanted))
+            del self._records[wanted]
+            await asyncio.to_thread(self._collect_layers)
+
+    def _import(self, path: str, name: str) -> ImageRecord:
+        workspace = self._fresh()
+        try:
+            with formats.open_image(path, workspace, self._limits) as source:
+                if len(source.layers) > MAX_LAYERS - 1:
+                    raise HoldfastError("image_invalid", f"more than {MAX_LAYERS - 1} layers")
+                for layer in source.layers:
+                    if os.path.isdir(self._layer(layer.digest)):
+                        continue
+                    unpacked = self._fresh()
+                    try:
+                        layer.unpack(unpacked)
+                        os.rename(unpacked, self._layer(layer.digest))
+                    finally:
+                        shutil.rmtree(unpacked, ignore_errors=True)
+                record = ImageRecord(
+                    name=name,
+                    digest=source.digest,
+                    layers=[layer.digest for layer in source.layers],
+                    size_bytes=sum(_tree_size(self._layer(layer.digest)) for layer in source.layers),
+                    created=source.created,
+                    env=source.env,
+                    workdir=source.workdir,
+                    user=source.user,
+                )
+        finally:
+            shutil.rmtree(workspace, ignore_errors=True)
+        draft = self._path("tmp", f"{os.urandom(8).hex()}.json")
+        with open(draft, "w", encoding="utf-8") as file:
+            json.dump(asdict(record), file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(draft, self._index_file(name))
+        return record
+
+    def _collect_layers(self) -> None:
+        wanted = {digest for record in self._records.values() for digest in record.layers}
+        for name in os.listdir(self._path("layers")):
+            if f"sha256:{name}" not in wanted and not self._layer_in_use(name):
+                shutil.rmtree(self._path("layers", name), ignore_errors=True)
+
+    def _layer_in_use(self, name: str) -> bool:
+        # A replaced image's layers may still be under a live sandbox, which pins them by the digest it was made of.
+        return self.layer_in_use(self._path("layers", name))
+
+    layer_in_use: Callable[[str], bool] = staticmethod(lambda path: False)
+
+    def _by_digest(self, name: str) -> ImageRecord | None:
+        digest = name.partition("@")[2]
+        return next((record for record in self._records.values() if digest and record.digest == digest), None)
+
+    @staticmethod
+    def _importable_name(name: str) -> str:
+        if name == host.NAME:
+            raise HoldfastError("invalid_argument", "the name host is taken by this machine's own image")
+        return names.normalise(name)
+
+    def _layer(self, digest: str) -> str:
+        return self._path("layers", digest.removeprefix("sha256:"))
+
+    def _index_file(self, name: str) -> str:
+        return self._path("index", hashlib.sha256(name.encode()).hexdigest() + ".json")
+
+    def _fresh(self) -> str:
+        path = self._path("tmp", os.urandom(8).hex())
+        os.mkdir(path, 0o755)
+        return path
+
+    def _path(self, *parts: str) -> str:
+        return os.path.join(self._directory, *parts)
+
+
+def _tree_size(path: str) -> int:
+    total = 0
+    for directory, _, files in os.walk(path):
+        for name in files:
+            total += os.lstat(os.path.join(directory, name)).st_size
+    return total

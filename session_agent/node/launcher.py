@@ -1,0 +1,125 @@
+"""The node's end of the zygote: starts it, asks it for forks one at a time, starts it again when it is lost.
+
+Owns the zygote process and its socket. A fork is asked for with `begin` and fetched with `finish`, so the caller can do
+its own part of the work (cgroups) while the zygote does the other. Called by sandboxes.py only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from typing import Any
+
+from holdfast_wire.errors import HoldfastError
+from session_agent.node.settings import NodeSettings
+
+log = logging.getLogger(__name__)
+_START_TIMEOUT_S = 30.0
+_FORK_TIMEOUT_S = 10.0
+
+
+class Launcher:
+    """`privileged` says whether sandboxes get id ranges (root) or the caller's single id."""
+
+    def __init__(self, settings: NodeSettings, *, privileged: bool) -> None:
+        self._settings = settings
+        self._privileged = privileged
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._turn = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Raises HoldfastError(runtime_unavailable) with the zygote's own words when it cannot work here."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        mode = "init" if self._privileged else "own"
+        argv = [sys.executable, "-m", "session_agent.node.zygote", str(theirs.fileno()), self._settings.agent_entry]
+        # A bare environment: what the node was started with must not be found in a sandbox's memory.
+        environment = {"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self._process = subprocess.Popen(
+            [*argv, mode], pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, cwd="/"
+        )
+        theirs.close()
+        self._socket = ours
+        answer, _ = await self._receive(_START_TIMEOUT_S)
+        if not answer.get("ready"):
+            self.stop()
+            raise HoldfastError(
+                "runtime_unavailable",
+                f"sandboxes cannot be made here: {answer.get('error', 'the zygote ended')}",
+                hint="run `python -m session_agent.node doctor`",
+            )
+
+    async def begin(self, request: dict[str, Any], fds: list[int]) -> None:
+        """Send one request. Must be followed by `finish`, whatever happens in between."""
+        await self._turn.acquire()
+        try:
+            if self._process is None or self._process.poll() is not None:
+                if self._process is not None:
+                    log.warning("the zygote ended with %s; starting another", self._process.returncode)
+                self.stop()
+                await self.start()
+            assert self._socket is not None
+            message = json.dumps(request).encode()
+            try:
+                socket.send_fds(self._socket, [message], fds)
+            except OSError as error:
+                self.stop()
+                raise HoldfastError("runtime_unavailable", f"the zygote cannot be asked: {error}") from error
+        except BaseException:
+            self._turn.release()
+            raise
+
+    async def finish(self) -> tuple[int, int]:
+        """The new process: (pid, pidfd). It is a child of this process."""
+        try:
+            answer, fds = await self._receive(_FORK_TIMEOUT_S)
+            if "pid" not in answer or not fds:
+                if not answer:
+                    self.stop()
+                raise HoldfastError("runtime_unavailable", f"cannot fork a sandbox: {answer.get('error', 'zygote lost')}")
+            return int(answer["pid"]), fds[0]
+        except (TimeoutError, OSError) as error:
+            self.stop()
+            raise HoldfastError("runtime_unavailable", f"the zygote does not answer: {error}") from error
+        except asyncio.CancelledError:
+            # The answer to come would be taken for another's.
+            self.stop()
+            raise
+        finally:
+            self._turn.release()
+
+    async def _receive(self, timeout_s: float) -> tuple[dict[str, Any], list[int]]:
+        assert self._socket is not None
+        loop = asyncio.get_running_loop()
+        readable: asyncio.Future[None] = loop.create_future()
+        fd = self._socket.fileno()
+        loop.add_reader(fd, lambda: readable.done() or readable.set_result(None))
+        try:
+            async with asyncio.timeout(timeout_s):
+                await readable
+        finally:
+            loop.remove_reader(fd)
+        raw, fds, _, _ = socket.recv_fds(self._socket, 1 << 16, 4, socket.MSG_CMSG_CLOEXEC)
+        answer: dict[str, Any] = json.loads(raw) if raw else {}
+        return answer, fds
+
+    def stop(self) -> None:
+        """End the zygote; its sandboxes are not its children and live on."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None

@@ -1,0 +1,70 @@
+"""Removing directory trees that hostile code has made.
+
+Owns one thing: `remove_tree`, which neither recurses nor follows links, and does not mind depth, path length or modes.
+Called for what a sandbox leaves behind, once everything in it is dead.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+
+
+def remove_tree(path: str, trash: str) -> None:
+    """Move *path* below *trash* (same file system) and remove it. A path that is not there is fine.
+
+    Directories are moved up to *trash* one level at a time instead of being descended into.
+    """
+    try:
+        pending = [_move(path, trash)]
+    except FileNotFoundError:
+        return
+    while pending:
+        directory = pending.pop()
+        pending.extend(_empty(directory, trash))
+        os.rmdir(directory)
+
+
+def empty_directory(trash: str) -> None:
+    """Remove everything in *trash*, left by a node that was killed."""
+    for name in os.listdir(trash):
+        path = os.path.join(trash, name)
+        if stat.S_ISDIR(os.lstat(path).st_mode):
+            remove_tree(path, trash)
+        else:
+            os.unlink(path)
+
+
+def _empty(directory: str, trash: str) -> list[str]:
+    moved = []
+    if os.geteuid() != 0:
+        os.chmod(directory, 0o700)
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        while True:
+            # Removing while listing may skip entries, so list again until nothing is left.
+            left = False
+            with os.scandir(fd) as entries:
+                for entry in entries:
+                    left = True
+                    if not entry.is_dir(follow_symlinks=False):
+                        os.unlink(entry.name, dir_fd=fd)
+                        continue
+                    try:
+                        os.rmdir(entry.name, dir_fd=fd)
+                    except OSError:
+                        moved.append(_move(entry.name, trash, fd))
+            if not left:
+                return moved
+    finally:
+        os.close(fd)
+
+
+def _move(name: str, trash: str, dir_fd: int | None = None) -> str:
+    target = os.path.join(trash, secrets.token_hex(8))
+    if os.geteuid() != 0:
+        # Moving a directory rewrites its "..", which takes write permission on the directory itself.
+        os.chmod(name, 0o700, dir_fd=dir_fd)
+    os.rename(name, target, src_dir_fd=dir_fd)
+    return target

@@ -1,0 +1,96 @@
+"""What may be asked of the node, checked.
+
+Owns the bounds of a create request. The gateway has checked most of it before; the node trusts nobody.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast_wire.errors import HoldfastError
+from session_agent.node.cgroups import Limits
+from session_agent.node.settings import MAX_SANDBOX_ID
+
+_ID = re.compile(rf"[a-z0-9][a-z0-9._-]{{0,{MAX_SANDBOX_ID - 1}}}")
+_HEX = re.compile(r"[0-9a-f]{1,128}")
+_MAX_MAP_BYTES = 256 << 10
+MIN_MEMORY = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CreateRequest:
+    """One sandbox to be made. `disk` and `limits` are bytes and cores."""
+
+    sandbox_id: str
+    incarnation: str
+    token: str
+    image: str
+    limits: Limits
+    disk: int | None
+    env: dict[str, str]
+    labels: dict[str, str]
+    owner: str
+
+    def __repr__(self) -> str:
+        return f"CreateRequest({self.sandbox_id}, {self.image})"
+
+
+def parse_create(body: dict[str, Any], default_pids: int) -> CreateRequest:
+    """Raises HoldfastError(invalid_argument, unsupported)."""
+    if body.get("network"):
+        raise HoldfastError(
+            "unsupported",
+            "this runtime gives sandboxes no network but loopback",
+            hint="leave network out; on a cluster use a network policy",
+        )
+    cpu = _number(body, "cpu", 1.0, 0.01, 1024)
+    memory = int(_number(body, "memory", 1 << 30, MIN_MEMORY, 1 << 50))
+    pids = int(_number(body, "pids", default_pids, 8, 1 << 20))
+    disk = body.get("disk")
+    return CreateRequest(
+        sandbox_id=sandbox_id(body),
+        incarnation=_text(body, "incarnation", _HEX),
+        token=_text(body, "token", _HEX),
+        image=_text(body, "image", re.compile(r"[\x21-\x7e]{1,512}")),
+        limits=Limits(float(cpu), memory, pids),
+        disk=None if disk is None else int(_number(body, "disk", 0, 1 << 20, 1 << 50)),
+        env=_strings(body, "env"),
+        labels=_strings(body, "labels"),
+        owner=str(body.get("owner") or "")[:256],
+    )
+
+
+def sandbox_id(body: dict[str, Any]) -> str:
+    return _text(body, "sandbox_id", _ID)
+
+
+def _text(body: dict[str, Any], key: str, pattern: re.Pattern[str]) -> str:
+    value = body.get(key)
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        raise HoldfastError("invalid_argument", f"{key} must be a string that matches {pattern.pattern}")
+    return value
+
+
+def _number(body: dict[str, Any], key: str, default: float, low: float, high: float) -> float:
+    value = body.get(key)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise HoldfastError("invalid_argument", f"{key} must be a number from {low} to {high}")
+    return value
+
+
+def _strings(body: dict[str, Any], key: str) -> dict[str, str]:
+    value = body.get(key) or {}
+    if not isinstance(value, dict):
+        raise HoldfastError("invalid_argument", f"{key} must be a map of strings")
+    size = 0
+    for name, text in value.items():
+        if not isinstance(text, str) or not name or "=" in name or "\0" in name + text:
+            raise HoldfastError("invalid_argument", f"{key} must be a map of strings without NUL")
+        size += len(name) + len(text)
+    if size > _MAX_MAP_BYTES:
+        raise HoldfastError("invalid_argument", f"{key} is larger than {_MAX_MAP_BYTES} bytes")
+    return dict(value)

@@ -1,0 +1,184 @@
+"""The node's RPC: newline-delimited JSON over a unix socket.
+
+Owns connections, the table of operations and the bounds on both. Requests of one connection run side by side, each
+answered by its id; a request goes on when its connection is lost, so a gateway that dies leaves no half-made sandbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from holdfast_wire.errors import HoldfastError
+from session_agent.node.images.store import ImageStore
+from session_agent.node.request import parse_create, sandbox_id
+from session_agent.node.sandboxes import Sandboxes
+from session_agent.node.settings import NodeSettings
+
+log = logging.getLogger(__name__)
+MAX_LINE = 1 << 20
+MAX_REQUESTS = 4096
+Operation = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+
+
+class NodeServer:
+    """Listens on the node's socket until `stop`."""
+
+    def __init__(self, settings: NodeSettings, sandboxes: Sandboxes, images: ImageStore) -> None:
+        self._settings = settings
+        self._sandboxes = sandboxes
+        self._images = images
+        self._server: asyncio.Server | None = None
+        self._requests: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._operations: dict[str, Operation] = {
+            "create": self._create,
+            "delete": self._delete,
+            "list": self._list,
+            "images": self._list_images,
+            "image_import": self._import_image,
+            "image_remove": self._remove_image,
+            "image_pull": self._pull_image,
+            "doctor": self._doctor,
+            "stats": self._stats,
+        }
+
+    async def start(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._settings.socket_path)
+        mask = os.umask(0o177)
+        try:
+            self._server = await asyncio.start_unix_server(
+                self._connection, self._settings.socket_path, limit=MAX_LINE, backlog=128
+            )
+        finally:
+            os.umask(mask)
+
+    async def stop(self) -> None:
+        """Refuse new connections, delete every sandbox, answer what was asked, close."""
+        if self._server:
+            self._server.close()
+        await self._sandboxes.stop()
+        if self._requests:
+            await asyncio.wait(self._requests, timeout=5)
+        for task in list(self._requests):
+            task.cancel()
+        for writer in list(self._writers):
+            writer.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._settings.socket_path)
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        watches: set[asyncio.Task[None]] = set()
+        try:
+            while line := await reader.readline():
+                try:
+                    body = json.loads(line)
+                    if not isinstance(body, dict):
+                        raise ValueError("a request is a JSON object")
+                except ValueError as error:
+                    await _send(writer, {"id": None, "ok": False, **_error("invalid_argument", str(error))})
+                    continue
+                if len(self._requests) >= MAX_REQUESTS:
+                    error_map = _error("no_capacity", "too many requests at once")
+                    await _send(writer, {"id": body.get("id"), "ok": False, **error_map})
+                    continue
+                task = asyncio.get_running_loop().create_task(self._request(body, writer), name="node request")
+                self._requests.add(task)
+                task.add_done_callback(self._requests.discard)
+                if body.get("op") == "watch":
+                    watches.add(task)
+                    task.add_done_callback(watches.discard)
+        except (ValueError, ConnectionError) as error:
+            log.info("connection ended: %s", error)
+        finally:
+            for task in list(watches):
+                task.cancel()
+            self._writers.discard(writer)
+            writer.close()
+
+    async def _request(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        answer: dict[str, Any] = {"id": body.get("id")}
+        try:
+            operation = body.get("op")
+            if operation == "watch":
+                await self._watch(body, writer)
+                return
+            run = self._operations.get(operation) if isinstance(operation, str) else None
+            if run is None:
+                raise HoldfastError("invalid_argument", f"no such operation: {operation!r}")
+            answer |= {"ok": True, **await run(body)}
+        except HoldfastError as error:
+            answer |= {"ok": False, "error": error.to_map()}
+        except (ConnectionError, asyncio.CancelledError):
+            return
+        except Exception as error:
+            log.exception("request failed: %s", body.get("op"))
+            answer |= {"ok": False, **_error("internal", f"{type(error).__name__}: {error}")}
+        with contextlib.suppress(ConnectionError):
+            await _send(writer, answer)
+
+    async def _watch(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            async with contextlib.aclosing(self._sandboxes.events.watch()) as events:
+                async for event in events:
+                    await _send(writer, {"id": body.get("id"), "event": event})
+        writer.close()
+
+    async def _create(self, body: dict[str, Any]) -> dict[str, Any]:
+        return await self._sandboxes.create(parse_create(body, self._settings.default_pids))
+
+    async def _delete(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {"existed": await self._sandboxes.delete(sandbox_id(body))}
+
+    async def _list(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {"sandboxes": self._sandboxes.list()}
+
+    async def _list_images(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {"images": self._images.list()}
+
+    async def _import_image(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {"image": await self._images.import_path(_text(body, "path"), _text(body, "name"))}
+
+    async def _remove_image(self, body: dict[str, Any]) -> dict[str, Any]:
+        await self._images.remove(_text(body, "name"))
+        return {}
+
+    async def _pull_image(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {"image": await self._images.pull(_text(body, "name"))}
+
+    async def _doctor(self, body: dict[str, Any]) -> dict[str, Any]:
+        # In a process of its own: the checks fork, which a process with threads should not.
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "session_agent.node", "doctor", "--json",
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, env=environment,
+        )  # fmt: skip
+        output, _ = await process.communicate()
+        return {"checks": json.loads(output)}
+
+    async def _stats(self, body: dict[str, Any]) -> dict[str, Any]:
+        return self._sandboxes.stats()
+
+
+async def _send(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
+    writer.write(json.dumps(message).encode() + b"\n")
+    await writer.drain()
+
+
+def _text(body: dict[str, Any], key: str) -> str:
+    value = body.get(key)
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise HoldfastError("invalid_argument", f"{key} must be a non-empty string")
+    return value
+
+
+def _error(code: str, message: str) -> dict[str, Any]:
+    return {"error": HoldfastError(code, message).to_map()}

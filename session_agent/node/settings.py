@@ -1,0 +1,91 @@
+"""What the node is told by its environment, read once in main.
+
+Owns names, defaults and units. Does not check the machine: doctor.py does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+MAX_SOCKET_PATH = 107
+MAX_SANDBOX_ID = 63
+AGENT_ENTRY = "session_agent.server:serve_forked"
+ID_BASE = 1_879_048_192
+ID_SLOTS = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """Paths are absolute. `id_base` is the first of `id_slots` ranges of 65536 host ids given to sandboxes as root;
+    it lies above what distributions hand to users and containers. `tmpfs` sizes and limits are bytes."""
+
+    data_dir: str
+    socket_path: str
+    image_fallback: str | None = None
+    agent_entry: str = AGENT_ENTRY
+    id_base: int = ID_BASE
+    id_slots: int = ID_SLOTS
+    open_files: int = 65536
+    default_pids: int = 2048
+    shm_bytes: int = 64 << 20
+    ready_timeout_s: float = 20.0
+    concurrent_creates: int = 8
+    remembered_failures: int = 1000
+
+    @property
+    def tag(self) -> str:
+        """Names what belongs to this data directory outside of it: cgroups, short socket folders."""
+        return hashlib.sha256(self.data_dir.encode()).hexdigest()[:12]
+
+    @property
+    def sandboxes_dir(self) -> str:
+        return os.path.join(self.data_dir, "sandboxes")
+
+    @property
+    def trash_dir(self) -> str:
+        return os.path.join(self.data_dir, "trash")
+
+    @property
+    def images_dir(self) -> str:
+        return os.path.join(self.data_dir, "images")
+
+    @property
+    def sockets_dir(self) -> str | None:
+        """A short folder for agent sockets where the data directory lies too deep for them, else None."""
+        longest = os.path.join(self.sandboxes_dir, "x" * MAX_SANDBOX_ID, "agent.sock")
+        if len(os.fsencode(longest)) <= MAX_SOCKET_PATH:
+            return None
+        parent = "/run" if os.access("/run", os.W_OK) else "/tmp"
+        return f"{parent}/holdfast-{self.tag}"
+
+    def agent_socket(self, sandbox_id: str) -> str:
+        short = self.sockets_dir
+        if short is None:
+            return os.path.join(self.sandboxes_dir, sandbox_id, "agent.sock")
+        # Ids are up to 63 bytes, a hash keeps the whole path under the limit wherever /run is.
+        return os.path.join(short, hashlib.sha256(sandbox_id.encode()).hexdigest()[:24] + ".sock")
+
+
+def from_environment(environ: Mapping[str, str]) -> NodeSettings:
+    """Raises ValueError with what to change."""
+    data_dir = os.path.abspath(environ.get("HOLDFAST_DATA") or ".holdfast")
+    socket_path = os.path.abspath(environ.get("HOLDFAST_NODE_SOCKET") or os.path.join(data_dir, "node.sock"))
+    if len(os.fsencode(socket_path)) > MAX_SOCKET_PATH:
+        raise ValueError(
+            f"the node's socket path is longer than {MAX_SOCKET_PATH} bytes: set HOLDFAST_NODE_SOCKET to a shorter one"
+        )
+    base = environ.get("HOLDFAST_SUBID_BASE", "")
+    if base and not (base.isdecimal() and 65536 <= int(base) <= 4_000_000_000):
+        raise ValueError("HOLDFAST_SUBID_BASE must be a number from 65536 to 4000000000")
+    first = int(base) if base else ID_BASE
+    return NodeSettings(
+        data_dir=data_dir,
+        socket_path=socket_path,
+        image_fallback=environ.get("HOLDFAST_IMAGE_FALLBACK") or None,
+        agent_entry=environ.get("HOLDFAST_AGENT_ENTRY") or AGENT_ENTRY,
+        id_base=first,
+        id_slots=min(ID_SLOTS, (0xFFFFFFFE - first) // 65536),
+    )

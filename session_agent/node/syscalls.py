@@ -1,0 +1,223 @@
+"""The Linux calls the node needs and Python does not offer, through ctypes.
+
+Owns the syscall numbers, flags and struct layouts of x86_64 and aarch64; every wrapper raises OSError with the
+name of the call. Does not own any policy: namespaces.py, rootfs.py and seccomp.py decide what is called when.
+The GIL is kept during calls (PyDLL): callers are single threaded and the calls are short.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import signal
+import struct
+
+_libc = ctypes.PyDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
+MACHINE = platform.machine()
+AARCH64 = MACHINE == "aarch64"
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+CLONE_PARENT = 0x00008000
+CLONE_PIDFD = 0x00001000
+CLONE_CHILD_SETTID = 0x01000000
+CLONE_CHILD_CLEARTID = 0x00200000
+
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_NOEXEC = 8
+MS_REC = 16384
+MS_PRIVATE = 1 << 18
+MNT_DETACH = 2
+
+AT_FDCWD = -100
+AT_EMPTY_PATH = 0x1000
+AT_RECURSIVE = 0x8000
+OPEN_TREE_CLONE = 1
+OPEN_TREE_CLOEXEC = os.O_CLOEXEC
+MOVE_MOUNT_F_EMPTY_PATH = 0x4
+MOVE_MOUNT_T_EMPTY_PATH = 0x40
+MOUNT_ATTR_RDONLY = 0x1
+MOUNT_ATTR_NOSUID = 0x2
+MOUNT_ATTR_NODEV = 0x4
+MOUNT_ATTR_NOEXEC = 0x8
+MOUNT_ATTR_IDMAP = 0x00100000
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_SECUREBITS = 28
+PR_CAPBSET_DROP = 24
+PR_SET_NO_NEW_PRIVS = 38
+PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_CLEAR_ALL = 4
+
+_X86 = {"clone": 56, "pivot_root": 155, "capset": 126, "capget": 125, "seccomp": 317}
+_ARM = {"clone": 220, "pivot_root": 41, "capset": 91, "capget": 90, "seccomp": 277}
+_NUMBERS = _ARM if AARCH64 else _X86
+_OPEN_TREE, _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT = 428, 429, 430, 431, 432
+_CLOSE_RANGE, _MOUNT_SETATTR = 436, 442
+
+
+def _fail(name: str) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, f"{name}: {os.strerror(number)}")
+
+
+def _syscall(name: str, number: int, *args: object) -> int:
+    result: int = _libc.syscall(ctypes.c_long(number), *args)
+    if result < 0:
+        raise _fail(name)
+    return result
+
+
+def _word(value: int) -> ctypes.c_long:
+    return ctypes.c_long(value)
+
+
+def prctl(option: int, arg2: int = 0, arg3: int = 0, arg4: int = 0, arg5: int = 0) -> None:
+    """Raise OSError unless prctl(2) answers 0 or more."""
+    if _libc.prctl(option, _word(arg2), _word(arg3), _word(arg4), _word(arg5)) < 0:
+        raise _fail(f"prctl({option})")
+
+
+def unshare(flags: int) -> None:
+    if _libc.unshare(flags) < 0:
+        raise _fail("unshare")
+
+
+def mount(source: str, target: str, kind: str, flags: int = 0, data: str = "") -> None:
+    result = _libc.mount(
+        source.encode(), os.fsencode(target), kind.encode() or None, ctypes.c_ulong(flags), data.encode() or None
+    )
+    if result < 0:
+        raise _fail(f"mount {kind or 'flags'} on {target}")
+
+
+def umount(target: str, flags: int = 0) -> None:
+    if _libc.umount2(os.fsencode(target), flags) < 0:
+        raise _fail(f"umount {target}")
+
+
+def pivot_root(new_root: str, put_old: str) -> None:
+    _syscall("pivot_root", _NUMBERS["pivot_root"], os.fsencode(new_root), os.fsencode(put_old))
+
+
+def sethostname(name: str) -> None:
+    raw = name.encode()
+    if _libc.sethostname(raw, ctypes.c_size_t(len(raw))) < 0:
+        raise _fail("sethostname")
+
+
+def close_range(first: int, last: int = 0xFFFFFFFF) -> None:
+    _syscall("close_range", _CLOSE_RANGE, ctypes.c_uint(first), ctypes.c_uint(last), ctypes.c_uint(0))
+
+
+def open_tree(path: str, dir_fd: int = AT_FDCWD, *, clone: bool = True, recursive: bool = False) -> int:
+    """A descriptor for a detached copy of the mount at *path* (with ``clone``), closed on exec."""
+    flags = OPEN_TREE_CLOEXEC | (OPEN_TREE_CLONE if clone else 0) | (AT_RECURSIVE if recursive else 0)
+    if not path:
+        flags |= AT_EMPTY_PATH
+    return _syscall(f"open_tree {path}", _OPEN_TREE, _word(dir_fd), os.fsencode(path), _word(flags))
+
+
+def move_mount(mount_fd: int, target: str, dir_fd: int = AT_FDCWD) -> None:
+    """Attach the detached mount *mount_fd* at *target*."""
+    flags = MOVE_MOUNT_F_EMPTY_PATH | (0 if target else MOVE_MOUNT_T_EMPTY_PATH)
+    _syscall(
+        f"move_mount {target}", _MOVE_MOUNT, _word(mount_fd), b"", _word(dir_fd), os.fsencode(target), _word(flags)
+    )
+
+
+def mount_setattr(mount_fd: int, set_bits: int, *, userns_fd: int = 0, recursive: bool = False) -> None:
+    attr = struct.pack("=QQQQ", set_bits, 0, 0, userns_fd)
+    flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
+    _syscall("mount_setattr", _MOUNT_SETATTR, _word(mount_fd), b"", _word(flags), attr, _word(len(attr)))
+
+
+def detached_filesystem(kind: str, options: dict[str, str], attributes: int = 0) -> int:
+    """A new file system of *kind* as a detached mount."""
+    context = _syscall(f"fsopen {kind}", _FSOPEN, kind.encode(), _word(1))
+    try:
+        for key, value in options.items():
+            _syscall(f"fsconfig {key}", _FSCONFIG, _word(context), _word(1), key.encode(), value.encode(), _word(0))
+        _syscall("fsconfig create", _FSCONFIG, _word(context), _word(6), None, None, _word(0))
+        return _syscall(f"fsmount {kind}", _FSMOUNT, _word(context), _word(1), _word(attributes))
+    finally:
+        os.close(context)
+
+
+def _tid_address() -> int:
+    """Where glibc caches this thread's id, or 0 when it cannot be told for sure.
+
+    A raw clone leaves the parent's id there; the kernel fills in the child's when told the address.
+    """
+    try:
+        base = ctypes.c_size_t.from_buffer_copy(struct.pack("@N", _pthread_self())).value
+        words = (ctypes.c_int32 * 512).from_address(base)
+    except (AttributeError, ValueError):
+        return 0
+    hits = [index for index in range(512) if words[index] == os.getpid()]
+    return base + 4 * hits[0] if len(hits) == 1 else 0
+
+
+def _pthread_self() -> int:
+    _libc.pthread_self.restype = ctypes.c_size_t
+    return int(_libc.pthread_self())
+
+
+_pidfd_slot = ctypes.c_int(-1)
+
+
+def fork_into(flags: int, tid_address: int = 0) -> tuple[int, int]:
+    """Fork this (single-threaded) interpreter with clone *flags*: (pid, pidfd), in the child (0, -1).
+
+    One system call makes the process and all its namespaces, where os.fork and unshare would need two forks.
+    """
+    flags |= CLONE_PIDFD | signal.SIGCHLD
+    if tid_address:
+        flags |= CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID
+    pidfd_at = _word(ctypes.addressof(_pidfd_slot))
+    last = (_word(0), _word(tid_address)) if AARCH64 else (_word(tid_address), _word(0))
+    api = ctypes.pythonapi
+    api.PyOS_BeforeFork()
+    pid: int = _libc.syscall(_word(_NUMBERS["clone"]), _word(flags), _word(0), pidfd_at, *last)
+    if pid == 0:
+        api.PyOS_AfterFork_Child()
+        return 0, -1
+    error = ctypes.get_errno()
+    api.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError(error, f"clone: {os.strerror(error)}")
+    return pid, int(_pidfd_slot.value)
+
+
+def thread_id_address() -> int:
+    """The address to give fork_into; computed once by the single thread that will fork."""
+    return _tid_address()
+
+
+def capset(permitted: int, effective: int, inheritable: int = 0) -> None:
+    header = struct.pack("=Ii", 0x20080522, 0)
+    low, high = 0xFFFFFFFF, 32
+    data = struct.pack(
+        "=6I",
+        effective & low, permitted & low, inheritable & low,
+        effective >> high, permitted >> high, inheritable >> high,
+    )  # fmt: skip
+    _syscall("capset", _NUMBERS["capset"], header, data)
+
+
+def seccomp_install(program: bytes) -> None:
+    """Install a BPF program (array of sock_filter) for this thread; it can never be removed."""
+    buffer = ctypes.create_string_buffer(program, len(program))
+    fprog = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
+    _syscall("seccomp", _NUMBERS["seccomp"], _word(1), _word(0), fprog)

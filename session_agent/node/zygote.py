@@ -1,0 +1,222 @@
+"""The warm process sandboxes are forked from: it has the agent imported and nothing else.
+
+Owns forking and the order of a new sandbox's first milliseconds. Single threaded, executed afresh so that no secret of
+the node is in its memory: tokens and environments go from the node straight to the child over a channel of its own.
+Children are made children of the node (CLONE_PARENT), so a zygote that dies takes no sandbox with it.
+Started by sandboxes.py as `python -m session_agent.node.zygote FD`.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from session_agent.node import namespaces, rootfs, seccomp, syscalls
+from session_agent.node.namespaces import IdMap
+from session_agent.node.rootfs import Root, Tree
+
+MAX_MESSAGE = 1 << 17
+_FDS = ("listen", "control", "ready", "stderr")
+_PLACES = ("/sys", "/dev/shm", "/mnt", "/media", "/srv")
+Entry = Callable[[dict[str, Any], int, int], object]
+
+
+class Zygote:
+    """Answers the node's requests, one at a time, over a sequenced-packet socket."""
+
+    def __init__(self, control: socket.socket, entry: Entry, *, own_namespace: bool) -> None:
+        if own_namespace:
+            namespaces.enter_own_user_namespace()
+        else:
+            syscalls.unshare(syscalls.CLONE_NEWNS)
+        # Later mounts of the machine (a data disk) still arrive here; nothing made here leaves.
+        syscalls.mount("", "/", "", syscalls.MS_REC | (1 << 19))
+        self._control = control
+        self._entry = entry
+        self._workshop = rootfs.Workshop(next(place for place in _PLACES if os.path.isdir(place)))
+        self._program = seccomp.build() if seccomp.supported() else None
+        self._last_capability = namespaces.last_capability()
+        self._tid_address = syscalls.thread_id_address()
+        self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+
+    def serve(self) -> None:
+        """Until the node closes its end."""
+        while True:
+            raw, fds, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, len(_FDS), socket.MSG_CMSG_CLOEXEC)
+            if not raw:
+                return
+            handed = dict(zip(_FDS, fds, strict=False))
+            pidfd = -1
+            try:
+                pid, pidfd = self._spawn(json.loads(raw), handed)
+                answer: dict[str, Any] = {"pid": pid}
+            except OSError as error:
+                answer = {"error": str(error), "errno": error.errno}
+            for fd in fds:
+                os.close(fd)
+            message = [json.dumps(answer).encode()]
+            if pidfd < 0:
+                self._control.sendmsg(message)
+            else:
+                socket.send_fds(self._control, message, [pidfd])
+                os.close(pidfd)
+
+    def _spawn(self, request: dict[str, Any], fds: dict[str, int]) -> tuple[int, int]:
+        ids = IdMap(int(request["id_base"]), int(request["id_count"]))
+        root = Root(
+            layers=tuple(request["layers"]),
+            trees=tuple(Tree(*tree) for tree in request["trees"]),
+            hidden=tuple(request["hidden"]),
+            folder=request["folder"],
+            shm_bytes=int(request["shm_bytes"]),
+            disk_bytes=request["disk_bytes"],
+        )
+        opened = rootfs.open_layers(root)
+        mapped_r, mapped_w = os.pipe2(os.O_CLOEXEC)
+        try:
+            pid, pidfd = syscalls.fork_into(namespaces.ISOLATION | syscalls.CLONE_PARENT, self._tid_address)
+            if pid == 0:
+                os.close(mapped_w)
+                self._child(request, root, opened, ids, mapped_r, fds)
+            try:
+                namespaces.write_id_maps(pid, ids)
+                if request["idmap"]:
+                    rootfs.map_owners(opened, pid)
+                os.write(mapped_w, b"1")
+            except OSError as error:
+                # It is the node's child, so the node hears of it as of any other that fails, and buries it.
+                _report(fds["ready"], "id maps", error)
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            return pid, pidfd
+        finally:
+            os.close(mapped_r)
+            os.close(mapped_w)
+            opened.close()
+
+    def _child(
+        self, request: dict[str, Any], root: Root, opened: rootfs.Opened, ids: IdMap, mapped: int, fds: dict[str, int]
+    ) -> NoReturn:
+        step = "ids"
+        try:
+            if os.read(mapped, 1) != b"1":
+                os._exit(70)
+            namespaces.become_root_inside(ids)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            step = "file tree"
+            rootfs.build(root, opened, self._workshop, ids)
+            step = "network and name"
+            namespaces.loopback_up()
+            syscalls.sethostname(request["hostname"])
+            step = "descriptors"
+            for target in (0, 1):
+                os.dup2(self._null, target)
+            os.dup2(fds["stderr"], 2)
+            namespaces.close_all_but({0, 1, 2, fds["listen"], fds["control"], fds["ready"]})
+            namespaces.limit_resources(int(request["open_files"]))
+            os.umask(0o022)
+            os.setsid()
+            step = "configuration"
+            config = _receive_config(fds["control"])
+            step = "powers"
+            namespaces.give_up_powers(self._last_capability, self._program)
+            step = "agent"
+            # What is not imported by now would come from the sandbox's own files.
+            sys.path.clear()
+            sys.path_importer_cache.clear()
+            gc.enable()
+            self._entry(config, fds["listen"], fds["ready"])
+            os._exit(0)
+        except SystemExit as leaving:
+            os._exit(leaving.code if isinstance(leaving.code, int) else 0)
+        except BaseException as error:
+            _report(fds["ready"], step, error)
+            os._exit(71)
+
+
+def _receive_config(control: int) -> dict[str, Any]:
+    """The node's only message to the child: length, JSON, and the descriptors it names."""
+    with socket.socket(fileno=control) as channel:
+        head, passed, _, _ = socket.recv_fds(channel, 4, 16, socket.MSG_CMSG_CLOEXEC | socket.MSG_WAITALL)
+        if len(head) != 4:
+            os._exit(72)
+        left = int.from_bytes(head, "big")
+        parts = []
+        while left:
+            part = channel.recv(min(left, 1 << 16))
+            if not part:
+                os._exit(72)
+            parts.append(part)
+            left -= len(part)
+    config: dict[str, Any] = json.loads(b"".join(parts))
+    names = config.pop("fds", [])
+    joins: list[int] = []
+    for name, fd in zip(names, passed, strict=True):
+        if name == "cgroup_join_fds":
+            joins.append(fd)
+        else:
+            config[name] = fd
+    config["cgroup_join_fds"] = joins
+    return config
+
+
+def _report(ready: int, step: str, error: BaseException) -> None:
+    traceback.print_exc()
+    text = {"error": f"{step}: {error}", "errno": getattr(error, "errno", None)}
+    try:
+        os.write(ready, json.dumps(text).encode() + b"\n")
+    except OSError:
+        pass
+
+
+def load_entry(name: str) -> Entry:
+    """The agent's entry point, ``module:function``."""
+    module, _, function = name.partition(":")
+    entry: Entry = getattr(importlib.import_module(module), function)
+    return entry
+
+
+def _preload() -> None:
+    """Import what a running agent would otherwise look for on first use, in a tree that is not ours."""
+    for name in (
+        "asyncio", "encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.utf_8", "hashlib", "hmac",
+        "json", "logging", "secrets", "selectors", "socket", "stringprep", "tempfile", "pwd", "grp", "traceback",
+    ):  # fmt: skip
+        importlib.import_module(name)
+
+
+def main(argv: list[str]) -> int:
+    control = socket.socket(fileno=int(argv[1]))
+    syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        _preload()
+        entry = load_entry(argv[2])
+        zygote = Zygote(control, entry, own_namespace=argv[3] == "own")
+    except Exception as error:  # noqa: BLE001 - the node has to hear why, whatever it is
+        traceback.print_exc()
+        control.sendmsg([json.dumps({"error": str(error), "errno": getattr(error, "errno", None)}).encode()])
+        return 1
+    control.sendmsg([json.dumps({"ready": True}).encode()])
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        zygote.serve()
+    except OSError as error:
+        if error.errno not in (errno.ECONNRESET, errno.EPIPE):
+            raise
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
