@@ -8,6 +8,7 @@ settings starts its own with `running_stack(...)`.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import signal
@@ -108,6 +109,9 @@ def running_stack(environment: Mapping[str, str] | None = None, arguments: Seque
     until(lambda: not processes_of(data), deadline_s=5, what=lambda: f"these processes to end: {processes_of(data)}")
     mounts = [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(data) in line]
     assert not mounts, f"mounts left behind: {mounts}"
+    tag = hashlib.sha256(str(data).encode()).hexdigest()[:12]
+    groups = [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/*{tag}*")]
+    assert not groups, f"cgroups left behind: {groups}"
     assert running.runner.returncode == 0, f"the runner ended with {running.runner.returncode}:\n{running.logs()}"
     shutil.rmtree(data, ignore_errors=True)
 
