@@ -21,7 +21,7 @@ from holdfast_wire.errors import HoldfastError
 from .beneath import Beneath, Resolver
 from .channels import Channel, Handler
 from .file_write import make_parents
-from .owners import Owner, owner_param
+from .owners import AGENT, Ownership, owner_param
 from .params import boolean, integer
 from .paths import absolute, os_failure, path_param, shown, wire
 from .tar_format import Member
@@ -38,7 +38,7 @@ _MOST_NAMED = 20
 class ExtractOptions:
     """``owner`` gets everything that is made; ``special_bits`` keeps set-user-id, set-group-id and sticky."""
 
-    owner: Owner | None = None
+    owner: Ownership = AGENT
     special_bits: bool = False
 
 
@@ -51,7 +51,7 @@ def open_upload(context: TransferContext, channel: Channel) -> Handler:
         entries=integer(params, "limit_entries", bounds.entries, least=1),
         size_bytes=integer(params, "limit_bytes", bounds.size_bytes),
     )
-    return Incoming(channel, TarSink(path, ExtractOptions(owner_param(params), boolean(params, "special_bits", False)), limits))
+    return Incoming(channel, TarSink(path, ExtractOptions(owner_param(context, params), boolean(params, "special_bits", False)), limits))
 
 
 class TarSink:
@@ -146,8 +146,7 @@ class TarSink:
     def end(self) -> None:
         member = self._member
         if self._file >= 0 and member is not None:
-            if self._options.owner is not None:
-                self._options.owner.give(self._file)
+            self._options.owner.give_new(self._file)
             os.fchmod(self._file, self._mode(member))
             os.utime(self._file, (member.mtime_s, member.mtime_s))
             os.close(self._file)
@@ -165,8 +164,7 @@ class TarSink:
         return self._root.parent(name, self._made)
 
     def _made(self, directory: int) -> None:
-        if self._options.owner is not None:
-            self._options.owner.give(directory)
+        self._options.owner.give_new(directory)
 
     def _mode(self, member: Member) -> int:
         return member.mode & (0o7777 if self._options.special_bits else 0o777)
@@ -208,8 +206,7 @@ class TarSink:
             parent, name = self._parent(path)
             os.symlink(target, temporary, dir_fd=parent)
             self._temporary = temporary
-            if self._options.owner is not None:
-                os.chown(temporary, self._options.owner.uid, self._options.owner.gid, dir_fd=parent, follow_symlinks=False)
+            self._options.owner.give_new(temporary, directory=parent)
             os.utime(temporary, (member.mtime_s, member.mtime_s), dir_fd=parent, follow_symlinks=False)
         else:
             target = os.fsdecode(member.link.lstrip(b"/"))

@@ -19,7 +19,7 @@ from holdfast_wire.errors import HoldfastError
 from .channels import Channel, Handler
 from .file_search import Search, search_params
 from .file_write import make_parents
-from .owners import Owner, owner_param
+from .owners import Ownership, owner_param
 from .params import boolean, choice, integer
 from .paths import absolute, os_failure, path_param, shown, wire
 from .transfers import Outgoing, TransferContext
@@ -171,12 +171,13 @@ def _action(context: TransferContext, operation: str, path: str, params: dict[st
         return lambda: {"exists": _exists(path)}
     if operation == "mkdir":
         parents, exist_ok = boolean(params, "parents", True), boolean(params, "exist_ok", True)
-        mode, owner = integer(params, "mode", None, most=0o7777), owner_param(params)
+        mode, owner = integer(params, "mode", None, most=0o7777), owner_param(context, params)
         return lambda: {"created": _mkdir(path, parents, exist_ok, mode, owner)}
     if operation == "move":
         to = absolute(context.workdir, path_param(params, "to"))
         overwrite, make = boolean(params, "overwrite", False), boolean(params, "parents", False)
-        return lambda: _move(path, to, overwrite, make)
+        maker = owner_param(context, params)
+        return lambda: _move(path, to, overwrite, make, maker)
     if operation == "remove":
         recursive, missing_ok = boolean(params, "recursive", False), boolean(params, "missing_ok", False)
         return lambda: {"existed": _remove(path, recursive, missing_ok)}
@@ -202,7 +203,7 @@ def _exists(path: str) -> bool:
     return True
 
 
-def _mkdir(path: str, parents: bool, exist_ok: bool, mode: int | None, owner: Owner | None) -> bool:
+def _mkdir(path: str, parents: bool, exist_ok: bool, mode: int | None, owner: Ownership) -> bool:
     path = path.rstrip("/") or "/"
     if os.path.isdir(path):
         if exist_ok:
@@ -211,18 +212,17 @@ def _mkdir(path: str, parents: bool, exist_ok: bool, mode: int | None, owner: Ow
     if parents:
         make_parents(os.path.dirname(path), owner)
     os.mkdir(path, 0o755)
-    if owner is not None:
-        os.chown(path, owner.uid, owner.gid, follow_symlinks=False)
+    owner.give_new(path)
     if mode is not None:
         os.chmod(path, mode)
     return True
 
 
-def _move(path: str, to: str, overwrite: bool, parents: bool) -> dict[str, Any]:
+def _move(path: str, to: str, overwrite: bool, parents: bool, owner: Ownership) -> dict[str, Any]:
     """Onto exactly ``to``, never into it. Across file systems it is a copy and a removal, and then not atomic."""
     os.lstat(path)
     if parents:
-        make_parents(os.path.dirname(to.rstrip("/")), None)
+        make_parents(os.path.dirname(to.rstrip("/")), owner)
     if not overwrite and os.path.lexists(to):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), to)
     try:

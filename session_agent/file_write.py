@@ -20,7 +20,7 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import DATA_BYTES
 
 from .channels import Channel, Handler
-from .owners import Owner, owner_param
+from .owners import AGENT, Ownership, owner_param
 from .params import boolean, integer, text
 from .paths import absolute, os_failure, path_param, shown
 from .transfers import Incoming, TransferContext
@@ -44,7 +44,7 @@ class WriteOptions:
     sha256: str | None = None
     parents: bool = True
     atomic: bool = True
-    owner: Owner | None = None
+    owner: Ownership = AGENT
 
 
 def open_write(context: TransferContext, channel: Channel) -> Handler:
@@ -61,13 +61,13 @@ def open_write(context: TransferContext, channel: Channel) -> Handler:
         sha256=sha256.lower() if sha256 else None,
         parents=boolean(params, "parents", True),
         atomic=boolean(params, "atomic", True),
-        owner=owner_param(params),
+        owner=owner_param(context, params),
     )
     return Incoming(channel, FileSink(path, options))
 
 
-def make_parents(directory: str, owner: Owner | None) -> None:
-    """``mkdir -p``; what is new belongs to ``owner``. Raises ``OSError``."""
+def make_parents(directory: str, owner: Ownership) -> None:
+    """``mkdir -p``; what is new is given away. Raises ``OSError``."""
     missing: list[str] = []
     while directory not in ("", "/") and not os.path.isdir(directory):
         missing.append(directory)
@@ -79,8 +79,7 @@ def make_parents(directory: str, owner: Owner | None) -> None:
             if os.path.isdir(path):  # somebody was faster
                 continue
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
-        if owner is not None:
-            os.chown(path, owner.uid, owner.gid, follow_symlinks=False)
+        owner.give_new(path)
 
 
 class FileSink:
@@ -195,8 +194,8 @@ class FileSink:
         if state is None or stat.S_ISREG(state.st_mode):
             flags |= os.O_TRUNC
         self._file = os.open(self._name, flags, NEW_MODE, dir_fd=self._directory)
-        if state is None and options.owner is not None:
-            options.owner.give(self._file)
+        if state is None:
+            options.owner.give_new(self._file)
 
     def _keep(self, source: int, target: int) -> None:
         """Hash, and copy where there is a target, the first ``offset`` bytes."""
@@ -218,16 +217,15 @@ class FileSink:
     def _settle(self) -> None:
         options = self._options
         if not self._temporary:
-            if options.owner is not None:
-                options.owner.give(self._file)
+            if options.owner.asked is not None:
+                options.owner.asked.give(self._file)
             if options.mode is not None:
                 os.fchmod(self._file, options.mode)
             return
         state = self._existing()
-        if options.owner is not None:
-            options.owner.give(self._file)
-        elif state is not None:
-            Owner(state.st_uid, state.st_gid).give(self._file)
+        owner = options.owner.of(state)
+        if owner is not None:
+            owner.give(self._file)
         mode = options.mode
         if mode is None:  # a kept set-user-id bit would bless new content
             mode = state.st_mode & 0o1777 if state is not None else NEW_MODE

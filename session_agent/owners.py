@@ -1,66 +1,95 @@
-"""Whose a new file is: ``user`` params as numbers, looked up in the sandbox's own /etc/passwd.
+"""Whose a file is that the agent makes: the user asked for, else whoever had it, else the sandbox's own user.
 
-Owns that lookup and nothing else. The file is read anew each time, because commands in the sandbox add users; it is read by
-hand, because the bundle's C library would ask name services the image may not have. Called by whatever creates files.
+Owns that order and the giving away; the accounts are read by ``users``. An agent that may not give files away keeps them, unless
+the client asked for an owner by name. Called by whatever creates files.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast_wire.errors import HoldfastError
 
-ACCOUNTS = "/etc/passwd"
-_ACCOUNTS_BYTES = 4 * 1024 * 1024
-_MOST_ID = 2**32 - 2
+from .users import find_user
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A numeric user and group."""
+    """A numeric user and group; ``asked``: it is an error when they cannot have it."""
 
     uid: int
     gid: int
+    asked: bool = True
 
-    def give(self, descriptor: int) -> None:
-        """Make the open file theirs; a no-op where it is already. Raises ``OSError``."""
-        state = os.fstat(descriptor)
-        if (state.st_uid, state.st_gid) != (self.uid, self.gid):
-            os.fchown(descriptor, self.uid, self.gid)
+    def give(self, target: int | str, *, directory: int | None = None) -> None:
+        """Make an open file, or a path whose final link is not followed, theirs. Raises ``OSError``."""
+        try:
+            if isinstance(target, str):
+                os.chown(target, self.uid, self.gid, dir_fd=directory, follow_symlinks=False)
+            else:
+                state = os.fstat(target)
+                if (state.st_uid, state.st_gid) != (self.uid, self.gid):
+                    os.fchown(target, self.uid, self.gid)
+        except PermissionError:
+            if self.asked:
+                raise
 
 
-def owner_param(params: dict[str, Any], key: str = "user", accounts: str = ACCOUNTS) -> Owner | None:
-    """The owner named by ``key``: a name, a uid, or either with ``:gid``; None when absent."""
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """``asked`` by the client; ``usual`` for what is new and nobody asked about, None: the agent itself."""
+
+    asked: Owner | None = None
+    usual: Owner | None = None
+
+    def of(self, replaced: os.stat_result | None) -> Owner | None:
+        """Who gets a file that is new, or that replaces another."""
+        if self.asked is not None:
+            return self.asked
+        if replaced is not None:
+            return Owner(replaced.st_uid, replaced.st_gid, asked=False)
+        return self.usual
+
+    def give_new(self, target: int | str, *, directory: int | None = None) -> None:
+        """Give away something that is new. Raises ``OSError``."""
+        owner = self.of(None)
+        if owner is not None:
+            owner.give(target, directory=directory)
+
+
+AGENT = Ownership()
+"""What is made stays the agent's."""
+
+
+class _Settings(Protocol):
+    @property
+    def user(self) -> str: ...
+
+
+class OwnerContext(Protocol):
+    """What is needed of the agent."""
+
+    @property
+    def settings(self) -> _Settings: ...
+
+
+def owner_param(context: OwnerContext, params: dict[str, Any], key: str = "user") -> Ownership:
+    """The ownership meant by ``key``: a name or uid of the sandbox, either with ``:gid``; the sandbox's own user when absent."""
     value = params.get(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+    if value is not None and (isinstance(value, bool) or not isinstance(value, str | int) or value == ""):
         raise HoldfastError("invalid_argument", f"{key} must be a user name or a uid, not {type(value).__name__}")
-    user, _, group = str(value).partition(":")
-    if group and not (group.isascii() and group.isdigit()):
-        raise HoldfastError("invalid_argument", f"{key}: the group must be numeric")
-    uid = int(user) if user.isascii() and user.isdigit() and len(user) < 11 else None
-    gid = uid
-    for entry in _entries(accounts):
-        if (entry[0] == user) if uid is None else (int(entry[2]) == uid):
-            uid, gid = int(entry[2]), int(entry[3])
-            break
-    if uid is None or gid is None:
-        raise HoldfastError("user_not_found", f"the sandbox has no user {user!r:.80}")
-    if group and len(group) < 11:
-        gid = int(group)
-    if uid > _MOST_ID or gid > _MOST_ID:
-        raise HoldfastError("invalid_argument", f"{key} is out of range")
-    return Owner(uid, gid)
+    usual = context.settings.user
+    return Ownership(
+        asked=None if value is None else _find(str(value), key, asked=True),
+        usual=_find(usual, key, asked=False) if usual and value is None else None,
+    )
 
 
-def _entries(accounts: str) -> list[list[str]]:
-    try:
-        with open(accounts, encoding="utf-8", errors="surrogateescape") as file:
-            lines = file.read(_ACCOUNTS_BYTES).split("\n")
-    except OSError:
-        return []
-    fields = (line.split(":") for line in lines)
-    return [f for f in fields if len(f) >= 4 and f[2].isascii() and f[2].isdigit() and f[3].isascii() and f[3].isdigit()]
+def _find(wanted: str, key: str, *, asked: bool) -> Owner:
+    name, colon, group = wanted.partition(":")
+    if colon and not (group.isascii() and group.isdigit() and len(group) < 11 and int(group) < 2**32 - 1):
+        raise HoldfastError("invalid_argument", f"{key}: the group must be a number")
+    user = find_user(name if not (name.isascii() and name.isdigit()) else int(name))
+    return Owner(user.uid, int(group) if colon else user.gid, asked)

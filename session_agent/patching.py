@@ -20,7 +20,7 @@ from holdfast_wire.errors import HoldfastError
 
 from .beneath import Beneath
 from .channels import Channel, Handler
-from .owners import Owner, owner_param
+from .owners import AGENT, Ownership, owner_param
 from .params import boolean, integer
 from .paths import absolute, os_failure, path_param, shown, wire
 from .transfers import Incoming, TransferContext
@@ -44,7 +44,7 @@ def open_patch(context: TransferContext, channel: Channel) -> Handler:
     params = channel.params
     cwd = absolute(context.workdir, path_param(params, "cwd", context.workdir))
     strip = integer(params, "strip", None, most=64)
-    return Incoming(channel, PatchSink(cwd, strip, boolean(params, "check", False), owner_param(params)))
+    return Incoming(channel, PatchSink(cwd, strip, boolean(params, "check", False), owner_param(context, params)))
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class _Exchange:
 class PatchSink:
     """Collects a diff and applies it at the end of input."""
 
-    def __init__(self, cwd: str, strip: int | None, check: bool = False, owner: Owner | None = None) -> None:
+    def __init__(self, cwd: str, strip: int | None, check: bool = False, owner: Ownership = AGENT) -> None:
         self._cwd = cwd
         self._strip = strip
         self._check = check
@@ -273,21 +273,18 @@ class PatchSink:
 
     def _parent(self, path: str) -> tuple[int, str]:
         assert self._root is not None
-
-        def made(descriptor: int) -> None:
-            if self._owner is not None:
-                self._owner.give(descriptor)
-
-        return self._root.parent(path, made)
+        return self._root.parent(path, self._owner.give_new)
 
     def _stage(self, path: str, file: _File, done: _Exchange) -> None:
         parent, _ = self._parent(path)
         temporary = f".holdfast-{secrets.token_hex(8)}"
         content = file.content or b""
-        owner = self._owner or (Owner(file.was.st_uid, file.was.st_gid) if file.was is not None else None)
+        owner = self._owner.of(file.was)
         if file.link:
             os.symlink(os.fsdecode(content.removesuffix(b"\n")), temporary, dir_fd=parent)
             done.staged.append((path, temporary))
+            if owner is not None:
+                owner.give(temporary, directory=parent)
             return
         descriptor = os.open(temporary, _CREATE, 0o600, dir_fd=parent)
         done.staged.append((path, temporary))

@@ -19,6 +19,7 @@ from holdfast_wire.frames import STDOUT, Closed, Failed, Opened, Output
 from holdfast_wire.limits import DATA_BYTES
 
 from .channels import Channel
+from .owners import OwnerContext
 
 log = logging.getLogger("session_agent.transfers")
 
@@ -28,7 +29,7 @@ AHEAD_BYTES = 512 * 1024
 _T = TypeVar("_T")
 
 
-class TransferContext(Protocol):
+class TransferContext(OwnerContext, Protocol):
     """What file channels need of the agent."""
 
     @property

@@ -158,7 +158,8 @@ class Tunnel(asyncio.BufferedProtocol):
             except (OSError, UnicodeError) as problem:  # TimeoutError is an OSError; a name may have no IDNA form
                 if host == hosts[0]:
                     failure = problem
-        reason = "timed out" if isinstance(failure, TimeoutError) else (getattr(failure, "strerror", None) or str(failure))
+        number = getattr(failure, "errno", None) or 0  # negative: a failed look-up of the name
+        reason = "timed out" if isinstance(failure, TimeoutError) else os.strerror(number) if number > 0 else str(failure)
         message = f"port {self._port} on {hosts[0]} cannot be reached: {reason}"
         error = HoldfastError("port_unreachable", message, hint=f"is anything listening on port {self._port}?")
         self._finish(Failed(self._channel.number, error.to_map()))

@@ -263,3 +263,15 @@ async def test_input_after_the_failure_gets_its_credit_back(tmp_path: Path) -> N
 async def test_name_that_is_not_utf8(tmp_path: Path) -> None:
     await put(tmp_path, b"n\xff", b"odd")
     assert os.listdir(os.fsencode(tmp_path)) == [b"n\xff"]
+
+
+@root_only
+async def test_new_files_belong_to_the_sandboxs_own_user(tmp_path: Path) -> None:
+    (tmp_path / "old").touch()
+    for path in ("old", "new/file"):
+        channel = serve(open_write, "write", tmp_path, {"path": path}, user="123:456")
+        await channel.write(b"x", eof=True)
+        await channel.result()
+    assert os.stat(tmp_path / "old").st_uid == 0
+    for path in ("new", "new/file"):
+        assert (os.stat(tmp_path / path).st_uid, os.stat(tmp_path / path).st_gid) == (123, 456)

@@ -15,14 +15,17 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Closed, Fact, Failed, Opened, Output
 from holdfast_wire.limits import DATA_BYTES, WINDOW_BYTES
 
+from session_agent.settings import AgentSettings
+
 DEADLINE_S = 20.0
 
 
 class Context:
     """What file channels need of the agent."""
 
-    def __init__(self, workdir: str) -> None:
+    def __init__(self, workdir: str, user: str = "") -> None:
         self.workdir = workdir
+        self.settings = AgentSettings(sandbox_id="s", token="t", user=user)
 
 
 class FakeChannel:
@@ -134,11 +137,11 @@ class FakeChannel:
         return last.error
 
 
-def serve(factory: Callable[..., Any], kind: str, workdir: object, params: dict[str, Any], **options: Any) -> FakeChannel:
+def serve(factory: Callable[..., Any], kind: str, workdir: object, params: dict[str, Any], user: str = "", **options: Any) -> FakeChannel:
     """Open a channel the way the session does: an error of the factory is a Failed."""
     channel = FakeChannel(kind, params, **options)
     try:
-        channel.handler = factory(Context(str(workdir)), channel)
+        channel.handler = factory(Context(str(workdir), user), channel)
     except HoldfastError as error:
         channel.send(Failed(channel.number, error.to_map()))
     return channel
