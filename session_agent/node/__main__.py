@@ -11,6 +11,7 @@ import signal
 import sys
 
 from holdfast_wire.errors import HoldfastError
+
 from session_agent.node import doctor, settings
 from session_agent.node.images.store import ImageStore
 from session_agent.node.sandboxes import Sandboxes
@@ -27,6 +28,7 @@ async def _serve(config: NodeSettings) -> None:
     await asyncio.to_thread(images.open)
     sandboxes = Sandboxes(config, images, privileged=os.geteuid() == 0)
     images.in_use = sandboxes.uses_image
+    images.before_remove = sandboxes.spares.drop_image
     images.layer_in_use = sandboxes.uses_layer
     await sandboxes.start()
     server = NodeServer(config, sandboxes, images)

@@ -18,8 +18,8 @@ LIMIT = 64 << 10
 class AgentLog:
     """Reads *fd* until its end, the limit or `close`."""
 
-    def __init__(self, sandbox_id: str, fd: int) -> None:
-        self._sandbox_id = sandbox_id
+    def __init__(self, fd: int) -> None:
+        self.name = "spare"
         self._fd = fd
         self._left = LIMIT
         self._lines: deque[str] = deque(maxlen=20)
@@ -47,6 +47,6 @@ class AgentLog:
         for line in data.decode("utf-8", "backslashreplace").splitlines():
             clean = "".join(char if char.isprintable() else repr(char)[1:-1] for char in line[:2000])
             self._lines.append(clean)
-            log.info("%s: %s", self._sandbox_id, clean)
+            log.info("%s: %s", self.name, clean)
         if not data or self._left <= 0:
             self.close()

@@ -59,14 +59,9 @@ class Group:
         bases = [*self.hierarchies.v1.values(), *([self.hierarchies.v2] if self.hierarchies.v2 else [])]
         return [os.path.join(base, self.name) for base in bases]
 
-    def create(self, limits: Limits) -> None:
-        for controller, base in self.hierarchies.v1.items():
-            outer = os.path.join(base, self.name)
-            inner = os.path.join(outer, _COMMANDS)
-            os.mkdir(outer)
-            _limit_v1(controller, outer, limits, reserve=True)
-            os.mkdir(inner)
-            _limit_v1(controller, inner, limits, reserve=False)
+    def create(self) -> None:
+        for base in self.hierarchies.v1.values():
+            os.makedirs(os.path.join(base, self.name, _COMMANDS))
         if self.hierarchies.v2:
             outer = os.path.join(self.hierarchies.v2, self.name)
             os.mkdir(outer)
@@ -75,8 +70,16 @@ class Group:
                 _write(f"{outer}/cgroup.subtree_control", " ".join(f"+{name}" for name in sorted(controllers)))
             for name in (_AGENT, _COMMANDS):
                 os.mkdir(f"{outer}/{name}")
-            _limit_v2(controllers, outer, limits, reserve=True)
-            _limit_v2(controllers, f"{outer}/{_COMMANDS}", limits, reserve=False)
+
+    def limit(self, limits: Limits) -> None:
+        for controller, base in self.hierarchies.v1.items():
+            outer = os.path.join(base, self.name)
+            _limit_v1(controller, outer, limits, reserve=True)
+            _limit_v1(controller, os.path.join(outer, _COMMANDS), limits, reserve=False)
+        if self.hierarchies.v2_controllers:
+            outer = os.path.join(self.hierarchies.v2 or "", self.name)
+            _limit_v2(self.hierarchies.v2_controllers, outer, limits, reserve=True)
+            _limit_v2(self.hierarchies.v2_controllers, f"{outer}/{_COMMANDS}", limits, reserve=False)
 
     def add(self, pid: int) -> None:
         """Move the agent in; everything it starts stays in."""
@@ -216,9 +219,7 @@ def _usable(parent: str, tag: str) -> str | None:
     return base
 
 
-def _usable_v2(
-    mount: tuple[str, str], own: str, tag: str, wanted: frozenset[str]
-) -> tuple[str | None, frozenset[str]]:
+def _usable_v2(mount: tuple[str, str], own: str, tag: str, wanted: frozenset[str]) -> tuple[str | None, frozenset[str]]:
     fallback: str | None = None
     for parent in dict.fromkeys((_join(mount, own), mount[0])):
         enabled = _enable(parent, wanted)

@@ -7,7 +7,7 @@ starts with a full list, so nothing is lost silently. Called by sandboxes.py (pu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 QUEUE = 4096
@@ -30,7 +30,7 @@ class Events:
             else:
                 queue.put_nowait(event)
 
-    async def watch(self) -> AsyncIterator[dict[str, Any]]:
+    async def watch(self) -> AsyncGenerator[dict[str, Any], None]:
         """First the full list, then every change; ends when the node stops or the watcher is too slow."""
         queue: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue(QUEUE + 1)
         key = self._next

@@ -17,6 +17,7 @@ import sys
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
+
 from session_agent.node.settings import NodeSettings
 
 log = logging.getLogger(__name__)
@@ -42,9 +43,7 @@ class Launcher:
         argv = [sys.executable, "-m", "session_agent.node.zygote", str(theirs.fileno()), self._settings.agent_entry]
         # A bare environment: what the node was started with must not be found in a sandbox's memory.
         environment = {"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        self._process = subprocess.Popen(
-            [*argv, mode], pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, cwd="/"
-        )
+        self._process = subprocess.Popen([*argv, mode], pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, cwd="/")
         theirs.close()
         self._socket = ours
         answer, _ = await self._receive(_START_TIMEOUT_S)
@@ -100,7 +99,7 @@ class Launcher:
         loop = asyncio.get_running_loop()
         readable: asyncio.Future[None] = loop.create_future()
         fd = self._socket.fileno()
-        loop.add_reader(fd, lambda: readable.done() or readable.set_result(None))
+        loop.add_reader(fd, _settle, readable)
         try:
             async with asyncio.timeout(timeout_s):
                 await readable
@@ -123,3 +122,8 @@ class Launcher:
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

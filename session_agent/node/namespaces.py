@@ -18,20 +18,11 @@ from dataclasses import dataclass
 
 from session_agent.node import syscalls as sys_
 
-ISOLATION = (
-    sys_.CLONE_NEWUSER
-    | sys_.CLONE_NEWNS
-    | sys_.CLONE_NEWPID
-    | sys_.CLONE_NEWNET
-    | sys_.CLONE_NEWIPC
-    | sys_.CLONE_NEWUTS
-)
+ISOLATION = sys_.CLONE_NEWUSER | sys_.CLONE_NEWNS | sys_.CLONE_NEWPID | sys_.CLONE_NEWNET | sys_.CLONE_NEWIPC | sys_.CLONE_NEWUTS
 
 # What the agent needs to run commands as other users and to serve their files, inside its own user namespace only.
 _CAP_CHOWN, _CAP_DAC_OVERRIDE, _CAP_FOWNER, _CAP_KILL, _CAP_SETGID, _CAP_SETUID = 0, 1, 3, 5, 6, 7
-AGENT_CAPABILITIES = sum(
-    1 << bit for bit in (_CAP_CHOWN, _CAP_DAC_OVERRIDE, _CAP_FOWNER, _CAP_KILL, _CAP_SETGID, _CAP_SETUID)
-)
+AGENT_CAPABILITIES = sum(1 << bit for bit in (_CAP_CHOWN, _CAP_DAC_OVERRIDE, _CAP_FOWNER, _CAP_KILL, _CAP_SETGID, _CAP_SETUID))
 
 _NOROOT, _NOROOT_LOCKED = 1 << 0, 1 << 1
 _KEEP_CAPS_LOCKED = 1 << 5

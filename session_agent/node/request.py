@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
+
 from session_agent.node.cgroups import Limits
 from session_agent.node.settings import MAX_SANDBOX_ID
 

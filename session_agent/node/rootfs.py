@@ -108,9 +108,7 @@ def open_layers(root: Root) -> Opened:
         layers = [_keep(opened, _detach(path)) for path in root.layers]
         trees = [_keep(opened, _detach(tree.source)) for tree in root.trees]
         for fd in trees:
-            sys_.mount_setattr(
-                fd, sys_.MOUNT_ATTR_RDONLY | sys_.MOUNT_ATTR_NOSUID | sys_.MOUNT_ATTR_NODEV, recursive=True
-            )
+            sys_.mount_setattr(fd, sys_.MOUNT_ATTR_RDONLY | sys_.MOUNT_ATTR_NOSUID | sys_.MOUNT_ATTR_NODEV, recursive=True)
         folder = _keep(opened, _detach(root.folder))
     except BaseException:
         for fd in opened:

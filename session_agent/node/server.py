@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
+
 from session_agent.node.images.store import ImageStore
 from session_agent.node.request import parse_create, sandbox_id
 from session_agent.node.sandboxes import Sandboxes
@@ -54,9 +55,7 @@ class NodeServer:
             os.unlink(self._settings.socket_path)
         mask = os.umask(0o177)
         try:
-            self._server = await asyncio.start_unix_server(
-                self._connection, self._settings.socket_path, limit=MAX_LINE, backlog=128
-            )
+            self._server = await asyncio.start_unix_server(self._connection, self._settings.socket_path, limit=MAX_LINE, backlog=128)
         finally:
             os.umask(mask)
 

@@ -33,6 +33,7 @@ class NodeSettings:
     shm_bytes: int = 64 << 20
     ready_timeout_s: float = 20.0
     concurrent_creates: int = 8
+    spares: int = 4
     remembered_failures: int = 1000
 
     @property
@@ -74,12 +75,13 @@ def from_environment(environ: Mapping[str, str]) -> NodeSettings:
     data_dir = os.path.abspath(environ.get("HOLDFAST_DATA") or ".holdfast")
     socket_path = os.path.abspath(environ.get("HOLDFAST_NODE_SOCKET") or os.path.join(data_dir, "node.sock"))
     if len(os.fsencode(socket_path)) > MAX_SOCKET_PATH:
-        raise ValueError(
-            f"the node's socket path is longer than {MAX_SOCKET_PATH} bytes: set HOLDFAST_NODE_SOCKET to a shorter one"
-        )
+        raise ValueError(f"the node's socket path is longer than {MAX_SOCKET_PATH} bytes: set HOLDFAST_NODE_SOCKET to a shorter one")
     base = environ.get("HOLDFAST_SUBID_BASE", "")
     if base and not (base.isdecimal() and 65536 <= int(base) <= 4_000_000_000):
         raise ValueError("HOLDFAST_SUBID_BASE must be a number from 65536 to 4000000000")
+    spares = environ.get("HOLDFAST_NODE_SPARES", "4")
+    if not (spares.isdecimal() and int(spares) <= 8):
+        raise ValueError("HOLDFAST_NODE_SPARES must be a number from 0 to 8")
     first = int(base) if base else ID_BASE
     return NodeSettings(
         data_dir=data_dir,
@@ -87,5 +89,6 @@ def from_environment(environ: Mapping[str, str]) -> NodeSettings:
         image_fallback=environ.get("HOLDFAST_IMAGE_FALLBACK") or None,
         agent_entry=environ.get("HOLDFAST_AGENT_ENTRY") or AGENT_ENTRY,
         id_base=first,
+        spares=int(spares),
         id_slots=min(ID_SLOTS, (0xFFFFFFFE - first) // 65536),
     )

@@ -95,9 +95,7 @@ def unshare(flags: int) -> None:
 
 
 def mount(source: str, target: str, kind: str, flags: int = 0, data: str = "") -> None:
-    result = _libc.mount(
-        source.encode(), os.fsencode(target), kind.encode() or None, ctypes.c_ulong(flags), data.encode() or None
-    )
+    result = _libc.mount(source.encode(), os.fsencode(target), kind.encode() or None, ctypes.c_ulong(flags), data.encode() or None)
     if result < 0:
         raise _fail(f"mount {kind or 'flags'} on {target}")
 
@@ -132,9 +130,7 @@ def open_tree(path: str, dir_fd: int = AT_FDCWD, *, clone: bool = True, recursiv
 def move_mount(mount_fd: int, target: str, dir_fd: int = AT_FDCWD) -> None:
     """Attach the detached mount *mount_fd* at *target*."""
     flags = MOVE_MOUNT_F_EMPTY_PATH | (0 if target else MOVE_MOUNT_T_EMPTY_PATH)
-    _syscall(
-        f"move_mount {target}", _MOVE_MOUNT, _word(mount_fd), b"", _word(dir_fd), os.fsencode(target), _word(flags)
-    )
+    _syscall(f"move_mount {target}", _MOVE_MOUNT, _word(mount_fd), b"", _word(dir_fd), os.fsencode(target), _word(flags))
 
 
 def mount_setattr(mount_fd: int, set_bits: int, *, userns_fd: int = 0, recursive: bool = False) -> None:

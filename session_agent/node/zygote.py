@@ -21,11 +21,12 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from session_agent.node import namespaces, rootfs, seccomp, syscalls
+from session_agent.node.images.skeleton import hosts_file
 from session_agent.node.namespaces import IdMap
 from session_agent.node.rootfs import Root, Tree
 
 MAX_MESSAGE = 1 << 17
-_FDS = ("listen", "control", "ready", "stderr")
+_FDS = ("control", "ready", "stderr")
 _PLACES = ("/sys", "/dev/shm", "/mnt", "/media", "/srv")
 Entry = Callable[[dict[str, Any], int, int], object]
 
@@ -102,9 +103,7 @@ class Zygote:
             os.close(mapped_w)
             opened.close()
 
-    def _child(
-        self, request: dict[str, Any], root: Root, opened: rootfs.Opened, ids: IdMap, mapped: int, fds: dict[str, int]
-    ) -> NoReturn:
+    def _child(self, request: dict[str, Any], root: Root, opened: rootfs.Opened, ids: IdMap, mapped: int, fds: dict[str, int]) -> NoReturn:
         step = "ids"
         try:
             if os.read(mapped, 1) != b"1":
@@ -113,19 +112,21 @@ class Zygote:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             step = "file tree"
             rootfs.build(root, opened, self._workshop, ids)
-            step = "network and name"
+            step = "network"
             namespaces.loopback_up()
-            syscalls.sethostname(request["hostname"])
             step = "descriptors"
             for target in (0, 1):
                 os.dup2(self._null, target)
             os.dup2(fds["stderr"], 2)
-            namespaces.close_all_but({0, 1, 2, fds["listen"], fds["control"], fds["ready"]})
+            namespaces.close_all_but({0, 1, 2, fds["control"], fds["ready"]})
             namespaces.limit_resources(int(request["open_files"]))
             os.umask(0o022)
             os.setsid()
             step = "configuration"
             config = _receive_config(fds["control"])
+            listen = config.pop("listen")
+            step = "name"
+            _take_name(config["sandbox_id"])
             step = "powers"
             namespaces.give_up_powers(self._last_capability, self._program)
             step = "agent"
@@ -133,17 +134,26 @@ class Zygote:
             sys.path.clear()
             sys.path_importer_cache.clear()
             gc.enable()
-            self._entry(config, fds["listen"], fds["ready"])
+            self._entry(config, listen, fds["ready"])
             os._exit(0)
         except SystemExit as leaving:
             os._exit(leaving.code if isinstance(leaving.code, int) else 0)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - the node has to hear why, whatever it is
             _report(fds["ready"], step, error)
             os._exit(71)
 
 
+def _take_name(name: str) -> None:
+    """The files were made with the folder, so writing them copies nothing up."""
+    syscalls.sethostname(name)
+    for path, text in (("/etc/hostname", f"{name}\n"), ("/etc/hosts", hosts_file(name))):
+        fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        os.write(fd, text.encode())
+        os.close(fd)
+
+
 def _receive_config(control: int) -> dict[str, Any]:
-    """The node's only message to the child: length, JSON, and the descriptors it names."""
+    """The node's only message to the child: length, JSON, and the descriptors it names. A spare waits here."""
     with socket.socket(fileno=control) as channel:
         head, passed, _, _ = socket.recv_fds(channel, 4, 16, socket.MSG_CMSG_CLOEXEC | socket.MSG_WAITALL)
         if len(head) != 4:

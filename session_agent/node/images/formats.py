@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from holdfast_wire.errors import HoldfastError
+
 from session_agent.node.images import copying
 from session_agent.node.images.layers import Budget, LayerLimits, invalid, open_parent, parts_of, unpack
 from session_agent.node.images.streams import Hashed, decompressed
@@ -137,9 +138,7 @@ def _docker(directory: str, budget: Budget) -> Source:
     finally:
         os.close(root)
     diffs = _diff_ids(config, len(files))
-    layers = [
-        Layer(diff, _unpacker(path, budget, None, diff)) for path, diff in zip(files, diffs, strict=True)
-    ]
+    layers = [Layer(diff, _unpacker(path, budget, None, diff)) for path, diff in zip(files, diffs, strict=True)]
     return _source(f"sha256:{hashlib.sha256(raw).hexdigest()}", layers, config)
 
 

@@ -26,17 +26,14 @@ _ETC_FILES = (
     "host.conf", "xattr.conf", "debconf.conf",
 )  # fmt: skip
 _ETC_DIRECTORIES = ("alternatives", "ld.so.conf.d", "ssl/certs", "pki/tls/certs", "pki/ca-trust", "terminfo", "fonts")
-_PASSWD = (
+_USERS = (
     "root:x:0:0:root:/root:/bin/bash\n"
     "daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n"
     "www-data:x:33:33:www-data:/var/www:/usr/sbin/nologin\n"
     "user:x:1000:1000:user:/home/user:/bin/bash\n"
     "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
 )
-_GROUP = (
-    "root:x:0:\ndaemon:x:1:\nadm:x:4:\ntty:x:5:\nwww-data:x:33:\nstaff:x:50:\nusers:x:100:\nuser:x:1000:\n"
-    "nogroup:x:65534:\n"
-)
+_GROUP = "root:x:0:\ndaemon:x:1:\nadm:x:4:\ntty:x:5:\nwww-data:x:33:\nstaff:x:50:\nusers:x:100:\nuser:x:1000:\nnogroup:x:65534:\n"
 _NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n"
 _PROFILE = (
     'if [ "$(id -u)" -eq 0 ]; then\n'
@@ -81,7 +78,7 @@ def spec(path: str) -> ImageSpec:
 
 def _fill_etc(etc: str) -> None:
     for name, text in (
-        ("passwd", _PASSWD),
+        ("passwd", _USERS),
         ("group", _GROUP),
         ("nsswitch.conf", _NSSWITCH),
         ("profile", _PROFILE),

@@ -37,9 +37,7 @@ def normalise(name: str) -> str:
         and (not at or _DIGEST.fullmatch(digest))
     )
     if not valid:
-        raise HoldfastError(
-            "invalid_argument", f"{name!r} is not an image name", hint="write it as repository:tag, lower case"
-        )
+        raise HoldfastError("invalid_argument", f"{name!r} is not an image name", hint="write it as repository:tag, lower case")
     base = f"{domain}/{repository}"
     return f"{base}@{digest}" if at else f"{base}:{tag or 'latest'}"
 

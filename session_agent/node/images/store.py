@@ -12,11 +12,12 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
+
 from session_agent.node.images import formats, host, names, pull, skeleton
 from session_agent.node.images.layers import LayerLimits
 from session_agent.node.images.spec import ImageSpec
@@ -54,6 +55,7 @@ class ImageStore:
         self._limits = limits or LayerLimits()
         self._records: dict[str, ImageRecord] = {}
         self._changing = asyncio.Lock()
+        self.before_remove: Callable[[str], Awaitable[None]] | None = None
         self.in_use: Callable[[str], bool] = lambda digest: False
 
     def open(self) -> None:
@@ -135,6 +137,8 @@ class ImageStore:
                 raise HoldfastError("image_not_found", f"there is no image {name} on this machine")
             if self.in_use(record.digest):
                 raise HoldfastError("image_in_use", f"sandboxes are using {name}")
+            if self.before_remove:
+                await self.before_remove(record.digest)
             os.unlink(self._index_file(wanted))
             del self._records[wanted]
             await asyncio.to_thread(self._collect_layers)

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import IO, Any, cast
 
 from holdfast_wire.errors import HoldfastError
+
 from session_agent.node.images.layers import Budget, invalid
 
 _CHUNK = 1 << 18
@@ -79,15 +80,14 @@ def decompressed(packed: Hashed, budget: Budget) -> Iterator[Hashed]:
 def _zstd(source: IO[bytes]) -> Iterator[IO[bytes]]:
     program = shutil.which("zstd")
     if program is None:
-        raise HoldfastError(
-            "unsupported", "the image is compressed with zstd, which is not installed", hint="install zstd"
-        )
+        raise HoldfastError("unsupported", "the image is compressed with zstd, which is not installed", hint="install zstd")
     with subprocess.Popen(
         [program, "-dc", "--memory=128MB"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
         import threading
 
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         feeder = threading.Thread(target=_feed, args=(source, process.stdin), daemon=True)
         feeder.start()
         try:

@@ -1,0 +1,174 @@
+"""Berths: sandboxes without a name yet, made and waiting for their configuration.
+
+Owns everything a sandbox needs of the machine: a folder, an id range, cgroups, the process in its namespaces with its
+tree mounted, and the giving back of all that. What takes milliseconds happens here, before or without a request;
+sandboxes.py only has to name a berth. Called by spares.py and sandboxes.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from holdfast_wire.errors import HoldfastError
+
+from session_agent.node import recovery, removal
+from session_agent.node.agentlog import AgentLog
+from session_agent.node.cgroups import Group, Hierarchies
+from session_agent.node.images.spec import ImageSpec
+from session_agent.node.launcher import Launcher
+from session_agent.node.settings import NodeSettings
+
+log = logging.getLogger(__name__)
+_RANGE = 65536
+
+
+@dataclass(slots=True, eq=False)
+class Berth:
+    """One waiting or used process and what has to be given back for it. Descriptors are -1 once closed."""
+
+    image: ImageSpec
+    slot: int
+    id_base: int
+    folder: str
+    group: Group
+    control: socket.socket
+    ready: int
+    agent_log: AgentLog
+    pid: int = 0
+    pidfd: int = -1
+    death: str = ""
+    killed: bool = False
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    on_end: Callable[[], None] | None = None
+
+    def close_channels(self) -> None:
+        self.control.close()
+        if self.ready >= 0:
+            os.close(self.ready)
+            self.ready = -1
+
+
+class Berths:
+    """Makes berths and takes them apart."""
+
+    def __init__(self, settings: NodeSettings, launcher: Launcher, hierarchies: Hierarchies, *, privileged: bool) -> None:
+        self._settings = settings
+        self._launcher = launcher
+        self._hierarchies = hierarchies
+        self._privileged = privileged
+        self._slots = list(range(settings.id_slots - 1, -1, -1))
+
+    async def make(self, image: ImageSpec, disk_bytes: int | None) -> Berth:
+        """Raises HoldfastError or OSError and leaves nothing behind when it cannot."""
+        if not self._slots:
+            raise HoldfastError("no_capacity", "every id range of this node is in use")
+        name = f".{secrets.token_hex(8)}"
+        slot = self._slots.pop()
+        ours, theirs = socket.socketpair()
+        ready, ready_w = os.pipe2(os.O_CLOEXEC)
+        log_r, log_w = os.pipe2(os.O_CLOEXEC)
+        berth = Berth(
+            image=image,
+            slot=slot,
+            id_base=self._settings.id_base + slot * _RANGE if self._privileged else 0,
+            folder=os.path.join(self._settings.sandboxes_dir, name),
+            group=Group(self._hierarchies, name[1:]),
+            control=ours,
+            ready=ready,
+            agent_log=AgentLog(log_r),
+        )
+        try:
+            try:
+                await asyncio.to_thread(self._make_folder, berth)
+                await self._fork(berth, disk_bytes, [theirs.fileno(), ready_w, log_w])
+            finally:
+                theirs.close()
+                os.close(ready_w)
+                os.close(log_w)
+            berth.group.add(berth.pid)
+        except BaseException:
+            await self.dismantle(berth)
+            raise
+        return berth
+
+    async def dismantle(self, berth: Berth) -> None:
+        """Everything of *berth* goes; a step that fails is logged and does not keep the others."""
+        try:
+            berth.close_channels()
+            if berth.pidfd >= 0:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(berth.pidfd, signal.SIGKILL)
+                await berth.gone.wait()
+            berth.agent_log.close()
+            await asyncio.to_thread(self._remove_files, berth)
+        finally:
+            self._slots.append(berth.slot)
+
+    async def _fork(self, berth: Berth, disk_bytes: int | None, fds: list[int]) -> None:
+        image = berth.image
+        await self._launcher.begin(
+            {
+                "id_base": berth.id_base,
+                "id_count": _RANGE if self._privileged else 1,
+                "layers": image.layers,
+                "trees": [(tree.source, tree.target) for tree in image.trees],
+                "hidden": image.hidden,
+                "folder": os.path.join(berth.folder, "files"),
+                "shm_bytes": self._settings.shm_bytes,
+                "disk_bytes": disk_bytes,
+                "idmap": self._privileged,
+                "open_files": self._settings.open_files,
+            },
+            fds,
+        )
+        try:
+            berth.group.create()
+        finally:
+            berth.pid, berth.pidfd = await self._launcher.finish()
+            asyncio.get_running_loop().add_reader(berth.pidfd, self._ended, berth)
+
+    def _make_folder(self, berth: Berth) -> None:
+        os.mkdir(berth.folder, 0o700)
+        files = os.path.join(berth.folder, "files")
+        etc = os.path.join(files, "upper", "etc")
+        made = [files, os.path.join(files, "upper"), os.path.join(files, "work"), etc]
+        for path in made:
+            os.mkdir(path, 0o755)
+        for name in ("hosts", "hostname"):
+            made.append(os.path.join(etc, name))
+            os.close(os.open(made[-1], os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+        os.close(os.open(os.path.join(berth.folder, recovery.STATE), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        if self._privileged:
+            for path in made:
+                os.chown(path, berth.id_base, berth.id_base)
+
+    def _ended(self, berth: Berth) -> None:
+        """The berth's first process is dead, and with it everything in its namespaces."""
+        asyncio.get_running_loop().remove_reader(berth.pidfd)
+        result = os.waitid(os.P_PIDFD, berth.pidfd, os.WEXITED | os.WNOHANG)
+        os.close(berth.pidfd)
+        berth.pidfd = -1
+        berth.killed = result is not None and result.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
+        status = "?" if result is None else result.si_status
+        berth.death = f"signal {status}" if berth.killed else f"exit status {status}"
+        berth.gone.set()
+        if berth.on_end:
+            berth.on_end()
+
+    def _remove_files(self, berth: Berth) -> None:
+        try:
+            removal.remove_tree(berth.folder, self._settings.trash_dir)
+        except OSError as error:
+            log.error("%s: not all files could be removed: %s", berth.folder, error)
+        try:
+            berth.group.remove()
+        except OSError as error:
+            log.error("%s: its control groups could not be removed: %s", berth.folder, error)

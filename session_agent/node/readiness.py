@@ -1,0 +1,50 @@
+"""Waiting for a new sandbox's agent to say that it serves, or why it does not.
+
+Owns the reading of one JSON line from a process that is not to be trusted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+
+from holdfast_wire.errors import HoldfastError
+
+from session_agent.node.berths import Berth
+
+_MAX_LINE = 8192
+
+
+async def agent_epoch(berth: Berth, timeout_s: float) -> str:
+    """Raises HoldfastError(create_timeout, runtime_unavailable)."""
+    loop = asyncio.get_running_loop()
+    os.set_blocking(berth.ready, False)
+    line: asyncio.Future[bytes] = loop.create_future()
+    received = bytearray()
+
+    def readable() -> None:
+        part = os.read(berth.ready, 4096)
+        received.extend(part)
+        if (not part or b"\n" in part or len(received) > _MAX_LINE) and not line.done():
+            line.set_result(bytes(received))
+
+    loop.add_reader(berth.ready, readable)
+    try:
+        async with asyncio.timeout(timeout_s):
+            raw = await line
+    except TimeoutError:
+        raise HoldfastError("create_timeout", f"the agent did not serve within {timeout_s:g} s") from None
+    finally:
+        loop.remove_reader(berth.ready)
+    try:
+        answer = json.loads(raw) if raw else {}
+    except ValueError:
+        answer = {}
+    if not isinstance(answer, dict):
+        answer = {}
+    epoch = answer.get("agent_epoch")
+    if isinstance(epoch, str) and epoch:
+        return epoch[:128]
+    said = str(answer.get("error") or "")[:500] or berth.agent_log.tail() or "no reason given"
+    raise HoldfastError("runtime_unavailable", f"the sandbox did not start: {said}")

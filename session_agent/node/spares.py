@@ -1,0 +1,121 @@
+"""Spare berths: made while nobody waits, for the images that were asked for last.
+
+Owns how many there are and of what. Policy: up to PER_IMAGE of each image in demand, at most TOTAL; the image longest
+not asked for gives way. Filling starts when no create is running, so a burst is never slowed by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+
+from holdfast_wire.errors import HoldfastError
+
+from session_agent.node.berths import Berth, Berths
+from session_agent.node.images.spec import ImageSpec
+
+log = logging.getLogger(__name__)
+TOTAL = 8
+_Key = tuple[str, tuple[str, ...]]
+
+
+class Spares:
+    """A small stock of berths. One task fills it; `stop` ends the task and gives the stock back."""
+
+    def __init__(self, berths: Berths, per_image: int) -> None:
+        self._berths = berths
+        self._per_image = per_image
+        self._stock: OrderedDict[_Key, list[Berth]] = OrderedDict()
+        self._images: dict[_Key, ImageSpec] = {}
+        self._dead: list[Berth] = []
+        self._busy = 0
+        self._wanted = asyncio.Event()
+        self._filler: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._filler = asyncio.get_running_loop().create_task(self._fill(), name="fill spares")
+
+    async def stop(self) -> None:
+        if self._filler:
+            self._filler.cancel()
+            await asyncio.wait([self._filler])
+        await self._discard(self._dead + [berth for stock in self._stock.values() for berth in stock])
+        self._stock.clear()
+
+    def take(self, image: ImageSpec) -> Berth | None:
+        """A berth of *image*, if there is one; the caller owns it. To be followed by `done`."""
+        self._busy += 1
+        key = _key(image)
+        stock = self._stock.setdefault(key, [])
+        self._images[key] = image
+        self._stock.move_to_end(key)
+        while stock:
+            berth = stock.pop()
+            berth.on_end = None
+            if berth.pidfd >= 0:
+                return berth
+        return None
+
+    def done(self) -> None:
+        """The create that took is over."""
+        self._busy -= 1
+        if not self._busy:
+            self._wanted.set()
+
+    async def drop_image(self, digest: str) -> None:
+        """Give back the spares of an image that is to be removed."""
+        for key in [key for key in self._stock if key[0] == digest]:
+            self._images.pop(key, None)
+            await self._discard(self._stock.pop(key))
+
+    async def _fill(self) -> None:
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            dead, self._dead = self._dead, []
+            await self._discard(dead)
+            while not self._busy and (key := self._lacking()) is not None:
+                try:
+                    berth = await self._berths.make(self._images[key], None)
+                except (HoldfastError, OSError) as error:
+                    log.warning("no spare could be made: %s", error)
+                    break
+                stock = self._stock.get(key)
+                if stock is None:
+                    await self._discard([berth])
+                    continue
+                berth.on_end = lambda berth=berth, stock=stock: self._died(berth, stock)
+                stock.append(berth)
+                await self._evict()
+
+    def _lacking(self) -> _Key | None:
+        newest_first = reversed(self._stock)
+        for age, key in enumerate(newest_first):
+            if age * self._per_image >= TOTAL:
+                return None
+            if len(self._stock[key]) < self._per_image:
+                return key
+        return None
+
+    async def _evict(self) -> None:
+        while sum(map(len, self._stock.values())) > TOTAL:
+            oldest = next(iter(self._stock))
+            self._images.pop(oldest, None)
+            await self._discard(self._stock.pop(oldest))
+
+    def _died(self, berth: Berth, stock: list[Berth]) -> None:
+        """Nothing runs in a spare, so this is the machine's doing; what it held is given back at the next filling."""
+        if berth in stock:
+            stock.remove(berth)
+            self._dead.append(berth)
+            self._wanted.set()
+
+    async def _discard(self, berths: list[Berth]) -> None:
+        for berth in berths:
+            berth.on_end = None
+        await asyncio.gather(*(self._berths.dismantle(berth) for berth in berths), return_exceptions=True)
+
+
+def _key(image: ImageSpec) -> _Key:
+    return image.digest, image.layers
