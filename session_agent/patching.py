@@ -78,6 +78,10 @@ class PatchSink:
         self._root: Beneath | None = None
         self._files: dict[str, _File] = {}
         self._bytes = 0
+        # What the part of the diff at hand began with, what it put in place, and what it takes away:
+        self._before: dict[str, _File] = {}
+        self._arrived: set[str] = set()
+        self._leaving: set[str] = set()
 
     def open(self) -> dict[str, Any]:
         try:
@@ -127,7 +131,13 @@ class PatchSink:
     def _plan(self, patches: list[FilePatch], told: list[str]) -> None:
         depth = self._depth(patches) if self._strip is None else self._strip
         complaints: list[str] = []
+        part = -1
         for patch in patches:
+            if patch.part != part:
+                part = patch.part
+                self._before, self._arrived = dict(self._files), set()
+                gone = [p for p in patches if p.part == part and p.change in ("rename", "delete")]
+                self._leaving = {path for p in gone if (path := self._quietly(p, depth)) is not None}
             try:
                 told += self._one(patch, depth)
             except PatchError as error:
@@ -155,6 +165,12 @@ class PatchSink:
             return False
         return True
 
+    def _quietly(self, patch: FilePatch, depth: int) -> str | None:
+        try:
+            return self._path(patch.old or b"", patch, depth)
+        except PatchError:
+            return None
+
     def _path(self, name: bytes, patch: FilePatch, depth: int) -> str:
         path = os.fsdecode(name)
         if path.startswith("/"):
@@ -179,7 +195,9 @@ class PatchSink:
             raise PatchError(f"{shown(os.fsdecode(patch.new or patch.old or b''))}: submodules cannot be patched")
         old = self._path(patch.old, patch, depth) if patch.old is not None else None
         new = self._path(patch.new, patch, depth) if patch.new is not None else None
-        source = self._load(old) if old is not None else None
+        source = None
+        if old is not None:
+            source = self._original(old) if patch.change in ("rename", "copy") else self._load(old)
         link = patch.mode is not None and stat.S_ISLNK(patch.mode)
         target = new or old
         assert target is not None
@@ -192,7 +210,7 @@ class PatchSink:
             raise PatchError(f"{shown(old or target)} does not exist")
         if new is not None and (new != old or source is None or source.content is None):
             there = self._load(new)
-            if there.content is not None and (there.content or patch.change != "create"):
+            if there.content is not None and (there.content or patch.change != "create") and new not in self._leaving - self._arrived:
                 raise PatchError(f"{shown(new)} exists already")
         try:
             content, notes = apply(patch, original)
@@ -206,15 +224,28 @@ class PatchSink:
         assert new is not None
         mode = stat.S_IMODE(patch.mode) if patch.mode is not None and not link else source.mode if source is not None else None
         is_link = link or (source is not None and source.link and patch.change != "modify")
-        if patch.change == "rename" and old is not None and old != new:
+        if patch.change == "rename" and old is not None and old != new and old not in self._arrived:
             self._set(old, None, None, False)
         self._set(new, content, mode, is_link)
+        if patch.change in ("rename", "copy", "create"):
+            self._arrived.add(new)
         verb = {"create": "created", "rename": f"renamed {shown(old or '')} to", "copy": f"copied {shown(old or '')} to"}
         return [f"{verb.get(patch.change, 'patched')} {shown(new)}", *(f"  {note}" for note in notes)]
 
     def _set(self, path: str, content: bytes | None, mode: int | None, link: bool) -> None:
         file = self._load(path)
         self._files[path] = _File(content, mode if mode is not None else file.mode, link, file.was, changed=True)
+
+    def _original(self, path: str) -> _File:
+        """The file as it was before this part of the diff, whatever its sections did since: git writes them in any order."""
+        if path in self._before:
+            return self._before[path]
+        changed = self._files.pop(path, None)
+        try:
+            return self._load(path)
+        finally:
+            if changed is not None:
+                self._files[path] = changed
 
     def _load(self, path: str) -> _File:
         known = self._files.get(path)
@@ -317,9 +348,10 @@ class PatchSink:
     def _undo(self, done: _Exchange) -> None:
         for path, kept in reversed(done.swapped):
             with contextlib.suppress(OSError):
-                parent, name = self._parent(path)
+                parent, name = self._there(path)
                 if kept is not None:
                     os.rename(kept, name, src_dir_fd=parent, dst_dir_fd=parent)
+                    self._discard(path, kept)  # rename does nothing where both are one file still
                 elif self._files[path].was is None:
                     os.unlink(name, dir_fd=parent)
         for path, temporary in done.staged:
@@ -327,17 +359,21 @@ class PatchSink:
             if self._files[path].was is None:
                 self._prune(path)
 
+    def _there(self, path: str) -> tuple[int, str]:
+        assert self._root is not None
+        return self._root.parent(path)
+
     def _discard(self, path: str, name: str | None) -> None:
         if name is not None:
             with contextlib.suppress(OSError):
-                os.unlink(name, dir_fd=self._parent(path)[0])
+                os.unlink(name, dir_fd=self._there(path)[0])
 
     def _prune(self, path: str) -> None:
         """Directories that are empty now go, as git does it."""
         directory = os.path.dirname(path)
         while directory:
             try:
-                parent, name = self._parent(directory)
+                parent, name = self._there(directory)
                 os.rmdir(name, dir_fd=parent)
             except OSError:
                 return

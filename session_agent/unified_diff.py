@@ -15,6 +15,7 @@ Change = Literal["modify", "create", "delete", "rename", "copy"]
 
 _HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
 _MODE = re.compile(rb"(?:old mode|new mode|new file mode|deleted file mode) (100644|100755|120000|160000|100[0-7]{3})$")
+_MAIL = re.compile(rb"From [0-9a-f]{40,64} ")
 _STAMP = re.compile(rb"\s+\d{4}-\d\d-\d\d[ T]\d\d:\d\d.*$")
 _ESCAPES = {b"a": b"\a", b"b": b"\b", b"t": b"\t", b"n": b"\n", b"v": b"\v", b"f": b"\f", b"r": b"\r"}
 _PREFIXES = ((b"a/", b"b/"), (b"i/", b"w/"), (b"c/", b"i/"), (b"c/", b"w/"), (b"o/", b"w/"))
@@ -50,6 +51,7 @@ class FilePatch:
     mode: int | None = None
     git: bool = False
     bare: bool = False  # rename and copy headers name paths without the a/ b/ prefix
+    part: int = 0  # which commit of a series: within one, renames and copies speak of the files before it
     hunks: list[Hunk] = field(default_factory=list)
 
 
@@ -76,9 +78,15 @@ def apply(patch: FilePatch, original: bytes) -> tuple[bytes, list[str]]:
     done = 0  # lines of the original already copied
     drift = 0
     for hunk in patch.hunks:
-        hunk, note = _line_ends(hunk, lines)
+        note = ""
         expected = (hunk.old_start if not hunk.old else hunk.old_start - 1) + drift
-        at = _place(hunk, lines, expected, done)
+        try:
+            at = _place(hunk, lines, expected, done)
+        except PatchError:
+            hunk, note = _line_ends(hunk, lines)
+            if not note:
+                raise
+            at = _place(hunk, lines, expected, done)
         if at != expected:
             notes.append(f"hunk #{hunk.number} applied at line {at + 1} (offset {at - expected} lines)")
         if note:
@@ -108,13 +116,14 @@ def _line_ends(hunk: Hunk, lines: list[bytes]) -> tuple[Hunk, str]:
     crlf = [line.endswith(b"\r\n") for line in hunk.old + hunk.new if line.endswith(b"\n")]
     if not crlf:
         return hunk, ""
-    if not any(crlf) and all(line.endswith(b"\r\n") for line in lines if line.endswith(b"\n")):
+    in_file = [line.endswith(b"\r\n") for line in lines if line.endswith(b"\n")]
+    if not any(crlf) and in_file and all(in_file):
 
         def convert(line: bytes) -> bytes:
             return line[:-1] + b"\r\n" if line.endswith(b"\n") else line
 
         note = "was given the file's CRLF line ends"
-    elif all(crlf) and not any(line.endswith(b"\r\n") for line in lines):
+    elif all(crlf) and not any(in_file):
 
         def convert(line: bytes) -> bytes:
             return line[:-2] + b"\n" if line.endswith(b"\r\n") else line
@@ -198,6 +207,7 @@ class _Parser:
         self._lines = diff.split(b"\n")
         self._at = 0
         self._files: list[FilePatch] = []
+        self._part = 0
 
     def files(self) -> list[FilePatch]:
         after_hunk = False
@@ -215,6 +225,7 @@ class _Parser:
             else:
                 if after_hunk and line[:1] in (b"+", b"-", b" ") and not self._is_signature():
                     raise self._bad("the hunk before it holds more lines than its header says")
+                self._part += bool(_MAIL.match(line))
                 after_hunk = after_hunk and (not line.strip() or line.startswith(b"\\"))
                 self._at += 1
         if not self._files:
@@ -239,7 +250,7 @@ class _Parser:
     def _git(self) -> None:
         first = self._peek() or b""
         names = _git_names(first[len(b"diff --git ") :])
-        patch = FilePatch(names[0], names[1], git=True) if names else FilePatch(b"", b"", git=True)
+        patch = FilePatch(*(names or (b"", b"")), git=True, part=self._part)
         self._at += 1
         while (line := self._peek()) is not None:
             if mode := _MODE.match(line):
@@ -277,7 +288,7 @@ class _Parser:
         new = self._name((self._peek() or b"")[4:])
         self._at += 1
         if patch is None:
-            patch = FilePatch(old, new)
+            patch = FilePatch(old, new, part=self._part)
             if old is None:
                 patch.change = "create"
             elif new is None:
@@ -390,6 +401,6 @@ def _git_names(text: bytes) -> tuple[bytes, bytes] | None:
     half = len(text) // 2
     if len(text) % 2 and text[half : half + 1] == b" ":
         old, new = text[:half], text[half + 1 :]
-        if old.partition(b"/")[2] == new.partition(b"/")[2]:
+        if old == new or (b"/" in old and old.partition(b"/")[2] == new.partition(b"/")[2]):
             return old, new
     return None
