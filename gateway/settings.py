@@ -22,9 +22,9 @@ class PlacementSettings:
 
     redis_url: str = "redis://127.0.0.1:6379/0"
     """``redis://``, ``rediss://``, ``unix://`` or ``redis+cluster://``."""
-    step_timeout_s: float = 0.8
+    step_timeout_s: float = 0.6
     """Longest one step may take before the caller is told the store is away."""
-    connect_timeout_s: float = 0.5
+    connect_timeout_s: float = 0.4
     connections: int = 32
     """Most connections to Redis; further steps queue for one."""
     rest_after_failure_s: float = 0.25

@@ -1,0 +1,80 @@
+"""``python -m gateway``: one replica, from its environment to its end.
+
+Owns the choice of server and its limits. Run by the Procfile and by the container image; SIGTERM drains and ends it.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+import uvicorn
+from holdfast_wire.limits import MESSAGE_BYTES
+
+from .app import build_app
+from .auth import Keys, read_secret
+from .placement.redis_store import RedisStore
+from .runtimes.local import LocalRuntime
+from .service import Gateway
+from .settings import Settings, SettingsError, from_environment
+from .takeover import TakeoverProtocol
+from .telemetry import configure_logging
+
+
+def build_gateway(settings: Settings) -> Gateway:
+    """The parts. Raises ``SettingsError`` when the secret cannot be read."""
+    try:
+        secret = read_secret(settings.secret_file)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"HOLDFAST_SECRET_FILE: {error}") from error
+    return Gateway(
+        settings=settings,
+        store=RedisStore(settings.placement),
+        runtime=LocalRuntime(settings.node_socket),
+        keys=Keys(settings.keys_file),
+        secret=secret,
+    )
+
+
+def server_config(settings: Settings, gateway: Gateway) -> uvicorn.Config:
+    """uvicorn, with everything a stranger could lean on bounded."""
+    return uvicorn.Config(
+        build_app(gateway),
+        host=settings.host,
+        port=settings.port,
+        loop="asyncio",
+        http="httptools",
+        ws=TakeoverProtocol,
+        ws_max_size=MESSAGE_BYTES + 1024,
+        ws_per_message_deflate=False,
+        ws_ping_interval=None,
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        backlog=4096,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=int(settings.relay.drain_s) + 2,
+    )
+
+
+def main() -> int:
+    """0 after SIGTERM; 78 when the settings do not do."""
+    configure_logging()
+    try:
+        settings = from_environment()
+        gateway = build_gateway(settings)
+    except SettingsError as error:
+        print(f"gateway: {error}", file=sys.stderr)
+        return 78
+    server = uvicorn.Server(server_config(settings, gateway))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)  # uvicorn raises what it caught once more after an orderly end
+    server.run()
+    return 0 if server.started else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""The ASGI application: routes as data, and what lives as long as the app.
+
+Owns the route table, the mapping from exceptions to problem documents, request counting, and the order of start and end. What
+the routes do is in the modules they come from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from holdfast_wire.errors import HoldfastError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.routing import Route, WebSocketRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from . import problems
+from .attach import attach
+from .service import Gateway
+
+ROUTES: tuple[Route | WebSocketRoute, ...] = (WebSocketRoute("/sandboxes/{sandbox_id}/session", attach),)
+
+
+class CountRequests:
+    """Counts answers by route and status: pure ASGI, so that nothing is buffered on the way."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                route = scope.get("route")
+                path = route.path if isinstance(route, Route) else "unknown"
+                metrics = scope["app"].state.gateway.metrics
+                metrics.count("requests_total", method=scope["method"], route=path, status=str(message["status"]))
+            await send(message)
+
+        await self._app(scope, receive, counted)
+
+
+def build_app(gateway: Gateway, on_close: Callable[[], Any] | None = None) -> Starlette:
+    """The application around one gateway, whose store and runtime it closes at the end."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        gateway.background.start(gateway.attached.run(), "sweep of attached sessions")
+        yield
+        gateway.attached.draining = True
+        await gateway.background.aclose()
+        await gateway.runtime.aclose()
+        await gateway.store.aclose()
+
+    app = Starlette(
+        routes=ROUTES,
+        lifespan=lifespan,
+        middleware=[Middleware(CountRequests)],
+        exception_handlers={HoldfastError: problems.on_error, HTTPException: problems.on_error, Exception: problems.on_error},
+    )
+    app.state.gateway = gateway
+    return app

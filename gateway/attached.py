@@ -1,0 +1,86 @@
+"""The sessions attached to this replica: how many, whose, and what becomes of them over time.
+
+Owns the registry, the cap per owner, the sweep (silence, stalls, activity noted to placement in one batch) and the drain. It is
+no truth: a replica that dies loses nothing but sockets. Called by ``attach`` and the app's lifespan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+
+from holdfast_wire.errors import TABLE, HoldfastError
+
+from .placement.store import PlacementStore, PlacementUnavailableError
+from .relay import Relay
+from .settings import RelaySettings
+
+log = logging.getLogger("gateway.attached")
+
+
+class AttachedSessions:
+    """See the module."""
+
+    def __init__(self, settings: RelaySettings, store: PlacementStore) -> None:
+        self._settings = settings
+        self._store = store
+        self._relays: set[Relay] = set()
+        self._owners: Counter[str] = Counter()
+        self.draining = False
+
+    def __len__(self) -> int:
+        return len(self._relays)
+
+    def enter(self, owner: str) -> None:
+        """Count one more session of ``owner``. Raises HoldfastError when there are too many, or we are leaving."""
+        if self.draining:
+            raise HoldfastError("draining", "this replica is shutting down")
+        if self._owners[owner] >= self._settings.sessions_per_owner:
+            raise HoldfastError("session_limit", f"{self._settings.sessions_per_owner} sessions of this key are attached here")
+        self._owners[owner] += 1
+
+    def leave(self, owner: str) -> None:
+        self._owners[owner] -= 1
+        if not self._owners[owner]:
+            del self._owners[owner]
+
+    def add(self, relay: Relay) -> None:
+        self._relays.add(relay)
+
+    def discard(self, relay: Relay) -> None:
+        self._relays.discard(relay)
+
+    async def run(self) -> None:
+        """Sweep until cancelled."""
+        while True:
+            await asyncio.sleep(self._settings.sweep_interval_s)
+            await self.sweep()
+
+    async def sweep(self) -> None:
+        """Cut off what is dead or takes nothing; note the rest as in use."""
+        settings = self._settings
+        for relay in list(self._relays):
+            relay.sweep()
+            if relay.quiet_sweeps * settings.sweep_interval_s >= settings.idle_limit_s:
+                log.info("session of %s: silent for %g s, cut off", relay.sandbox_id, settings.idle_limit_s)
+                relay.close(1001, "nothing was heard")
+            elif relay.stalled_sweeps * settings.sweep_interval_s >= settings.stall_limit_s:
+                log.info("session of %s: took nothing for %g s, cut off", relay.sandbox_id, settings.stall_limit_s)
+                relay.abort()
+        in_use = {relay.sandbox_id for relay in self._relays}
+        try:
+            await self._store.touch(in_use, hold_s=3 * settings.sweep_interval_s)
+        except PlacementUnavailableError:
+            log.warning("activity of %d sandboxes could not be noted: the placement store is away", len(in_use))
+
+    def go_away(self, relay: Relay) -> None:
+        """The server stops: ask this session to leave. What has not left when the drain ends is closed with 1012."""
+        if not self.draining:
+            self.draining = True
+            asyncio.get_running_loop().call_later(self._settings.drain_s, self._close_the_rest)
+        relay.go_away(self._settings.drain_s, self._settings.drain_s / 2, "shutdown")
+
+    def _close_the_rest(self) -> None:
+        for relay in list(self._relays):
+            relay.close(TABLE["draining"].close_code, "this replica is shutting down")

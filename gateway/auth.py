@@ -1,0 +1,85 @@
+"""Who is asking: API keys to owners.
+
+Owns the keys file (``<owner> <sha256 of the key>`` a line, re-read when it changes), and how a request carries its key. A key
+is never stored, logged or compared in plain text: what is looked up is its hash, so timing tells nothing of a key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from holdfast_wire.errors import HoldfastError
+
+log = logging.getLogger("gateway.auth")
+
+_LINE = re.compile(r"([A-Za-z0-9._@-]{1,64})\s+([0-9a-f]{64})")
+_KEY_BYTES = 512
+"""Longest key that is hashed at all."""
+
+
+class Keys:
+    """The keys file, re-read when its modification time or size changes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: tuple[int, int] | None = None
+        self._owners: dict[str, str] = {}
+
+    def owner_of(self, key: str | None) -> str:
+        """The owner a key belongs to. Raises HoldfastError ``key_missing`` or ``key_invalid``."""
+        if not key:
+            raise HoldfastError("key_missing", "this request carries no API key")
+        self._refresh()
+        digest = hashlib.sha256(key.encode("utf-8", "replace")[: _KEY_BYTES + 1]).hexdigest()
+        for known, owner in ((digest, self._owners.get(digest)),):
+            if owner is not None and hmac.compare_digest(known, digest) and len(key) <= _KEY_BYTES:
+                return owner
+        raise HoldfastError("key_invalid", "this API key is not known")
+
+    def _refresh(self) -> None:
+        try:
+            status = self._path.stat()
+            stamp = (status.st_mtime_ns, status.st_size)
+            if stamp != self._stamp:
+                self._owners = _parse(self._path.read_text())
+                self._stamp = stamp
+        except OSError as error:
+            if self._stamp is not None or not self._owners:
+                log.warning("the keys file cannot be read: %s", error.strerror)
+            self._stamp = None  # what was known stays known until the file is back
+
+
+def _parse(text: str) -> dict[str, str]:
+    owners = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.partition("#")[0].strip()
+        if not line:
+            continue
+        match = _LINE.fullmatch(line)
+        if match is None:
+            log.warning("line %d of the keys file is not '<owner> <sha256>' and is ignored", number)
+            continue
+        owners[match[2]] = match[1]
+    return owners
+
+
+def key_of(headers: Mapping[str, str]) -> str | None:
+    """The key a request carries in ``X-API-Key`` or ``Authorization: Bearer``."""
+    key = headers.get("x-api-key")
+    if key:
+        return key.strip()
+    scheme, _, credentials = headers.get("authorization", "").partition(" ")
+    return credentials.strip() or None if scheme.lower() == "bearer" else None
+
+
+def read_secret(path: Path) -> str:
+    """The deployment's signing secret. Raises ``OSError`` when it cannot be read, ``ValueError`` when it is too short."""
+    secret = path.read_text().strip()
+    if len(secret) < 32:
+        raise ValueError(f"the secret in {path} is shorter than 32 characters")
+    return secret

@@ -1,0 +1,1 @@
+"""The controller: expires, reconciles and rebuilds; many may run, one acts."""

@@ -1,0 +1,82 @@
+"""Errors as HTTP answers: problem documents (RFC 9457) from the one error table.
+
+Owns how an error looks over REST and before a WebSocket is accepted. Unknown exceptions become ``internal`` and say nothing
+of what happened. Called by the app's exception handlers and by ``attach``.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from holdfast_wire.errors import TABLE, HoldfastError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+MEDIA_TYPE = "application/problem+json"
+
+RETRY_AFTER_S = 1
+"""What answers that are worth another try advise."""
+
+_BY_STATUS = {400: "invalid_json", 404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
+
+
+def problem(error: HoldfastError) -> dict[str, Any]:
+    """The problem document of an error."""
+    kind = error.kind
+    body: dict[str, Any] = {
+        "type": f"urn:holdfast:problem:{error.code}",
+        "title": _phrase(kind.status),
+        "status": kind.status,
+        "detail": error.message,
+        "code": error.code,
+        "hint": error.hint,
+        "retryable": error.retryable,
+        "fault": error.fault,
+    }
+    if error.reason:
+        body["reason"] = error.reason
+    if error.detail:
+        body["context"] = error.detail
+    return body
+
+
+def problem_headers(error: HoldfastError) -> dict[str, str]:
+    """Headers that go with it."""
+    headers = {}
+    if error.kind.status in (429, 503) or error.code == "sandbox_not_ready":
+        headers["Retry-After"] = str(RETRY_AFTER_S)
+    if error.kind.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return headers
+
+
+def problem_response(error: HoldfastError) -> Response:
+    return Response(orjson.dumps(problem(error)), error.kind.status, problem_headers(error), MEDIA_TYPE)
+
+
+def from_http(error: HTTPException) -> HoldfastError:
+    """What the router refused, as an error of the table."""
+    code = _BY_STATUS.get(error.status_code, "internal")
+    messages = {"not_found": "there is no such route", "method_not_allowed": "this route does not take that method"}
+    return HoldfastError(code, messages.get(code, str(error.detail)))
+
+
+def internal() -> HoldfastError:
+    return HoldfastError("internal", "the gateway failed to serve this request")
+
+
+async def on_error(request: Request, error: Exception) -> Response:
+    """Exception handler of the app, for every class of error."""
+    if isinstance(error, HTTPException):
+        error = from_http(error)
+    return problem_response(error if isinstance(error, HoldfastError) else internal())
+
+
+def _phrase(status: int) -> str:
+    return HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else "Client Closed Request"
+
+
+assert set(_BY_STATUS.values()) <= set(TABLE)

@@ -1,0 +1,210 @@
+"""The opaque relay between a client and a session agent: bytes in, the same bytes out.
+
+Owns two transports, back-pressure between them, and the one frame a gateway may put in (``GoAway``) or the Close it may add.
+It never decodes a message: it only follows frame headers, so that a hostile side cannot send what the other must not see
+(fragments, huge messages, extension bits). Each direction is paused on its own, only while the other side takes nothing, and
+cut off when that lasts (``sweep``). Set up by ``attach``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from holdfast_wire.codec import encode
+from holdfast_wire.errors import TABLE, ProtocolError
+from holdfast_wire.frames import GoAway
+
+from .frame_headers import BINARY, FrameHeaders, close_frame, server_frame
+
+
+class Relay:
+    """One attached session. ``done`` resolves when both sides are closed or closing."""
+
+    __slots__ = (
+        "_agent",
+        "_client",
+        "_down",
+        "_go_away",
+        "_seen",
+        "_stalled_bytes",
+        "_up",
+        "agent_paused",
+        "chunks",
+        "client_paused",
+        "done",
+        "quiet_sweeps",
+        "sandbox_id",
+        "stalled_sweeps",
+    )
+
+    def __init__(self, sandbox_id: str, agent: asyncio.Transport, buffer_bytes: int) -> None:
+        self.sandbox_id = sandbox_id
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.chunks = 0
+        """Chunks relayed, both ways: what moves shows that the session lives."""
+        self.quiet_sweeps = 0
+        self.stalled_sweeps = 0
+        self.client_paused = False
+        self.agent_paused = False
+        self._agent = agent
+        self._client: asyncio.Transport | None = None
+        self._up = FrameHeaders(masked=True)
+        self._down = FrameHeaders(masked=False)
+        self._go_away = b""
+        self._seen = 0
+        self._stalled_bytes = 0
+        agent.set_write_buffer_limits(high=buffer_bytes)
+
+    def start(self, client: asyncio.Transport, early: bytes, buffer_bytes: int) -> None:
+        """Begin: ``client`` has been accepted, ``early`` is what the agent said behind its upgrade."""
+        self._client = client
+        client.set_write_buffer_limits(high=buffer_bytes)
+        self._agent.set_protocol(AgentEnd(self))
+        if early:
+            self.from_agent(early)
+        self._agent.resume_reading()
+
+    # The hot path: once per chunk -----------------------------------------------------------------------------------
+
+    def from_client(self, data: bytes) -> None:
+        self.chunks += 1
+        try:
+            self._up.feed(data)
+        except ProtocolError as error:
+            self.close(error.kind.close_code, error.message)
+            return
+        self._agent.write(data)
+
+    def from_agent(self, data: bytes) -> None:
+        self.chunks += 1
+        client = self._client
+        assert client is not None
+        was_mid_frame = self._down.mid_frame
+        try:
+            self._down.feed(data)
+        except ProtocolError as error:
+            self._down.mid_frame = was_mid_frame  # none of this chunk goes out
+            self.close(TABLE["internal"].close_code, f"the session agent broke the protocol: {error.message}")
+            return
+        if self._go_away and self._down.boundary >= 0:
+            data = data[: self._down.boundary] + self._go_away + data[self._down.boundary :]
+            self._go_away = b""
+        client.write(data)
+
+    # Ends and back-pressure -----------------------------------------------------------------------------------------
+
+    def pause_agent_reading(self, paused: bool) -> None:
+        """The client's buffer is full, or has room again."""
+        self.client_paused = paused
+        self.stalled_sweeps = 0
+        _set_reading(self._agent, not paused)
+
+    def pause_client_reading(self, paused: bool) -> None:
+        """The agent's buffer is full, or has room again."""
+        self.agent_paused = paused
+        self.stalled_sweeps = 0
+        if self._client is not None:
+            _set_reading(self._client, not paused)
+
+    def agent_lost(self) -> None:
+        """The agent's side ended. What it said goes out first; without a Close the client sees 1006, and may resume."""
+        if self._client is not None:
+            self._client.close()
+        self._finish()
+
+    def client_lost(self) -> None:
+        """The client's side ended; the agent keeps its session."""
+        self._agent.close()
+        self._finish()
+
+    def close(self, code: int, reason: str) -> None:
+        """End both sides from here, telling the client why where a frame still fits in."""
+        if self._client is not None and not self._client.is_closing():
+            if not self._down.mid_frame and not self._down.close_seen:
+                self._client.write(close_frame(code, reason))
+            self._client.close()
+        self._agent.close()
+        self._finish()
+
+    def abort(self) -> None:
+        """End both sides at once: they take nothing any more."""
+        if self._client is not None:
+            self._client.abort()
+        self._agent.abort()
+        self._finish()
+
+    def go_away(self, deadline_s: float, jitter_s: float, reason: str) -> None:
+        """Ask the client to leave, at the next place between two messages."""
+        frame = server_frame(BINARY, encode(GoAway(deadline_s, jitter_s, reason)))
+        if self._down.mid_frame:
+            self._go_away = frame
+        elif self._client is not None and not self._client.is_closing():
+            self._client.write(frame)
+
+    def sweep(self) -> None:
+        """Called at every sweep: count how long nothing moved, and how long a full side took nothing."""
+        self.quiet_sweeps = self.quiet_sweeps + 1 if self.chunks == self._seen else 0
+        self._seen = self.chunks
+        waiting = 0
+        if self.client_paused and self._client is not None:
+            waiting += self._client.get_write_buffer_size()
+        if self.agent_paused:
+            waiting += self._agent.get_write_buffer_size()
+        self.stalled_sweeps = self.stalled_sweeps + 1 if waiting and waiting >= self._stalled_bytes else 0
+        self._stalled_bytes = waiting
+
+    def _finish(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+class AgentEnd(asyncio.Protocol):
+    """The agent's transport, once relayed."""
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+        self.data_received = relay.from_agent  # type: ignore[method-assign]
+
+    def pause_writing(self) -> None:
+        self._relay.pause_client_reading(True)
+
+    def resume_writing(self) -> None:
+        self._relay.pause_client_reading(False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._relay.agent_lost()
+
+
+class Origin(Protocol):
+    """The server's own protocol of the client's connection, which still counts it."""
+
+    def connection_lost(self, exc: Exception | None) -> None: ...
+
+
+class ClientEnd(asyncio.Protocol):
+    """The client's transport, once taken over from the server."""
+
+    def __init__(self, relay: Relay, origin: Origin) -> None:
+        self._relay = relay
+        self._origin = origin
+        self.data_received = relay.from_client  # type: ignore[method-assign]
+
+    def pause_writing(self) -> None:
+        self._relay.pause_agent_reading(True)
+
+    def resume_writing(self) -> None:
+        self._relay.pause_agent_reading(False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._relay.client_lost()
+        self._origin.connection_lost(exc)
+
+
+def _set_reading(transport: asyncio.Transport, reading: bool) -> None:
+    if transport.is_closing():
+        return
+    if reading:
+        transport.resume_reading()
+    else:
+        transport.pause_reading()

@@ -1,0 +1,150 @@
+"""The interface of a runtime: make sandboxes, end them, say what there is and what becomes of it.
+
+Owns the records and the protocol; one conformance suite (``tests/conformance/runtimes.py``) holds every implementation to it.
+Implementations own how. Called by the gateway's lifecycle routes and by the controller.
+
+    HoldfastError
+    └── RuntimeUnavailableError   the runtime does not answer; nothing is known to have happened
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from holdfast_wire.errors import HoldfastError
+
+from gateway.placement.store import Cause
+
+
+class RuntimeUnavailableError(HoldfastError):
+    """The runtime is away. A create may or may not have happened: the controller finds out."""
+
+    def __init__(self, message: str = "the sandbox runtime does not answer") -> None:
+        super().__init__("runtime_unavailable", message)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A sandbox to make. ``token`` is what its agent proves itself with; ``labels`` come back in ``list``."""
+
+    sandbox_id: str
+    incarnation: str
+    token: str
+    owner: str
+    image: str
+    cores: float
+    memory_bytes: int
+    disk_bytes: int | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    network: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A sandbox whose agent answers at ``endpoint``."""
+
+    endpoint: str
+    agent_epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """A sandbox the runtime has."""
+
+    sandbox_id: str
+    incarnation: str
+    owner: str
+    image: str
+    endpoint: str
+    created_at: float
+    cores: float = 0.0
+    memory_bytes: int = 0
+    labels: dict[str, str] = field(default_factory=dict)
+    state: Literal["ready", "failed"] = "ready"
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """First event of a watch, and again after any break: everything there is now."""
+
+    sandboxes: list[Present]
+
+
+@dataclass(frozen=True, slots=True)
+class BecameReady:
+    """A sandbox's agent answers."""
+
+    sandbox_id: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class WentAway:
+    """A sandbox ended, asked for or not."""
+
+    sandbox_id: str
+    incarnation: str
+    cause: Cause
+
+
+Event = Synced | BecameReady | WentAway
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image the runtime can make sandboxes from."""
+
+    name: str
+    digest: str = ""
+    size_bytes: int = 0
+    created: str | float | None = None
+
+
+class Images(Protocol):
+    """An image store, where the runtime has one of its own."""
+
+    async def list_all(self) -> list[Image]: ...
+    async def load(self, path: Path, name: str) -> Image: ...
+    async def pull(self, name: str) -> Image: ...
+    async def remove(self, name: str) -> None: ...
+
+
+class Runtime(Protocol):
+    """Every method raises ``RuntimeUnavailableError`` when the runtime is away, and HoldfastErrors of the table otherwise."""
+
+    @property
+    def images(self) -> Images | None:
+        """The image store, None where images live elsewhere."""
+        ...
+
+    async def create(self, order: Order, timeout_s: float) -> Made:
+        """Make it and wait until its agent answers. The same id and incarnation again answers what exists.
+
+        Raises ``sandbox_exists`` (another incarnation lives), ``image_not_found``, ``no_capacity``, ``create_timeout``.
+        """
+        ...
+
+    async def delete(self, sandbox_id: str) -> bool:
+        """End it and remove everything of it; True when there was something."""
+        ...
+
+    async def list_all(self) -> list[Present]: ...
+
+    def watch(self) -> AsyncIterator[Event]:
+        """Events until cancelled, beginning with ``Synced``. Reconnects by itself, with a new ``Synced``."""
+        ...
+
+    async def doctor(self) -> list[dict[str, Any]]:
+        """Checks of this machine or cluster: name, ok, detail, fix."""
+        ...
+
+    async def stats(self) -> dict[str, Any]:
+        """What there is and what is taken: cpu and memory."""
+        ...
+
+    async def aclose(self) -> None: ...

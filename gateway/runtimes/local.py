@@ -1,0 +1,247 @@
+"""The local runtime: this machine's node, over its Unix socket.
+
+Owns one persistent connection for requests (newline-delimited JSON, many outstanding) and one per watch. It makes nothing
+itself. The node is trusted, but what it relays from sandboxes was checked there; here every answer is still read defensively.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+from holdfast_wire.errors import HoldfastError
+
+from gateway.placement.store import Cause
+
+from .base import BecameReady, Event, Image, Images, Made, Order, Present, RuntimeUnavailableError, Synced, WentAway
+
+_LINE_BYTES = 64 * 1024 * 1024
+"""Longest line: a list of 100 000 sandboxes fits."""
+_CONNECT_S = 2.0
+_CALL_S = 10.0
+"""Default time limit of a call: the node answers from memory, except where the caller says otherwise."""
+_LONG_S = 3600.0
+_RECONNECT_S = 0.5
+
+
+class NodeClient:
+    """Requests and answers on one connection, made when needed and again when it broke."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._numbers = itertools.count(1)
+        self._pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._writer: asyncio.StreamWriter | None = None
+        self._reader_task: asyncio.Task[None] | None = None
+        self._connecting = asyncio.Lock()
+
+    async def call(self, op: str, arguments: dict[str, Any] | None = None, timeout_s: float = _CALL_S) -> dict[str, Any]:
+        """One request; the answer's map. Raises the node's error, or ``RuntimeUnavailableError``."""
+        number = next(self._numbers)
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(timeout_s):
+                writer = await self._connected()
+                self._pending[number] = answer
+                writer.write(orjson.dumps({"id": number, "op": op, **(arguments or {})}) + b"\n")
+                await writer.drain()
+                body = await answer
+        except TimeoutError:
+            raise RuntimeUnavailableError(f"the node did not answer {op} within {timeout_s:g} s") from None
+        except OSError as error:
+            raise RuntimeUnavailableError from error
+        finally:
+            self._pending.pop(number, None)
+        return result_of(body)
+
+    async def aclose(self) -> None:
+        if self._reader_task is not None:
+            self._reader_task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._reader_task
+
+    async def _connected(self) -> asyncio.StreamWriter:
+        async with self._connecting:
+            if self._writer is None or self._writer.is_closing():
+                reader, self._writer = await connect(self._path)
+                self._reader_task = asyncio.get_running_loop().create_task(self._read(reader, self._writer), name="node answers")
+            return self._writer
+
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        waiting = self._pending = {}
+        try:
+            while line := await reader.readline():
+                body = orjson.loads(line)
+                answer = waiting.get(body.get("id"))
+                if answer is not None and not answer.done():
+                    answer.set_result(body)
+        except (OSError, ValueError):
+            pass
+        finally:
+            writer.close()
+            if self._writer is writer:
+                self._writer = None
+            for answer in waiting.values():
+                if not answer.done():
+                    answer.set_exception(RuntimeUnavailableError("the node went away"))
+
+
+class LocalRuntime:
+    """See ``base.Runtime``."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._node = NodeClient(path)
+        self._images = NodeImages(self._node)
+
+    @property
+    def images(self) -> Images:
+        return self._images
+
+    async def create(self, order: Order, timeout_s: float) -> Made:
+        arguments: dict[str, Any] = {
+            "sandbox_id": order.sandbox_id,
+            "incarnation": order.incarnation,
+            "token": order.token,
+            "image": order.image,
+            "cpu": order.cores,
+            "memory": order.memory_bytes,
+            "env": order.env,
+            "labels": order.labels,
+            "network": order.network,
+            "owner": order.owner,
+        }
+        if order.disk_bytes is not None:
+            arguments["disk"] = order.disk_bytes
+        body = await self._node.call("create", arguments, timeout_s)
+        return Made(_text(body, "endpoint"), _text(body, "agent_epoch"))
+
+    async def delete(self, sandbox_id: str) -> bool:
+        body = await self._node.call("delete", {"sandbox_id": sandbox_id}, timeout_s=30.0)
+        return body.get("existed") is True
+
+    async def list_all(self) -> list[Present]:
+        return _presents(await self._node.call("list"))
+
+    async def watch(self) -> AsyncIterator[Event]:
+        while True:
+            with contextlib.suppress(OSError, ValueError, RuntimeUnavailableError):
+                reader, writer = await connect(self._path)
+                try:
+                    writer.write(b'{"id":1,"op":"watch"}\n')
+                    while line := await reader.readline():
+                        event = _event(orjson.loads(line))
+                        if event is not None:
+                            yield event
+                finally:
+                    writer.close()
+            await asyncio.sleep(_RECONNECT_S)
+
+    async def doctor(self) -> list[dict[str, Any]]:
+        checks = (await self._node.call("doctor", timeout_s=30.0)).get("checks")
+        return [check for check in checks if isinstance(check, dict)] if isinstance(checks, list) else []
+
+    async def stats(self) -> dict[str, Any]:
+        return await self._node.call("stats")
+
+    async def aclose(self) -> None:
+        await self._node.aclose()
+
+
+class NodeImages:
+    """The node's image store. See ``base.Images``."""
+
+    def __init__(self, node: NodeClient) -> None:
+        self._node = node
+
+    async def list_all(self) -> list[Image]:
+        images = (await self._node.call("images")).get("images")
+        return [_image(image) for image in images] if isinstance(images, list) else []
+
+    async def load(self, path: Path, name: str) -> Image:
+        return _image((await self._node.call("image_import", {"path": str(path), "name": name}, _LONG_S)).get("image"))
+
+    async def pull(self, name: str) -> Image:
+        return _image((await self._node.call("image_pull", {"name": name}, _LONG_S)).get("image"))
+
+    async def remove(self, name: str) -> None:
+        await self._node.call("image_remove", {"name": name}, 60.0)
+
+
+async def connect(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to the node. Raises ``RuntimeUnavailableError``."""
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            return await asyncio.open_unix_connection(str(path), limit=_LINE_BYTES)
+    except (OSError, TimeoutError) as error:
+        raise RuntimeUnavailableError("the node is not running") from error
+
+
+def result_of(body: dict[str, Any]) -> dict[str, Any]:
+    """An answer's map, or the node's error raised."""
+    if body.get("ok") is True:
+        return body
+    raise HoldfastError.from_map(body.get("error"))
+
+
+def _text(body: dict[str, Any], name: str) -> str:
+    value = body.get(name)
+    if not isinstance(value, str):
+        raise RuntimeUnavailableError(f"the node answered without {name}")
+    return value
+
+
+def _presents(body: dict[str, Any]) -> list[Present]:
+    return [
+        Present(
+            sandbox_id=_text(one, "sandbox_id"),
+            incarnation=_text(one, "incarnation"),
+            owner=str(one.get("owner") or ""),
+            image=str(one.get("image") or ""),
+            endpoint=str(one.get("endpoint") or ""),
+            created_at=float(one.get("created_at") or 0.0),
+            cores=float(one.get("cpu") or 0.0),
+            memory_bytes=int(one.get("memory") or 0),
+            labels=dict(one.get("labels") or {}),
+            state="failed" if one.get("state") == "failed" else "ready",
+            reason=str(one.get("reason") or ""),
+        )
+        for one in body.get("sandboxes") or []
+    ]
+
+
+def _event(body: dict[str, Any]) -> Event | None:
+    event = body.get("event")
+    if not isinstance(event, dict):
+        return None
+    match event.get("type"):
+        case "sync":
+            return Synced(_presents(event))
+        case "ready":
+            return BecameReady(_text(event, "sandbox_id"), _text(event, "incarnation"))
+        case "gone" | "failed":
+            fault = event.get("fault")
+            cause = Cause(
+                str(event.get("reason") or "exited"),
+                fault if fault in ("workload", "infrastructure", "caller") else "infrastructure",
+                str(event.get("message") or ""),
+            )
+            return WentAway(_text(event, "sandbox_id"), _text(event, "incarnation"), cause)
+    return None
+
+
+def _image(body: Any) -> Image:
+    if not isinstance(body, dict):
+        raise RuntimeUnavailableError("the node answered without an image")
+    size = body.get("size_bytes")
+    return Image(
+        name=str(body.get("name") or ""),
+        digest=str(body.get("digest") or ""),
+        size_bytes=size if isinstance(size, int) else 0,
+        created=body.get("created"),
+    )

@@ -1,0 +1,111 @@
+"""What every route works with: the parts of one gateway, and finding a sandbox on behalf of an owner.
+
+Owns no state that must survive it. A sandbox of another owner is indistinguishable from one that does not exist, here and
+therefore on every route.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from holdfast_wire.errors import HoldfastError
+from starlette.requests import HTTPConnection
+
+from .attached import AttachedSessions
+from .auth import Keys, key_of
+from .placement.store import Entry, PlacementStore, Record, Tombstone
+from .runtimes.base import Runtime
+from .settings import Settings
+from .telemetry import Metrics
+
+log = logging.getLogger("gateway")
+
+
+class Background:
+    """Work that outlives its request: owned by the app, cancelled with it, its failures logged."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            error = task.exception()
+            if not isinstance(error, HoldfastError):
+                log.error("%s failed", task.get_name(), exc_info=error)
+
+    async def aclose(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Gateway:
+    """The parts of one replica."""
+
+    def __init__(self, settings: Settings, store: PlacementStore, runtime: Runtime, keys: Keys, secret: str) -> None:
+        self.settings = settings
+        self.store = store
+        self.runtime = runtime
+        self.keys = keys
+        self.secret = secret
+        self.metrics = Metrics()
+        self.attached = AttachedSessions(settings.relay, store)
+        self.background = Background()
+
+    def owner(self, connection: HTTPConnection) -> str:
+        """Who is asking. Raises HoldfastError ``key_missing`` or ``key_invalid``."""
+        return self.keys.owner_of(key_of(connection.headers))
+
+    async def entry(self, owner: str, sandbox_id: str) -> Record | Tombstone:
+        """The owner's sandbox or its tombstone. Raises HoldfastError ``sandbox_not_found``."""
+        return owned_entry(await self.store.get(sandbox_id), owner, sandbox_id)
+
+    async def record(self, owner: str, sandbox_id: str) -> Record:
+        """The owner's sandbox. Raises ``sandbox_not_found`` or ``sandbox_gone``."""
+        return live(await self.entry(owner, sandbox_id))
+
+    async def ready(self, owner: str, sandbox_id: str) -> Record:
+        """The owner's sandbox, which has an endpoint. Raises also ``sandbox_not_ready`` or ``sandbox_failed``."""
+        return reachable(await self.record(owner, sandbox_id))
+
+
+def gateway_of(connection: HTTPConnection) -> Gateway:
+    gateway: Gateway = connection.app.state.gateway
+    return gateway
+
+
+def owned_entry(entry: Entry, owner: str, sandbox_id: str) -> Record | Tombstone:
+    if entry is None or entry.owner != owner:
+        raise HoldfastError("sandbox_not_found", f"there is no sandbox {sandbox_id!r}")
+    return entry
+
+
+def live(entry: Record | Tombstone) -> Record:
+    if isinstance(entry, Tombstone):
+        cause = entry.cause
+        message = f"sandbox {entry.sandbox_id!r} has ended: {cause.message or cause.reason}"
+        raise HoldfastError("sandbox_gone", message, fault=cause.fault, reason=cause.reason)
+    return entry
+
+
+def reachable(record: Record) -> Record:
+    if record.status == "pending":
+        raise HoldfastError("sandbox_not_ready", f"sandbox {record.sandbox_id!r} is still being made")
+    if record.status == "failed":
+        cause = record.cause
+        assert cause is not None
+        code = "sandbox_failed" if record.ready_at is None else "sandbox_gone"
+        message = f"sandbox {record.sandbox_id!r} has failed: {cause.message or cause.reason}"
+        raise HoldfastError(code, message, fault=cause.fault, reason=cause.reason)
+    return record

@@ -1,0 +1,51 @@
+"""uvicorn's WebSocket protocol, with one addition: after ``accept`` the application may take the transport over.
+
+Owns the ASGI extension ``holdfast.takeover``. A relay of opaque bytes through ASGI messages would parse, queue and frame
+each of them again; taken over, a chunk costs one function call. Chosen in ``__main__`` as uvicorn's ``ws`` class.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from uvicorn._types import ASGISendEvent
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Request
+
+EXTENSION = "holdfast.takeover"
+
+
+class TakeoverProtocol(WebSocketsSansIOProtocol):
+    """See the module."""
+
+    on_shutdown: Callable[[], None] | None = None
+
+    def handle_connect(self, event: Request) -> None:
+        super().handle_connect(event)
+        if getattr(self, "scope", None) is not None:
+            extensions: dict[str, Any] = self.scope["extensions"]
+            extensions[EXTENSION] = self
+
+    async def send(self, message: ASGISendEvent) -> None:
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
+            self.handshake_complete = True  # a refusal is an answer too: nothing is missing
+
+    def take_over(self, successor: asyncio.Protocol, on_shutdown: Callable[[], None]) -> asyncio.Transport | None:
+        """Give the transport to ``successor``, right after the accept was sent; None when the client has gone.
+
+        ``on_shutdown`` is called instead of the usual close when the server stops.
+        """
+        if self.disconnected or self.transport.is_closing():
+            return None
+        self.on_shutdown = on_shutdown
+        self.transport.set_protocol(successor)
+        return self.transport
+
+    def shutdown(self) -> None:
+        if self.on_shutdown is not None:
+            self.on_shutdown()
+        else:
+            super().shutdown()

@@ -1,0 +1,47 @@
+"""Signed placement tickets: an attach hands one out, a resume brings it back, and Redis need not be asked.
+
+Owns the ticket's form and its signature. A ticket names one incarnation, so one that outlives its sandbox opens nothing: the
+agent at that address could not prove itself. It does not replace the API key.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from dataclasses import dataclass
+
+import orjson
+
+HEADER = "X-Holdfast-Ticket"
+_TICKET_BYTES = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """Where one incarnation of a sandbox lives, and whose it is. ``expires_at`` is seconds since the epoch."""
+
+    sandbox_id: str
+    owner: str
+    incarnation: str
+    endpoint: str
+    expires_at: float
+
+
+def sign(secret: str, ticket: Ticket) -> str:
+    body = orjson.dumps([ticket.sandbox_id, ticket.owner, ticket.incarnation, ticket.endpoint, int(ticket.expires_at)])
+    text = base64.urlsafe_b64encode(body).decode().rstrip("=")
+    return f"{text}.{_mac(secret, text)}"
+
+
+def read(secret: str, text: str, now: float) -> Ticket | None:
+    """The ticket, when we signed it and it has not expired."""
+    body, _, mac = text.partition(".")
+    if len(text) > _TICKET_BYTES or not text.isascii() or not hmac.compare_digest(mac, _mac(secret, body)):
+        return None
+    ticket = Ticket(*orjson.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))))
+    return ticket if ticket.expires_at > now else None
+
+
+def _mac(secret: str, body: str) -> str:
+    return hmac.new(secret.encode(), b"ticket:" + body.encode(), hashlib.sha256).hexdigest()
