@@ -168,18 +168,16 @@ class Link(asyncio.Protocol):
     def _flush(self) -> None:
         self._flush_scheduled = False
         held = self._held
-        if held is not None and self._transport is not None:
-            socket = self._socket
-            while not self._paused and socket.state is OPEN:
+        if held is not None:
+            while not self._paused and self._socket.state is OPEN:
                 messages = held.session.outgoing(WRITE_HIGH_BYTES)
                 if not messages:
                     break
                 for message in messages:
-                    socket.send_binary(message)
+                    self._socket.send_binary(message)
                 self._write_out()
             self._arm()
-        else:
-            self._write_out()
+        self._write_out()  # pongs and the answer to a Close are the socket's own
 
     def _write_out(self) -> None:
         transport = self._transport

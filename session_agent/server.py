@@ -14,12 +14,14 @@ import secrets
 import signal
 import socket
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from holdfast_wire import PROTOCOL_VERSION
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import SESSIONS
 
+from .channels import Factory
 from .handlers import FACTORIES
 from .link import Link
 from .sandbox import AgentContext
@@ -35,12 +37,12 @@ DRAIN_S = 2.0
 class AgentServer:
     """One running agent. Implements ``link.Host``."""
 
-    def __init__(self, settings: AgentSettings) -> None:
+    def __init__(self, settings: AgentSettings, factories: Mapping[str, Factory] = FACTORIES) -> None:
         self.token = settings.token
         self.agent_epoch = secrets.token_hex(16)
         self.context = AgentContext(settings)
         info = {"sandbox_id": settings.sandbox_id, "incarnation": settings.incarnation, "protocol": PROTOCOL_VERSION}
-        self.sessions = Sessions(self.context, FACTORIES, self.agent_epoch, info)
+        self.sessions = Sessions(self.context, factories, self.agent_epoch, info)
         self._links: set[Link] = set()
         self._server: asyncio.Server | None = None
 

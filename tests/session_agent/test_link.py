@@ -1,0 +1,268 @@
+"""The agent's connections over real sockets: who gets in, what breaks one, and what survives (PROTOCOL §1, §3, §9)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from holdfast_wire.codec import decode, encode, encode_item
+from holdfast_wire.frames import Closed, Fact, Hello, Open, Opened, Output, Ping, Pong, Run, Welcome
+from holdfast_wire.proof import DIAL_HEADER, PROOF_HEADER, agent_token, check_proof, dial_header
+from websockets.asyncio.client import ClientConnection, unix_connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from session_agent import link
+from session_agent.channels import Channel
+from session_agent.sandbox import AgentContext
+from session_agent.server import AgentServer, listening_socket
+from session_agent.settings import AgentSettings
+
+TOKEN = agent_token("a deployment's secret", "sb", "1")
+
+
+class Echo:
+    """A channel kind for tests: answers Open, sends input back, and knows how it was let go."""
+
+    made: list[Echo] = []
+
+    def __init__(self, context: AgentContext, channel: Channel) -> None:
+        self.channel = channel
+        self.dropped = False
+        Echo.made.append(self)
+        self.send(Opened(channel.number, dict(channel.params)))
+
+    def send(self, fact: Fact) -> None:
+        self.channel.send(fact)
+
+    def run(self, command_id: str, params: dict[str, Any]) -> None:
+        raise RuntimeError("a bug in a handler")
+
+    def write(self, data: bytes, eof: bool) -> None:
+        self.send(Output(self.channel.number, 1, data))
+        self.channel.consume(len(data))
+
+    def resize(self, rows: int, columns: int) -> None: ...
+    def signal(self, name: str) -> None: ...
+    def writable(self) -> None: ...
+    def delivered(self, command_id: str) -> None: ...
+
+    def close(self, detach: bool) -> None:
+        self.send(Closed(self.channel.number, {}))
+
+    def drop(self) -> None:
+        self.dropped = True
+
+
+@pytest.fixture
+async def agent(tmp_path: Path) -> AsyncIterator[tuple[AgentServer, str]]:
+    path = str(tmp_path / "agent.sock")
+    server = AgentServer(AgentSettings("sb", TOKEN), {"tunnel": Echo, "shell": Echo})
+    Echo.made.clear()
+    await server.start(listening_socket(f"unix://{path}"))
+    yield server, path
+    await server.stop()
+
+
+def hello(session_id: str = "s" * 32, **changes: Any) -> Hello:
+    fields: dict[str, Any] = {
+        "version": 1,
+        "session_id": session_id,
+        "secret": b"k" * 16,
+        "agent_epoch": "",
+        "generation": 0,
+        "attempt": 1,
+        "received": {},
+        "next_channel": 1,
+    }
+    return Hello(**{**fields, **changes})
+
+
+@contextlib.asynccontextmanager
+async def dialled(path: str, token: str = TOKEN, uri: str = "ws://agent/session") -> AsyncIterator[ClientConnection]:
+    header = {DIAL_HEADER: dial_header(token, secrets.token_hex(16))}
+    async with unix_connect(path, uri, additional_headers=header, compression=None, ping_interval=None) as connection:
+        yield connection
+
+
+async def greeted(connection: ClientConnection, frame: Hello) -> Welcome:
+    await connection.send(encode(frame))
+    answer, _ = decode(await connection.recv(decode=False))
+    assert isinstance(answer, Welcome)
+    return answer
+
+
+async def closed_with(connection: ClientConnection) -> tuple[int, str]:
+    with pytest.raises(ConnectionClosed) as caught:
+        while True:
+            await connection.recv()
+    assert caught.value.rcvd is not None
+    return caught.value.rcvd.code, caught.value.rcvd.reason
+
+
+async def test_healthz_needs_no_token(agent: tuple[AgentServer, str]) -> None:
+    reader, writer = await asyncio.open_unix_connection(agent[1])
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    writer.close()
+
+
+async def test_both_sides_prove_themselves(agent: tuple[AgentServer, str]) -> None:
+    nonce = secrets.token_hex(16)
+    async with unix_connect(
+        agent[1], "ws://agent/session", additional_headers={DIAL_HEADER: dial_header(TOKEN, nonce)}, compression=None
+    ) as connection:
+        assert connection.response is not None
+        assert check_proof(TOKEN, nonce, connection.response.headers[PROOF_HEADER])
+
+
+@pytest.mark.parametrize("token", ["", "x", agent_token("a deployment's secret", "sb", "2")])
+async def test_a_wrong_token_gets_no_session(agent: tuple[AgentServer, str], token: str) -> None:
+    with pytest.raises(InvalidStatus) as caught:
+        async with dialled(agent[1], token):
+            pass
+    assert caught.value.response.status_code == 403
+    assert PROOF_HEADER not in caught.value.response.headers
+
+
+async def test_another_path_is_not_found(agent: tuple[AgentServer, str]) -> None:
+    with pytest.raises(InvalidStatus) as caught:
+        async with dialled(agent[1], uri="ws://agent/"):
+            pass
+    assert caught.value.response.status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (encode(Ping(1)), 4400),
+        (b"\xc1", 4400),
+        ("text", 4400),
+        (encode(hello(version=2)), 4406),
+        (encode(hello(session_id="short")), 4400),
+        (encode(hello(agent_epoch="another")), 4414),
+        (b"x" * 300_000, 1009),
+    ],
+)
+async def test_a_breach_before_the_greeting(agent: tuple[AgentServer, str], message: bytes | str, code: int) -> None:
+    async with dialled(agent[1]) as connection:
+        with contextlib.suppress(ConnectionClosed):  # the refusal may come while it is still being sent
+            await connection.send(message)
+        assert (await closed_with(connection))[0] == code
+
+
+async def test_a_breach_ends_the_connection_and_not_the_session(agent: tuple[AgentServer, str]) -> None:
+    async with dialled(agent[1]) as connection:
+        first = await greeted(connection, hello())
+        await connection.send(encode_item(Open(1, "tunnel", {}), 0))
+        await connection.recv()
+        await connection.send(encode_item(Open(2, "tunnel", {}), 7))
+        code, reason = await closed_with(connection)
+        assert code == 4400
+        assert reason.startswith("protocol_error: ")
+    async with dialled(agent[1]) as connection:
+        again = await greeted(connection, hello(agent_epoch=first.agent_epoch, generation=1, attempt=2, received={1: 1}, next_channel=3))
+        assert again.resumed
+        assert again.received == {1: 1}
+    assert not Echo.made[0].dropped
+
+
+async def test_the_newest_attach_wins(agent: tuple[AgentServer, str]) -> None:
+    async with dialled(agent[1]) as old:
+        await greeted(old, hello())
+        async with dialled(agent[1]) as new:
+            assert (await greeted(new, hello(attempt=2))).generation == 2
+            assert (await closed_with(old))[0] == 4411
+            await new.send(encode(Ping(9)))
+            assert decode(await new.recv(decode=False))[0] == Pong(9)
+
+
+async def test_an_unknown_kind_fails_its_channel_alone(agent: tuple[AgentServer, str]) -> None:
+    async with dialled(agent[1]) as connection:
+        await greeted(connection, hello())
+        await connection.send(encode_item(Open(1, "teleport", {}), 0))
+        failed, _ = decode(await connection.recv(decode=False))
+        assert failed.error["code"] == "unsupported"  # type: ignore[union-attr]
+        await connection.send(encode_item(Open(2, "tunnel", {"a": 1}), 0))
+        assert decode(await connection.recv(decode=False))[0] == Opened(2, {"a": 1})
+
+
+async def test_a_bug_in_a_handler_fails_its_channel_alone(agent: tuple[AgentServer, str], caplog: pytest.LogCaptureFixture) -> None:
+    async with dialled(agent[1]) as connection:
+        await greeted(connection, hello())
+        await connection.send(encode_item(Open(1, "shell", {}), 0))
+        await connection.recv()
+        await connection.send(encode_item(Run(1, "c", {"script": "a secret"}), 1))
+        failed, _ = decode(await connection.recv(decode=False))
+        assert failed.error["code"] == "internal"  # type: ignore[union-attr]
+        await connection.send(encode(Ping(1)))
+        assert decode(await connection.recv(decode=False))[0] == Pong(1)
+    assert Echo.made[0].dropped
+    assert "a secret" not in caplog.text
+
+
+async def test_input_cut_into_single_bytes_is_the_same_input(agent: tuple[AgentServer, str]) -> None:
+    reader, writer = await asyncio.open_unix_connection(agent[1])
+    request = (
+        "GET /session HTTP/1.1\r\nHost: agent\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        f"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"
+        f"{DIAL_HEADER}: {dial_header(TOKEN, '0' * 32)}\r\n\r\n"
+    )
+    message = encode(hello())
+    masked = bytes([0x82, 0x80 | len(message)]) + b"\0\0\0\0" + message
+    for byte in request.encode() + masked:
+        writer.write(bytes([byte]))
+        await writer.drain()
+    await reader.readuntil(b"\r\n\r\n")
+    head = await reader.readexactly(2)
+    size = head[1] if head[1] < 126 else int.from_bytes(await reader.readexactly(2), "big")
+    assert isinstance(decode(await reader.readexactly(size))[0], Welcome)
+    writer.close()
+
+
+async def test_who_never_greets_is_shown_out(agent: tuple[AgentServer, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "GREETING_S", 0.05)
+    reader, writer = await asyncio.open_unix_connection(agent[1])
+    writer.write(b"GET /session HT")
+    with contextlib.suppress(ConnectionResetError):
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
+
+
+async def test_too_many_connections_are_refused(agent: tuple[AgentServer, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("session_agent.server.LINKS", 3)
+    async with contextlib.AsyncExitStack() as stack:
+        for i in range(3):
+            await greeted(await stack.enter_async_context(dialled(agent[1])), hello(str(i) * 32))
+        with pytest.raises((ConnectionClosed, OSError, EOFError, Exception)):
+            await stack.enter_async_context(dialled(agent[1]))
+    async with dialled(agent[1]) as connection:
+        await greeted(connection, hello("z" * 32))
+
+
+async def test_a_reader_that_stops_holds_no_more_than_its_window(agent: tuple[AgentServer, str]) -> None:
+    """What a client does not read stays bounded by the credit, not by how much the other side says."""
+    async with dialled(agent[1]) as connection:
+        await greeted(connection, hello())
+        await connection.send(encode_item(Open(1, "tunnel", {}), 0))
+        await connection.recv()
+        handler = Echo.made[0]
+        sent = 0
+        while room := handler.channel.room():
+            piece = min(room, 128 * 1024)
+            handler.send(Output(1, 1, b"x" * piece))
+            sent += piece
+        assert sent <= 1 << 20
+
+
+def test_listening_addresses() -> None:
+    with listening_socket("tcp://127.0.0.1:0") as listener:
+        assert listener.family == socket.AF_INET
+    for address in ("", "tcp://x", "http://x:1", "unix://"):
+        with pytest.raises(Exception, match="cannot listen"):
+            listening_socket(address)
