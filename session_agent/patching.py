@@ -1,6 +1,6 @@
 """A diff applied to files: all of it or nothing.
 
-Owns which files a diff means, reading them, and the exchange of old for new with a way back. The same strict applier serves every
+Owns which files a diff means and what they are to hold; ``exchange`` puts it in place. The same strict applier serves every
 image: ``git apply`` is not used even where there is a git, because its answer would depend on the image's version, its
 configuration and the repository it finds above. Paths cannot leave ``cwd``. A diff that does not fit is a result, not an error.
 Called through ``transfers``.
@@ -8,31 +8,28 @@ Called through ``transfers``.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import secrets
 import stat
-from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
 from .beneath import Beneath
 from .channels import Channel, Handler
+from .diff_parser import parse
+from .exchange import Exchange, NewFile
 from .owners import AGENT, Ownership, owner_param
 from .params import boolean, integer
 from .paths import absolute, os_failure, path_param, shown, wire
 from .transfers import Incoming, TransferContext
-from .unified_diff import FilePatch, PatchError, apply, parse, prefix_depth
+from .unified_diff import FilePatch, PatchError, apply, prefix_depth
 
 DIFF_BYTES = 32 * 1024 * 1024
 """Largest diff, bytes."""
 FILES_BYTES = 128 * 1024 * 1024
 """Most bytes of all files that one diff touches."""
 
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_LINK = 0o120000
 _MOST_COMPLAINTS = 20
 
 
@@ -47,25 +44,6 @@ def open_patch(context: TransferContext, channel: Channel) -> Handler:
     return Incoming(channel, PatchSink(cwd, strip, boolean(params, "check", False), owner_param(context, params)))
 
 
-@dataclass(slots=True)
-class _File:
-    """What a path is to hold; ``content`` None: nothing. ``mode`` None: that of a new file. ``was``: it exists on disk."""
-
-    content: bytes | None
-    mode: int | None = None
-    link: bool = False
-    was: os.stat_result | None = None
-    changed: bool = False
-
-
-@dataclass(slots=True)
-class _Exchange:
-    """The steps already taken, so that they can be taken back."""
-
-    staged: list[tuple[str, str]] = field(default_factory=list)  # path, temporary name
-    swapped: list[tuple[str, str | None]] = field(default_factory=list)  # path, name of what was there
-
-
 class PatchSink:
     """Collects a diff and applies it at the end of input."""
 
@@ -76,10 +54,10 @@ class PatchSink:
         self._owner = owner
         self._diff = bytearray()
         self._root: Beneath | None = None
-        self._files: dict[str, _File] = {}
+        self._files: dict[str, NewFile] = {}
         self._bytes = 0
         # What the part of the diff at hand began with, what it put in place, and what it takes away:
-        self._before: dict[str, _File] = {}
+        self._before: dict[str, NewFile] = {}
         self._arrived: set[str] = set()
         self._leaving: set[str] = set()
 
@@ -111,7 +89,8 @@ class PatchSink:
             raise os_failure(error, self._cwd) from None
         changed = sorted(path for path, file in self._files.items() if file.changed)
         if not self._check:
-            self._exchange(changed)
+            assert self._root is not None
+            Exchange(self._root, self._owner).make(self._cwd, {path: self._files[path] for path in changed})
         return {
             "success": True,
             "exit_code": 0,
@@ -234,9 +213,9 @@ class PatchSink:
 
     def _set(self, path: str, content: bytes | None, mode: int | None, link: bool) -> None:
         file = self._load(path)
-        self._files[path] = _File(content, mode if mode is not None else file.mode, link, file.was, changed=True)
+        self._files[path] = NewFile(content, mode if mode is not None else file.mode, link, file.was, changed=True)
 
-    def _original(self, path: str) -> _File:
+    def _original(self, path: str) -> NewFile:
         """The file as it was before this part of the diff, whatever its sections did since: git writes them in any order."""
         if path in self._before:
             return self._before[path]
@@ -247,7 +226,7 @@ class PatchSink:
             if changed is not None:
                 self._files[path] = changed
 
-    def _load(self, path: str) -> _File:
+    def _load(self, path: str) -> NewFile:
         known = self._files.get(path)
         if known is not None:
             return known
@@ -256,13 +235,13 @@ class PatchSink:
             parent, name = self._root.parent(path)
             state = os.stat(name, dir_fd=parent, follow_symlinks=False)
             if stat.S_ISLNK(state.st_mode):
-                file = _File(os.fsencode(os.readlink(name, dir_fd=parent)), None, link=True, was=state)
+                file = NewFile(os.fsencode(os.readlink(name, dir_fd=parent)), None, link=True, was=state)
             elif stat.S_ISREG(state.st_mode):
-                file = _File(self._read(parent, name, path), stat.S_IMODE(state.st_mode), was=state)
+                file = NewFile(self._read(parent, name, path), stat.S_IMODE(state.st_mode), was=state)
             else:
                 raise PatchError(f"{shown(path)} is {'a directory' if stat.S_ISDIR(state.st_mode) else 'a special file'}")
         except FileNotFoundError:
-            file = _File(None)
+            file = NewFile(None)
         except OSError as error:
             if error.errno in (errno.EXDEV, errno.ELOOP):
                 raise PatchError(f"{shown(path)} leads out of {shown(self._cwd)} through a link") from None
@@ -280,104 +259,6 @@ class PatchSink:
         if self._bytes > FILES_BYTES:
             raise HoldfastError("request_too_large", f"{shown(path)}: the files of this diff are over {FILES_BYTES} bytes")
         return content
-
-    # Old for new ------------------------------------------------------------------------------------------------
-
-    def _exchange(self, changed: list[str]) -> None:
-        done = _Exchange()
-        current = self._cwd
-        try:
-            for current in changed:
-                if self._files[current].content is not None:
-                    self._stage(current, self._files[current], done)
-            staged = dict(done.staged)
-            for current in changed:
-                self._swap(current, staged.get(current), done)
-        except OSError as error:
-            self._undo(done)
-            self._prune(current)
-            raise os_failure(error, f"{self._cwd.rstrip('/')}/{current}") from None
-        for path, kept in done.swapped:
-            self._discard(path, kept)
-            if self._files[path].content is None:
-                self._prune(path)
-
-    def _parent(self, path: str) -> tuple[int, str]:
-        assert self._root is not None
-        return self._root.parent(path, self._owner.give_new)
-
-    def _stage(self, path: str, file: _File, done: _Exchange) -> None:
-        parent, _ = self._parent(path)
-        temporary = f".holdfast-{secrets.token_hex(8)}"
-        content = file.content or b""
-        owner = self._owner.of(file.was)
-        if file.link:
-            os.symlink(os.fsdecode(content.removesuffix(b"\n")), temporary, dir_fd=parent)
-            done.staged.append((path, temporary))
-            if owner is not None:
-                owner.give(temporary, directory=parent)
-            return
-        descriptor = os.open(temporary, _CREATE, 0o600, dir_fd=parent)
-        done.staged.append((path, temporary))
-        with open(descriptor, "wb") as output:
-            output.write(content)
-            output.flush()
-            if owner is not None:
-                owner.give(descriptor)
-            os.fchmod(descriptor, 0o644 if file.mode is None else file.mode)
-
-    def _swap(self, path: str, temporary: str | None, done: _Exchange) -> None:
-        parent, name = self._parent(path)
-        kept: str | None = f".holdfast-{secrets.token_hex(8)}"
-        assert kept is not None
-        try:
-            if temporary is None:
-                os.rename(name, kept, src_dir_fd=parent, dst_dir_fd=parent)
-            else:  # a second name keeps the old one in place until the new one takes it
-                os.link(name, kept, src_dir_fd=parent, dst_dir_fd=parent, follow_symlinks=False)
-        except FileNotFoundError:
-            kept = None
-        except OSError:
-            if temporary is None:
-                raise
-            os.rename(name, kept, src_dir_fd=parent, dst_dir_fd=parent)  # a file system without hard links
-        done.swapped.append((path, kept))
-        if temporary is not None:
-            os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
-
-    def _undo(self, done: _Exchange) -> None:
-        for path, kept in reversed(done.swapped):
-            with contextlib.suppress(OSError):
-                parent, name = self._there(path)
-                if kept is not None:
-                    os.rename(kept, name, src_dir_fd=parent, dst_dir_fd=parent)
-                    self._discard(path, kept)  # rename does nothing where both are one file still
-                elif self._files[path].was is None:
-                    os.unlink(name, dir_fd=parent)
-        for path, temporary in done.staged:
-            self._discard(path, temporary)
-            if self._files[path].was is None:
-                self._prune(path)
-
-    def _there(self, path: str) -> tuple[int, str]:
-        assert self._root is not None
-        return self._root.parent(path)
-
-    def _discard(self, path: str, name: str | None) -> None:
-        if name is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(name, dir_fd=self._there(path)[0])
-
-    def _prune(self, path: str) -> None:
-        """Directories that are empty now go, as git does it."""
-        directory = os.path.dirname(path)
-        while directory:
-            try:
-                parent, name = self._there(directory)
-                os.rmdir(name, dir_fd=parent)
-            except OSError:
-                return
-            directory = os.path.dirname(directory)
 
 
 def _starts_empty(patch: FilePatch) -> bool:
