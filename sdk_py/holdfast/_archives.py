@@ -1,0 +1,81 @@
+"""Directories as tar streams, on this machine: packing one to send, unpacking one that came from a sandbox.
+
+Packing is a generator of bytes with bounded memory. Unpacking reads a spooled file and trusts nothing in it: the ``data``
+filter of ``tarfile`` (no absolute names, no way out through links, no devices) and limits on entries and bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from holdfast._errors import ArchiveError
+
+PIECE_BYTES = 1024 * 1024
+MOST_ENTRIES = 1_000_000
+MOST_BYTES = 1 << 40
+_BLOCK = tarfile.BLOCKSIZE
+
+
+def pack(root: Path) -> Iterator[bytes]:
+    """The tree below ``root`` as a tar stream (pax); ``root`` itself is ``.``. Sockets, pipes and devices are left out."""
+    for path in _walk(root):
+        state = path.lstat()
+        info = tarfile.TarInfo("." if path == root else path.relative_to(root).as_posix())
+        info.mode = stat.S_IMODE(state.st_mode)
+        info.mtime = int(state.st_mtime)
+        if stat.S_ISDIR(state.st_mode):
+            info.type = tarfile.DIRTYPE
+        elif stat.S_ISLNK(state.st_mode):
+            info.type = tarfile.SYMTYPE
+            info.linkname = os.readlink(path)
+        elif stat.S_ISREG(state.st_mode):
+            info.size = state.st_size
+        else:
+            continue
+        yield info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+        if info.size:
+            yield from _content(path, info.size)
+    yield b"\0" * (2 * _BLOCK)
+
+
+def _walk(root: Path) -> Iterator[Path]:
+    yield root
+    for folder, folders, files in os.walk(root):
+        here = Path(folder)
+        for name in sorted([*folders, *files]):
+            yield here / name
+
+
+def _content(path: Path, size: int) -> Iterator[bytes]:
+    """Exactly ``size`` bytes: the header has promised them, also when the file shrinks or grows meanwhile."""
+    left = size
+    with path.open("rb") as file:
+        while left:
+            data = file.read(min(PIECE_BYTES, left))
+            if not data:
+                raise ArchiveError("archive_invalid", f"{path.name} became shorter while it was read", hint="send it again")
+            left -= len(data)
+            yield data
+    yield b"\0" * (-size % _BLOCK)
+
+
+def unpack(file: IO[bytes], target: Path) -> tuple[int, int]:
+    """Unpack the tar in ``file`` below ``target``; returns entries and bytes. Raises ``ArchiveError``."""
+    entries = size = 0
+    target.mkdir(parents=True, exist_ok=True)
+    try:
+        with tarfile.open(fileobj=file, mode="r|") as archive:
+            for member in archive:
+                entries += 1
+                size += member.size
+                if entries > MOST_ENTRIES or size > MOST_BYTES:
+                    raise ArchiveError("archive_limit", f"the archive holds more than {MOST_ENTRIES} entries or {MOST_BYTES} bytes")
+                archive.extract(member, target, filter="data")
+    except (tarfile.TarError, ValueError, EOFError) as wrong:
+        raise ArchiveError("archive_invalid", f"the archive cannot be unpacked: {type(wrong).__name__}: {wrong}") from None
+    return entries, size

@@ -1,0 +1,257 @@
+"""Files of a sandbox: read, write, list and move them, in memory or streamed, single or as trees.
+
+Owns the public ``sandbox.files``. Contents are checked against the agent's SHA-256 on every transfer; big files and trees pass
+through with bounded memory. Paths are absolute, or relative to the sandbox's working directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import msgpack
+from holdfast_wire.errors import ProtocolError
+
+from holdfast._archives import PIECE_BYTES, pack, unpack
+from holdfast._async.transfers import AsyncTransfer
+from holdfast._errors import ChecksumError, RemoteFileNotFoundError
+from holdfast._requests import RemotePath, given, path_of
+from holdfast._results import FileEntry, TransferResult, read_entry, take
+from holdfast._transport.aio import run_blocking
+
+if TYPE_CHECKING:
+    from holdfast._async.sandbox import AsyncSandbox
+
+LocalPath = str | os.PathLike[str]
+Entries = list[FileEntry]
+
+
+class AsyncFiles:
+    """The files of one sandbox. Every method raises ``RemoteFileNotFoundError``, ``RemotePermissionError`` and their kin."""
+
+    def __init__(self, sandbox: AsyncSandbox) -> None:
+        self._sandbox = sandbox
+
+    # Contents ---------------------------------------------------------------------------------------------------
+
+    async def read(self, path: RemotePath, *, offset: int = 0, length: int | None = None) -> bytes:
+        """The content of a file, or ``length`` bytes of it from ``offset``."""
+        rest = await self._sandbox._fallback()
+        if rest is not None:
+            data = await rest.read_file(path_of(path))
+            return data[offset:] if length is None else data[offset : offset + length]
+        return b"".join([piece async for piece in self.stream(path, offset=offset, length=length)])
+
+    async def read_text(self, path: RemotePath, *, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """The content of a text file. Raises ``UnicodeDecodeError`` with ``errors="strict"``."""
+        return (await self.read(path)).decode(encoding, errors)
+
+    async def stream(self, path: RemotePath, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+        """The content of a file piece by piece, checked at the end. Raises ``ChecksumError`` when it is not what was sent."""
+        params = {"path": path_of(path), **given(offset=offset or None, length=length)}
+        transfer = AsyncTransfer(await self._sandbox._attached(), "read", params)
+        digest = hashlib.sha256()
+        size = 0
+        try:
+            await transfer.opened()
+            while data := await transfer.read():
+                digest.update(data)
+                size += len(data)
+                yield data
+            _check(await transfer.closed(), size, digest.hexdigest())
+        finally:
+            transfer.stop()
+
+    async def write(
+        self,
+        path: RemotePath,
+        data: bytes | str | IO[bytes],
+        *,
+        mode: int | None = None,
+        parents: bool = True,
+        atomic: bool = True,
+        user: str | int | None = None,
+    ) -> TransferResult:
+        """Write a file: bytes, text (as UTF-8) or everything a binary file object gives.
+
+        ``atomic``: the target is replaced at the end, in one step; readers see the old or the new content, never a part.
+        """
+        if isinstance(data, str):
+            data = data.encode()
+        whole = None if hasattr(data, "read") else bytes(data)
+        rest = await self._sandbox._fallback()
+        if rest is not None:
+            content = await run_blocking(data.read) if whole is None else whole  # type: ignore[union-attr]
+            return TransferResult(await rest.write_file(path_of(path), content))
+        params = given(path=path_of(path), mode=mode, user=user)
+        params |= {"parents": parents, "atomic": atomic}
+        if whole is not None:
+            params |= {"size": len(whole), "sha256": hashlib.sha256(whole).hexdigest()}
+        return await self._send(params, whole, None if whole is not None else data)  # type: ignore[arg-type]
+
+    async def append(self, path: RemotePath, data: bytes | str) -> TransferResult:
+        """Write at the end of a file, which is made where there is none. Not atomic."""
+        whole = data.encode() if isinstance(data, str) else bytes(data)
+        try:
+            size = (await self.stat(path)).size
+        except RemoteFileNotFoundError:
+            size = 0
+        return await self._send({"path": path_of(path), "offset": size, "atomic": False}, whole, None)
+
+    async def _send(self, params: dict[str, Any], whole: bytes | None, source: IO[bytes] | None) -> TransferResult:
+        transfer = AsyncTransfer(await self._sandbox._attached(), "write", params)
+        digest = hashlib.sha256()
+        size = 0
+        try:
+            if source is None:
+                await transfer.write(whole or b"", eof=True)
+                size = len(whole or b"")
+                digest.update(whole or b"")
+            else:
+                while data := await run_blocking(source.read, PIECE_BYTES):
+                    digest.update(data)
+                    size += len(data)
+                    await transfer.write(data)
+                await transfer.write(b"", eof=True)
+            result = await transfer.closed()
+        finally:
+            transfer.stop()
+        if not params.get("offset"):
+            _check(result, size, digest.hexdigest())
+        return TransferResult(size, 1, take(result, "sha256", str))
+
+    # Names ------------------------------------------------------------------------------------------------------
+
+    async def list(self, path: RemotePath = ".", *, recursive: bool = False) -> Entries:
+        """The entries of a directory by name; with ``recursive`` all below it."""
+        rest = await self._sandbox._fallback()
+        if rest is not None:
+            return await rest.list_files(path_of(path))
+        transfer = AsyncTransfer(
+            await self._sandbox._attached(), "fs", {"op": "list", "path": path_of(path), **given(recursive=recursive or None)}
+        )
+        entries: Entries = []
+        unpacker = msgpack.Unpacker(raw=False, strict_map_key=True, max_buffer_size=4 * PIECE_BYTES)
+        try:
+            while data := await transfer.read():
+                unpacker.feed(data)
+                entries += _entries(unpacker)
+            await transfer.closed()
+        finally:
+            transfer.stop()
+        return entries
+
+    async def stat(self, path: RemotePath, *, follow: bool = True) -> FileEntry:
+        """What a path is; with ``follow`` what a symbolic link points to."""
+        return read_entry(take(await self._ask("stat", path, follow=follow), "entry", dict))
+
+    async def exists(self, path: RemotePath) -> bool:
+        """Whether there is something at ``path``."""
+        return take(await self._ask("exists", path), "exists", bool, default=False) is True
+
+    async def mkdir(self, path: RemotePath, *, parents: bool = True, exist_ok: bool = True, mode: int | None = None) -> None:
+        """Make a directory."""
+        await self._ask("mkdir", path, parents=parents, exist_ok=exist_ok, mode=mode)
+
+    async def move(self, path: RemotePath, to: RemotePath, *, overwrite: bool = False) -> None:
+        """Rename ``path`` to exactly ``to``. Raises ``RemoteFileExistsError`` unless ``overwrite``."""
+        await self._ask("move", path, to=path_of(to), overwrite=overwrite)
+
+    async def remove(self, path: RemotePath, *, recursive: bool = False, missing_ok: bool = False) -> None:
+        """Remove a file or an empty directory; with ``recursive`` a whole tree."""
+        await self._ask("remove", path, recursive=recursive, missing_ok=missing_ok)
+
+    async def chmod(self, path: RemotePath, mode: int) -> None:
+        """Set the permission bits, such as ``0o755``."""
+        await self._ask("chmod", path, mode=mode)
+
+    async def _ask(self, operation: str, path: RemotePath, **params: Any) -> dict[str, Any]:
+        transfer = AsyncTransfer(await self._sandbox._attached(), "fs", {"op": operation, "path": path_of(path), **given(**params)})
+        try:
+            return await transfer.closed()
+        finally:
+            transfer.stop()
+
+    # Between this machine and the sandbox ------------------------------------------------------------------------
+
+    async def upload(self, local: LocalPath, remote: RemotePath) -> TransferResult:
+        """Copy a local file to the file ``remote``, or a local directory's content into the directory ``remote``."""
+        source = Path(local)
+        if await run_blocking(source.is_dir):
+            return await self._upload_tree(source, remote)
+        with await run_blocking(source.open, "rb") as file:
+            state = os.fstat(file.fileno())
+            return await self.write(remote, file, mode=state.st_mode & 0o777)
+
+    async def _upload_tree(self, source: Path, remote: RemotePath) -> TransferResult:
+        transfer = AsyncTransfer(await self._sandbox._attached(), "upload", {"path": path_of(remote)})
+        pieces = pack(source)
+        try:
+            while True:
+                data = await run_blocking(next, pieces, b"")
+                if not data:
+                    break
+                await transfer.write(data)
+            await transfer.write(b"", eof=True)
+            result = await transfer.closed()
+        finally:
+            transfer.stop()
+            pieces.close()  # type: ignore[attr-defined]
+        return TransferResult(take(result, "bytes", int, default=0), take(result, "entries", int, default=0))
+
+    async def download(self, remote: RemotePath, local: LocalPath) -> TransferResult:
+        """Copy the file ``remote`` to the local file ``local``, or the directory ``remote`` into the directory ``local``.
+
+        A file appears whole or not at all. What an archive from the sandbox may do here is limited: nothing outside ``local``.
+        """
+        target = Path(local)
+        if (await self.stat(remote)).is_dir:
+            return await self._download_tree(remote, target)
+        if await run_blocking(target.is_dir):
+            target /= Path(path_of(remote)).name
+        part = target.with_name(f".{target.name}.{os.getpid()}.part")
+        digest = hashlib.sha256()
+        size = 0
+        try:
+            with await run_blocking(part.open, "wb") as file:
+                async for data in self.stream(remote):
+                    digest.update(data)
+                    size += len(data)
+                    await run_blocking(file.write, data)
+            await run_blocking(os.replace, part, target)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                part.unlink()
+        return TransferResult(size, 1, digest.hexdigest())
+
+    async def _download_tree(self, remote: RemotePath, target: Path) -> TransferResult:
+        transfer = AsyncTransfer(await self._sandbox._attached(), "download", {"path": path_of(remote)})
+        with tempfile.TemporaryFile() as spooled:
+            try:
+                while data := await transfer.read():
+                    await run_blocking(spooled.write, data)
+                await transfer.closed()
+            finally:
+                transfer.stop()
+            spooled.seek(0)
+            entries, size = await run_blocking(unpack, spooled, target)
+        return TransferResult(size, entries)
+
+
+def _check(result: dict[str, Any], size: int, digest: str) -> None:
+    if take(result, "size", int, default=size) != size or take(result, "sha256", str, default=digest) != digest:
+        raise ChecksumError("checksum_mismatch", f"{size} bytes were moved and are not what the sandbox has")
+
+
+def _entries(unpacker: Any) -> Entries:
+    try:
+        return [read_entry(entry) for entry in unpacker]
+    except ProtocolError:
+        raise
+    except Exception as wrong:  # noqa: BLE001  msgpack raises a dozen kinds
+        raise ProtocolError(f"the agent answered a malformed directory: {type(wrong).__name__}") from None

@@ -1,0 +1,113 @@
+"""Live processes, terminals, and the live output of one shell command.
+
+Thin objects over a call: what they can do while it runs. Made by ``sandbox.start``, ``sandbox.terminal`` and ``shell.stream``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Self
+
+from holdfast._async.running import AsyncInput, AsyncRunning
+from holdfast._results import Chunk, CommandResult
+from holdfast._transport.aio import Cancelled, Link
+from holdfast._transport.calls import cancel_command, resize_call
+from holdfast._transport.sinks import Call
+
+
+class AsyncProcess(AsyncInput):
+    """A process in the sandbox: write, close_stdin, signal, iterate, wait. Leaving its ``with`` block ends it."""
+
+    async def close_stdin(self) -> None:
+        """End its standard input: a real end of file."""
+        await self._write(b"", True)
+
+
+class AsyncTerminal(AsyncInput):
+    """A pseudo-terminal in the sandbox. Iterating it gives bytes as the terminal wrote them, escapes included."""
+
+    @property
+    def name(self) -> str | None:
+        """The name to attach to it again."""
+        name = self._call.info.get("name")
+        return name if isinstance(name, str) else None
+
+    @property
+    def created(self) -> bool:
+        """Whether it was started now; False: it was there already."""
+        return self._call.info.get("created") is not False
+
+    async def resize(self, rows: int, cols: int) -> None:
+        """Set its size in character cells; what runs in it gets SIGWINCH."""
+        self._link.perform(resize_call, self._call, rows, cols)
+
+
+class AsyncCommandStream:
+    """One command of a shell with live output: iterate for chunks, then look at ``result``.
+
+    The command starts with the first step of the iteration. Breaking off the iteration cancels it.
+    """
+
+    def __init__(self, link: Link, begin: Callable[[], Call]) -> None:
+        self._link = link
+        self._begin = begin
+        self._running: AsyncRunning | None = None
+        self._result: CommandResult | None = None
+
+    def _started(self) -> AsyncRunning:
+        if self._running is None:
+            self._running = AsyncRunning(self._link, self._begin())
+        return self._running
+
+    @property
+    def result(self) -> CommandResult:
+        """The outcome. Raises ``RuntimeError`` before the iteration has come to its end."""
+        if self._result is None:
+            if self._running is None or not self._running.done:
+                raise RuntimeError("iterate to the end first, or await wait()")
+            self._result = self._running._call.result()
+        return self._result
+
+    async def wait(self) -> CommandResult:
+        """Read to the end and return the result."""
+        running = self._started()
+        try:
+            self._result = await running.wait()
+        except Cancelled:
+            await running.close()
+            raise
+        return self._result
+
+    def __aiter__(self) -> AsyncIterator[Chunk]:
+        self._started()
+        return self
+
+    async def __anext__(self) -> Chunk:
+        running = self._started()
+        try:
+            chunk = await running.read()
+        except Cancelled:
+            await running.close()
+            raise
+        if chunk is None:
+            self._result = running._call.result()
+            raise StopAsyncIteration
+        return chunk
+
+    async def close(self) -> None:
+        """Cancel the command if it still runs."""
+        if self._running is not None:
+            await self._running.close()
+
+    async def __aenter__(self) -> Self:
+        self._started()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __del__(self) -> None:
+        running = self._running
+        if running is not None and not running._call.done:
+            call = running._call
+            self._link.later(lambda: cancel_command(call))

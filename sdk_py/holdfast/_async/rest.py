@@ -1,0 +1,258 @@
+"""The REST face of the service: lifecycle of sandboxes, and one-off commands and files where WebSockets cannot pass.
+
+Owns routes and bodies, and the loop that tries idempotent requests again. Sessions (``_transport``) are the default path for all
+that happens inside a sandbox.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from holdfast_wire.errors import HoldfastError
+
+from holdfast._errors import ServiceError, ServiceUnavailableError, error
+from holdfast._options import Options
+from holdfast._requests import given
+from holdfast._results import Cause, CommandResult, FileEntry, ImageInfo, PatchResult, SandboxInfo, read_patch, take
+from holdfast._transport.aio import sleep
+from holdfast._transport.aio_http import Http
+from holdfast._transport.http import ATTEMPTS, BACKOFF_BASE_S, BACKOFF_CAP_S, Answer, Failure, judge_answer
+from holdfast._transport.policy import Backoff
+
+_MARGIN_S = 15.0
+_EXEC_WAIT_S = 24 * 3600.0
+_PAGE = 500
+_MOST_PAGES = 10_000
+
+
+class AsyncRest:
+    """Requests of one client."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._http = Http(options)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        timeout_s: float | None = None,
+        idempotent: bool = True,
+        headers: dict[str, str] | None = None,
+        **more: Any,
+    ) -> Answer:
+        """One request, tried again while that is harmless and the service says "later". Raises the typed error."""
+        backoff = Backoff(BACKOFF_BASE_S, BACKOFF_CAP_S)
+        while True:
+            try:
+                answer = await self._http.send(
+                    method, path, timeout_s=timeout_s or self._options.request_timeout_s, headers=headers, **more
+                )
+                failure = judge_answer(answer)
+                if failure is None:
+                    return answer
+            except ServiceUnavailableError as lost:
+                failure = Failure(lost, again=True)
+            if not (idempotent and failure.again) or backoff.attempts + 1 >= ATTEMPTS:
+                raise failure.why
+            await sleep(backoff.delay_s(failure.after_s))
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    # Sandboxes --------------------------------------------------------------------------------------------------
+
+    async def create(self, body: dict[str, Any], key: str) -> SandboxInfo:
+        """``POST /sandboxes``, waiting until it is ready."""
+        timeout_s = float(body["timeout"])
+        headers = {"Idempotency-Key": key}
+        answer = await self.request("POST", "/sandboxes", json=body, headers=headers, timeout_s=timeout_s + _MARGIN_S)
+        info = SandboxInfo.read(answer.map())
+        return info if info.ready else await self.wait(info.sandbox_id, timeout_s)
+
+    async def wait(self, sandbox_id: str, timeout_s: float) -> SandboxInfo:
+        """``GET /sandboxes/{id}/wait``. Raises ``SandboxLostError`` for one that failed, ``SandboxNotReadyError`` for a slow one."""
+        path = f"{_sandbox(sandbox_id)}/wait"
+        answer = await self.request("GET", path, params={"timeout": timeout_s}, timeout_s=timeout_s + _MARGIN_S)
+        info = SandboxInfo.read(answer.map())
+        if info.status == "failed":
+            raise error("sandbox_failed", info.status_message or "the sandbox failed to start", reason=info.reason, fault=info.fault)
+        if not info.ready:
+            raise error("create_timeout", f"sandbox {sandbox_id} is not ready after {timeout_s:g} s")
+        return info
+
+    async def get(self, sandbox_id: str) -> SandboxInfo:
+        return SandboxInfo.read((await self.request("GET", _sandbox(sandbox_id))).map())
+
+    async def list(self, labels: Mapping[str, str]) -> Records:
+        """All sandboxes of this key, those with ``labels`` where any are given."""
+        found: Records = []
+        cursor = None
+        for _ in range(_MOST_PAGES):
+            query = [("label", f"{name}={value}") for name, value in labels.items()] + [("limit", str(_PAGE))]
+            if cursor:
+                query.append(("cursor", cursor))
+            body = (await self.request("GET", "/sandboxes", params=query)).map()
+            rows = take(body, "sandboxes", list, default=[])
+            found += [SandboxInfo.read(row) for row in rows if isinstance(row, dict)]
+            cursor = body.get("cursor") or body.get("next_cursor")
+            if not cursor:
+                break
+        return found
+
+    async def delete(self, sandbox_id: str) -> bool:
+        """Whether it was there."""
+        try:
+            await self.request("DELETE", _sandbox(sandbox_id))
+        except HoldfastError as gone:
+            if gone.code in ("sandbox_not_found", "sandbox_gone", "not_found"):
+                return False
+            raise
+        return True
+
+    async def heartbeat(self, sandbox_id: str) -> None:
+        await self.request("POST", f"{_sandbox(sandbox_id)}/heartbeat")
+
+    # Images and the service -------------------------------------------------------------------------------------
+
+    async def images(self) -> ImageList:
+        body = (await self.request("GET", "/images")).value()
+        rows = body.get("images", []) if isinstance(body, dict) else body
+        return [_image(row) for row in rows if isinstance(row, dict)]
+
+    async def add_image(self, body: dict[str, Any], timeout_s: float) -> ImageInfo:
+        answer = (await self.request("POST", "/images", json=body, timeout_s=timeout_s, idempotent=False)).map()
+        return _image(take(answer, "image", dict, default=answer))
+
+    async def remove_image(self, name: str) -> None:
+        await self.request("DELETE", f"/images/{quote(name, safe='')}")
+
+    async def doctor(self) -> Checks:
+        rows = take((await self.request("GET", "/doctor")).map(), "checks", list, default=[])
+        return [row for row in rows if isinstance(row, dict)]
+
+    # Inside a sandbox -------------------------------------------------------------------------------------------
+
+    async def exec(self, sandbox_id: str, params: dict[str, Any]) -> CommandResult:
+        """``POST /sandboxes/{id}/exec`` and wait. Not sent twice: REST cannot say whether the first arrived."""
+        body = given(
+            command=params.get("argv") or params.get("script"),
+            timeout_seconds=params.get("timeout_s"),
+            cwd=params.get("cwd"),
+            env=params.get("env"),
+            user=params.get("user"),
+            login_shell=params.get("login"),
+        )
+        timeout_s = params.get("timeout_s")
+        answer = await self.request(
+            "POST",
+            f"{_sandbox(sandbox_id)}/exec",
+            json={**body, "wait": True},
+            timeout_s=(timeout_s or _EXEC_WAIT_S) + _MARGIN_S,
+            idempotent=False,
+            headers={"Idempotency-Key": params["id"]},
+        )
+        job = answer.map()
+        while job.get("status") in ("queued", "running"):
+            path = f"/jobs/{quote(str(job.get('job_id')), safe='')}/wait"
+            job = (await self.request("GET", path, params={"timeout": 30}, timeout_s=30 + _MARGIN_S)).map()
+        return _job_result(job, params["id"])
+
+    async def patch(self, sandbox_id: str, diff: str) -> PatchResult:
+        path = f"{_sandbox(sandbox_id)}/apply_patch"
+        return read_patch((await self.request("POST", path, json={"patch": diff}, idempotent=False)).map())
+
+    async def read_file(self, sandbox_id: str, path: str) -> bytes:
+        body = (await self.request("GET", f"{_sandbox(sandbox_id)}/files", params={"path": path})).map()
+        try:
+            return base64.b64decode(take(body, "content", str, default=""), validate=True)
+        except binascii.Error:
+            raise ServiceError("internal", "the service answered a file that is not base64") from None
+
+    async def write_file(self, sandbox_id: str, path: str, data: bytes) -> int:
+        body = {"path": path, "content": base64.b64encode(data).decode()}
+        await self.request("POST", f"{_sandbox(sandbox_id)}/files", json=body)
+        return len(data)
+
+    async def list_files(self, sandbox_id: str, path: str) -> Entries:
+        body = (await self.request("GET", f"{_sandbox(sandbox_id)}/files/list", params={"path": path})).map()
+        base = path.rstrip("/")
+        return [
+            FileEntry(
+                name=str(row.get("name", "")),
+                path=f"{base}/{row.get('name', '')}",
+                type="directory" if row.get("type") == "directory" else "file",
+                size=take(row, "size", int, default=0),
+                mode=0,
+                mtime=float(take(row, "modified", int, float, default=0)),
+            )
+            for row in take(body, "files", list, default=[])
+            if isinstance(row, dict)
+        ]
+
+
+class AsyncRestSandbox:
+    """One sandbox over REST alone."""
+
+    def __init__(self, rest: AsyncRest, sandbox_id: str) -> None:
+        self._rest = rest
+        self._id = sandbox_id
+
+    async def exec(self, params: dict[str, Any]) -> CommandResult:
+        return await self._rest.exec(self._id, params)
+
+    async def patch(self, diff: str) -> PatchResult:
+        return await self._rest.patch(self._id, diff)
+
+    async def read_file(self, path: str) -> bytes:
+        return await self._rest.read_file(self._id, path)
+
+    async def write_file(self, path: str, data: bytes) -> int:
+        return await self._rest.write_file(self._id, path, data)
+
+    async def list_files(self, path: str) -> Entries:
+        return await self._rest.list_files(self._id, path)
+
+
+Records = list[SandboxInfo]
+ImageList = list[ImageInfo]
+Checks = list[dict[str, Any]]
+Entries = list[FileEntry]
+
+
+def _sandbox(sandbox_id: str) -> str:
+    return f"/sandboxes/{quote(sandbox_id, safe='')}"
+
+
+def _image(row: dict[str, Any]) -> ImageInfo:
+    return ImageInfo(
+        name=take(row, "name", str, default=""),
+        digest=take(row, "digest", str, default=""),
+        size_bytes=take(row, "size_bytes", int, default=0),
+        created=take(row, "created", str, int, float),
+    )
+
+
+def _job_result(job: dict[str, Any], command_id: str) -> CommandResult:
+    started, completed = (take(job, name, int, float, default=0.0) for name in ("started_at", "completed_at"))
+    timed_out = take(job, "timed_out", bool, default=False)
+    exit_code = take(job, "exit_code", int)
+    why = take(job, "error", str)
+    if exit_code is None:
+        raise error("outcome_unknown", f"the job ended without an exit code: {why or 'no reason given'}", detail={"command_id": command_id})
+    cause = Cause("workload", "timeout", why or "the command ran out of time") if timed_out else None
+    return CommandResult(
+        exit_code=exit_code,
+        stdout_bytes=take(job, "stdout", str, default="").encode(),
+        stderr_bytes=take(job, "stderr", str, default="").encode(),
+        duration_s=max(float(completed) - float(started), 0.0) if started and completed else 0.0,
+        command_id=command_id,
+        timed_out=timed_out,
+        truncated=take(job, "truncated", bool, default=False),
+        cause=cause,
+    )

@@ -1,0 +1,180 @@
+"""Waiting for commands: until the end, chunk by chunk, and what a cancelled wait does to the command it waited for.
+
+Owns ``outcome`` and the base of streams, processes and terminals. Does not own how facts are gathered (``_transport.sinks``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Self
+
+from holdfast._errors import HoldfastError, WaitTimeoutError
+from holdfast._results import Chunk, CommandResult
+from holdfast._transport.aio import Cancelled, Gate, Link
+from holdfast._transport.calls import cancel_command, close_channel, kill_in_shell, signal_call
+from holdfast._transport.sinks import Call, CommandSink, ShellSink
+
+
+async def opened(gate: Gate) -> None:
+    """Wait for ``gate``."""
+    await gate.wait()
+
+
+async def outcome(link: Link, call: Call) -> CommandResult:
+    """The result of a command that is collecting its output.
+
+    A local cancellation cancels the remote command, waits a bounded time for its end, and goes on.
+    """
+    gate: Gate = call.gate  # type: ignore[assignment]
+    try:
+        await gate.wait()
+    except Cancelled:
+        await cancel(link, call)
+        raise
+    return call.result()
+
+
+async def cancel(link: Link, call: Call) -> None:
+    """End the remote command and wait for that, at most ``cancel_timeout_s``."""
+    gate: Gate = call.gate  # type: ignore[assignment]
+    patience_s = link.options.cancel_timeout_s / 2
+    link.perform(cancel_command, call)
+    if not call.done and isinstance(call.sink, ShellSink) and not await gate.wait(patience_s):
+        link.perform(kill_in_shell, call)
+    if not call.done:
+        await gate.wait(patience_s)
+
+
+class AsyncRunning:
+    """Something that runs: iterate it for live output, ``wait`` for the result, leave its ``with`` block to end it."""
+
+    def __init__(self, link: Link, call: Call) -> None:
+        self._link = link
+        self._call = call
+
+    @property
+    def command_id(self) -> str:
+        """The id the command runs under; attach to it again with ``sandbox.follow(command_id)``."""
+        return self._call.command_id
+
+    @property
+    def done(self) -> bool:
+        """Whether the end has come, unread output aside."""
+        return self._call.done
+
+    async def read(self, timeout: float | None = None) -> Chunk | None:
+        """The next chunk of output, None at the end. Unread output is bounded: beyond 1 MiB the command waits.
+
+        Raises ``WaitTimeoutError`` after ``timeout`` seconds, and the typed error when the session ends first.
+        """
+        call = self._call
+        gate: Gate = call.gate  # type: ignore[assignment]
+        while True:
+            gate.clear()
+            if call.chunks:
+                chunk = self._link.perform(call.take)
+                if chunk is not None:
+                    return chunk
+            if call.done:
+                gate.set()
+                if call.error is not None:
+                    raise call.error
+                return None
+            if not await gate.wait(timeout):
+                raise WaitTimeoutError(message=f"no output within {timeout:g} s")
+
+    def __aiter__(self) -> AsyncIterator[Chunk]:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        chunk = await self.read()
+        if chunk is None:
+            raise StopAsyncIteration
+        return chunk
+
+    async def wait(self, timeout: float | None = None) -> CommandResult:
+        """The result, once it is there; what was not read is in it, up to the output limit.
+
+        Raises ``WaitTimeoutError`` after ``timeout`` seconds: the command goes on. A cancelled wait leaves it running too.
+        """
+        call = self._call
+        gate: Gate = call.gate  # type: ignore[assignment]
+        self._link.perform(call.collect)
+        while not call.done:
+            gate.clear()
+            if not call.done and not await gate.wait(timeout):
+                raise WaitTimeoutError(message=f"the command did not end within {timeout:g} s")
+        return call.result()
+
+    async def signal(self, name: str) -> None:
+        """Send a signal (``"INT"``, ``"TERM"``, …) to the command's process group; ``"KILL"`` meets its whole tree."""
+        self._link.perform(signal_call, self._call, name.upper().removeprefix("SIG"))
+
+    async def terminate(self) -> None:
+        """Ask the command to end: SIGTERM."""
+        await self.signal("TERM")
+
+    async def kill(self) -> None:
+        """End the command's whole tree."""
+        await self.signal("KILL")
+
+    async def detach(self) -> None:
+        """Stop reading and leave the command running; ``sandbox.follow(command_id)`` finds it again."""
+        sink = self._call.sink
+        if isinstance(sink, CommandSink):
+            self._link.perform(close_channel, sink, True)
+        self._link.perform(self._call.discard)
+
+    async def close(self) -> None:
+        """End the command if it still runs, and wait a bounded time for that."""
+        if not self._call.done:
+            await cancel(self._link, self._call)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+
+class AsyncInput(AsyncRunning):
+    """Something that runs and takes input."""
+
+    async def _start(self) -> None:
+        """Return once it has started, or raise why it could not."""
+        call = self._call
+        gate: Gate = call.started_gate  # type: ignore[assignment]
+        try:
+            await gate.wait()
+        except Cancelled:
+            await cancel(self._link, call)
+            raise
+        if not call.started and call.error is not None:
+            raise call.error
+
+    @property
+    def pid(self) -> int | None:
+        """The process id inside the sandbox."""
+        pid = self._call.info.get("pid")
+        return pid if isinstance(pid, int) else None
+
+    async def write(self, data: bytes | str) -> None:
+        """Write to its input; waits while the command does not read. Raises ``HoldfastError`` when it has ended."""
+        await self._write(data.encode() if isinstance(data, str) else bytes(data), False)
+
+    async def _write(self, data: bytes, eof: bool) -> None:
+        sink = self._call.sink
+        space: Gate = sink.space  # type: ignore[assignment]
+        left = memoryview(data)
+        while True:
+            space.clear()
+            sent = self._link.perform(sink.write, left, eof)
+            if sent < 0:
+                raise self._call.error or HoldfastError(
+                    "shell_lost", "the command has ended and takes no input", hint="", fault="workload", retryable=False
+                )
+            left = left[sent:]
+            if not left:
+                return
+            await space.wait()

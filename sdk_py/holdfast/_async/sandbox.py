@@ -1,0 +1,329 @@
+"""One sandbox: commands, shells, terminals, files and tunnels over one session that is attached when first needed.
+
+Owns the sandbox's link (its one connection) and what must end with it. Does not own the protocol (``_transport``) or REST routes
+(``rest``). Made by the client's ``create_sandbox`` and ``get_sandbox``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from holdfast._async.files import AsyncFiles
+from holdfast._async.process import AsyncProcess, AsyncTerminal
+from holdfast._async.rest import AsyncRest, AsyncRestSandbox
+from holdfast._async.running import outcome
+from holdfast._async.shell import AsyncShell
+from holdfast._async.transfers import AsyncTransfer
+from holdfast._async.tunnel import AsyncTunnel
+from holdfast._errors import HoldfastError, UnsupportedError, from_map
+from holdfast._options import Options
+from holdfast._requests import (
+    Command,
+    Outlive,
+    RemotePath,
+    Spool,
+    bad,
+    command_params,
+    given,
+    input_of,
+    name_of,
+    new_id,
+    path_of,
+    port_of,
+    shell_params,
+    terminal_params,
+)
+from holdfast._results import CommandResult, PatchResult, SandboxInfo, read_patch
+from holdfast._transport.aio import Background, Cancelled, Flag, Gate, Link, Lock
+from holdfast._transport.calls import close_channel, open_command, open_shell
+from holdfast._transport.sinks import GONE, ShellSink
+
+if TYPE_CHECKING:
+    from holdfast._async.client import AsyncSandboxClient
+
+
+class AsyncSandbox:
+    """A sandbox. Leaving its ``with`` block deletes it; ``close`` only lets go of it.
+
+    Methods raise ``SandboxLostError`` when it is gone, ``OutcomeUnknownError`` when nobody can know whether a command ran, and
+    ``ServiceUnavailableError`` when the service stays away for longer than ``resume_timeout_s``.
+    """
+
+    def __init__(self, client: AsyncSandboxClient, rest: AsyncRest, options: Options, sandbox_id: str, info: SandboxInfo | None) -> None:
+        self.id = sandbox_id
+        self.files = AsyncFiles(self)
+        self._client = client
+        self._rest = rest
+        self._options = options
+        self._info = info
+        self._link: Link | None = None
+        self._lock = Lock()
+        self._shells: set[AsyncShell] = set()
+        self._background = Background()
+        self._stopped = Flag()
+        self._by_rest = options.transport == "rest"
+
+    # Commands ---------------------------------------------------------------------------------------------------
+
+    async def exec(
+        self,
+        command: Command,
+        *,
+        cwd: RemotePath | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | int | None = None,
+        input: bytes | str | None = None,  # noqa: A002
+        timeout: float | None = None,
+        login: bool = False,
+        outlive: Outlive = "kill",
+        command_id: str | None = None,
+        max_output_bytes: int | None = None,
+    ) -> CommandResult:
+        """Run one command: a list of arguments as it is, a string by the shell. Returns its result whatever its exit code.
+
+        ``timeout`` (seconds) ends everything it started and answers exit code 124 with the output so far. ``input`` is its standard
+        input, all of it; without one it reads end of file. ``outlive`` says what happens to children that live on after it:
+        ``kill``, ``adopt`` or ``wait``. The same ``command_id`` again attaches to the same command. Cancelling the wait kills it.
+        """
+        data = input_of(input)
+        params = command_params(
+            command,
+            command_id=command_id,
+            cwd=cwd,
+            env=env,
+            user=user,
+            timeout=timeout,
+            login=login,
+            stdin=data is not None,
+            outlive=outlive,
+        )
+        rest = await self._fallback()
+        if rest is not None:
+            if data is not None:
+                raise UnsupportedError("unsupported", "commands over REST take no input", hint="use a session (WebSocket)")
+            return await rest.exec(params)
+        link = await self._attached()
+        call = link.perform(open_command, link.engine, "command", params, params["id"], self._limit(max_output_bytes), input_=data)
+        return await outcome(link, call)
+
+    async def start(
+        self,
+        command: Command,
+        *,
+        cwd: RemotePath | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | int | None = None,
+        timeout: float | None = None,
+        login: bool = False,
+        stdin: bool = True,
+        outlive: Outlive = "kill",
+        spool: Spool = "block",
+        detached: bool = False,
+        command_id: str | None = None,
+        max_output_bytes: int | None = None,
+    ) -> AsyncProcess:
+        """Start a command and return while it runs. ``spool="tail"`` drops old output (counted) instead of making it wait."""
+        params = command_params(
+            command,
+            command_id=command_id,
+            cwd=cwd,
+            env=env,
+            user=user,
+            timeout=timeout,
+            login=login,
+            stdin=stdin,
+            outlive=outlive,
+            spool=spool,
+            detached=detached,
+        )
+        return await self._process("command", params, max_output_bytes)
+
+    async def follow(self, command_id: str, *, max_output_bytes: int | None = None) -> AsyncProcess:
+        """Attach to a command that runs or has ended, by its id. Raises ``NotFoundError``, or ``OutcomeUnknownError`` when pruned."""
+        return await self._process("follow", {"id": name_of(command_id, "command_id")}, max_output_bytes)
+
+    async def _process(self, kind: str, params: dict[str, Any], max_output_bytes: int | None) -> AsyncProcess:
+        link = await self._attached()
+        limit = self._limit(max_output_bytes)
+        call = link.perform(open_command, link.engine, kind, params, params["id"], limit, collecting=False)
+        process = AsyncProcess(link, call)
+        await process._start()
+        return process
+
+    async def shell(
+        self,
+        name: str | None = None,
+        *,
+        shell: str = "auto",
+        cwd: RemotePath | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | int | None = None,
+    ) -> AsyncShell:
+        """A living shell: bash, or POSIX sh where there is none. With ``name``, the one of that name, made where there is none."""
+        params = shell_params(name, shell, cwd, env, user)
+        link = await self._attached()
+        sink: ShellSink = link.perform(open_shell, link.engine, params)
+        gate: Gate = sink.gate  # type: ignore[assignment]
+        try:
+            await gate.wait()
+        except Cancelled:
+            link.perform(close_channel, sink, name is not None)
+            raise
+        if sink.info is None:
+            raise sink.over()
+        living = AsyncShell(link, sink, named=name is not None)
+        self._shells = {other for other in self._shells if not other._sink.ended} | {living}
+        return living
+
+    async def terminal(
+        self,
+        command: Command | None = None,
+        *,
+        rows: int = 24,
+        cols: int = 80,
+        name: str | None = None,
+        cwd: RemotePath | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | int | None = None,
+        login: bool = False,
+        max_output_bytes: int | None = None,
+    ) -> AsyncTerminal:
+        """A command (default: the shell) on a pseudo-terminal of ``rows`` by ``cols``. With ``name``, attaches where it exists."""
+        params = terminal_params(command, rows, cols, name, cwd, env, user, login)
+        params["id"] = new_id()
+        link = await self._attached()
+        limit = self._limit(max_output_bytes)
+        call = link.perform(open_command, link.engine, "terminal", params, params["id"], limit, collecting=False)
+        terminal = AsyncTerminal(link, call)
+        await terminal._start()
+        return terminal
+
+    # Files and ports --------------------------------------------------------------------------------------------
+
+    async def apply_patch(
+        self, diff: str | bytes, *, cwd: RemotePath | None = None, strip: int | None = None, check: bool = False
+    ) -> PatchResult:
+        """Apply a unified diff, all of it or nothing; ``check`` only tries. What does not apply is a result, not an exception."""
+        data = input_of(diff) or b""
+        rest = await self._fallback()
+        if rest is not None:
+            if cwd is not None or strip is not None or check:
+                raise UnsupportedError("unsupported", "patches over REST take no options", hint="use a session (WebSocket)")
+            return await rest.patch(data.decode("utf-8", "surrogateescape"))
+        params = given(cwd=None if cwd is None else path_of(cwd), strip=strip, check=check or None)
+        transfer = AsyncTransfer(await self._attached(), "patch", params)
+        try:
+            await transfer.write(data, eof=True)
+            return read_patch(await transfer.closed())
+        finally:
+            transfer.stop()
+
+    async def tunnel(self, port: int, *, host: str | None = None, local_host: str = "127.0.0.1", local_port: int = 0) -> AsyncTunnel:
+        """A local port (``local_port`` 0: any free one) that reaches ``port`` in the sandbox, until the tunnel is closed."""
+        tunnel = AsyncTunnel(self, port_of(port), host)
+        await self._attached()
+        await tunnel._listen(local_host, local_port)
+        return tunnel
+
+    # Life -------------------------------------------------------------------------------------------------------
+
+    async def info(self) -> SandboxInfo:
+        """The service's record of it, asked for once; ``refresh`` asks again."""
+        return self._info or await self.refresh()
+
+    async def refresh(self) -> SandboxInfo:
+        """The service's record of it now. Raises ``SandboxNotFoundError``, or ``SandboxLostError`` with the reason it is gone."""
+        self._info = await self._rest.get(self.id)
+        return self._info
+
+    async def keep_alive(self) -> None:
+        """Tell the service that it is still needed: idle and heartbeat time-outs begin anew."""
+        await self._rest.heartbeat(self.id)
+
+    async def delete(self) -> bool:
+        """Delete it with everything in it; False when it was gone already."""
+        await self._let_go()
+        return await self._rest.delete(self.id)
+
+    async def close(self) -> None:
+        """Let go of it: named shells and detached commands live on, unnamed shells end; the sandbox stays."""
+        link = self._link
+        if link is not None and link.engine.error is None:
+            for shell in self._shells:
+                if not shell._sink.ended:
+                    await shell._end(shell.named)
+        await self._let_go()
+
+    async def _let_go(self) -> None:
+        self._stopped.set()
+        link, self._link = self._link, None
+        if link is not None:
+            await link.close()
+        await self._background.stop()
+
+    def _heartbeat(self, interval_s: float) -> None:
+        self._background.start(self._beat, interval_s, name=f"holdfast-heartbeat-{self.id}")
+
+    async def _beat(self, interval_s: float) -> None:
+        while not await self._stopped.wait(interval_s):
+            try:
+                await self._rest.heartbeat(self.id)
+            except HoldfastError as why:
+                if why.code in GONE:
+                    return
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        await self.delete()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}>"
+
+    # The session ------------------------------------------------------------------------------------------------
+
+    async def _attached(self) -> Link:
+        """The link, attached. A session that expired is replaced by a new one; a sandbox that is gone stays gone."""
+        link = self._link
+        if link is not None and link.engine.error is None:
+            return link
+        if self._by_rest:
+            raise UnsupportedError(
+                "unsupported", "this needs a session, and only REST is in use", hint="WebSockets must reach the service for it"
+            )
+        async with self._lock:
+            link = self._link
+            if link is not None and link.engine.error is not None:
+                if link.engine.error.code in GONE:
+                    raise from_map(link.engine.error.to_map())
+                await link.close()
+                link = self._link = None
+            if link is None:
+                link = Link(self._options, self.id)
+                try:
+                    await link.start()
+                except HoldfastError:
+                    self._by_rest = self._options.transport == "auto" and link.engine.foreign
+                    raise
+                self._link = link
+        return link
+
+    async def _fallback(self) -> AsyncRestSandbox | None:
+        """The REST face, where that is chosen or WebSockets do not pass; None where a session is."""
+        if self._link is None and not self._by_rest:
+            try:
+                await self._attached()
+            except HoldfastError:
+                if not self._by_rest:
+                    raise
+        return AsyncRestSandbox(self._rest, self.id) if self._by_rest else None
+
+    def _limit(self, max_output_bytes: int | None) -> int:
+        if max_output_bytes is None:
+            return self._options.max_output_bytes
+        if max_output_bytes < 0:
+            raise bad("max_output_bytes is not negative")
+        return max_output_bytes

@@ -1,0 +1,96 @@
+"""Moving bytes over a channel of the session: both directions, bounded memory, and an end that is always waited for.
+
+Owns the waiting around ``TransferSink``. Called by ``files``, ``sandbox`` (patches) and ``tunnel``; what the bytes mean is theirs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast_wire.errors import ProtocolError
+
+from holdfast._errors import HoldfastError
+from holdfast._transport.aio import Cancelled, Gate, Link
+from holdfast._transport.calls import close_channel, open_transfer
+from holdfast._transport.sinks import TransferSink
+
+
+class AsyncTransfer:
+    """One open transfer channel."""
+
+    def __init__(self, link: Link, kind: str, params: dict[str, Any]) -> None:
+        self._link = link
+        self._sink: TransferSink = link.perform(open_transfer, link.engine, kind, params)
+
+    async def opened(self) -> dict[str, Any]:
+        """What the channel was opened with. Raises the typed refusal."""
+        sink = self._sink
+        gate: Gate = sink.gate  # type: ignore[assignment]
+        while sink.opened is None and not sink.ended:
+            gate.clear()
+            if sink.opened is None and not sink.ended:
+                await self._wait(gate)
+        if sink.error is not None:
+            raise sink.error
+        return sink.opened or {}
+
+    async def read(self) -> bytes:
+        """The next bytes; b"" at the end of what the far end sends. Raises the typed error that ended it early."""
+        sink = self._sink
+        gate: Gate = sink.gate  # type: ignore[assignment]
+        while True:
+            gate.clear()
+            if sink.chunks:
+                data = self._link.perform(sink.take)
+                if data:
+                    return data
+            if sink.half_closed or sink.ended:
+                gate.set()
+                if sink.error is not None:
+                    raise sink.error
+                return b""
+            await self._wait(gate)
+
+    async def write(self, data: bytes | memoryview, eof: bool = False) -> None:
+        """Send ``data``; waits while the far end does not take it. Raises the typed error that ended the channel."""
+        sink = self._sink
+        space: Gate = sink.space  # type: ignore[assignment]
+        left = memoryview(data)
+        while True:
+            space.clear()
+            sent = self._link.perform(sink.write, left, eof)
+            if sent < 0:
+                raise sink.error or HoldfastError("io_error", "the channel ended before everything was sent", hint="")
+            left = left[sent:]
+            if not left:
+                return
+            await self._wait(space)
+
+    async def closed(self) -> dict[str, Any]:
+        """The result, once the channel has done its work."""
+        sink = self._sink
+        gate: Gate = sink.gate  # type: ignore[assignment]
+        while not sink.ended:
+            gate.clear()
+            if sink.chunks:
+                self._link.perform(sink.take)
+            elif not sink.ended:
+                await self._wait(gate)
+        if sink.error is not None:
+            raise sink.error
+        if sink.closed is None:
+            raise ProtocolError("the agent ended a transfer without a result")
+        return sink.closed
+
+    def stop(self) -> None:
+        """Nothing more is wanted; what was begun is undone where it can be."""
+        if not self._sink.ended:
+            self._link.perform(close_channel, self._sink, False)
+        self._link.perform(self._sink.chunks.clear)
+
+    async def _wait(self, gate: Gate) -> None:
+        try:
+            await gate.wait()
+        except Cancelled:
+            self.stop()
+            raise

@@ -1,0 +1,76 @@
+"""A local port that reaches a TCP port in the sandbox: one channel per connection.
+
+Owns the listener and the two directions of every connection. Made by ``sandbox.tunnel(port)``.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from holdfast._async.transfers import AsyncTransfer
+from holdfast._errors import HoldfastError
+from holdfast._results import Address
+from holdfast._transport.aio import Background
+from holdfast._transport.aio_net import Listener, Stream
+
+if TYPE_CHECKING:
+    from holdfast._async.sandbox import AsyncSandbox
+
+
+class AsyncTunnel:
+    """Listens on ``address`` until it is closed. Its ``with`` block gives the address, ``str()`` of which is ``host:port``."""
+
+    def __init__(self, sandbox: AsyncSandbox, port: int, host: str | None) -> None:
+        self._sandbox = sandbox
+        self._params = {"port": port, **({"host": host} if host else {})}
+        self._background = Background()
+        self._listener = Listener(self._serve, self._background)
+        self.last_error: HoldfastError | None = None
+        """Why the latest connection that failed did, such as ``PortUnreachableError``."""
+
+    @property
+    def address(self) -> Address:
+        """Where it listens."""
+        return self._listener.address
+
+    async def _listen(self, local_host: str, local_port: int) -> None:
+        await self._listener.start(local_host, local_port)
+
+    async def _serve(self, stream: Stream) -> None:
+        transfer: AsyncTransfer | None = None
+        try:
+            transfer = AsyncTransfer(await self._sandbox._attached(), "tunnel", self._params)
+            await transfer.opened()
+            self._background.start(self._up, stream, transfer, name="holdfast-tunnel-up")
+            while data := await transfer.read():
+                await stream.write(data)
+            await stream.write_eof()
+            await transfer.closed()
+        except HoldfastError as why:
+            self.last_error = why
+        except OSError:
+            pass  # the local side went away
+        finally:
+            if transfer is not None:
+                transfer.stop()
+            await stream.close()
+
+    async def _up(self, stream: Stream, transfer: AsyncTransfer) -> None:
+        try:
+            while data := await stream.read():
+                await transfer.write(data)
+            await transfer.write(b"", eof=True)
+        except (HoldfastError, OSError):
+            transfer.stop()
+
+    async def close(self) -> None:
+        """Stop listening and end all connections."""
+        await self._listener.close()
+        await self._background.stop()
+
+    async def __aenter__(self) -> Address:
+        return self.address
+
+    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()

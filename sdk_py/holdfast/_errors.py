@@ -1,0 +1,304 @@
+"""The exceptions of the SDK. The codes, hints and blame live in ``holdfast_wire.errors``; this file gives each a class.
+
+    HoldfastError                       code, message, hint, fault, reason, retryable, detail
+    ├── ConfigurationError              no URL or key was found, or a setting is malformed
+    ├── InvalidArgumentError            (a ValueError) the request itself is wrong
+    │   ├── InvalidPathError
+    │   └── RequestTooLargeError
+    ├── AuthenticationError             key missing or refused
+    ├── QuotaError · ConflictError · UnsupportedError
+    ├── NotFoundError
+    │   ├── SandboxNotFoundError
+    │   └── ImageNotFoundError
+    ├── ServiceError                    the service failed
+    │   └── ServiceUnavailableError     it cannot be reached, or says "later"
+    ├── SandboxNotReadyError
+    ├── WaitTimeoutError                (a TimeoutError) a local wait ran out; nothing was cancelled
+    ├── SandboxLostError                the sandbox is gone: reason, fault, and what is known of the command
+    ├── OutcomeUnknownError             the command may or may not have run
+    ├── SessionLostError · SessionFencedError · ProtocolError
+    ├── ShellLostError · SpawnError · CommandFailedError · CancelledRemotelyError · PortUnreachableError
+    ├── PatchError · ArchiveError
+    └── RemoteFileError                 (an OSError)
+        ├── RemoteFileNotFoundError     (a FileNotFoundError)
+        ├── RemoteFileExistsError       (a FileExistsError)
+        ├── RemotePermissionError       (a PermissionError)
+        ├── RemoteIsADirectoryError     (an IsADirectoryError)
+        ├── RemoteNotADirectoryError    (a NotADirectoryError)
+        └── NoSpaceError · ChecksumError
+
+Messages never hold keys or payloads.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Any, ClassVar
+
+from holdfast_wire import errors as wire
+from holdfast_wire.errors import TABLE
+
+HoldfastError = wire.HoldfastError
+"""The base of every exception of the project."""
+ProtocolError = wire.ProtocolError
+"""The other end broke the protocol."""
+
+MESSAGE_CHARACTERS = 2000
+"""A message from a peer is cut at this length: it may come from code in a sandbox."""
+
+
+class ConfigurationError(HoldfastError):
+    """No service address or key was found, or a setting cannot be read."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__("invalid_argument", message, hint=hint, fault="caller")
+
+
+class InvalidArgumentError(HoldfastError, ValueError):
+    """The request is malformed; sending it again will not help."""
+
+
+class InvalidPathError(InvalidArgumentError):
+    """A path is empty, too long, leaves the sandbox, or names what is not a file."""
+
+
+class RequestTooLargeError(InvalidArgumentError):
+    """More was sent at once than a limit allows."""
+
+
+class AuthenticationError(HoldfastError):
+    """The API key is missing or refused, or the secret of a session is another."""
+
+
+class QuotaError(HoldfastError):
+    """A quota or a bounded queue is full: wait, or free something."""
+
+
+class ConflictError(HoldfastError):
+    """The same id or key is in use for something else."""
+
+
+class UnsupportedError(HoldfastError):
+    """The service, the image or the chosen transport cannot do this."""
+
+
+class NotFoundError(HoldfastError):
+    """There is no such thing."""
+
+
+class SandboxNotFoundError(NotFoundError):
+    """There is no such sandbox, or it is somebody else's."""
+
+
+class ImageNotFoundError(NotFoundError):
+    """The image is not there and cannot be had."""
+
+
+class ServiceError(HoldfastError):
+    """The service failed."""
+
+
+class ServiceUnavailableError(ServiceError):
+    """The service cannot be reached, or asks to come again later."""
+
+
+class SandboxNotReadyError(HoldfastError):
+    """The sandbox is still starting, or did not become ready in time."""
+
+
+class WaitTimeoutError(HoldfastError, TimeoutError):
+    """A wait ran out. What was waited for goes on."""
+
+    def __init__(self, code: str = "wait_timeout", message: str = "the wait ran out", **more: Any) -> None:
+        super().__init__(code, message, **more)
+
+
+class _CommandError(HoldfastError):
+    """Carries what is known of one command when its outcome is not."""
+
+    @property
+    def command_id(self) -> str | None:
+        """The command's id, None when the error is not about one."""
+        value = self.detail.get("command_id")
+        return value if isinstance(value, str) else None
+
+    @property
+    def accepted(self) -> bool | None:
+        """Whether the agent had taken the request; None when nobody can know."""
+        value = self.detail.get("accepted")
+        return value if isinstance(value, bool) else None
+
+    @property
+    def started(self) -> bool | None:
+        """Whether the command had started; None when nobody can know. False: safe to run elsewhere."""
+        value = self.detail.get("started")
+        return value if isinstance(value, bool) else None
+
+    @property
+    def received(self) -> dict[int, int]:
+        """How many bytes of stdout (1) and stderr (2) had arrived here."""
+        value = self.detail.get("received")
+        return dict(value) if isinstance(value, dict) else {}
+
+
+class SandboxLostError(_CommandError):
+    """The sandbox is gone. ``reason`` says why (oom, evicted, ttl, deleted, node-lost, …), ``fault`` whose fault it is."""
+
+
+class OutcomeUnknownError(_CommandError):
+    """The command may have run. It is not run again: look at its effects first."""
+
+
+class SessionLostError(_CommandError):
+    """The session expired at the agent, or its agent is another one; the sandbox may still be there."""
+
+
+class SessionFencedError(HoldfastError):
+    """Another connection attached to this session later; the newest wins."""
+
+
+class ShellLostError(HoldfastError):
+    """The shell is gone."""
+
+
+class SpawnError(HoldfastError):
+    """The sandbox could not start a process (out of processes or memory)."""
+
+
+class CommandFailedError(HoldfastError):
+    """Raised by ``CommandResult.check()``; ``result`` is the result."""
+
+    def __init__(self, message: str, result: Any) -> None:
+        super().__init__("internal", message, hint="", fault="workload", retryable=False)
+        self.code = "command_failed"
+        self.result = result
+
+
+class CancelledRemotelyError(HoldfastError):
+    """Somebody else cancelled what was waited for."""
+
+
+class PortUnreachableError(HoldfastError):
+    """Nothing in the sandbox listens on the port."""
+
+
+class PatchError(HoldfastError):
+    """The patch is not a patch."""
+
+
+class ArchiveError(HoldfastError):
+    """An archive is malformed, hostile, or over a limit."""
+
+
+class RemoteFileError(HoldfastError, OSError):
+    """A file operation in the sandbox failed. ``filename`` is the remote path where it is known."""
+
+    ERRNO: ClassVar[int] = errno.EIO
+
+    def __init__(self, code: str, message: str, **more: Any) -> None:
+        super().__init__(code, message, **more)
+        self.errno = self.ERRNO
+        self.strerror = message
+        path = self.detail.get("path")
+        self.filename = path if isinstance(path, str) else None
+
+
+class RemoteFileNotFoundError(RemoteFileError, FileNotFoundError):
+    """No such file or directory in the sandbox."""
+
+    ERRNO = errno.ENOENT
+
+
+class RemoteFileExistsError(RemoteFileError, FileExistsError):
+    """The target exists, or a directory is not empty."""
+
+    ERRNO = errno.EEXIST
+
+
+class RemotePermissionError(RemoteFileError, PermissionError):
+    """The sandbox's user may not do this, or the file system is read-only."""
+
+    ERRNO = errno.EACCES
+
+
+class RemoteIsADirectoryError(RemoteFileError, IsADirectoryError):
+    """A file was expected and a directory is there."""
+
+    ERRNO = errno.EISDIR
+
+
+class RemoteNotADirectoryError(RemoteFileError, NotADirectoryError):
+    """A directory was expected and something else is there."""
+
+    ERRNO = errno.ENOTDIR
+
+
+class NoSpaceError(RemoteFileError):
+    """The sandbox's disk is full."""
+
+    ERRNO = errno.ENOSPC
+
+
+class ChecksumError(RemoteFileError):
+    """What arrived is not what was sent."""
+
+
+_CLASSES: dict[str, type[HoldfastError]] = {
+    cls.__name__: cls
+    for cls in (
+        InvalidArgumentError,
+        InvalidPathError,
+        RequestTooLargeError,
+        AuthenticationError,
+        QuotaError,
+        ConflictError,
+        UnsupportedError,
+        NotFoundError,
+        SandboxNotFoundError,
+        ImageNotFoundError,
+        ServiceError,
+        ServiceUnavailableError,
+        SandboxNotReadyError,
+        WaitTimeoutError,
+        SandboxLostError,
+        OutcomeUnknownError,
+        SessionLostError,
+        SessionFencedError,
+        ShellLostError,
+        SpawnError,
+        CancelledRemotelyError,
+        PortUnreachableError,
+        PatchError,
+        ArchiveError,
+        RemoteFileError,
+        RemoteFileNotFoundError,
+        RemoteFileExistsError,
+        RemotePermissionError,
+        RemoteIsADirectoryError,
+        RemoteNotADirectoryError,
+        NoSpaceError,
+        ChecksumError,
+    )
+}
+
+
+def error(code: str, message: str, **more: Any) -> HoldfastError:
+    """The exception of ``code``'s class. ``more`` as for ``HoldfastError``."""
+    kind = TABLE.get(code, TABLE["internal"])
+    if kind.sdk_class == "ProtocolError":
+        return ProtocolError(message, code)
+    return _CLASSES[kind.sdk_class](code, message[:MESSAGE_CHARACTERS], **more)
+
+
+def typed(raw: HoldfastError, **detail: Any) -> HoldfastError:
+    """``raw`` as its class of this file, with ``detail`` added to its facts."""
+    facts = {**raw.detail, **detail}
+    if raw.kind.sdk_class == "ProtocolError" or (type(raw) is not HoldfastError and facts == raw.detail):
+        return raw
+    more = {"hint": raw.hint, "fault": raw.fault, "reason": raw.reason, "retryable": raw.retryable}
+    return error(raw.code, raw.message, detail=facts, **more)
+
+
+def from_map(body: Any, **detail: Any) -> HoldfastError:
+    """The exception a peer's error map (``Failed``, a problem document) stands for. Nothing in the map is trusted."""
+    return typed(HoldfastError.from_map(body), **detail)

@@ -1,0 +1,109 @@
+"""Where the service is, with which key, and how patient to be: frozen settings, read from the environment once per client.
+
+Owns names and defaults of settings. Order: arguments, ``HOLDFAST_URL``/``HOLDFAST_API_KEY``, then Orchard's
+``SANDBOX_BASE_URL``/``SANDBOX_API_KEY``, then the file ``env`` that a local stack writes (``$HOLDFAST_DATA`` or ``.holdfast``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from holdfast_wire.limits import MIB, Timing
+
+from ._errors import ConfigurationError
+
+TransportChoice = Literal["auto", "session", "rest"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Settings of one client. Times are seconds, sizes bytes.
+
+    ``connect_timeout_s`` bounds the first attach and each single attempt, ``resume_timeout_s`` how long a lost connection is
+    tried again before waiting calls fail, ``cancel_timeout_s`` how long a cancelled call waits for the remote end of its command.
+    """
+
+    url: str
+    api_key: str = field(repr=False)
+    connect_timeout_s: float = 10.0
+    resume_timeout_s: float = 120.0
+    request_timeout_s: float = 60.0
+    cancel_timeout_s: float = 5.0
+    backoff_base_s: float = 0.05
+    backoff_cap_s: float = 10.0
+    max_output_bytes: int = 64 * MIB
+    transport: TransportChoice = "auto"
+    timing: Timing = field(default_factory=Timing)
+
+    @property
+    def websocket_url(self) -> str:
+        """The service's address with the scheme ws or wss."""
+        return "ws" + self.url[len("http") :]
+
+
+def find_options(
+    url: str | None = None,
+    api_key: str | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> tuple[str, str]:
+    """The service's URL and API key. Raises ``ConfigurationError`` when there is none or it is malformed."""
+    environ = os.environ if environ is None else environ
+    url = url or environ.get("HOLDFAST_URL") or environ.get("SANDBOX_BASE_URL")
+    api_key = api_key or environ.get("HOLDFAST_API_KEY") or environ.get("SANDBOX_API_KEY")
+    if not url or not api_key:
+        local = _read_env_file(environ, folder)
+        # The key of the local stack goes to the local stack only, never to another address.
+        if not url or url.rstrip("/") == local.get("HOLDFAST_URL", "").rstrip("/"):
+            url = url or local.get("HOLDFAST_URL")
+            api_key = api_key or local.get("HOLDFAST_API_KEY")
+    if not url:
+        raise ConfigurationError(
+            "no Holdfast service is configured",
+            hint="set HOLDFAST_URL and HOLDFAST_API_KEY, or run `make up` and start from the same folder",
+        )
+    if not api_key:
+        raise ConfigurationError("no API key is configured", hint="set HOLDFAST_API_KEY")
+    return check_url(url), check_key(api_key)
+
+
+def check_url(url: str) -> str:
+    """``url`` without a trailing slash. Raises ``ConfigurationError``."""
+    try:
+        parts = urlsplit(url)
+        port_ok = parts.port is None or parts.port > 0
+    except ValueError:
+        port_ok = False
+    if not port_ok or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigurationError("the service URL is malformed", hint="write it as http://host:port or https://host")
+    if parts.username or parts.query or parts.fragment:
+        raise ConfigurationError("the service URL carries a user, a query or a fragment", hint="give only scheme, host, port, path")
+    return url.rstrip("/")
+
+
+def check_key(key: str) -> str:
+    """``key`` when it can stand in a header. Raises ``ConfigurationError``, never with the key in it."""
+    key = key.strip()
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise ConfigurationError("the API key holds characters that no key has", hint="check HOLDFAST_API_KEY")
+    return key
+
+
+def _read_env_file(environ: Mapping[str, str], folder: Path | None) -> dict[str, str]:
+    path = (folder or Path(environ.get("HOLDFAST_DATA") or ".holdfast")) / "env"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    values: dict[str, str] = {}
+    for line in text.splitlines():
+        name, separator, value = line.strip().removeprefix("export ").partition("=")
+        if separator and not name.startswith("#"):
+            values[name.strip()] = value.strip().strip("'\"")
+    return values

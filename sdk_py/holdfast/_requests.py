@@ -1,0 +1,271 @@
+"""Arguments of the public methods as maps for the wire: checked here, so that a mistake is told before anything is sent.
+
+Pure. Owns the names of parameters of channels (PROTOCOL §7) and of REST bodies. Called by the generated and the written face.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from os import PathLike, fspath
+from typing import Any, Literal
+
+from holdfast_wire.limits import ID_BYTES, PATH_BYTES
+from holdfast_wire.rest import parse_bytes, parse_cpu
+
+from holdfast._errors import HoldfastError, InvalidArgumentError, InvalidPathError, typed
+
+Command = str | Sequence[str]
+Outlive = Literal["kill", "adopt", "wait"]
+Spool = Literal["block", "tail"]
+RemotePath = str | PathLike[str]
+
+READY_TIMEOUT_S = 3600.0
+
+
+def new_id() -> str:
+    """A fresh command id: 128 random bits."""
+    return secrets.token_hex(16)
+
+
+def bad(message: str, hint: str = "") -> InvalidArgumentError:
+    """The caller's mistake."""
+    return InvalidArgumentError("invalid_argument", message, hint=hint)
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """Those of ``values`` that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def seconds(value: float | None, name: str = "timeout") -> float | None:
+    """A positive number of seconds, or None."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
+        raise bad(f"{name} is a positive number of seconds, not {value!r}")
+    return float(value)
+
+
+def name_of(value: str | None, what: str) -> str | None:
+    """An id or a name of 1 to 128 bytes, or None."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 1 <= len(value.encode("utf-8", "surrogatepass")) <= ID_BYTES or not value.isprintable():
+        raise bad(f"{what} is 1 to {ID_BYTES} printable characters")
+    return value
+
+
+def path_of(path: RemotePath) -> str:
+    """A path in the sandbox."""
+    text = fspath(path)
+    if not isinstance(text, str) or not text or "\0" in text or len(text.encode("utf-8", "surrogateescape")) > PATH_BYTES:
+        raise InvalidPathError("invalid_path", f"a path is 1 to {PATH_BYTES} bytes without NUL")
+    return text
+
+
+def environment(env: Mapping[str, str] | None) -> dict[str, str] | None:
+    """Environment variables: names and values are strings without NUL."""
+    if env is None:
+        return None
+    for name, value in env.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise bad("env maps strings to strings")
+        if not name or "=" in name or "\0" in name or "\0" in value:
+            raise bad(f"{name!r} cannot be the name of an environment variable, or its value holds NUL")
+    return dict(env)
+
+
+def input_of(data: object) -> bytes | None:
+    """Standard input as bytes."""
+    if data is None or isinstance(data, bytes):
+        return data
+    if isinstance(data, str):
+        return data.encode()
+    try:
+        return bytes(memoryview(data))  # type: ignore[arg-type]
+    except TypeError:
+        raise bad("input is bytes or a string") from None
+
+
+def script_of(script: str) -> str:
+    """A command string for a shell."""
+    if not isinstance(script, str):
+        raise bad("a shell runs a string", hint="give a list of arguments to sandbox.exec() instead")
+    if "\0" in script:
+        raise bad("a command cannot hold NUL")
+    return script
+
+
+def command_of(command: Command) -> dict[str, Any]:
+    """``script`` for a string, ``argv`` for a list."""
+    if isinstance(command, str):
+        return {"script": script_of(command)}
+    argv: list[object] = list(command)
+    if not argv or not all(isinstance(word, str) and "\0" not in word for word in argv):
+        raise bad("a command is a string or a list of at least one string, without NUL")
+    return {"argv": argv}
+
+
+def command_params(
+    command: Command,
+    *,
+    command_id: str | None,
+    cwd: RemotePath | None,
+    env: Mapping[str, str] | None,
+    user: str | int | None,
+    timeout: float | None,
+    login: bool,
+    stdin: bool,
+    outlive: Outlive,
+    spool: Spool = "block",
+    detached: bool = False,
+) -> dict[str, Any]:
+    """Open params of a ``command`` channel."""
+    if outlive not in ("kill", "adopt", "wait"):
+        raise bad("outlive is 'kill', 'adopt' or 'wait'")
+    if spool not in ("block", "tail"):
+        raise bad("spool is 'block' or 'tail'")
+    return {
+        "id": name_of(command_id, "command_id") or new_id(),
+        **command_of(command),
+        **given(
+            cwd=None if cwd is None else path_of(cwd),
+            env=environment(env),
+            user=user,
+            timeout_s=seconds(timeout),
+            login=login or None,
+            stdin="pipe" if stdin else None,
+            outlive=None if outlive == "kill" else outlive,
+            spool=None if spool == "block" else spool,
+            detached=detached or None,
+        ),
+    }
+
+
+def run_params(script: str, timeout: float | None, stdin: bool) -> dict[str, Any]:
+    """Params of a ``Run`` on a shell."""
+    params: dict[str, Any] = {"script": script_of(script)}
+    if timeout is not None:
+        params["timeout_s"] = seconds(timeout)
+    if stdin:
+        params["stdin"] = "pipe"
+    return params
+
+
+def labels_of(labels: Mapping[str, str] | None) -> dict[str, str]:
+    """Labels: strings to strings."""
+    labels = labels or {}
+    if not all(isinstance(key, str) and isinstance(value, str) and key for key, value in labels.items()):
+        raise bad("labels map strings to strings")
+    return dict(labels)
+
+
+def create_body(
+    image: str,
+    *,
+    sandbox_id: str,
+    cpu: float | str | None,
+    memory: int | str | None,
+    disk: int | str | None,
+    env: Mapping[str, str] | None,
+    labels: Mapping[str, str] | None,
+    timeout: float | None,
+    lifetime_s: float | None,
+    idle_timeout_s: float | None,
+    heartbeat_timeout_s: float | None,
+    block_network: bool,
+) -> dict[str, Any]:
+    """The body of ``POST /sandboxes``."""
+    if not isinstance(image, str) or not image:
+        raise bad("image is the name of an image")
+    try:
+        cpu is None or parse_cpu(cpu)
+        memory is None or parse_bytes(memory)
+        disk is None or parse_bytes(disk, "disk")
+    except HoldfastError as wrong:
+        raise typed(wrong) from None
+    return {
+        "image": image,
+        "sandbox_id": sandbox_id,
+        "block_network": bool(block_network),
+        "wait": True,
+        "timeout": seconds(timeout) or READY_TIMEOUT_S,
+        **given(
+            cpu=cpu,
+            memory=memory,
+            disk=disk,
+            env=environment(env) or None,
+            labels=labels_of(labels) or None,
+            lifetime_s=seconds(lifetime_s, "lifetime_s"),
+            idle_timeout_s=seconds(idle_timeout_s, "idle_timeout_s"),
+            heartbeat_timeout_s=seconds(heartbeat_timeout_s, "heartbeat_timeout_s"),
+        ),
+    }
+
+
+LocalImage = str | PathLike[str]
+
+
+def image_source(path: LocalImage) -> str:
+    """The absolute path of an image on the service's machine."""
+    from pathlib import Path
+
+    return str(Path(path).expanduser().absolute())
+
+
+def port_of(port: int) -> int:
+    """A TCP port."""
+    if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
+        raise bad("a port is a number from 1 to 65535")
+    return port
+
+
+def shell_params(
+    name: str | None, shell: str, cwd: RemotePath | None, env: Mapping[str, str] | None, user: str | int | None
+) -> dict[str, Any]:
+    """Open params of a ``shell`` channel."""
+    if shell not in ("auto", "bash", "sh"):
+        raise bad("shell is 'auto', 'bash' or 'sh'")
+    return given(
+        name=name_of(name, "name"),
+        shell=None if shell == "auto" else shell,
+        cwd=None if cwd is None else path_of(cwd),
+        env=environment(env),
+        user=user,
+    )
+
+
+def terminal_params(
+    command: Command | None,
+    rows: int,
+    cols: int,
+    name: str | None,
+    cwd: RemotePath | None,
+    env: Mapping[str, str] | None,
+    user: str | int | None,
+    login: bool,
+) -> dict[str, Any]:
+    """Open params of a ``terminal`` channel; a command string is split as a shell splits words."""
+    if not all(isinstance(size, int) and 1 <= size <= 10_000 for size in (rows, cols)):
+        raise bad("rows and cols are numbers from 1 to 10000")
+    if isinstance(command, str):
+        import shlex
+
+        try:
+            command = shlex.split(script_of(command))
+        except ValueError as wrong:
+            raise bad(f"the command cannot be split into words: {wrong}") from None
+    return {
+        "rows": rows,
+        "cols": cols,
+        **given(
+            name=name_of(name, "name"),
+            argv=None if command is None else command_of(command)["argv"],
+            cwd=None if cwd is None else path_of(cwd),
+            env=environment(env),
+            user=user,
+            login=login or None,
+        ),
+    }

@@ -1,0 +1,258 @@
+"""What calls of the SDK return: small frozen records, and how they are read from a peer that may lie.
+
+Owns field names and units of results. Does not own how they are gathered (``_transport.sinks``) or fetched. The parsers take
+maps from the agent, which code in the sandbox may own: every type is checked, a wrong one raises ``ProtocolError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Self
+
+from holdfast_wire.errors import ProtocolError
+from holdfast_wire.rest import SandboxRecord
+
+from ._errors import CommandFailedError
+
+STDOUT = 1
+STDERR = 2
+
+_SHOWN = 60
+
+
+class Chunk(NamedTuple):
+    """A piece of live output: ``stream`` is 1 (stdout) or 2 (stderr). ``text`` decodes it, unknown bytes replaced."""
+
+    stream: int
+    data: bytes
+
+    @property
+    def text(self) -> str:
+        return self.data.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a command was ended from outside: ``fault`` is workload or infrastructure, ``reason`` e.g. timeout or oom."""
+
+    fault: str
+    reason: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCount:
+    """Bytes of one output stream, by the agent's account: all it saw, those it dropped, SHA-256 (hex) of all it saw."""
+
+    seen: int = 0
+    dropped: int = 0
+    sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class CommandResult:
+    """The one outcome of a command.
+
+    ``exit_code`` is what a shell would show: 128+n after signal n (whose name is in ``signal``), 124 after a time-out, 127 for a
+    command that was not found; None where the command ended without one, and ``cause`` says why. ``truncated`` is True when
+    not all output is here: dropped by the agent (see ``streams``) or over ``max_output_bytes``; what is kept is the head.
+    ``shell_restarted`` tells that the living shell had to be rebuilt; ``cwd`` is its directory afterwards.
+    """
+
+    exit_code: int | None
+    stdout_bytes: bytes
+    stderr_bytes: bytes
+    duration_s: float
+    command_id: str = ""
+    timed_out: bool = False
+    truncated: bool = False
+    signal: str | None = None
+    cause: Cause | None = None
+    streams: Mapping[int, StreamCount] = field(default_factory=dict)
+    shell_restarted: bool = False
+    cwd: str | None = None
+
+    @property
+    def stdout(self) -> str:
+        """Standard output as text; bytes that are not UTF-8 become U+FFFD."""
+        return self.stdout_bytes.decode("utf-8", "replace")
+
+    @property
+    def stderr(self) -> str:
+        """Standard error as text; bytes that are not UTF-8 become U+FFFD."""
+        return self.stderr_bytes.decode("utf-8", "replace")
+
+    @property
+    def ok(self) -> bool:
+        """Whether the exit code is 0."""
+        return self.exit_code == 0
+
+    def check(self) -> CommandResult:
+        """This result, when the exit code is 0. Raises ``CommandFailedError`` otherwise."""
+        if self.ok:
+            return self
+        why = f" ({self.cause.reason})" if self.cause else ""
+        raise CommandFailedError(f"the command ended with exit code {self.exit_code}{why}", self)
+
+    def __repr__(self) -> str:
+        parts = [f"exit_code={self.exit_code}", f"stdout={_shown(self.stdout_bytes)}", f"stderr={_shown(self.stderr_bytes)}"]
+        parts += [name for name in ("timed_out", "truncated", "shell_restarted") if getattr(self, name)]
+        if self.cause:
+            parts.append(f"cause={self.cause.reason}")
+        return f"CommandResult({', '.join(parts)}, duration_s={self.duration_s:.3f})"
+
+
+def _shown(data: bytes) -> str:
+    text = data[:_SHOWN].decode("utf-8", "replace")
+    return repr(text) if len(data) <= _SHOWN else f"{text!r}… ({len(data)} bytes)"
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One entry of a directory, or what ``stat`` answers. ``mtime`` is seconds since the epoch, ``mode`` the permission bits."""
+
+    name: str
+    path: str
+    type: Literal["file", "directory", "symlink", "other"]
+    size: int
+    mode: int
+    mtime: float
+    uid: int = 0
+    gid: int = 0
+    target: str | None = None
+
+    @property
+    def is_dir(self) -> bool:
+        return self.type == "directory"
+
+
+@dataclass(frozen=True, slots=True)
+class PatchResult:
+    """What applying a patch did. A patch that does not apply is a result with ``success`` False, and changes nothing."""
+
+    success: bool
+    exit_code: int
+    stdout: str
+    stderr: str
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TransferResult:
+    """What an upload or download moved: bytes of content, and entries when it was a directory."""
+
+    size_bytes: int
+    entries: int = 1
+    sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ImageInfo:
+    """One image of the service's store."""
+
+    name: str
+    digest: str = ""
+    size_bytes: int = 0
+    created: float | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxInfo(SandboxRecord):
+    """The service's record of a sandbox. Times are seconds since the epoch."""
+
+    @classmethod
+    def read(cls, body: dict[str, Any]) -> SandboxInfo:
+        """From a REST answer."""
+        record = SandboxRecord.from_map(body)
+        return cls(**{name: getattr(record, name) for name in SandboxRecord.__dataclass_fields__})
+
+
+# Reading what an agent says --------------------------------------------------------------------------------------
+
+
+def take(body: Mapping[Any, Any], name: str, *types: type, default: Any = None) -> Any:
+    """``body[name]`` when it is one of ``types``, ``default`` when it is missing or None. Raises ``ProtocolError``."""
+    value = body.get(name)
+    if value is None:
+        return default
+    if type(value) not in types:
+        raise ProtocolError(f"the agent answered {name} as {type(value).__name__}")
+    return value
+
+
+def read_cause(body: Any) -> Cause | None:
+    """``cause`` of an exit record."""
+    if body is None:
+        return None
+    if not isinstance(body, dict):
+        raise ProtocolError("the agent answered a malformed cause")
+    fault = take(body, "fault", str, default="workload")
+    return Cause(fault, take(body, "reason", str, default="unknown"), take(body, "message", str, default=""))
+
+
+def read_streams(body: Any) -> dict[int, StreamCount]:
+    """``streams`` of an exit record: {1: [seen, dropped, sha256], 2: …}."""
+    counts: dict[int, StreamCount] = {}
+    if body is None:
+        return counts
+    if not isinstance(body, dict):
+        raise ProtocolError("the agent answered malformed stream counts")
+    for stream, row in body.items():
+        if stream not in (STDOUT, STDERR) or not isinstance(row, list) or [type(v) for v in row] != [int, int, str]:
+            raise ProtocolError("the agent answered malformed stream counts")
+        counts[stream] = StreamCount(*row)
+    return counts
+
+
+def read_entry(body: Any) -> FileEntry:
+    """One directory entry."""
+    if not isinstance(body, dict):
+        raise ProtocolError("the agent answered a malformed directory entry")
+    kind = take(body, "type", str, default="other")
+    return FileEntry(
+        name=take(body, "name", str, default=""),
+        path=take(body, "path", str, default=""),
+        type=kind if kind in ("file", "directory", "symlink") else "other",
+        size=take(body, "size", int, default=0),
+        mode=take(body, "mode", int, default=0),
+        mtime=float(take(body, "mtime", int, float, default=0.0)),
+        uid=take(body, "uid", int, default=0),
+        gid=take(body, "gid", int, default=0),
+        target=take(body, "target", str),
+    )
+
+
+def read_patch(body: Mapping[str, Any]) -> PatchResult:
+    """What closes a patch channel, or what REST answers to one."""
+    files = take(body, "files", list, default=[])
+    return PatchResult(
+        success=take(body, "success", bool, default=False),
+        exit_code=take(body, "exit_code", int, default=1),
+        stdout=take(body, "stdout", str, default=""),
+        stderr=take(body, "stderr", str, default=""),
+        files=tuple(str(name) for name in files),
+    )
+
+
+class Address(tuple[str, int]):
+    """A host and a port: a pair for ``socket.connect``, ``host:port`` as text."""
+
+    __slots__ = ()
+
+    def __new__(cls, host: str, port: int) -> Self:
+        return super().__new__(cls, (host, port))
+
+    @property
+    def host(self) -> str:
+        return self[0]
+
+    @property
+    def port(self) -> int:
+        return self[1]
+
+    def __str__(self) -> str:
+        return f"[{self[0]}]:{self[1]}" if ":" in self[0] else f"{self[0]}:{self[1]}"
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)

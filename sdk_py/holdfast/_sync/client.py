@@ -1,0 +1,139 @@
+# Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
+"""The client of one Holdfast service: makes sandboxes, finds them, and keeps the images.
+
+Owns the settings and the HTTP connections; each sandbox owns its session.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from holdfast._sync.images import Images
+from holdfast._sync.rest import Rest, Checks, Records
+from holdfast._sync.sandbox import Sandbox
+from holdfast._errors import HoldfastError
+from holdfast._options import Options, TransportChoice, find_options
+from holdfast._requests import create_body, labels_of, name_of, new_id
+from holdfast._transport.threads import Cancelled
+
+HEARTBEATS_PER_TIMEOUT = 3
+
+
+class SandboxClient:
+    """Start here. ``url`` and ``api_key`` come from ``HOLDFAST_URL`` and ``HOLDFAST_API_KEY`` where they are not given.
+
+    Times are seconds. ``transport``: ``auto`` (sessions, and REST where WebSockets do not pass), ``session`` or ``rest``.
+    Raises ``ConfigurationError`` when there is no address or key.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        api_key: str | None = None,
+        *,
+        transport: TransportChoice = "auto",
+        connect_timeout_s: float = 10.0,
+        resume_timeout_s: float = 120.0,
+        request_timeout_s: float = 60.0,
+        max_output_bytes: int = 64 * 1024 * 1024,
+    ) -> None:
+        url, api_key = find_options(url, api_key)
+        self._options = Options(
+            url,
+            api_key,
+            transport=transport,
+            connect_timeout_s=connect_timeout_s,
+            resume_timeout_s=resume_timeout_s,
+            request_timeout_s=request_timeout_s,
+            max_output_bytes=max_output_bytes,
+        )
+        self._rest = Rest(self._options)
+        self.images = Images(self._rest)
+
+    @property
+    def url(self) -> str:
+        """The address of the service."""
+        return self._options.url
+
+    def create_sandbox(
+        self,
+        image: str,
+        *,
+        cpu: float | str | None = None,
+        memory: int | str | None = None,
+        disk: int | str | None = None,
+        env: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        lifetime_s: float | None = None,
+        idle_timeout_s: float | None = None,
+        heartbeat_timeout_s: float | None = None,
+        sandbox_id: str | None = None,
+        block_network: bool = True,
+    ) -> Sandbox:
+        """Make a sandbox and return when it is ready, at the latest after ``timeout`` seconds (default 3600).
+
+        ``cpu`` is cores (``2``, ``"500m"``), ``memory`` and ``disk`` bytes (``"4Gi"``). It is deleted after ``lifetime_s``, or when idle
+        for ``idle_timeout_s``; with ``heartbeat_timeout_s`` also when this process stops sending heartbeats, which it does by itself.
+        Safe to call again: requests carry an idempotency key. Raises ``ImageNotFoundError``, ``QuotaError``,
+        ``SandboxNotReadyError``, ``ServiceUnavailableError``, ``InvalidArgumentError``.
+        """
+        chosen = name_of(sandbox_id, "sandbox_id") or f"sb-{secrets.token_hex(8)}"
+        body = create_body(
+            image,
+            sandbox_id=chosen,
+            cpu=cpu,
+            memory=memory,
+            disk=disk,
+            env=env,
+            labels=labels,
+            timeout=timeout,
+            lifetime_s=lifetime_s,
+            idle_timeout_s=idle_timeout_s,
+            heartbeat_timeout_s=heartbeat_timeout_s,
+            block_network=block_network,
+        )
+        try:
+            info = self._rest.create(body, new_id())
+        except Cancelled:
+            self._forget(chosen)
+            raise
+        sandbox = Sandbox(self, self._rest, self._options, info.sandbox_id, info)
+        if heartbeat_timeout_s is not None:
+            sandbox._heartbeat(heartbeat_timeout_s / HEARTBEATS_PER_TIMEOUT)
+        return sandbox
+
+    def get_sandbox(self, sandbox_id: str) -> Sandbox:
+        """The sandbox of that id; nothing is asked until it is used. Leaving its ``with`` block deletes it, ``close`` does not."""
+        return Sandbox(self, self._rest, self._options, name_of(sandbox_id, "sandbox_id") or "", None)
+
+    def list_sandboxes(self, labels: Mapping[str, str] | None = None) -> Records:
+        """The records of all sandboxes of this key, those that carry all of ``labels`` where any are given."""
+        return self._rest.list(labels_of(labels))
+
+    def doctor(self) -> Checks:
+        """The service's checks of itself: maps of name, ok, detail, fix."""
+        return self._rest.doctor()
+
+    def close(self) -> None:
+        """Give the connections back. Sandboxes stay."""
+        self._rest.close()
+
+    def _forget(self, sandbox_id: str) -> None:
+        """The caller is gone while its sandbox is being made: nobody else knows it."""
+        try:
+            self._rest.delete(sandbox_id)
+        except HoldfastError:
+            pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"

@@ -1,0 +1,114 @@
+# Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
+"""Live processes, terminals, and the live output of one shell command.
+
+Thin objects over a call: what they can do while it runs. Made by ``sandbox.start``, ``sandbox.terminal`` and ``shell.stream``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Callable
+from typing import Self
+
+from holdfast._sync.running import Input, Running
+from holdfast._results import Chunk, CommandResult
+from holdfast._transport.threads import Cancelled, Link
+from holdfast._transport.calls import cancel_command, resize_call
+from holdfast._transport.sinks import Call
+
+
+class Process(Input):
+    """A process in the sandbox: write, close_stdin, signal, iterate, wait. Leaving its ``with`` block ends it."""
+
+    def close_stdin(self) -> None:
+        """End its standard input: a real end of file."""
+        self._write(b"", True)
+
+
+class Terminal(Input):
+    """A pseudo-terminal in the sandbox. Iterating it gives bytes as the terminal wrote them, escapes included."""
+
+    @property
+    def name(self) -> str | None:
+        """The name to attach to it again."""
+        name = self._call.info.get("name")
+        return name if isinstance(name, str) else None
+
+    @property
+    def created(self) -> bool:
+        """Whether it was started now; False: it was there already."""
+        return self._call.info.get("created") is not False
+
+    def resize(self, rows: int, cols: int) -> None:
+        """Set its size in character cells; what runs in it gets SIGWINCH."""
+        self._link.perform(resize_call, self._call, rows, cols)
+
+
+class CommandStream:
+    """One command of a shell with live output: iterate for chunks, then look at ``result``.
+
+    The command starts with the first step of the iteration. Breaking off the iteration cancels it.
+    """
+
+    def __init__(self, link: Link, begin: Callable[[], Call]) -> None:
+        self._link = link
+        self._begin = begin
+        self._running: Running | None = None
+        self._result: CommandResult | None = None
+
+    def _started(self) -> Running:
+        if self._running is None:
+            self._running = Running(self._link, self._begin())
+        return self._running
+
+    @property
+    def result(self) -> CommandResult:
+        """The outcome. Raises ``RuntimeError`` before the iteration has come to its end."""
+        if self._result is None:
+            if self._running is None or not self._running.done:
+                raise RuntimeError("iterate to the end first, or await wait()")
+            self._result = self._running._call.result()
+        return self._result
+
+    def wait(self) -> CommandResult:
+        """Read to the end and return the result."""
+        running = self._started()
+        try:
+            self._result = running.wait()
+        except Cancelled:
+            running.close()
+            raise
+        return self._result
+
+    def __iter__(self) -> Iterator[Chunk]:
+        self._started()
+        return self
+
+    def __next__(self) -> Chunk:
+        running = self._started()
+        try:
+            chunk = running.read()
+        except Cancelled:
+            running.close()
+            raise
+        if chunk is None:
+            self._result = running._call.result()
+            raise StopIteration
+        return chunk
+
+    def close(self) -> None:
+        """Cancel the command if it still runs."""
+        if self._running is not None:
+            self._running.close()
+
+    def __enter__(self) -> Self:
+        self._started()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        running = self._running
+        if running is not None and not running._call.done:
+            call = running._call
+            self._link.later(lambda: cancel_command(call))

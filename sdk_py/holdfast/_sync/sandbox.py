@@ -1,0 +1,330 @@
+# Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
+"""One sandbox: commands, shells, terminals, files and tunnels over one session that is attached when first needed.
+
+Owns the sandbox's link (its one connection) and what must end with it. Does not own the protocol (``_transport``) or REST routes
+(``rest``). Made by the client's ``create_sandbox`` and ``get_sandbox``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from holdfast._sync.files import Files
+from holdfast._sync.process import Process, Terminal
+from holdfast._sync.rest import Rest, RestSandbox
+from holdfast._sync.running import outcome
+from holdfast._sync.shell import Shell
+from holdfast._sync.transfers import Transfer
+from holdfast._sync.tunnel import Tunnel
+from holdfast._errors import HoldfastError, UnsupportedError, from_map
+from holdfast._options import Options
+from holdfast._requests import (
+    Command,
+    Outlive,
+    RemotePath,
+    Spool,
+    bad,
+    command_params,
+    given,
+    input_of,
+    name_of,
+    new_id,
+    path_of,
+    port_of,
+    shell_params,
+    terminal_params,
+)
+from holdfast._results import CommandResult, PatchResult, SandboxInfo, read_patch
+from holdfast._transport.threads import Background, Cancelled, Flag, Gate, Link, Lock
+from holdfast._transport.calls import close_channel, open_command, open_shell
+from holdfast._transport.sinks import GONE, ShellSink
+
+if TYPE_CHECKING:
+    from holdfast._sync.client import SandboxClient
+
+
+class Sandbox:
+    """A sandbox. Leaving its ``with`` block deletes it; ``close`` only lets go of it.
+
+    Methods raise ``SandboxLostError`` when it is gone, ``OutcomeUnknownError`` when nobody can know whether a command ran, and
+    ``ServiceUnavailableError`` when the service stays away for longer than ``resume_timeout_s``.
+    """
+
+    def __init__(self, client: SandboxClient, rest: Rest, options: Options, sandbox_id: str, info: SandboxInfo | None) -> None:
+        self.id = sandbox_id
+        self.files = Files(self)
+        self._client = client
+        self._rest = rest
+        self._options = options
+        self._info = info
+        self._link: Link | None = None
+        self._lock = Lock()
+        self._shells: set[Shell] = set()
+        self._background = Background()
+        self._stopped = Flag()
+        self._by_rest = options.transport == "rest"
+
+    # Commands ---------------------------------------------------------------------------------------------------
+
+    def exec(
+        self,
+        command: Command,
+        *,
+        cwd: RemotePath | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | int | None = None,
+        input: bytes | str | None = None,  # noqa: A002
+        timeout: float | None = None,
+        login: bool = False,
+        outlive: Outlive = "kill",
+        command_id: str | None = None,
+        max_output_bytes: int | None = None,
+    ) -> CommandResult:
+        """Run one command: a list of arguments as it is, a string by the shell. Returns its result whatever its exit code.
+
+        ``timeout`` (seconds) ends everything it started and answers exit code 124 with the output so far. ``input`` is its standard
+        input, all of it; without one it reads end of file. ``outlive`` says what happens to children that live on after it:
+        ``kill``, ``adopt`` or ``wait``. The same ``command_id`` again attaches to the same command. Cancelling the wait kills it.
+        """
+        data = input_of(input)
+        params = command_params(
+            command,
+            command_id=command_id,
+            cwd=cwd,
+            env=env,
+            user=user,
+            timeout=timeout,
+            login=login,
+            stdin=data is not None,
+            outlive=outlive,
+        )
+        rest = self._fallback()
+        if rest is not None:
+            if data is not None:
+                raise UnsupportedError("unsupported", "commands over REST take no input", hint="use a session (WebSocket)")
+            return rest.exec(params)
+        link = self._attached()
+        call = link.perform(open_command, link.engine, "command", params, params["id"], self._limit(max_output_bytes), input_=data)
+        return outcome(link, call)
+
+    def start(
+        self,
+        command: Command,
+        *,
+        cwd: RemotePath | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | int | None = None,
+        timeout: float | None = None,
+        login: bool = False,
+        stdin: bool = True,
+        outlive: Outlive = "kill",
+        spool: Spool = "block",
+        detached: bool = False,
+        command_id: str | None = None,
+        max_output_bytes: int | None = None,
+    ) -> Process:
+        """Start a command and return while it runs. ``spool="tail"`` drops old output (counted) instead of making it wait."""
+        params = command_params(
+            command,
+            command_id=command_id,
+            cwd=cwd,
+            env=env,
+            user=user,
+            timeout=timeout,
+            login=login,
+            stdin=stdin,
+            outlive=outlive,
+            spool=spool,
+            detached=detached,
+        )
+        return self._process("command", params, max_output_bytes)
+
+    def follow(self, command_id: str, *, max_output_bytes: int | None = None) -> Process:
+        """Attach to a command that runs or has ended, by its id. Raises ``NotFoundError``, or ``OutcomeUnknownError`` when pruned."""
+        return self._process("follow", {"id": name_of(command_id, "command_id")}, max_output_bytes)
+
+    def _process(self, kind: str, params: dict[str, Any], max_output_bytes: int | None) -> Process:
+        link = self._attached()
+        limit = self._limit(max_output_bytes)
+        call = link.perform(open_command, link.engine, kind, params, params["id"], limit, collecting=False)
+        process = Process(link, call)
+        process._start()
+        return process
+
+    def shell(
+        self,
+        name: str | None = None,
+        *,
+        shell: str = "auto",
+        cwd: RemotePath | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | int | None = None,
+    ) -> Shell:
+        """A living shell: bash, or POSIX sh where there is none. With ``name``, the one of that name, made where there is none."""
+        params = shell_params(name, shell, cwd, env, user)
+        link = self._attached()
+        sink: ShellSink = link.perform(open_shell, link.engine, params)
+        gate: Gate = sink.gate  # type: ignore[assignment]
+        try:
+            gate.wait()
+        except Cancelled:
+            link.perform(close_channel, sink, name is not None)
+            raise
+        if sink.info is None:
+            raise sink.over()
+        living = Shell(link, sink, named=name is not None)
+        self._shells = {other for other in self._shells if not other._sink.ended} | {living}
+        return living
+
+    def terminal(
+        self,
+        command: Command | None = None,
+        *,
+        rows: int = 24,
+        cols: int = 80,
+        name: str | None = None,
+        cwd: RemotePath | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | int | None = None,
+        login: bool = False,
+        max_output_bytes: int | None = None,
+    ) -> Terminal:
+        """A command (default: the shell) on a pseudo-terminal of ``rows`` by ``cols``. With ``name``, attaches where it exists."""
+        params = terminal_params(command, rows, cols, name, cwd, env, user, login)
+        params["id"] = new_id()
+        link = self._attached()
+        limit = self._limit(max_output_bytes)
+        call = link.perform(open_command, link.engine, "terminal", params, params["id"], limit, collecting=False)
+        terminal = Terminal(link, call)
+        terminal._start()
+        return terminal
+
+    # Files and ports --------------------------------------------------------------------------------------------
+
+    def apply_patch(
+        self, diff: str | bytes, *, cwd: RemotePath | None = None, strip: int | None = None, check: bool = False
+    ) -> PatchResult:
+        """Apply a unified diff, all of it or nothing; ``check`` only tries. What does not apply is a result, not an exception."""
+        data = input_of(diff) or b""
+        rest = self._fallback()
+        if rest is not None:
+            if cwd is not None or strip is not None or check:
+                raise UnsupportedError("unsupported", "patches over REST take no options", hint="use a session (WebSocket)")
+            return rest.patch(data.decode("utf-8", "surrogateescape"))
+        params = given(cwd=None if cwd is None else path_of(cwd), strip=strip, check=check or None)
+        transfer = Transfer(self._attached(), "patch", params)
+        try:
+            transfer.write(data, eof=True)
+            return read_patch(transfer.closed())
+        finally:
+            transfer.stop()
+
+    def tunnel(self, port: int, *, host: str | None = None, local_host: str = "127.0.0.1", local_port: int = 0) -> Tunnel:
+        """A local port (``local_port`` 0: any free one) that reaches ``port`` in the sandbox, until the tunnel is closed."""
+        tunnel = Tunnel(self, port_of(port), host)
+        self._attached()
+        tunnel._listen(local_host, local_port)
+        return tunnel
+
+    # Life -------------------------------------------------------------------------------------------------------
+
+    def info(self) -> SandboxInfo:
+        """The service's record of it, asked for once; ``refresh`` asks again."""
+        return self._info or self.refresh()
+
+    def refresh(self) -> SandboxInfo:
+        """The service's record of it now. Raises ``SandboxNotFoundError``, or ``SandboxLostError`` with the reason it is gone."""
+        self._info = self._rest.get(self.id)
+        return self._info
+
+    def keep_alive(self) -> None:
+        """Tell the service that it is still needed: idle and heartbeat time-outs begin anew."""
+        self._rest.heartbeat(self.id)
+
+    def delete(self) -> bool:
+        """Delete it with everything in it; False when it was gone already."""
+        self._let_go()
+        return self._rest.delete(self.id)
+
+    def close(self) -> None:
+        """Let go of it: named shells and detached commands live on, unnamed shells end; the sandbox stays."""
+        link = self._link
+        if link is not None and link.engine.error is None:
+            for shell in self._shells:
+                if not shell._sink.ended:
+                    shell._end(shell.named)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._stopped.set()
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+        self._background.stop()
+
+    def _heartbeat(self, interval_s: float) -> None:
+        self._background.start(self._beat, interval_s, name=f"holdfast-heartbeat-{self.id}")
+
+    def _beat(self, interval_s: float) -> None:
+        while not self._stopped.wait(interval_s):
+            try:
+                self._rest.heartbeat(self.id)
+            except HoldfastError as why:
+                if why.code in GONE:
+                    return
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.delete()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}>"
+
+    # The session ------------------------------------------------------------------------------------------------
+
+    def _attached(self) -> Link:
+        """The link, attached. A session that expired is replaced by a new one; a sandbox that is gone stays gone."""
+        link = self._link
+        if link is not None and link.engine.error is None:
+            return link
+        if self._by_rest:
+            raise UnsupportedError(
+                "unsupported", "this needs a session, and only REST is in use", hint="WebSockets must reach the service for it"
+            )
+        with self._lock:
+            link = self._link
+            if link is not None and link.engine.error is not None:
+                if link.engine.error.code in GONE:
+                    raise from_map(link.engine.error.to_map())
+                link.close()
+                link = self._link = None
+            if link is None:
+                link = Link(self._options, self.id)
+                try:
+                    link.start()
+                except HoldfastError:
+                    self._by_rest = self._options.transport == "auto" and link.engine.foreign
+                    raise
+                self._link = link
+        return link
+
+    def _fallback(self) -> RestSandbox | None:
+        """The REST face, where that is chosen or WebSockets do not pass; None where a session is."""
+        if self._link is None and not self._by_rest:
+            try:
+                self._attached()
+            except HoldfastError:
+                if not self._by_rest:
+                    raise
+        return RestSandbox(self._rest, self.id) if self._by_rest else None
+
+    def _limit(self, max_output_bytes: int | None) -> int:
+        if max_output_bytes is None:
+            return self._options.max_output_bytes
+        if max_output_bytes < 0:
+            raise bad("max_output_bytes is not negative")
+        return max_output_bytes

@@ -1,0 +1,118 @@
+# Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
+"""A living shell: its working directory, variables, functions and jobs stay from command to command.
+
+Made by ``sandbox.shell()``. Commands run one after the other, each exactly once; what a connection loses is resumed beneath it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from holdfast._sync.process import CommandStream
+from holdfast._sync.running import outcome
+from holdfast._requests import input_of, name_of, new_id, run_params
+from holdfast._results import CommandResult
+from holdfast._transport.threads import Gate, Link
+from holdfast._transport.calls import close_channel, run_in_shell, signal_call
+from holdfast._transport.sinks import Call, ShellSink
+
+
+class Shell:
+    """A bash (or POSIX sh) that lives in the sandbox until it is closed, also while nobody is connected."""
+
+    def __init__(self, link: Link, sink: ShellSink, *, named: bool = False) -> None:
+        self._link = link
+        self.named = named
+        """Whether it was asked for by name; only such shells outlive ``sandbox.close()``."""
+        self._sink = sink
+        info = sink.info or {}
+        self.name: str | None = info["name"] if isinstance(info.get("name"), str) else None
+        """The name to find it by from another process: ``sandbox.shell(name)``."""
+        self.pid: int | None = info["pid"] if isinstance(info.get("pid"), int) else None
+        """Its process id inside the sandbox."""
+        self.kind: str = "sh" if info.get("shell") == "sh" else "bash"
+        """``bash`` or ``sh``."""
+        self.created: bool = info.get("created") is not False
+        """Whether it was started now; False: a shell of that name was there already."""
+
+    def run(
+        self,
+        command: str,
+        timeout: float | None = None,
+        *,
+        input: bytes | str | None = None,  # noqa: A002
+        command_id: str | None = None,
+        max_output_bytes: int | None = None,
+    ) -> CommandResult:
+        """Run ``command`` in the shell and return its result, whatever its exit code.
+
+        ``timeout`` (seconds) ends the command's whole tree and answers exit code 124 with the output so far. ``command_id`` makes
+        it idempotent: the same id again attaches to the same command. ``max_output_bytes`` bounds what is kept of each stream.
+        Raises ``SandboxLostError``, ``OutcomeUnknownError``, ``ShellLostError`` and what else a session can meet. Cancelling the
+        wait interrupts the command.
+        """
+        call = self._begin(command, timeout, input_of(input), command_id, max_output_bytes, True)
+        return outcome(self._link, call)
+
+    def stream(
+        self,
+        command: str,
+        timeout: float | None = None,
+        *,
+        input: bytes | str | None = None,  # noqa: A002
+        command_id: str | None = None,
+        max_output_bytes: int | None = None,
+    ) -> CommandStream:
+        """Run ``command`` with live output: iterate for ``Chunk``s, then read ``result``. Arguments and errors as for ``run``."""
+        data = input_of(input)
+        return CommandStream(self._link, partial(self._begin, command, timeout, data, command_id, max_output_bytes, False))
+
+    def signal(self, name: str) -> None:
+        """Send a signal (``"INT"``, ``"TERM"``, …) to the command that runs now; nothing when none does."""
+        call = self._sink.current
+        if call is not None:
+            self._link.perform(signal_call, call, name.upper().removeprefix("SIG"))
+
+    def close(self) -> None:
+        """End the shell and all it started."""
+        self._end(False)
+
+    def detach(self) -> None:
+        """Leave the shell running; ``sandbox.shell(name)`` finds it again, from this process or another."""
+        self._end(True)
+
+    def _end(self, detach: bool) -> None:
+        gate: Gate = self._sink.gate  # type: ignore[assignment]
+        gate.clear()
+        if not self._sink.ended:
+            self._link.perform(close_channel, self._sink, detach)
+            gate.wait(self._link.options.cancel_timeout_s)
+
+    def _begin(
+        self,
+        command: str,
+        timeout: float | None,
+        data: bytes | None,
+        command_id: str | None,
+        max_output_bytes: int | None,
+        collecting: bool,
+    ) -> Call:
+        link = self._link
+        return link.perform(
+            run_in_shell,
+            self._sink,
+            link.engine,
+            name_of(command_id, "command_id") or new_id(),
+            run_params(command, timeout, data is not None),
+            link.options.max_output_bytes if max_output_bytes is None else max_output_bytes,
+            data,
+            collecting,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

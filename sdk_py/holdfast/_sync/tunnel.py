@@ -1,0 +1,77 @@
+# Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
+"""A local port that reaches a TCP port in the sandbox: one channel per connection.
+
+Owns the listener and the two directions of every connection. Made by ``sandbox.tunnel(port)``.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from holdfast._sync.transfers import Transfer
+from holdfast._errors import HoldfastError
+from holdfast._results import Address
+from holdfast._transport.threads import Background
+from holdfast._transport.threads_net import Listener, Stream
+
+if TYPE_CHECKING:
+    from holdfast._sync.sandbox import Sandbox
+
+
+class Tunnel:
+    """Listens on ``address`` until it is closed. Its ``with`` block gives the address, ``str()`` of which is ``host:port``."""
+
+    def __init__(self, sandbox: Sandbox, port: int, host: str | None) -> None:
+        self._sandbox = sandbox
+        self._params = {"port": port, **({"host": host} if host else {})}
+        self._background = Background()
+        self._listener = Listener(self._serve, self._background)
+        self.last_error: HoldfastError | None = None
+        """Why the latest connection that failed did, such as ``PortUnreachableError``."""
+
+    @property
+    def address(self) -> Address:
+        """Where it listens."""
+        return self._listener.address
+
+    def _listen(self, local_host: str, local_port: int) -> None:
+        self._listener.start(local_host, local_port)
+
+    def _serve(self, stream: Stream) -> None:
+        transfer: Transfer | None = None
+        try:
+            transfer = Transfer(self._sandbox._attached(), "tunnel", self._params)
+            transfer.opened()
+            self._background.start(self._up, stream, transfer, name="holdfast-tunnel-up")
+            while data := transfer.read():
+                stream.write(data)
+            stream.write_eof()
+            transfer.closed()
+        except HoldfastError as why:
+            self.last_error = why
+        except OSError:
+            pass  # the local side went away
+        finally:
+            if transfer is not None:
+                transfer.stop()
+            stream.close()
+
+    def _up(self, stream: Stream, transfer: Transfer) -> None:
+        try:
+            while data := stream.read():
+                transfer.write(data)
+            transfer.write(b"", eof=True)
+        except (HoldfastError, OSError):
+            transfer.stop()
+
+    def close(self) -> None:
+        """Stop listening and end all connections."""
+        self._listener.close()
+        self._background.stop()
+
+    def __enter__(self) -> Address:
+        return self.address
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

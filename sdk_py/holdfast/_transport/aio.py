@@ -1,0 +1,301 @@
+"""The asyncio face of the transport: sockets, timers and waiting on one event loop.
+
+Owns the connection's task and socket. What arrives is parsed and dispatched inside ``data_received``: no task switch and no queue
+stand between the socket and the future a caller waits on. ``threads`` has the same names for the synchronous SDK.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
+from urllib.parse import urlsplit
+
+from holdfast._errors import error
+from holdfast._options import Options
+from holdfast._transport.engine import Engine
+from holdfast._transport.websocket import WebSocket
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Cancelled = asyncio.CancelledError
+"""What a local cancellation raises inside a wait."""
+
+Lock = asyncio.Lock
+sleep = asyncio.sleep
+
+
+class Gate:
+    """A flag to wait for. Setting it wakes every waiter."""
+
+    __slots__ = ("_open", "_waiters")
+
+    def __init__(self) -> None:
+        self._open = False
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def set(self) -> None:
+        self._open = True
+        if self._waiters:
+            for waiter in self._waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._waiters.clear()
+
+    def clear(self) -> None:
+        self._open = False
+
+    async def wait(self, timeout_s: float | None = None) -> bool:
+        """Until the gate is open; False when ``timeout_s`` passed first."""
+        if self._open:
+            return True
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        self._waiters.append(waiter)
+        timer = None if timeout_s is None else loop.call_later(max(timeout_s, 0), _wake, waiter)
+        try:
+            await waiter
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+        return self._open
+
+
+Flag = Gate
+"""A gate that belongs to no link."""
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+class Link:
+    """One session's connection: made on ``start``, remade whenever it breaks, until ``close`` or a fatal refusal."""
+
+    def __init__(self, options: Options, sandbox_id: str) -> None:
+        self.options = options
+        self._loop = asyncio.get_running_loop()
+        self.engine = Engine(options, sandbox_id, Gate)
+        self._task: asyncio.Task[None] | None = None
+        self._wire: _Wire | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def gate(self) -> Gate:
+        return Gate()
+
+    async def start(self) -> None:
+        """Return once the session is attached. Raises the typed error that prevents it."""
+        self._task = self._loop.create_task(self._supervise(), name=f"holdfast-link-{self.engine.sandbox_id}")
+        ready: Any = self.engine.ready
+        try:
+            await ready.wait()
+        except Cancelled:
+            await self.close()
+            raise
+        if self.engine.error is not None:
+            why = self.engine.error
+            await self.close()
+            raise why
+
+    def perform(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a step of engine or sinks, then write what it caused."""
+        try:
+            return step(*args, **kwargs)
+        finally:
+            self._flush()
+
+    def later(self, step: Callable[[], object]) -> None:
+        """``perform`` from anywhere, also from a finalizer; silently nothing when the loop is over."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._later, step)
+
+    def _later(self, step: Callable[[], object]) -> None:
+        self.perform(step)
+
+    async def close(self) -> None:
+        """End the session's connection; waiting calls fail with ``session_lost``, reason ``closed``."""
+        self.engine.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._wire is not None:
+            self._wire.end(self.engine.close_code())
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def drop(self) -> None:
+        """Break the connection as a failing network would. The session resumes; for tests."""
+        if self._wire is not None:
+            self._wire.abort()
+
+    # Inside -----------------------------------------------------------------------------------------------------
+
+    async def _supervise(self) -> None:
+        parts = urlsplit(self.options.websocket_url)
+        context = ssl.create_default_context() if parts.scheme == "wss" else None
+        port = parts.port or (443 if context else 80)
+        engine = self.engine
+        while True:
+            wire = _Wire(self, engine.websocket())
+            why = "the connection was lost"
+            try:
+                async with asyncio.timeout(self.options.connect_timeout_s):
+                    await self._loop.create_connection(lambda: wire, parts.hostname or "", port, ssl=context)  # noqa: B023
+                    self._wire = wire
+                    await wire.shaken.wait()
+                await wire.over.wait()
+            except TimeoutError:
+                why = f"no answer from {parts.hostname}:{port} within {self.options.connect_timeout_s:g} s"
+                wire.abort()
+            except OSError as failure:
+                why = f"cannot connect to {parts.hostname}:{port}: {failure.strerror or type(failure).__name__}"
+            except ssl.CertificateError as failure:
+                engine.fail(error("agent_identity", f"the service's certificate is refused: {failure.reason}"))
+            finally:
+                self._wire = None
+            delay_s = engine.broken(wire.websocket, why, self._loop.time())
+            if delay_s is None:
+                return
+            await asyncio.sleep(delay_s)
+
+    def _flush(self) -> None:
+        wire, engine = self._wire, self.engine
+        if wire is None:
+            return
+        if engine.error is not None or engine.leave:
+            wire.end(engine.close_code())
+            return
+        wire.flush(engine)
+        due = engine.deadline()
+        if due is not None and (self._timer is None or due < self._timer.when()):
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(due, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        due, now = self.engine.deadline(), self._loop.time()
+        if due is not None and due <= now:
+            self.engine.tick(now)
+        self._flush()
+
+
+class _Wire(asyncio.Protocol):
+    """One TCP connection of a link."""
+
+    def __init__(self, link: Link, websocket: WebSocket) -> None:
+        self._link = link
+        self.websocket = websocket
+        self.shaken = Gate()
+        self.over = Gate()
+        self._transport: asyncio.Transport | None = None
+        self._paused = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.write(self.websocket.greeting())
+
+    def data_received(self, data: bytes) -> None:
+        websocket, link = self.websocket, self._link
+        if self.over._open:
+            return
+        was_open = websocket.open
+        messages = websocket.feed(data)
+        now = link._loop.time()
+        if not was_open and websocket.open:
+            link._wire = self
+            link.engine.connected(websocket.headers, now)
+            self.shaken.set()
+        if messages:
+            link.engine.receive(messages, now)
+        if websocket.over:
+            self._finish()
+        else:
+            link._flush()
+
+    def eof_received(self) -> bool:
+        self.websocket.feed_eof()
+        self._finish()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.websocket.feed_eof()
+        self._transport = None
+        self._finish()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._link._flush()
+
+    def flush(self, engine: Engine) -> None:
+        """Write what there is, unless the socket is behind: then the session keeps it."""
+        transport, websocket = self._transport, self.websocket
+        if transport is None or self.over._open:
+            return
+        while not self._paused:
+            messages = engine.outgoing()
+            if not messages:
+                break
+            transport.write(websocket.pack(messages))
+        reply = websocket.reply()
+        if reply:
+            transport.write(reply)
+
+    def end(self, code: int) -> None:
+        """Say goodbye and close."""
+        if self._transport is not None and not self.over._open and self.websocket.open:
+            self._transport.write(self.websocket.close(code))
+        self._finish()
+
+    def abort(self) -> None:
+        """Close without a word."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _finish(self) -> None:
+        if self._transport is not None:
+            reply = self.websocket.reply()
+            if reply:
+                self._transport.write(reply)
+            self._transport.close()
+        self.shaken.set()
+        self.over.set()
+
+
+async def run_blocking(step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a blocking step (disk) beside the loop."""
+    return await asyncio.to_thread(step, *args, **kwargs)
+
+
+class Background:
+    """Work that goes on beside the caller's, and ends with its owner."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, step: Callable[..., Coroutine[Any, Any, Any]], *args: Any, name: str) -> None:
+        task = asyncio.get_running_loop().create_task(step(*args), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # what went wrong is told to whom it concerns; here it only must not be "never retrieved"
+
+    async def stop(self) -> None:
+        """Cancel what runs and wait for its end."""
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)

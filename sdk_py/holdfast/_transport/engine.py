@@ -1,0 +1,196 @@
+"""The pure heart of a client's connection: session, sinks, and what to do when the connection goes.
+
+Owns the session state machine, the map from channel to sink, the placement ticket, and the decision to resume, to leave on a
+GoAway, or to give up with a typed error. No sockets, threads, tasks or clocks: the faces (``aio``, ``threads``) call it one at a time.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast_wire.errors import TABLE, HoldfastError, ProtocolError
+from holdfast_wire.frames import GoAway, Item
+from holdfast_wire.session import Attached, ClientSession, Lost, Silent, Writable
+
+from holdfast._errors import error, from_map, typed
+from holdfast._options import Options
+from holdfast._transport.policy import Backoff, Verdict, judge_close, judge_refusal
+from holdfast._transport.sinks import GateFactory, Sink
+from holdfast._transport.websocket import WebSocket
+
+TICKET_HEADER = "X-Holdfast-Ticket"
+BATCH_BYTES = 256 * 1024
+STEADY_S = 5.0
+
+
+class Engine:
+    """One session of one client. ``ready`` opens when it is attached or can never be."""
+
+    def __init__(self, options: Options, sandbox_id: str, gates: GateFactory, random_: random.Random | None = None) -> None:
+        self.options = options
+        self.sandbox_id = sandbox_id
+        self.gates = gates
+        self.session = ClientSession(secrets.token_hex(16), secrets.token_bytes(32), options.timing)
+        self.ready = gates()
+        self.error: HoldfastError | None = None
+        self.foreign = False
+        """Whether what answers is no Holdfast service, or a proxy that stops WebSockets."""
+        self.leave = False
+        """Whether the face should end the current connection and come back on another."""
+        self.attached_once = False
+        self.resumes = 0
+        self._sinks: dict[int, Sink] = {}
+        self._fresh: list[Sink] = []
+        self._ticket = ""
+        self._leave_at: float | None = None
+        self._down_since: float | None = None
+        self._attached_at = 0.0
+        self._random = random_ or random.Random()  # noqa: S311  jitter needs no secrecy
+        self._backoff = Backoff(options.backoff_base_s, options.backoff_cap_s, self._random)
+
+    # The connection ---------------------------------------------------------------------------------------------
+
+    def websocket(self) -> WebSocket:
+        """A new connection's framing, with the key and the placement ticket in its request."""
+        headers = {"X-API-Key": self.options.api_key, "User-Agent": "holdfast-python"}
+        if self._ticket:
+            headers[TICKET_HEADER] = self._ticket
+        return WebSocket(f"{self.options.websocket_url}/sandboxes/{self.sandbox_id}/session", headers)
+
+    def connected(self, headers: Mapping[str, str], now: float) -> None:
+        """The handshake succeeded: greet."""
+        ticket = headers.get(TICKET_HEADER.lower(), "")
+        if ticket.isascii() and ticket.isprintable() and len(ticket) <= 4096:
+            self._ticket = ticket
+        self.leave = False
+        self._leave_at = None
+        self.session.connect(now)
+
+    def receive(self, messages: list[bytes], now: float) -> None:
+        """Take messages and hand their facts to the sinks. A breach of the protocol ends the session."""
+        session = self.session
+        try:
+            for message in messages:
+                session.receive(message, now)
+            self._dispatch(now)
+        except ProtocolError as breach:
+            self.fail(breach)
+        except HoldfastError as failure:
+            self.fail(typed(failure))
+
+    def tick(self, now: float) -> None:
+        """Let time pass."""
+        self.session.tick(now)
+        if self._leave_at is not None and now >= self._leave_at:
+            self.leave = True
+        self._dispatch(now)
+
+    def deadline(self) -> float | None:
+        """When ``tick`` wants to be called at the latest."""
+        due = self.session.deadline()
+        if self._leave_at is not None and not self.leave:
+            return self._leave_at if due is None else min(due, self._leave_at)
+        return due
+
+    def outgoing(self) -> list[bytes]:
+        """Messages to write now, about ``BATCH_BYTES``."""
+        if self._fresh and self.session.attached:
+            for sink in self._fresh:
+                sink.handed = True
+            self._fresh.clear()
+        return self.session.outgoing(BATCH_BYTES)
+
+    def close_code(self) -> int:
+        """The code to close the connection with when the session is over."""
+        if self.error is None or self.error.reason == "closed":
+            return 1000
+        kind = TABLE.get(self.error.code)
+        return kind.close_code if kind and kind.close_code >= 4000 else 1000
+
+    def broken(self, websocket: WebSocket | None, why: str, now: float) -> float | None:
+        """The connection ended, or could not be made. Returns the seconds until the next attempt, None when it is over."""
+        self.session.disconnected()
+        if self.error is not None:
+            return None
+        if self._down_since is None:
+            self._down_since = now
+            if now - self._attached_at > STEADY_S:
+                self._backoff.reset()  # one that breaks at once, again and again, keeps its growing delay
+        verdict = self._judge(websocket, why)
+        if verdict.fatal:
+            self.fail(verdict.why)
+            return None
+        patience = self.options.resume_timeout_s if self.attached_once else self.options.connect_timeout_s
+        spent = now - self._down_since
+        definite = verdict.foreign and not self.attached_once and verdict.why.hint != ""
+        if definite or spent >= patience:
+            self.foreign = verdict.foreign and not self.attached_once
+            self.fail(typed(verdict.why, waited_s=round(spent, 1)))
+            return None
+        return min(self._backoff.delay_s(verdict.retry_after_s), max(patience - spent, 0.01))
+
+    def _judge(self, websocket: WebSocket | None, why: str) -> Verdict:
+        if websocket is not None and websocket.refusal is not None:
+            return judge_refusal(websocket.refusal, attached_before=self.attached_once)
+        if websocket is not None and websocket.closed is not None and not self.leave:
+            return judge_close(websocket.closed, attached_before=self.attached_once)
+        return Verdict(error("agent_unreachable", why, hint="check the URL, and that the service runs"), fatal=False)
+
+    # Channels ---------------------------------------------------------------------------------------------------
+
+    def open(self, kind: str, params: dict[str, Any], sink: Sink) -> None:
+        """Open a channel whose facts go to ``sink``. Raises the error the session ended with."""
+        if self.error is not None:
+            raise from_map(self.error.to_map())
+        sink.number = self.session.open(kind, params)
+        self._sinks[sink.number] = sink
+        self._fresh.append(sink)
+
+    def fail(self, why: HoldfastError) -> None:
+        """The session is over: every sink hears why."""
+        if self.error is not None:
+            return
+        self.error = why
+        self.session.disconnected()
+        sinks = list(self._sinks.values())
+        self._sinks.clear()
+        for sink in sinks:
+            sink.fail(why)
+        self.ready.set()
+
+    def close(self) -> None:
+        """The caller is done with this session."""
+        self.fail(error("session_lost", "the session was closed here", reason="closed", hint="", fault="caller"))
+
+    def _dispatch(self, now: float) -> None:
+        sinks = self._sinks
+        for event in self.session.events():
+            if isinstance(event, Item):
+                sink = sinks.get(event.channel)
+                if sink is not None:
+                    sink.fact(event)
+                    if sink.ended:
+                        sinks.pop(sink.number, None)
+            elif type(event) is Writable:
+                sink = sinks.get(event.channel)
+                if sink is not None:
+                    sink.writable()
+            elif type(event) is Attached:
+                self._attached(event, now)
+            elif type(event) is GoAway:
+                self._leave_at = now + self._random.uniform(0, min(event.jitter_s, event.deadline_s, 60.0))
+            elif type(event) is Lost:
+                self.fail(typed(event.error))
+            elif type(event) is Silent:
+                self.leave = True
+
+    def _attached(self, event: Attached, now: float) -> None:
+        if self.attached_once:
+            self.resumes += 1
+        self.attached_once = True
+        self._down_since = None
+        self._attached_at = now
+        self.ready.set()

@@ -1,0 +1,88 @@
+"""What REST requests of both faces share: the answer, the reading of failures, and when to try again.
+
+Pure. The faces own the HTTP client (``aio_http``, ``threads_http``); ``_async.rest`` owns the routes and the loop.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast_wire.errors import HoldfastError
+
+from holdfast._errors import ServiceError, ServiceUnavailableError, error
+from holdfast._transport.policy import BALANCER_STATUSES, problem, retry_after
+
+ATTEMPTS = 4
+BACKOFF_BASE_S = 0.2
+BACKOFF_CAP_S = 5.0
+
+_BY_STATUS = {
+    401: "key_missing",
+    403: "key_invalid",
+    404: "not_found",
+    408: "wait_timeout",
+    413: "request_too_large",
+    422: "invalid_argument",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One HTTP answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def value(self) -> Any:
+        """The JSON in the body. Raises ``ServiceError`` when it is none."""
+        try:
+            return json.loads(self.body) if self.body else {}
+        except (ValueError, RecursionError):
+            raise ServiceError("internal", f"the service answered HTTP {self.status} without JSON", hint=_FOREIGN) from None
+
+    def map(self) -> dict[str, Any]:
+        """The JSON object in the body."""
+        value = self.value()
+        if not isinstance(value, dict):
+            raise ServiceError("internal", f"the service answered HTTP {self.status} with other JSON than an object", hint=_FOREIGN)
+        return value
+
+
+_FOREIGN = "is this the address of a Holdfast service?"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a request failed, and whether the same one may succeed after ``after_s`` seconds."""
+
+    why: HoldfastError
+    again: bool
+    after_s: float = 0.0
+
+
+def judge_answer(answer: Answer) -> Failure | None:
+    """None for a good answer."""
+    if answer.status < 400:
+        return None
+    known = problem(answer.status, answer.headers, answer.body)
+    again = answer.status in BALANCER_STATUSES and answer.status not in (408, 500)
+    after_s = retry_after(answer.headers)
+    if known is not None:
+        return Failure(known, again and known.retryable, after_s)
+    if again:
+        why: HoldfastError = ServiceUnavailableError("runtime_unavailable", f"the service answered HTTP {answer.status}")
+    else:
+        code = _BY_STATUS.get(answer.status, "internal")
+        why = error(code, f"the service answered HTTP {answer.status}", **({"hint": _FOREIGN} if code == "not_found" else {}))
+    return Failure(why, again, after_s)
+
+
+def unreachable(url: str, why: str) -> ServiceUnavailableError:
+    """Nobody answers."""
+    return ServiceUnavailableError(
+        "runtime_unavailable", f"cannot reach {url}: {why}", hint="check HOLDFAST_URL, and that the service runs (`make up`)"
+    )

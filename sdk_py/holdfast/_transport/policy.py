@@ -1,0 +1,112 @@
+"""What a refusal, a close or a broken connection means: try again when, or give up with which error.
+
+Pure. Owns the reading of HTTP refusals and close codes and the delays of reconnecting (exponential, capped, full jitter).
+Called by ``engine``; the same reading of problem documents serves REST requests.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from holdfast_wire.errors import TABLE, HoldfastError
+
+from holdfast._errors import error, from_map
+from holdfast._transport.websocket import CloseInfo, Refusal
+
+RESUMABLE_CLOSES = frozenset({1000, 1001, 1005, 1006, 1011, 1012, 1013, 1014, 1015})
+BALANCER_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
+_CLOSE_CODES = {kind.close_code: kind.code for kind in reversed(TABLE.values()) if kind.close_code >= 4000}
+RETRY_AFTER_MAX_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``fatal`` ends the session; else try again, not before ``retry_after_s``. ``foreign``: not the answer of a Holdfast service."""
+
+    why: HoldfastError
+    fatal: bool
+    retry_after_s: float = 0.0
+    foreign: bool = False
+
+
+def problem(status: int, headers: Mapping[str, str], body: bytes) -> HoldfastError | None:
+    """The error in a problem document, None when ``body`` is not one of ours."""
+    if "json" not in headers.get("content-type", ""):
+        return None
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict) or document.get("code") not in TABLE:
+        return None
+    detail = document.get("detail")
+    facts = document.get("context")
+    return from_map(
+        {
+            **document,
+            "message": detail if isinstance(detail, str) else document.get("title"),
+            "detail": facts if isinstance(facts, dict) else None,
+        }
+    )
+
+
+def retry_after(headers: Mapping[str, str]) -> float:
+    """Seconds of a ``Retry-After`` header, 0.0 without a usable one."""
+    try:
+        return min(max(float(headers.get("retry-after", "")), 0.0), RETRY_AFTER_MAX_S)
+    except ValueError:
+        return 0.0
+
+
+def judge_refusal(refusal: Refusal, *, attached_before: bool) -> Verdict:
+    """What the service's answer to a handshake means."""
+    known = problem(refusal.status, refusal.headers, refusal.body)
+    if known is not None:
+        if attached_before and known.code == "sandbox_not_found":
+            known = error("sandbox_gone", "the sandbox is gone and its record has expired", reason="unknown")
+        return Verdict(known, fatal=not known.retryable, retry_after_s=retry_after(refusal.headers))
+    if refusal.status == 0:
+        why = error("agent_unreachable", "the connection ended before the WebSocket handshake was answered", hint="")
+        return Verdict(why, fatal=False, foreign=True)
+    why = error(
+        "agent_unreachable",
+        f"the service answered HTTP {refusal.status} to the WebSocket handshake",
+        hint="a proxy on the way may not pass WebSockets; transport='rest' does without",
+    )
+    return Verdict(why, fatal=False, retry_after_s=retry_after(refusal.headers), foreign=refusal.status not in BALANCER_STATUSES)
+
+
+def judge_close(closed: CloseInfo, *, attached_before: bool) -> Verdict:
+    """What the end of an open connection means."""
+    if closed.code in RESUMABLE_CLOSES:
+        return Verdict(error("agent_unreachable", f"the connection ended with code {closed.code}", hint=""), fatal=False)
+    code = closed.reason if closed.reason in TABLE else _CLOSE_CODES.get(closed.code)
+    if code is None:
+        return Verdict(error("protocol_error", f"the connection was closed with code {closed.code}"), fatal=True)
+    if attached_before and code == "sandbox_not_found":
+        code = "sandbox_gone"
+    why = error(code, f"the service closed the connection with code {closed.code} ({code})")
+    return Verdict(why, fatal=not why.retryable)
+
+
+class Backoff:
+    """Delays between attempts, in seconds: full jitter under an exponential, capped ceiling; the first is nearly at once."""
+
+    def __init__(self, base_s: float, cap_s: float, random_: random.Random | None = None) -> None:
+        self._base_s = base_s
+        self._cap_s = cap_s
+        self._random = random_ or random.Random()  # noqa: S311  jitter needs no secrecy
+        self.attempts = 0
+
+    def delay_s(self, at_least_s: float = 0.0) -> float:
+        """The next delay. ``at_least_s``: what the service asked for; jitter comes on top."""
+        ceiling = min(self._cap_s, self._base_s * 2 ** min(self.attempts, 30))
+        self.attempts += 1
+        return at_least_s + self._random.uniform(0, ceiling)
+
+    def reset(self) -> None:
+        """It worked: begin anew."""
+        self.attempts = 0

@@ -1,0 +1,45 @@
+"""The HTTP client of the blocking face: one request, one answer.
+
+Owns the connection pool. The library is loaded with the first request: who only attaches does not pay for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast._options import Options
+from holdfast._transport.http import Answer, unreachable
+
+if TYPE_CHECKING:
+    import httpx
+
+
+class Http:
+    """Requests to one service, with its key."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._client: httpx.Client | None = None
+
+    def send(self, method: str, path: str, *, timeout_s: float, headers: dict[str, str] | None = None, **more: Any) -> Answer:
+        """One exchange; ``more`` is ``json``, ``params`` or ``content``. Raises ``ServiceUnavailableError`` without an answer."""
+        import httpx
+
+        if self._client is None:
+            self._client = httpx.Client(
+                base_url=self._options.url,
+                headers={"X-API-Key": self._options.api_key, "User-Agent": "holdfast-python"},
+                trust_env=False,
+            )
+        timeout = httpx.Timeout(timeout_s, connect=self._options.connect_timeout_s)
+        try:
+            response = self._client.request(method, path, timeout=timeout, headers=headers, **more)
+        except httpx.HTTPError as failure:
+            raise unreachable(self._options.url, str(failure) or type(failure).__name__) from None
+        return Answer(response.status_code, response.headers, response.content)
+
+    def close(self) -> None:
+        """Give the connections back."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()

@@ -1,0 +1,83 @@
+"""Local listening sockets of the blocking face, for tunnels: a thread accepts, each connection has its own."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+from holdfast._errors import InvalidArgumentError
+from holdfast._results import Address
+from holdfast._transport.threads import Background
+
+PIECE_BYTES = 128 * 1024
+
+
+class Stream:
+    """One accepted connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def read(self) -> bytes:
+        """The next bytes, b"" at the end."""
+        return self._connection.recv(PIECE_BYTES)
+
+    def write(self, data: bytes) -> None:
+        self._connection.sendall(data)
+
+    def write_eof(self) -> None:
+        self._connection.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        try:
+            self._connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads
+        except OSError:
+            pass
+        self._connection.close()
+
+
+class Listener:
+    """Accepts connections and serves each beside the others."""
+
+    def __init__(self, serve: Callable[[Stream], None], background: Background) -> None:
+        self._serve = serve
+        self._background = background
+        self._socket: socket.socket | None = None
+        self._streams: set[Stream] = set()
+        self.address = Address("", 0)
+
+    def start(self, host: str, port: int) -> None:
+        """Listen. Raises ``InvalidArgumentError`` when the port is taken."""
+        try:
+            self._socket = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        except (OSError, OverflowError) as taken:
+            why = getattr(taken, "strerror", None) or str(taken)
+            raise InvalidArgumentError("invalid_argument", f"cannot listen on {host}:{port}: {why}", hint="choose another port") from None
+        self.address = Address(*self._socket.getsockname()[:2])
+        self._background.start(self._accept, self._socket, name="holdfast-tunnel-accept")
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return  # closed
+            self._background.start(self._one, Stream(connection), name="holdfast-tunnel")
+
+    def _one(self, stream: Stream) -> None:
+        self._streams.add(stream)
+        try:
+            self._serve(stream)
+        finally:
+            self._streams.discard(stream)
+
+    def close(self) -> None:
+        listener, self._socket = self._socket, None
+        if listener is not None:
+            try:
+                listener.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            listener.close()
+        for stream in list(self._streams):
+            stream.close()

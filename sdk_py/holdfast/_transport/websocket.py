@@ -1,0 +1,220 @@
+"""One WebSocket connection without I/O: bytes in, messages out, and the reverse.
+
+Owns the handshake, framing, and what a refusal or a close said. The ``websockets`` library does the protocol; whole binary frames,
+which is nearly all traffic, are framed here because they are on the path of every command. Called by both faces.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from websockets.client import ClientProtocol
+from websockets.exceptions import InvalidStatus
+from websockets.frames import BINARY, CONT, TEXT, Frame
+from websockets.http11 import Response
+from websockets.protocol import OPEN
+from websockets.uri import parse_uri
+
+try:
+    from websockets.speedups import apply_mask
+except ImportError:  # the wheel for this machine has no C extension
+    from websockets.utils import apply_mask
+
+from holdfast_wire.limits import MESSAGE_BYTES
+
+ABNORMAL = 1006
+TOO_BIG = 1009
+BAD_DATA = 1003
+REFUSAL_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The service answered the handshake with something other than 101. ``status`` 0: it was not HTTP, or not WebSocket."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CloseInfo:
+    """Why the connection ended: the close code (1006 when there was none) and the peer's reason."""
+
+    code: int
+    reason: str = ""
+
+
+class WebSocket:
+    """Feed it what the socket gives, write what it returns. ``messages`` of other types than binary end it with 1003."""
+
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        self._protocol = ClientProtocol(parse_uri(url), max_size=MESSAGE_BYTES)
+        self._headers = dict(headers)
+        self._buffer = bytearray()
+        self._shaken = False
+        self._in_fragments = False
+        self._fragments: list[bytes] = []
+        self.open = False
+        self.headers: Mapping[str, str] = {}
+        self.refusal: Refusal | None = None
+        self.closed: CloseInfo | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will come: refused or closed."""
+        return self.refusal is not None or self.closed is not None
+
+    def greeting(self) -> bytes:
+        """The handshake request."""
+        request = self._protocol.connect()
+        request.headers.update(self._headers)
+        self._protocol.send_request(request)
+        return b"".join(self._protocol.data_to_send())
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Whole messages in ``data`` and what came before it. Look at ``open``, ``refusal`` and ``closed`` afterwards."""
+        messages: list[bytes] = []
+        if not self.open:
+            rest = self._shake(data)
+            if not rest:
+                return messages
+            data = rest
+        if self._buffer:
+            self._buffer += data
+            data = bytes(self._buffer)
+            self._buffer.clear()
+        position, end = 0, len(data)
+        while end - position >= 2 and self.closed is None:
+            size = data[position + 1]
+            start = position + 2
+            if size == 126:
+                start += 2
+            elif size == 127:
+                start += 8
+            if start > end:
+                break
+            if start - position > 2:
+                size = int.from_bytes(data[position + 2 : start], "big")
+            stop = start + size
+            whole = stop <= end
+            if data[position + 1] >= 128 or size > MESSAGE_BYTES:
+                self._protocol_frame(data[position:end], messages)  # a breach: the library names it and closes
+                return messages
+            if not whole:
+                break
+            if data[position] == 0x82 and not self._in_fragments:
+                messages.append(data[start:stop])
+            else:
+                self._protocol_frame(data[position:stop], messages)
+            position = stop
+        if position < end and self.closed is None:
+            self._buffer += memoryview(data)[position:]
+        return messages
+
+    def feed_eof(self) -> None:
+        """The socket has ended."""
+        if self._protocol.reader.eof:
+            return
+        self._protocol.receive_eof()
+        self._read_events([])
+        if not self.over:
+            if self.open:
+                self.closed = CloseInfo(ABNORMAL)
+            else:
+                self.refusal = Refusal(0, {}, b"")
+
+    def pack(self, messages: Iterable[bytes]) -> bytes:
+        """``messages`` as masked binary frames (RFC 6455 §5.3)."""
+        parts: list[bytes] = []
+        for message in messages:
+            size = len(message)
+            mask = os.urandom(4)
+            if size < 126:
+                parts.append(bytes((0x82, 0x80 | size)) + mask)
+            elif size < 65536:
+                parts.append(b"\x82\xfe" + size.to_bytes(2, "big") + mask)
+            else:
+                parts.append(b"\x82\xff" + size.to_bytes(8, "big") + mask)
+            parts.append(apply_mask(message, mask))
+        return b"".join(parts)
+
+    def reply(self) -> bytes:
+        """What the protocol itself wants to say (a pong, the echo of a close)."""
+        return b"".join(self._protocol.data_to_send()) if self._protocol.writes else b""
+
+    @property
+    def has_reply(self) -> bool:
+        """Whether ``reply`` has anything to say."""
+        return bool(self._protocol.writes)
+
+    def close(self, code: int, reason: str = "") -> bytes:
+        """The closing frame; nothing is received afterwards."""
+        if self._protocol.state is OPEN:
+            self._protocol.send_close(code, reason[:100])
+        self.closed = self.closed or CloseInfo(code, reason)
+        return self.reply()
+
+    # Inside -----------------------------------------------------------------------------------------------------
+
+    def _shake(self, data: bytes) -> bytes:
+        """Feed the handshake; returns the bytes after its headers once they are complete and good."""
+        self._buffer += data
+        end = self._buffer.find(b"\r\n\r\n")
+        if self._shaken or end < 0:
+            data, rest = bytes(self._buffer), b""
+        else:
+            data, rest = bytes(self._buffer[: end + 4]), bytes(self._buffer[end + 4 :])
+            self._shaken = True
+        if end < 0 and not self._shaken and len(data) <= REFUSAL_BYTES:
+            return b""
+        self._buffer.clear()
+        self._protocol.receive_data(data)
+        self._read_events([])
+        if rest and not self.open and self.refusal is None:
+            self._protocol.receive_data(rest)
+            self._read_events([])
+        return rest if self.open else b""
+
+    def _protocol_frame(self, data: bytes, messages: list[bytes]) -> None:
+        """A frame that is not one whole binary message: control, fragments, or an error the library shall name."""
+        self._protocol.receive_data(data)
+        self._read_events(messages)
+
+    def _read_events(self, messages: list[bytes]) -> None:
+        for event in self._protocol.events_received():
+            if isinstance(event, Response):
+                self._read_response(event)
+            elif isinstance(event, Frame):
+                self._read_frame(event, messages)
+        protocol = self._protocol
+        if protocol.handshake_exc is not None and self.refusal is None:
+            response = getattr(protocol.handshake_exc, "response", None)
+            if not isinstance(protocol.handshake_exc, InvalidStatus) or response is None:
+                self.refusal = Refusal(0, {}, b"")
+        if self.open and self.closed is None and protocol.parser_exc is not None:
+            sent = protocol.close_sent
+            self.closed = CloseInfo(sent.code if sent else ABNORMAL, "the connection broke the WebSocket protocol")
+
+    def _read_response(self, response: Response) -> None:
+        headers = {name.lower(): value for name, value in response.headers.raw_items()}
+        if response.status_code == 101 and self._protocol.handshake_exc is None:
+            self.open = True
+            self.headers = headers
+        else:
+            status = response.status_code if response.status_code != 101 else 0
+            self.refusal = Refusal(status, headers, bytes(response.body)[:REFUSAL_BYTES])
+
+    def _read_frame(self, frame: Frame, messages: list[bytes]) -> None:
+        if frame.opcode is BINARY or frame.opcode is CONT:
+            self._fragments.append(bytes(frame.data))
+            self._in_fragments = not frame.fin
+            if frame.fin:
+                messages.append(b"".join(self._fragments))
+                self._fragments.clear()
+        elif frame.opcode is TEXT:
+            self.close(BAD_DATA, "binary messages only")
+        elif self._protocol.close_rcvd is not None and self.closed is None:
+            self.closed = CloseInfo(self._protocol.close_rcvd.code, self._protocol.close_rcvd.reason)

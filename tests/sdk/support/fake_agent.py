@@ -1,0 +1,383 @@
+"""A session agent that does what a test says, behind a real WebSocket on loopback: the wire is real, the work is scripted.
+
+Owns one server in its own thread and loop. Sessions outlive connections as the agent's do; connections can be cut, refused, fenced
+or told to go away at will. Commands are a few words: ``echo TEXT``, ``exit N``, ``flood N``, ``hang``, ``cat``, ``quiet`` (never starts).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from holdfast_wire.codec import decode, encode
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.frames import (
+    Close,
+    Closed,
+    Exited,
+    Failed,
+    GoAway,
+    Hello,
+    Open,
+    Opened,
+    Output,
+    Run,
+    Signal,
+    Started,
+    Write,
+)
+from holdfast_wire.limits import DATA_BYTES, Timing
+from holdfast_wire.session import AgentSession, Dropped, Writable
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.datastructures import Headers
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+
+TICKET = "ticket-of-the-fake"
+
+
+class _Command:
+    """One scripted command on one channel."""
+
+    def __init__(self, held: Held, number: int, command_id: str, text: str) -> None:
+        self.held, self.number, self.command_id, self.text = held, number, command_id, text
+        self.left = 0
+        self.seen = {1: 0, 2: 0}
+        self.digest = {1: hashlib.sha256(), 2: hashlib.sha256()}
+        self.done = False
+
+    def begin(self) -> None:
+        word, _, rest = self.text.partition(" ")
+        if word == "quiet":
+            return
+        self.held.agent.ran.append(self.command_id)
+        self.held.session.send(Started(self.number, self.command_id, {"pid": 42, "name": "t0", "created": True}))
+        if word == "echo":
+            self.output(1, rest.encode() + b"\n")
+            self.exit(0)
+        elif word == "both":
+            self.output(1, b"out")
+            self.output(2, b"err")
+            self.exit(0)
+        elif word == "exit":
+            self.exit(int(rest))
+        elif word == "true":
+            self.exit(0)
+        elif word == "flood":
+            self.left = int(rest)
+            self.pump()
+        elif word == "lie":
+            self.held.session.send(Exited(self.number, self.command_id, {"exit_code": 0, "streams": {1: [5, 0, ""]}}))
+            self.done = True
+        elif word == "badtype":
+            self.held.session.send(Exited(self.number, self.command_id, {"exit_code": "zero"}))
+            self.done = True
+        elif word == "unknown":
+            error = HoldfastError("outcome_unknown", "nobody knows").to_map()
+            self.held.session.send(Exited(self.number, self.command_id, {"error": error}))
+            self.done = True
+
+    def output(self, stream: int, data: bytes) -> None:
+        self.seen[stream] += len(data)
+        self.digest[stream].update(data)
+        self.held.session.send(Output(self.number, stream, data))
+
+    def pump(self) -> None:
+        while self.left and (room := min(self.held.session.room(self.number), DATA_BYTES, self.left)):
+            self.left -= room
+            self.output(1, b"x" * room)
+        if self.text.startswith("flood") and not self.left and not self.done:
+            self.exit(0)
+
+    def write(self, data: bytes, eof: bool) -> None:
+        self.held.session.consume(self.number, len(data))
+        if self.text == "cat":
+            if data:
+                self.output(1, data)
+            if eof:
+                self.exit(0)
+
+    def exit(self, code: int | None, signal: str | None = None) -> None:
+        if self.done:
+            return
+        self.done = True
+        result: dict[str, Any] = {
+            "exit_code": code,
+            "signal": signal,
+            "timed_out": False,
+            "cause": None,
+            "duration_s": 0.001,
+            "truncated": False,
+            "streams": {s: [self.seen[s], 0, self.digest[s].hexdigest()] for s in (1, 2)},
+        }
+        self.held.finish(self, result)
+
+
+class Held:
+    """One session as the agent holds it."""
+
+    def __init__(self, agent: FakeAgent, session: AgentSession) -> None:
+        self.agent, self.session = agent, session
+        self.commands: dict[int, _Command] = {}
+        self.shells: set[int] = set()
+        self.connection: ServerConnection | None = None
+
+    def finish(self, command: _Command, result: dict[str, Any]) -> None:
+        if command.number in self.shells:
+            result["shell"] = {"cwd": "/tmp", "restarted": False, "restored": False}
+        self.commands.pop(command.number, None)
+        self.agent.records[command.command_id] = result
+        self.session.send(Exited(command.number, command.command_id, result))
+
+    def handle(self, event: Any) -> None:
+        agent, number = self.agent, getattr(event, "channel", 0)
+        command = self.commands.get(number)
+        if isinstance(event, Open):
+            agent.opened.append(event)
+            if event.kind in ("command", "follow", "terminal"):
+                argv = event.params.get("argv")
+                text = " ".join(argv) if argv else event.params.get("script", "hang")
+                self.begin(number, event.params["id"], text)
+            elif event.kind == "shell":
+                self.shells.add(number)
+                self.session.send(Opened(number, {"name": event.params.get("name", "s1"), "pid": 7, "shell": "bash", "created": True}))
+            elif agent.transfer is not None:
+                agent.transfer(self, event)
+            else:
+                self.session.send(Failed(number, HoldfastError("file_not_found", "no such file").to_map()))
+        elif isinstance(event, Run):
+            self.begin(number, event.command_id, event.params["script"])
+        elif isinstance(event, Write):
+            if command is not None:
+                command.write(event.data, event.eof)
+            elif agent.written is not None:
+                agent.written(self, event)
+        elif isinstance(event, Signal):
+            agent.signals.append(event.name)
+            if command is not None and event.name not in agent.deaf_to:
+                command.exit(130 if event.name == "INT" else 137, event.name)
+        elif isinstance(event, Close):
+            agent.closes.append(event)
+            if command is not None and number not in self.shells:
+                command.exit(137, "KILL")
+            elif number in self.shells:
+                self.session.send(Closed(number, {}))
+            else:
+                with contextlib.suppress(HoldfastError):
+                    self.session.send(Failed(number, HoldfastError("cancelled", "closed").to_map()))
+        elif isinstance(event, Writable) and command is not None:
+            command.pump()
+        elif isinstance(event, Dropped):
+            self.commands.pop(number, None)
+
+    def begin(self, number: int, command_id: str, text: str) -> None:
+        command = self.commands[number] = _Command(self, number, command_id, text)
+        command.begin()
+
+    async def flush(self) -> None:
+        if self.connection is not None:
+            for message in self.session.outgoing():
+                await self.connection.send(message)
+
+
+class FakeAgent:
+    """The server. Attributes may be set by the test while it runs; ``call`` runs a function on its loop."""
+
+    def __init__(self, timing: Timing | None = None) -> None:
+        self.timing = timing or Timing()
+        self.epoch = "epoch-1"
+        self.sessions: dict[str, Held] = {}
+        self.ran: list[str] = []
+        self.records: dict[str, dict[str, Any]] = {}
+        self.opened: list[Open] = []
+        self.closes: list[Close] = []
+        self.signals: list[str] = []
+        self.deaf_to: set[str] = set()
+        self.attaches = 0
+        self.requests: list[Headers] = []
+        self.refuse: list[tuple[int, dict[str, str], bytes]] = []
+        self.transfer: Callable[[Held, Open], None] | None = None
+        self.written: Callable[[Held, Write], None] | None = None
+        self.cut_after: int | None = None
+        self.raw: bytes | None = None
+        self.port = 0
+        self._loop = asyncio.new_event_loop()
+        self._server: Server | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._up = threading.Event()
+
+    def __enter__(self) -> FakeAgent:
+        self._thread.start()
+        assert self._up.wait(5)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def call(self, step: Callable[[], Any]) -> Any:
+        async def once() -> Any:
+            result = step()
+            if asyncio.iscoroutine(result):
+                result = await result
+            for held in self.sessions.values():
+                with contextlib.suppress(ConnectionClosed):
+                    await held.flush()
+            return result
+
+        return asyncio.run_coroutine_threadsafe(once(), self._loop).result(5)
+
+    # What tests do to it ----------------------------------------------------------------------------------------
+
+    def cut(self) -> None:
+        """Break all connections without a closing handshake."""
+        self.call(self._cut)
+
+    def close(self, code: int, reason: str = "") -> None:
+        """Close all connections with ``code``."""
+        for held in list(self.sessions.values()):
+            if held.connection is not None:
+                connection = held.connection
+                self.call(lambda connection=connection: connection.close(code, reason))
+
+    def go_away(self, jitter_s: float = 0.01) -> None:
+        for held in list(self.sessions.values()):
+            if held.connection is not None:
+                connection = held.connection
+                self.call(lambda connection=connection: connection.send(encode(GoAway(10.0, jitter_s, "drain"))))
+
+    def send_raw(self, data: bytes | str) -> None:
+        for held in list(self.sessions.values()):
+            if held.connection is not None:
+                connection = held.connection
+                self.call(lambda connection=connection: connection.send(data))
+
+    def finish(self, command_id: str, code: int = 0) -> None:
+        """End a hanging command."""
+
+        def end() -> None:
+            for held in self.sessions.values():
+                for command in list(held.commands.values()):
+                    if command.command_id == command_id:
+                        command.exit(code)
+
+        self.call(end)
+
+    def restart(self) -> None:
+        """Another agent: all state is gone."""
+
+        def forget() -> None:
+            self._cut()
+            self.sessions.clear()
+            self.epoch += "'"
+
+        self.call(forget)
+
+    def refuse_with(self, code: str, times: int = 1, **more: Any) -> None:
+        """Refuse the next handshakes with a problem document."""
+        error = HoldfastError(code, f"refused: {code}", **more)
+        body = {**error.to_map(), "detail": error.message, "status": error.kind.status}
+        answer = (error.kind.status, {"Content-Type": "application/problem+json"}, json.dumps(body).encode())
+        self.refuse += [answer] * times
+
+    # Inside -----------------------------------------------------------------------------------------------------
+
+    def _cut(self) -> None:
+        for held in self.sessions.values():
+            if held.connection is not None:
+                held.connection.transport.abort()
+                held.connection = None
+                held.session.disconnected()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._start())
+        self._up.set()
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._stop())
+        self._loop.close()
+
+    async def _start(self) -> None:
+        self._server = await serve(
+            self._serve,
+            "127.0.0.1",
+            0,
+            compression=None,
+            ping_interval=None,
+            process_request=self._request,
+            process_response=self._response,
+            close_timeout=0.2,
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _stop(self) -> None:
+        self._cut()
+        assert self._server is not None
+        self._server.close()
+        await self._server.wait_closed()
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _request(self, connection: ServerConnection, request: Request) -> Response | None:
+        self.requests.append(request.headers)
+        if self.refuse:
+            status, headers, body = self.refuse.pop(0)
+            return Response(status, "Refused", Headers({**headers, "Content-Length": str(len(body))}), body)
+        return None
+
+    def _response(self, connection: ServerConnection, request: Request, response: Response) -> None:
+        response.headers["X-Holdfast-Ticket"] = TICKET
+
+    async def _serve(self, connection: ServerConnection) -> None:
+        try:
+            await self._converse(connection)
+        except (ConnectionClosed, OSError):
+            pass
+        except HoldfastError as error:
+            await connection.close(error.kind.close_code or 4400, error.code)
+
+    async def _converse(self, connection: ServerConnection) -> None:
+        first = await connection.recv()
+        assert isinstance(first, bytes)
+        hello, _ = decode(first)
+        assert isinstance(hello, Hello)
+        held = self.sessions.get(hello.session_id)
+        if held is None:
+            held = self.sessions[hello.session_id] = Held(self, AgentSession(hello.session_id, hello.secret, self.epoch, self.timing))
+        held.session.attach(hello, time.monotonic())
+        held.connection = connection
+        self.attaches += 1
+        if self.raw is not None:
+            await connection.send(self.raw)
+        seen = 0
+        try:
+            while True:
+                for event in held.session.events():
+                    held.handle(event)
+                await held.flush()
+                message = await connection.recv()
+                if held.connection is not connection:
+                    return
+                assert isinstance(message, bytes)
+                seen += 1
+                if self.cut_after is not None and seen >= self.cut_after:
+                    self.cut_after = None
+                    self._cut()
+                    return
+                held.session.receive(message, time.monotonic())
+        finally:
+            if held.connection is connection:
+                held.connection = None
+                held.session.disconnected()
