@@ -1,0 +1,269 @@
+"""One-off commands: a process from a string or an argument list, with its own everything.
+
+Owns what happens between the request and the exit record: start, input, output, signals, time-out, the end of the tree. Presenting it to a
+client is ``presenting``'s work; a command does not care whether anybody looks. ``open_command`` and ``open_follow`` are the channel kinds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from holdfast_wire.errors import HoldfastError
+
+from . import params as read
+from .channels import Channel
+from .launching import find_shell, launch_from
+from .pipes import Sink, Source, discard
+from .presenting import CommandHandler
+from .procs import CannotExecuteError, Stdio, exit_outcome, signal_name, signal_number
+from .records import Ending, Record, check_id, fingerprint, workload_cause
+from .sandbox import AgentContext
+from .spool import Spool
+from .trees import TreeKill, has_strangers, kill_group, members, owned_by, signal_all
+
+TIMEOUT_EXIT_CODE = 124
+_WAIT_POLL_S = 0.05
+
+
+def open_command(context: AgentContext, channel: Channel) -> CommandHandler:
+    """Get or create the command of this id. Raises ``HoldfastError`` for what cannot run."""
+    params = channel.params
+    command_id = check_id(params.get("id"))
+    print_ = fingerprint("command", params)
+    record = context.records.find(command_id, print_)
+    if record is None:
+        request = _Request(context, params)
+        record = context.records.create(command_id, print_, request.spool)
+        try:
+            Command(context, record, request)
+        except HoldfastError:
+            context.records.forget(record)
+            raise
+    return CommandHandler(context, channel, record)
+
+
+def open_follow(context: AgentContext, channel: Channel) -> CommandHandler:
+    """Attach to a command that exists, from given offsets per stream."""
+    record = context.records.get(check_id(channel.params.get("id")))
+    given = channel.params.get("from")
+    starts = {}
+    if isinstance(given, dict):
+        starts = {int(s): o for s, o in given.items() if s in {1, 2, "1", "2"} and isinstance(o, int)}
+    return CommandHandler(context, channel, record, starts)
+
+
+def spool_from(context: AgentContext, params: dict[str, Any]) -> Spool:
+    """The spool that ``spool`` and ``spool_bytes`` ask for."""
+    policy = read.choice(params, "spool", "block", ("block", "tail"))
+    most = context.limits.spool_command_bytes
+    limit = read.integer(params, "spool_bytes", most, least=1, most=most)
+    return Spool(context.budget, tail=policy == "tail", limit_bytes=limit)
+
+
+class _Request:
+    """The checked parameters of a ``command`` channel."""
+
+    def __init__(self, context: AgentContext, params: dict[str, Any]) -> None:
+        argv = read.texts(params, "argv")
+        script = read.text(params, "script", None)
+        if (argv is None) == (script is None):
+            raise HoldfastError("invalid_argument", "give either argv or script")
+        if script is not None:
+            kind, path = find_shell("auto")
+            login = ["--login"] if kind == "bash" else ["-l"]
+            argv = [path, *(login if read.boolean(params, "login", False) else []), "-c", script]
+        if not argv:
+            raise HoldfastError("invalid_argument", "argv is empty", hint="its first entry is the program")
+        self.argv = argv
+        self.launch = launch_from(context, params)
+        self.timeout_s = read.number(params, "timeout_s", None)
+        self.pipe_stdin = read.choice(params, "stdin", "null", ("null", "pipe")) == "pipe"
+        self.outlive = read.choice(params, "outlive", "kill", ("kill", "adopt", "wait"))
+        self.spool = spool_from(context, params)
+
+
+class Command:
+    """A live one-off command. It keeps itself in ``context.commands`` until its exit record is stored."""
+
+    def __init__(self, context: AgentContext, record: Record, request: _Request) -> None:
+        self._context = context
+        self._record = record
+        self._outlive = request.outlive
+        self._tag = context.tags.owner()
+        self._began = context.now()
+        self._status: int | None = None
+        self._cancelled = False
+        self._timed_out = False
+        self._killing: TreeKill | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._sink: Sink | None = None
+        self._sources: list[Source] = []
+        self._oom_before = context.oom_kills() if context.oom_kills else 0
+        self._pid = 0
+        record.started = True
+        try:
+            self._start(request)
+        except CannotExecuteError as error:
+            record.spool.append(2, f"{error.message}\n".encode())
+            self._store(Ending(error.exit_code, context.now() - self._began))
+            return
+        record.owner = self
+        record.info = {"pid": self._pid}
+        context.commands.add(self)
+        if request.timeout_s is not None:
+            self._timer = context.loop.call_later(request.timeout_s, self._time_out)
+
+    def _start(self, request: _Request) -> None:
+        context = self._context
+        ours: list[int] = []
+        theirs: list[int] = []
+        try:
+            for index in (0, 1, 2):
+                if index == 0 and not request.pipe_stdin:
+                    continue
+                reader, writer = os.pipe()
+                ours.append(writer if index == 0 else reader)
+                theirs.append(reader if index == 0 else writer)
+            stdin = theirs[0] if request.pipe_stdin else context.null
+            stdio = Stdio(stdin, theirs[-2], theirs[-1])
+            self._pid = context.reaper.spawn(request.argv, request.launch, stdio, self._exited, tag=self._tag)
+        except OSError as error:
+            _close(ours)
+            raise HoldfastError("spawn_failed", f"no pipes for the command: {error.strerror}") from None
+        except Exception:
+            _close(ours)
+            raise
+        finally:
+            _close(theirs)
+        if request.pipe_stdin:
+            self._sink = Sink(ours[0], _nobody)
+        for stream, descriptor in ((1, ours[-2]), (2, ours[-1])):
+            self._sources.append(Source(descriptor, stream, self._record.spool, arrived=self._record.notify, ended=self._source_ended))
+
+    # what clients ask ------------------------------------------------------------------------------------------
+
+    def signal_command(self, command_id: str, name: str) -> None:
+        """Signal its process group; KILL ends the whole tree."""
+        number = signal_number(name)
+        if number == signal.SIGKILL:
+            if self._killing is None:
+                self._kill_tree()
+        elif self._status is None:
+            kill_group(self._pid, number)
+        else:
+            signal_all(members(owned_by(self._tag)), number)
+
+    def feed_command(self, command_id: str, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
+        """Bytes for its standard input."""
+        if self._sink is None:
+            consumed(len(data))
+            return
+        self._sink.consumed_by(consumed)
+        self._sink.feed(data, eof)
+
+    def cancel_command(self, command_id: str) -> None:
+        """Kill it with everything it started."""
+        self._cancelled = True
+        if self._killing is None:
+            self._kill_tree()
+
+    def abandon(self) -> None:
+        """The agent stops: kill without waiting for the record."""
+        signal_all(members(owned_by(self._tag), (self._pid,) if self._status is None else ()), signal.SIGKILL)
+        self._release()
+
+    # what happens ----------------------------------------------------------------------------------------------
+
+    def _time_out(self) -> None:
+        self._timer = None
+        self._timed_out = True
+        if self._killing is None:
+            self._kill_tree()
+
+    def _kill_tree(self) -> None:
+        roots = (self._pid,) if self._status is None else ()
+        self._killing = TreeKill(owned_by(self._tag), self._killed, roots=roots)
+
+    def _killed(self) -> None:
+        if self._status is not None:
+            self._finish()
+        # else the leader's exit is on its way
+
+    def _exited(self, status: int) -> None:
+        self._status = status
+        if self._killing is not None or self._outlive == "kill":
+            if has_strangers(self._context.reaper.pids):
+                if self._killing is not None:
+                    self._killing.cancel()
+                self._kill_tree()
+            else:
+                if self._killing is not None:
+                    self._killing.cancel()
+                self._finish()
+        elif self._outlive == "adopt":
+            self._finish()
+        else:
+            self._wait_for_rest()
+
+    def _wait_for_rest(self) -> None:
+        """``outlive: wait``: until the pipes are closed and nothing of the tree lives."""
+        if self._killing is not None or self._record.ending is not None:
+            return
+        if any(source.open for source in self._sources):
+            return  # _source_ended comes back here
+        if has_strangers(self._context.reaper.pids) and members(owned_by(self._tag)):
+            self._context.loop.call_later(_WAIT_POLL_S, self._wait_for_rest)
+            return
+        self._finish()
+
+    def _source_ended(self) -> None:
+        if self._status is not None and self._outlive == "wait":
+            self._wait_for_rest()
+
+    def _finish(self) -> None:
+        if self._record.ending is not None:
+            return
+        for source in self._sources:
+            if not source.drain():
+                discard(source.release())
+        assert self._status is not None
+        exit_code, name = exit_outcome(self._status)
+        duration_s = self._context.now() - self._began
+        cause = None
+        if self._timed_out:
+            exit_code, name = TIMEOUT_EXIT_CODE, None
+            cause = workload_cause("timeout", "the command ran into its time-out and was killed with all it started")
+        elif self._cancelled:
+            exit_code, name = 128 + signal.SIGKILL, signal_name(signal.SIGKILL)
+            cause = workload_cause("cancelled", "the command was cancelled by its caller")
+        elif name == "KILL" and self._context.oom_kills and self._context.oom_kills() > self._oom_before:
+            cause = workload_cause("oom", "the sandbox ran out of memory and the kernel killed the command")
+        self._release()
+        self._store(Ending(exit_code, duration_s, name, self._timed_out, cause))
+
+    def _release(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._killing is not None:
+            self._killing.cancel()
+        if self._sink is not None:
+            self._sink.close()
+        for source in self._sources:
+            source.close()
+        self._context.commands.discard(self)
+
+    def _store(self, ending: Ending) -> None:
+        self._context.records.finish(self._record, ending, self._context.now())
+
+
+def _nobody(size_bytes: int) -> None:
+    """Input that no channel waits to have back."""
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

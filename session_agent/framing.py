@@ -1,0 +1,294 @@
+"""What is said to a living shell, and what it says back: the text of the driver, in bash and in POSIX sh.
+
+Owns the control lines, the quoting and the reports; no descriptor and no process. The shell reads control lines from its own
+standard input; each run is a file it sources (so that ``return``, line numbers and an interrupt behave, and job notices stay silent),
+which evaluates the command with its streams re-opened and every private descriptor closed. Reports travel on the shell's own
+standard output, which no command sees. Why, and what else was tried: ``infra/decisions/living-shell.md``.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass
+
+OPENED = 1 << 40
+"""Added to a run's number: the shell has opened the run's standard input."""
+
+_OPTION_LINE = re.compile(rb'^declare -r(?:x)? (SHELLOPTS|BASHOPTS)="([a-z0-9_:-]*)"$', re.MULTILINE)
+_BASH_DEFAULT_ON = (b"braceexpand", b"hashall", b"interactive-comments")
+_NEVER_RESTORED = frozenset({b"emacs", b"vi", b"history", b"histexpand", b"monitor", b"noexec", b"onecmd"})
+_RESCUED = "builtin command eval source printf unset return set exec trap declare alias umask"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The shell finished run ``number``: its exit status, its flags (``$-``) and its directory."""
+
+    number: int
+    status: int
+    flags: str
+    cwd: str
+
+
+@dataclass(frozen=True, slots=True)
+class Private:
+    """The shell's private descriptors: read ends of its output pipes, and two memory files used in turn."""
+
+    out: int
+    err: int
+    files: tuple[int, int]
+
+
+class ReportReader:
+    """Finds reports among whatever else a command, a trap or a prompt managed to print there."""
+
+    def __init__(self, token: bytes) -> None:
+        self._token = token
+        self._buffer = b""
+
+    def feed(self, data: bytes) -> list[Report]:
+        """The reports that are complete with ``data``."""
+        buffer = self._buffer + data
+        reports: list[Report] = []
+        while (end := buffer.find(b"\0")) >= 0:
+            start = buffer.rfind(self._token, 0, end)
+            if start >= 0:
+                report = _parse(buffer[start + len(self._token) : end])
+                if report is not None:
+                    reports.append(report)
+            buffer = buffer[end + 1 :]
+        self._buffer = buffer[-8192:]
+        return reports
+
+
+def _parse(record: bytes) -> Report | None:
+    fields = record.split(b" ", 3)
+    if len(fields) != 4 or not fields[0].isdigit() or not fields[1].isdigit():
+        return None
+    return Report(int(fields[0]), int(fields[1]), fields[2].decode("ascii", "replace"), fields[3].decode("utf-8", "replace"))
+
+
+def quote(text: bytes) -> bytes:
+    """``text`` as one word, in any shell."""
+    return b"'" + text.replace(b"'", b"'\\''") + b"'"
+
+
+class BashDialect:
+    """Bash, started interactive (an interrupt comes back to the reading of control lines) and made to look as if it were not."""
+
+    kind = "bash"
+    restores = "directory, variables, functions, aliases, options, traps"
+
+    def __init__(self, path: str, private: Private) -> None:
+        self.argv = [path, "--norc", "--noprofile", "--noediting", "-i"]
+        self.private = private
+        self.token = secrets.token_hex(8).encode()
+        self._closed = b"".join(b" %d>&-" % fd for fd in (private.out, private.err, *private.files)) + b"\n"
+        self._streams = b" >/proc/self/fd/%d 2>/proc/self/fd/%d\n" % (private.out, private.err)
+
+    def prepare(self) -> bytes:
+        """The first control lines."""
+        return (
+            b"\\builtin set +o history +o histexpand +o monitor\n"
+            b"\\builtin unset -v HISTFILE MAILCHECK PROMPT_COMMAND PS0; PS1= PS2=; \\builtin shopt -u checkwinsize\n"
+        ) + self.exit_trap()
+
+    def exit_trap(self) -> bytes:
+        """Have a shell that ends say what it knew."""
+        target = b" >>/proc/self/fd/%d 2>/dev/null" % self.private.files[0]
+        body = b"{ %s%s%s}%s" % (self._say(b"exit-begin"), self._state(), self._say(b"exit-end"), target)
+        return b"\\builtin trap %s EXIT\n" % quote(body)
+
+    def run(self, number: int) -> bytes:
+        """Control lines for a run whose text is in the memory file of its number."""
+        return b"\\builtin source /proc/self/fd/%d\n" % self.private.files[number % 2] + self.report(number)
+
+    def report(self, number: int) -> bytes:
+        """Ask for a report."""
+        return b"\\builtin printf '%s%%s\\0' \"%d $? $- ${PWD-}\"\n" % (self.token, number)
+
+    def text(self, number: int, script: bytes, *, stdin: bytes | None, last_status: int, tag: int | None) -> bytes:
+        """The memory file of a run. ``$?`` begins as the previous run left it."""
+        prefix = b""
+        if last_status:
+            prefix = (
+                b"__holdfast_status() { \\builtin unset -f __holdfast_status; \\builtin return %d; }; __holdfast_status\n" % last_status
+            )
+        mark = b"" if tag is None else b"\\builtin ulimit -SR %d\n" % tag
+        # two levels of redirection: where the inner one cannot be undone (``ulimit -n 20``), the outer one still is
+        run = b"{ \\builtin eval " + quote(script) + self._closed
+        if stdin is None:
+            return mark + prefix + run + b"} </dev/null" + self._streams
+        opened = self.report(number + OPENED)
+        return mark + prefix + b"{\n" + opened + run + b"}" + self._streams + b"} <" + quote(stdin) + b"\n"
+
+    def snapshot(self, number: int) -> bytes:
+        """Write the shell's state to the memory file of ``number``."""
+        target = b" >/proc/self/fd/%d 2>/dev/null\n" % self.private.files[number % 2]
+        return b"{ " + self._state() + self._say(b"end %d" % number) + b"}" + target
+
+    def rotate(self, number: int, out: bytes | None, err: bytes | None) -> bytes:
+        """Read the named pipes instead of the private ones from now on."""
+        new = b""
+        if out is not None:
+            new += b" %d<%s" % (self.private.out, quote(out))
+        if err is not None:
+            new += b" %d<%s" % (self.private.err, quote(err))
+        return b"\\exec%s; " % new + self.report(number)
+
+    def rescue(self, number: int) -> bytes:
+        """Report although functions stand where the driver's builtins were: in POSIX mode special builtins come first."""
+        names = b" ".join(word.encode() for word in _RESCUED.split())
+        return b"POSIXLY_CORRECT=y\n\\unset -f %s\n\\unset POSIXLY_CORRECT\n\\enable builtin printf eval source\n" % names + self.report(
+            number
+        )
+
+    def restore(self, dump: bytes, old_token: bytes) -> bytes:
+        """The memory file that makes a fresh shell what the dump says."""
+        options = {name: value.split(b":") for name, value in _OPTION_LINE.findall(dump)}
+        shell_options = [o for o in options.get(b"SHELLOPTS", []) if o and o not in _NEVER_RESTORED]
+        bash_options = [o for o in options.get(b"BASHOPTS", []) if o and o != b"expand_aliases"]
+        lines = [
+            b"for __holdfast in ${BASHOPTS//:/ }; do shopt -u $__holdfast; done",
+            b"shopt -s " + b" ".join(bash_options) if bash_options else b":",
+            b"unset __holdfast",
+            dump,
+            b"__holdfast=${OLDPWD-}",
+            b'builtin cd -- "$PWD"',
+            b"OLDPWD=$__holdfast; unset __holdfast",
+        ]
+        if old_token in dump:
+            lines.append(self.exit_trap())
+        lines += [b"set +o " + option for option in _BASH_DEFAULT_ON if option not in shell_options]
+        lines.append(b"shopt -s expand_aliases")
+        lines += [b"set -o " + option for option in shell_options]
+        return b"\n".join(lines) + b"\n"
+
+    def load(self, number: int) -> bytes:
+        """Source the restored state and report."""
+        return (
+            b"\\builtin source /proc/self/fd/%d </dev/null >/dev/null 2>&1\n" % self.private.files[number % 2]
+            + b"\\builtin set +o history +o histexpand\n"
+            + self.report(number)
+        )
+
+    def _state(self) -> bytes:
+        return b"\\builtin declare -p; \\builtin declare -f; \\builtin alias -p; \\builtin umask -p; \\builtin trap -p; "
+
+    def _say(self, what: bytes) -> bytes:
+        return b"\\builtin printf '\\n#%%s\\n' '%s %s'; " % (self.token, what)
+
+
+class ShDialect:
+    """A POSIX shell (dash, busybox). It cannot print its functions: those do not survive a rebuild."""
+
+    kind = "sh"
+    restores = "directory, variables, aliases"
+
+    def __init__(self, path: str, private: Private) -> None:
+        applet = ["sh"] if path.endswith("/busybox") else []
+        self.argv = [path, *applet, "-i"]
+        self.private = private
+        self.token = secrets.token_hex(8).encode()
+        self._closed = b"".join(b" %d>&-" % fd for fd in (private.out, private.err, *private.files)) + b"\n"
+        self._streams = b" >/proc/self/fd/%d 2>/proc/self/fd/%d\n" % (private.out, private.err)
+
+    def prepare(self) -> bytes:
+        """The first control lines. The prompt stays: it tells that an error threw away what was said."""
+        return b"\\set +m; PS1='$ ' PS2=\n" + self.exit_trap()
+
+    def exit_trap(self) -> bytes:
+        """Have a shell that ends say what it knew."""
+        target = b" >>/proc/self/fd/%d 2>/dev/null" % self.private.files[0]
+        body = b"{ %s%s%s}%s" % (self._say(b"exit-begin"), self._state(), self._say(b"exit-end"), target)
+        return b"\\trap %s EXIT\n" % quote(body)
+
+    def run(self, number: int) -> bytes:
+        """Control lines for a run whose text is in the memory file of its number."""
+        return b"\\. /proc/self/fd/%d\n" % self.private.files[number % 2] + self.report(number)
+
+    def report(self, number: int) -> bytes:
+        """Ask for a report."""
+        return b"\\command printf '%s%%s\\0' \"%d $? $- ${PWD-}\"\n" % (self.token, number)
+
+    def text(self, number: int, script: bytes, *, stdin: bytes | None, last_status: int, tag: int | None) -> bytes:
+        """The memory file of a run. ``$?`` begins as the previous run left it."""
+        prefix = b""
+        if last_status:
+            prefix = b"__holdfast_status() { \\unset -f __holdfast_status; \\return %d; }; __holdfast_status\n" % last_status
+        # two levels of redirection: where the inner one cannot be undone (``ulimit -n 20``), the outer one still is
+        run = b"{ \\eval " + quote(script) + self._closed
+        if stdin is None:
+            return prefix + run + b"} </dev/null" + self._streams
+        opened = self.report(number + OPENED)
+        return prefix + b"{\n" + opened + run + b"}" + self._streams + b"} <" + quote(stdin) + b"\n"
+
+    def snapshot(self, number: int) -> bytes:
+        """Write the shell's state to the memory file of ``number``."""
+        target = b" >/proc/self/fd/%d 2>/dev/null\n" % self.private.files[number % 2]
+        return b"{ " + self._state() + self._say(b"end %d" % number) + b"}" + target
+
+    def rotate(self, number: int, out: bytes | None, err: bytes | None) -> bytes:
+        """Read the named pipes instead of the private ones from now on."""
+        new = b""
+        if out is not None:
+            new += b" %d<%s" % (self.private.out, quote(out))
+        if err is not None:
+            new += b" %d<%s" % (self.private.err, quote(err))
+        return b"\\exec%s; " % new + self.report(number)
+
+    def rescue(self, number: int) -> bytes:
+        """Report although a function stands where a utility was."""
+        return b"\\unset -f command printf\n" + self.report(number)
+
+    def restore(self, dump: bytes, old_token: bytes) -> bytes:
+        """The memory file that makes a fresh shell what the dump says."""
+        ours = self.exit_trap() if old_token in dump else b""
+        dump, _, rest = dump.partition(b"\n#%s alias\n" % old_token)
+        aliases, _, mask = rest.partition(b"\n#%s umask\n" % old_token)
+        dump += b"\n" + _prefix_words(aliases, b"alias ") + b"\numask " + (mask.strip() or b"022")
+        return dump + b'\n__holdfast=${OLDPWD-}\ncd -- "$PWD"\nOLDPWD=$__holdfast; unset __holdfast\n' + ours
+
+    def load(self, number: int) -> bytes:
+        """Source the restored state and report."""
+        return b"\\. /proc/self/fd/%d </dev/null >/dev/null 2>&1\n" % self.private.files[number % 2] + self.report(number)
+
+    def _state(self) -> bytes:
+        return (
+            b"\\set; \\export -p; \\readonly -p; " + self._say(b"alias")[:-2] + b"; \\alias; " + self._say(b"umask")[:-2] + b"; \\umask; "
+        )
+
+    def _say(self, what: bytes) -> bytes:
+        return b"\\command printf '\\n#%%s\\n' '%s %s'; " % (self.token, what)
+
+
+Dialect = BashDialect | ShDialect
+
+
+def _prefix_words(text: bytes, prefix: bytes) -> bytes:
+    """``prefix`` before every line that does not begin inside quotes."""
+    lines: list[bytes] = []
+    open_quote = 0
+    for line in text.split(b"\n"):
+        lines.append((prefix if line and not open_quote else b"") + line)
+        for byte in line:
+            if open_quote:
+                open_quote = 0 if byte == open_quote else open_quote
+            elif byte in b"'\"":
+                open_quote = byte
+    return b"\n".join(lines)
+
+
+def cut_snapshot(data: bytes, token: bytes, number: int) -> bytes | None:
+    """The complete dump of run ``number`` in a memory file, None where there is none."""
+    end = data.find(b"\n#%s end %d\n" % (token, number))
+    return data[:end] if end >= 0 else None
+
+
+def cut_farewell(data: bytes, token: bytes) -> bytes | None:
+    """What an ending shell said of itself, None where it had no time to."""
+    begin_mark, end_mark = b"\n#%s exit-begin\n" % token, b"\n#%s exit-end\n" % token
+    end = data.rfind(end_mark)
+    begin = data.rfind(begin_mark, 0, end)
+    return data[begin + len(begin_mark) : end] if 0 <= begin < end else None

@@ -1,0 +1,86 @@
+"""From the untrusted parameters of a request to a ``Launch``: directory, environment, user, program.
+
+Owns the defaults that every kind of process shares and finding the shells of the image. Called by ``commands``, ``shell`` and
+``terminal``.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from holdfast_wire.errors import HoldfastError
+
+from . import params as read
+from .procs import Launch
+from .sandbox import DEFAULT_PATH, AgentContext
+from .users import User, find_user
+
+
+def launch_from(context: AgentContext, params: dict[str, Any], *, term: str | None = None) -> Launch:
+    """The ``Launch`` that cwd, env and user of ``params`` ask for. Raises ``HoldfastError``."""
+    wanted = params.get("user")
+    if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, str | int)):
+        raise HoldfastError("invalid_argument", "user must be a name or a number")
+    user = find_user((context.settings.user or None) if wanted is None else wanted)
+    cwd = read.text(params, "cwd", None) or context.settings.workdir or user.home
+    if not cwd.startswith("/"):
+        cwd = os.path.join(context.settings.workdir or user.home, cwd)
+    if params.get("cwd") is None and not os.path.isdir(cwd):
+        cwd = "/"
+    env = _environment(user, term)
+    named = env.copy() if wanted is not None else {}
+    env.update(context.settings.env)
+    env.update((name, named[name]) for name in ("HOME", "USER", "LOGNAME") if name in named)
+    given = read.mapping(params, "env")
+    for name in given:
+        if not name or "=" in name:
+            raise HoldfastError("invalid_argument", f"{name!r:.80} cannot name an environment variable")
+    env.update(given)
+    env["PWD"] = cwd
+    if user.uid == os.geteuid():
+        return Launch(cwd, env)
+    if os.geteuid() != 0:
+        raise HoldfastError(
+            "permission_denied",
+            f"commands here run as {os.geteuid()} and cannot become {user.name!r:.80}",
+            hint="leave user out, or create the sandbox so that its agent is root",
+        )
+    return Launch(cwd, env, user.uid, user.gid, user.groups)
+
+
+def find_program(names: tuple[str, ...], path: str = DEFAULT_PATH) -> str | None:
+    """The first of ``names`` that is an executable file on ``path``."""
+    for name in names:
+        for directory in path.split(":"):
+            candidate = os.path.join(directory, name)
+            if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+                return candidate
+    return None
+
+
+def find_shell(wanted: str) -> tuple[str, str]:
+    """``(kind, path)`` of ``auto``, ``bash`` or ``sh``. Raises ``shell_unavailable``."""
+    if wanted in {"auto", "bash"}:
+        path = find_program(("bash",))
+        if path is not None:
+            return "bash", path
+    if wanted in {"auto", "sh"}:
+        path = find_program(("sh", "dash", "ash", "busybox"))
+        if path is not None:
+            return "sh", path
+    raise HoldfastError("shell_unavailable", f"the image has no {'bash or sh' if wanted == 'auto' else wanted}")
+
+
+def _environment(user: User, term: str | None) -> dict[str, str]:
+    env = {
+        "PATH": DEFAULT_PATH,
+        "HOME": user.home,
+        "USER": user.name,
+        "LOGNAME": user.name,
+        "LANG": "C.UTF-8",
+        "TERM": term or "dumb",
+    }
+    if user.shell:
+        env["SHELL"] = user.shell
+    return env

@@ -1,0 +1,183 @@
+"""Moving bytes between pipes and the agent without ever blocking its loop.
+
+Owns three small pumps: ``Source`` fills a spool from a pipe and stops reading while the spool is full, ``Sink`` feeds a process's input
+from bounded pieces, ``discard`` keeps a pipe flowing that nobody listens to, so that what still writes there neither blocks nor dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections import deque
+from collections.abc import Callable
+
+from .spool import Spool
+
+CHUNK_BYTES = 64 * 1024
+_WIDE_PIPE_BYTES = 256 * 1024
+
+
+class Source:
+    """Reads one stream of a process into its spool."""
+
+    def __init__(self, descriptor: int, stream: int, spool: Spool, *, arrived: Callable[[], None], ended: Callable[[], None]) -> None:
+        self.descriptor = descriptor
+        self.open = True
+        self._stream = stream
+        self._spool = spool
+        self._arrived = arrived
+        self._ended = ended
+        self._wide = False
+        self._loop = asyncio.get_running_loop()
+        os.set_blocking(descriptor, False)
+        self._loop.add_reader(descriptor, self._readable)
+
+    def _readable(self) -> None:
+        try:
+            data = os.read(self.descriptor, CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:  # a terminal whose last process is gone
+            data = b""
+        if not data:
+            self.close()
+            self._ended()
+            return
+        if len(data) == CHUNK_BYTES and not self._wide:
+            self._wide = True
+            widen(self.descriptor)
+        self._spool.append(self._stream, data)
+        if self._spool.full:
+            self._loop.remove_reader(self.descriptor)
+            previous = self._spool.on_space
+            self._spool.on_space = lambda: self._resume(previous)
+        self._arrived()
+
+    def _resume(self, then: Callable[[], None] | None) -> None:
+        if self.open:
+            self._loop.add_reader(self.descriptor, self._readable)
+        if then is not None:
+            then()
+
+    def drain(self) -> bool:
+        """Take what is in the pipe now, whatever the spool says. True at its end, False where somebody may still write."""
+        while self.open:
+            try:
+                data = os.read(self.descriptor, CHUNK_BYTES)
+            except BlockingIOError:
+                return False
+            except OSError:
+                data = b""
+            if not data:
+                self.close()
+                return True
+            self._spool.append(self._stream, data)
+        return True
+
+    def close(self) -> None:
+        """Stop reading; a process that still writes gets SIGPIPE."""
+        if self.open:
+            self.open = False
+            self._loop.remove_reader(self.descriptor)
+            os.close(self.descriptor)
+
+    def release(self) -> int:
+        """Stop reading and hand the descriptor back to the caller."""
+        self.open = False
+        self._loop.remove_reader(self.descriptor)
+        return self.descriptor
+
+
+class Sink:
+    """A process's standard input. Holds at most what the client's credit allows; ``consumed`` gives it back."""
+
+    def __init__(self, descriptor: int, consumed: Callable[[int], None]) -> None:
+        self._descriptor = descriptor
+        self._consumed = consumed
+        self._waiting: deque[bytes] = deque()
+        self._eof = False
+        self._writing = False
+        self.open = True
+        self._loop = asyncio.get_running_loop()
+        os.set_blocking(descriptor, False)
+
+    def feed(self, data: bytes, eof: bool) -> None:
+        """Queue bytes, and with ``eof`` the end of the input after them."""
+        if not self.open or self._eof:
+            self._consumed(len(data))
+            return
+        self._eof = eof
+        if data:
+            self._waiting.append(data)
+        if not self._writing:
+            self._pump()
+
+    def consumed_by(self, consumed: Callable[[int], None]) -> None:
+        """Another channel feeds it from now on."""
+        self._consumed = consumed
+
+    def _pump(self) -> None:
+        while self._waiting:
+            data = self._waiting[0]
+            try:
+                written = os.write(self._descriptor, data)
+            except BlockingIOError:
+                if not self._writing:
+                    self._writing = True
+                    self._loop.add_writer(self._descriptor, self._pump)
+                return
+            except OSError:  # nobody reads any more
+                self.close()
+                return
+            self._consumed(written)
+            if written == len(data):
+                self._waiting.popleft()
+            else:
+                self._waiting[0] = data[written:]
+        if self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._descriptor)
+        if self._eof:
+            self.close()
+
+    def close(self) -> None:
+        """Close it; bytes that were not taken count as used."""
+        if not self.open:
+            return
+        self.open = False
+        if self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._descriptor)
+        os.close(self._descriptor)
+        left = sum(map(len, self._waiting))
+        self._waiting.clear()
+        if left:
+            self._consumed(left)
+
+
+def discard(descriptor: int) -> None:
+    """Read and forget until the other side closes."""
+    loop = asyncio.get_running_loop()
+
+    def readable() -> None:
+        try:
+            data = os.read(descriptor, CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+
+    os.set_blocking(descriptor, False)
+    loop.add_reader(descriptor, readable)
+
+
+def widen(descriptor: int) -> None:
+    """Give a busy pipe more room; a refusal (the user's share is used up) is fine."""
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _WIDE_PIPE_BYTES)
+    except OSError:
+        pass

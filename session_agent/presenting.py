@@ -1,0 +1,138 @@
+"""Telling a client about commands: the facts of a record in their order, as fast as the client's credit allows.
+
+Owns the order Started → Output and Gap → Exited and nothing else: the record is the truth, any number of presenters may read it, and a
+presenter that goes away takes nothing with it. Used by ``commands`` and ``shell_channel``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.frames import Exited, Failed, Gap, Output, Started
+
+from .channels import Channel
+from .procs import is_signal
+from .records import Record
+from .sandbox import AgentContext
+
+
+class Presenter:
+    """Sends one record to one channel. ``pump`` may be called at any time, any number of times."""
+
+    __slots__ = ("_channel", "_reader", "_started", "finished", "record")
+
+    def __init__(self, channel: Channel, record: Record, starts: dict[int, int] | None = None) -> None:
+        self.record = record
+        self.finished = False
+        self._channel = channel
+        self._started = False
+        self._reader = record.spool.attach(lambda: channel.attached, starts)
+
+    def pump(self) -> bool:
+        """Send what can be sent. True once Exited is."""
+        if self.finished:
+            return True
+        record, channel, reader = self.record, self._channel, self._reader
+        if not record.started and record.ending is None:
+            return False
+        number = channel.number
+        spool = record.spool
+        if not self._started and record.started:
+            self._started = True
+            channel.send(Started(number, record.command_id, record.info))
+        if not reader.at_end:
+            moved = False
+            while True:
+                while (gap := reader.gap()) is not None:
+                    channel.send(Gap(number, gap[0], gap[1]))
+                piece = reader.take(channel.room())
+                if piece is None:
+                    break
+                moved = True
+                channel.send(Output(number, piece[0], piece[1]))
+            if moved:
+                spool.taken()
+        if record.ending is None or not reader.at_end:
+            return False
+        self.finished = True
+        spool.detach(reader)
+        channel.send(Exited(number, record.command_id, record.ending.result(spool)))
+        return True
+
+    def stop(self) -> None:
+        """Stop reading; the record lives on."""
+        if not self.finished:
+            self.finished = True
+            self.record.spool.detach(self._reader)
+
+
+class CommandHandler:
+    """A channel of kind ``command`` or ``follow``."""
+
+    def __init__(self, context: AgentContext, channel: Channel, record: Record, starts: dict[int, int] | None = None) -> None:
+        self._context = context
+        self._channel = channel
+        self._record = record
+        self._presenter = Presenter(channel, record, starts)
+        self._follower: Callable[[], None] = self._pump
+        record.followers.append(self._follower)
+        self._pump()
+
+    def _pump(self) -> None:
+        if self._presenter.pump():
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._follower in self._record.followers:
+            self._record.followers.remove(self._follower)
+
+    def run(self, command_id: str, params: dict[str, object]) -> None:
+        """Not on this kind of channel."""
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Not on this kind of channel."""
+
+    def write(self, data: bytes, eof: bool) -> None:
+        """Input for the command."""
+        owner = self._record.owner
+        if owner is None:
+            self._channel.consume(len(data))
+        else:
+            owner.feed_command(self._record.command_id, data, eof, self._consumed)
+
+    def _consumed(self, size_bytes: int) -> None:
+        if not self._presenter.finished and size_bytes:
+            self._channel.consume(size_bytes)
+
+    def signal(self, name: str) -> None:
+        """A signal for the command; one that ended has had its last, and an unknown name signals nothing."""
+        owner = self._record.owner
+        if owner is not None and is_signal(name):
+            owner.signal_command(self._record.command_id, name)
+
+    def close(self, detach: bool) -> None:
+        """Cancel the command, or with ``detach`` leave it to itself."""
+        if self._presenter.finished:
+            return
+        owner = self._record.owner
+        if detach:
+            self.drop()
+            error = HoldfastError("cancelled", "the client detached; the command goes on", fault="caller")
+            self._channel.send(Failed(self._channel.number, error.to_map()))
+        elif owner is not None:
+            owner.cancel_command(self._record.command_id)
+
+    def writable(self) -> None:
+        """Credit came back, or the client came or went."""
+        self._record.spool.taken()
+        self._pump()
+
+    def delivered(self, command_id: str) -> None:
+        """The client has the exit."""
+        self._context.records.delivered(command_id, self._context.now())
+
+    def drop(self) -> None:
+        """The channel is gone."""
+        self._presenter.stop()
+        self._leave()

@@ -1,0 +1,292 @@
+"""Starting processes and learning of their end.
+
+Owns SIGCHLD, the table of children and the one place where the agent forks. As PID 1 (or a subreaper, in tests) the agent also
+inherits every orphan of the sandbox: those are reaped here too, but never before whoever started them had the chance. It does not
+decide what a command is nor when to kill it (``commands``, ``shell``, ``trees``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import fcntl
+import functools
+import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
+import termios
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from holdfast_wire.errors import HoldfastError
+
+log = logging.getLogger("session_agent.procs")
+
+Exit = Callable[[int], None]
+"""Called once with the wait status (as of ``os.waitpid``)."""
+
+_STRANGER_GRACE_S = 1.0
+_PR_SET_CHILD_SUBREAPER = 36
+_RLIMIT_RTTIME = 15
+_DIED_UNSEEN = 255 << 8
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Where and as whom a process runs. ``env`` is complete: nothing of the agent's own environment is added."""
+
+    cwd: str
+    env: dict[str, str]
+    uid: int | None = None
+    gid: int | None = None
+    groups: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stdio:
+    """Descriptors the child gets as 0, 1 and 2; ``keep`` are inherited under their own numbers."""
+
+    stdin: int
+    stdout: int
+    stderr: int
+    keep: tuple[int, ...] = field(default=())
+
+
+class CannotExecuteError(Exception):
+    """The program was not found (127) or cannot be executed (126): ``message`` is what a shell would print."""
+
+    def __init__(self, exit_code: int, message: str) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.message = message
+
+
+class Reaper:
+    """Waits for all children. ``spawn`` registers before the loop can run again, so no exit is ever missed."""
+
+    def __init__(self, *, oom_score_adj: int | None = None) -> None:
+        self._owners: dict[int, Exit] = {}
+        self._strangers: dict[int, asyncio.TimerHandle] = {}
+        self._oom_score_adj = None if oom_score_adj is None else str(oom_score_adj).encode()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> None:
+        """Take over SIGCHLD of the running loop, and the sandbox's orphans."""
+        self._loop = asyncio.get_running_loop()
+        if os.getpid() != 1:
+            ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self._loop.add_signal_handler(signal.SIGCHLD, self.reap)
+        self.reap()
+
+    def stop(self) -> None:
+        """Give SIGCHLD back. Children are not touched."""
+        if self._loop is not None:
+            self._loop.remove_signal_handler(signal.SIGCHLD)
+        for timer in self._strangers.values():
+            timer.cancel()
+        self._strangers.clear()
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """The children somebody waits for."""
+        return frozenset(self._owners)
+
+    def spawn(
+        self,
+        argv: Sequence[str],
+        launch: Launch,
+        stdio: Stdio,
+        on_exit: Exit,
+        *,
+        tag: int = 0,
+        tty: bool = False,
+        place: dict[int, int] | None = None,
+    ) -> int:
+        """Start ``argv`` in a session of its own and return its pid.
+
+        ``tag`` marks it and all its descendants (``trees``). ``tty`` makes descriptor 0 the controlling terminal. ``place`` gives it
+        descriptors under numbers of its own (target → ours); both cost a real fork instead of a vfork.
+        Raises ``CannotExecuteError`` for the program, ``HoldfastError`` for everything else.
+        """
+        tagged = _set_tag(tag) if tag else False
+        reserved = _reserve_low() if place else []
+        in_child = _take_terminal if tty else functools.partial(_place, place) if place else None
+        try:
+            process = subprocess.Popen(
+                argv,
+                stdin=stdio.stdin,
+                stdout=stdio.stdout,
+                stderr=stdio.stderr,
+                pass_fds=stdio.keep,
+                cwd=launch.cwd,
+                env=launch.env,
+                start_new_session=True,
+                user=launch.uid,
+                group=launch.gid,
+                extra_groups=launch.groups if launch.uid is not None else None,
+                close_fds=place is None,  # else _place sees to it
+                preexec_fn=in_child,  # noqa: PLW1509
+            )
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            raise _explain(error, argv[0], launch) from None
+        finally:
+            if tagged:
+                _set_tag(0)
+            for descriptor in reserved:
+                os.close(descriptor)
+        process.returncode = 0  # its wait is ours: keeps Popen from reaping or warning
+        pid = process.pid
+        self._owners[pid] = on_exit
+        if self._oom_score_adj is not None:
+            self._prefer_as_victim(pid)
+        return pid
+
+    def reap(self) -> None:
+        """Collect every child that ended."""
+        while True:
+            try:
+                info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if info is None:
+                return
+            if info.si_pid in self._owners:
+                self._collect(info.si_pid)
+            else:
+                # waitid keeps naming this one first, so look at our own children one by one
+                self._meet(info.si_pid)
+                for pid in list(self._owners):
+                    self._collect(pid)
+                return
+
+    def _collect(self, pid: int) -> None:
+        try:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            ended, status = pid, _DIED_UNSEEN
+        if not ended:
+            return
+        owner = self._owners.pop(pid, None)
+        if owner is not None:
+            try:
+                owner(status)
+            except Exception:
+                log.exception("the owner of process %d failed to take its exit", pid)
+
+    def _meet(self, pid: int) -> None:
+        """An orphan of the sandbox, or a child that code of ours waits for itself: give the latter a moment."""
+        assert self._loop is not None
+        if pid not in self._strangers:
+            self._strangers[pid] = self._loop.call_later(_STRANGER_GRACE_S, self._bury, pid)
+
+    def _bury(self, pid: int) -> None:
+        self._strangers.pop(pid, None)
+        if pid not in self._owners:
+            try:
+                os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                pass
+        self.reap()
+
+    def _prefer_as_victim(self, pid: int) -> None:
+        try:
+            descriptor = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        except OSError:
+            return
+        try:
+            os.write(descriptor, self._oom_score_adj or b"0")
+        except OSError:
+            pass
+        finally:
+            os.close(descriptor)
+
+
+def _take_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def _place(place: dict[int, int]) -> None:
+    for target, source in place.items():
+        os.dup2(source, target, inheritable=True)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) not in place:
+            try:
+                os.set_inheritable(int(name), False)
+            except OSError:
+                pass  # the descriptor that listed them
+
+
+def _reserve_low() -> list[int]:
+    """Occupy the one-digit descriptors, so that none of Popen's own comes to lie where ``place`` wants to put one."""
+    taken = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)]
+    while taken[-1] < 10:
+        taken.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    return taken
+
+
+def _set_tag(tag: int) -> bool:
+    """Mark the agent itself for the moment of a fork: children inherit the mark with no race (see ``trees``)."""
+    try:
+        _, hard = resource.getrlimit(_RLIMIT_RTTIME)
+        resource.setrlimit(_RLIMIT_RTTIME, (tag or hard, hard))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _explain(error: Exception, program: str, launch: Launch) -> Exception:
+    if isinstance(error, subprocess.SubprocessError | ValueError):
+        return HoldfastError("spawn_failed", f"cannot start {program!r:.200}: {error}")
+    assert isinstance(error, OSError)
+    if error.filename == launch.cwd and not (os.path.isdir(launch.cwd) and error.filename == program):
+        return HoldfastError(
+            "invalid_argument",
+            f"cannot change to the working directory {launch.cwd!r:.200}: {error.strerror}",
+            hint="give a cwd that exists in the sandbox and that the user may enter",
+        )
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        if "/" in program and os.path.exists(program):
+            return CannotExecuteError(126, f"{program}: the interpreter it names is missing")
+        return CannotExecuteError(127, f"{program}: command not found")
+    if isinstance(error, PermissionError) or error.errno == 8:  # ENOEXEC
+        return CannotExecuteError(126, f"{program}: {error.strerror}")
+    return HoldfastError(
+        "spawn_failed",
+        f"cannot start {program!r:.200}: {error.strerror}",
+        hint="the sandbox may be out of processes, memory or descriptors",
+    )
+
+
+def exit_outcome(status: int) -> tuple[int, str | None]:
+    """A wait status as ``(exit_code, signal name)``: a signalled process gives 128+n and the name, as a shell shows it."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return 128 + number, signal_name(number)
+    return os.waitstatus_to_exitcode(status), None
+
+
+def signal_name(number: int) -> str:
+    """``KILL`` for 9; real-time signals by number."""
+    try:
+        return signal.Signals(number).name.removeprefix("SIG")
+    except ValueError:
+        return str(number)
+
+
+def is_signal(name: str) -> bool:
+    """Whether there is a signal of this name, with or without SIG."""
+    return isinstance(getattr(signal, "SIG" + name.upper().removeprefix("SIG"), None), signal.Signals)
+
+
+def signal_number(name: str) -> int:
+    """9 for ``KILL`` or ``SIGKILL``. Raises ``HoldfastError``."""
+    found = getattr(signal, "SIG" + name.upper().removeprefix("SIG"), None)
+    if not isinstance(found, signal.Signals):
+        raise HoldfastError("invalid_argument", f"there is no signal {name!r:.40}", hint="INT, TERM, KILL, HUP, USR1, …")
+    return int(found)
+
+
+assert sys.platform == "linux"

@@ -1,0 +1,198 @@
+"""The dedup table: what every command id of this sandbox stands for, and how it ended.
+
+Owns get-or-create by id, fingerprints, exit records and their pruning (PROTOCOL: at most once, kept until acknowledged plus five
+minutes). An id that was pruned is remembered as such: it never runs again. It knows no process and no clock; times come in as
+arguments. Called by ``commands`` and ``shell``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgpack
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.limits import ID_BYTES, RECORDS, Timing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .spool import Spool
+
+_PRUNED_IDS = 200_000
+
+
+class Owner(Protocol):
+    """What runs a live command."""
+
+    def signal_command(self, command_id: str, name: str) -> None:
+        """Signal it."""
+        ...
+
+    def feed_command(self, command_id: str, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
+        """Give it input; ``consumed`` is told what was used."""
+        ...
+
+    def cancel_command(self, command_id: str) -> None:
+        """Stop it and everything it started."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a command ended, as ``Exited.result`` says it."""
+
+    exit_code: int | None
+    duration_s: float
+    signal: str | None = None
+    timed_out: bool = False
+    cause: dict[str, str] | None = None
+    shell: dict[str, Any] | None = None
+
+    def result(self, spool: Spool) -> dict[str, Any]:
+        """The map of ``Exited``."""
+        result: dict[str, Any] = {
+            "exit_code": self.exit_code,
+            "signal": self.signal,
+            "timed_out": self.timed_out,
+            "cause": self.cause,
+            "duration_s": self.duration_s,
+            "streams": spool.streams(),
+            "truncated": spool.truncated,
+        }
+        if self.shell is not None:
+            result["shell"] = self.shell
+        return result
+
+
+def workload_cause(reason: str, message: str) -> dict[str, str]:
+    """A cause that the code in the sandbox answers for."""
+    return {"fault": "workload", "reason": reason, "message": message}
+
+
+class Record:
+    """One command: waiting or running while ``ending`` is None, an exit record afterwards."""
+
+    __slots__ = ("command_id", "ended_at", "ending", "fingerprint", "followers", "info", "owner", "spool", "started")
+
+    def __init__(self, command_id: str, fingerprint: bytes, spool: Spool) -> None:
+        self.command_id = command_id
+        self.fingerprint = fingerprint
+        self.spool = spool
+        self.owner: Owner | None = None
+        self.started = False
+        self.info: dict[str, Any] = {}
+        self.ending: Ending | None = None
+        self.ended_at = 0.0
+        self.followers: list[Callable[[], None]] = []
+
+    def notify(self) -> None:
+        """Tell everyone who presents this command to a client that there is news."""
+        for follower in self.followers[:]:
+            follower()
+
+
+class Records:
+    """All commands of the sandbox by id."""
+
+    def __init__(self, timing: Timing | None = None, *, most: int = RECORDS) -> None:
+        self._timing = timing or Timing()
+        self._most = most
+        self._records: dict[str, Record] = {}
+        self._unacknowledged: dict[str, Record] = {}
+        self._delivered: deque[tuple[float, Record]] = deque()
+        self._pruned: dict[bytes, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def find(self, command_id: str, fingerprint: bytes) -> Record | None:
+        """The command of this id, None for a new one. Raises ``command_conflict`` and ``pruned``."""
+        record = self._records.get(command_id)
+        if record is None:
+            if self._pruned and _digest(command_id) in self._pruned:
+                raise HoldfastError("pruned", f"command {command_id!r:.140} ran and its record was removed")
+            return None
+        if record.fingerprint != fingerprint:
+            raise HoldfastError("command_conflict", f"command {command_id!r:.140} exists with other parameters")
+        return record
+
+    def get(self, command_id: str) -> Record:
+        """The command of this id. Raises ``command_not_found`` and ``pruned``."""
+        record = self._records.get(command_id)
+        if record is not None:
+            return record
+        if _digest(command_id) in self._pruned:
+            raise HoldfastError("pruned", f"command {command_id!r:.140} ran and its record was removed")
+        raise HoldfastError("command_not_found", f"there is no command {command_id!r:.140}")
+
+    def create(self, command_id: str, fingerprint: bytes, spool: Spool) -> Record:
+        """A new entry; ``find`` said there is none."""
+        record = self._records[command_id] = Record(command_id, fingerprint, spool)
+        return record
+
+    def forget(self, record: Record) -> None:
+        """It never started: the id may be used again."""
+        if self._records.get(record.command_id) is record:
+            del self._records[record.command_id]
+        record.spool.release()
+
+    def finish(self, record: Record, ending: Ending, now: float) -> None:
+        """Store the exit before anything that was alive about the command goes, then tell its followers."""
+        record.ending = ending
+        record.ended_at = now
+        record.owner = None
+        self._unacknowledged[record.command_id] = record
+        record.notify()
+        self.prune(now)
+
+    def delivered(self, command_id: str, now: float) -> None:
+        """A client has the exit: the output may go now, the record in a while."""
+        record = self._unacknowledged.pop(command_id, None)
+        if record is not None:
+            record.spool.release()
+            self._delivered.append((now, record))
+
+    def prune(self, now: float) -> None:
+        """Let go of what is old, and of the oldest acknowledged when there are too many."""
+        delivered, waiting = self._delivered, self._unacknowledged
+        while delivered and (delivered[0][0] + self._timing.record_ttl_s <= now or len(self._records) > self._most):
+            self._remove(delivered.popleft()[1])
+        while waiting:
+            oldest = next(iter(waiting.values()))
+            if oldest.ended_at + self._timing.record_max_age_s > now and len(self._records) <= self._most:
+                break
+            del waiting[oldest.command_id]
+            self._remove(oldest)
+
+    def _remove(self, record: Record) -> None:
+        if self._records.get(record.command_id) is not record:
+            return
+        del self._records[record.command_id]
+        record.spool.release()
+        self._pruned[_digest(record.command_id)] = None
+        if len(self._pruned) > _PRUNED_IDS:
+            del self._pruned[next(iter(self._pruned))]
+
+
+def check_id(command_id: object) -> str:
+    """A usable command id, or ``invalid_argument``."""
+    if not isinstance(command_id, str) or not 0 < len(command_id.encode(errors="replace")) <= ID_BYTES:
+        raise HoldfastError("invalid_argument", f"a command id is text of 1 to {ID_BYTES} bytes")
+    return command_id
+
+
+def fingerprint(kind: str, params: dict[str, Any]) -> bytes:
+    """What makes two requests with one id the same request."""
+    packed = msgpack.packb([kind, sorted(params.items(), key=_key)], use_bin_type=True)
+    return hashlib.blake2b(packed, digest_size=16).digest()
+
+
+def _key(item: tuple[Any, Any]) -> str:
+    return str(item[0])
+
+
+def _digest(command_id: str) -> bytes:
+    return hashlib.blake2b(command_id.encode(errors="replace"), digest_size=8).digest()

@@ -1,0 +1,109 @@
+"""Everything one agent knows about its sandbox, in one place.
+
+Owns the tables that all sessions share: commands, shells, terminals, the reaper, the spool budget. It has no behaviour beyond
+starting and stopping them. Made once by ``server``, given to every handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from holdfast_wire.limits import RUN_QUEUE, SPOOL_COMMAND_BYTES, SPOOL_SANDBOX_BYTES, Timing
+
+from .procs import Reaper
+from .records import Records
+from .settings import AgentSettings
+from .spool import Budget
+from .trees import Tags
+from .users import find_user
+
+if TYPE_CHECKING:
+    from .commands import Command
+    from .shell import Shell
+    from .terminal import Terminal
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxLimits:
+    """Bounds and patience of what runs here; the defaults are the protocol's.
+
+    ``abort_patience_s``: how long a shell may take to come back from an interrupt before it is killed and rebuilt.
+    ``oom_score_adj``: what commands get, so that the kernel takes them before the agent.
+    """
+
+    oom_score_adj: int | None = 500
+    abort_patience_s: float = 0.4
+    spool_command_bytes: int = SPOOL_COMMAND_BYTES
+    spool_sandbox_bytes: int = SPOOL_SANDBOX_BYTES
+    run_queue: int = RUN_QUEUE
+    shells: int = 256
+    terminals: int = 256
+    timing: Timing = field(default_factory=Timing)
+
+
+class AgentContext:
+    """What handlers share. ``oom_kills`` counts out-of-memory kills of the sandbox where the runtime can tell."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        limits: SandboxLimits | None = None,
+        *,
+        oom_kills: Callable[[], int] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.limits = limits or SandboxLimits()
+        self.oom_kills = oom_kills
+        self.reaper = Reaper(oom_score_adj=self.limits.oom_score_adj)
+        self.tags = Tags()
+        self.budget = Budget(self.limits.spool_sandbox_bytes)
+        self.records = Records(self.limits.timing)
+        self.commands: set[Command] = set()
+        self.shells: dict[str, Shell] = {}
+        self.terminals: dict[str, Terminal] = {}
+        self.null = -1
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> None:
+        """Begin to reap; call on the running loop before the first channel opens."""
+        self._loop = asyncio.get_running_loop()
+        self.null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        self.reaper.start()
+
+    def abandon(self) -> None:
+        """Kill everything that runs. Where the agent is the sandbox's first process, its own end does that too."""
+        for owner in [*self.commands, *self.shells.values(), *self.terminals.values()]:
+            owner.abandon()
+
+    def stop(self) -> None:
+        """Kill what runs and let go."""
+        self.abandon()
+        self.reaper.stop()
+        if self.null >= 0:
+            os.close(self.null)
+            self.null = -1
+
+    def busy(self) -> bool:
+        """Whether a command runs whose outcome somebody may wait for."""
+        return bool(self.commands) or any(shell.busy for shell in self.shells.values())
+
+    @property
+    def workdir(self) -> str:
+        """Where commands start, and what relative paths are relative to."""
+        return self.settings.workdir or find_user(self.settings.user or None).home
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The one loop of the agent."""
+        assert self._loop is not None
+        return self._loop
+
+    def now(self) -> float:
+        """Monotonic seconds, of the loop: virtual where the loop's time is."""
+        return self.loop.time()

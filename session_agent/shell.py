@@ -1,0 +1,494 @@
+"""A living shell: runs one after another in the same bash or sh, with a defined and bounded end for each of them.
+
+Owns the queue, time-outs, aborting a run without losing the shell, and rebuilding a shell that was lost. How the shell is talked to is
+``shell_process``'s and ``framing``'s; clients are ``shell_channel``'s. An abort is an interrupt, as Ctrl-C is one, plus the death of what
+the run started; a shell that does not come back from that in ``abort_patience_s`` is killed and rebuilt with its state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from holdfast_wire.errors import HoldfastError
+
+from .framing import Report
+from .pipes import Sink
+from .procs import Launch, exit_outcome, signal_name, signal_number
+from .records import Ending, Record, workload_cause
+from .sandbox import AgentContext
+from .shell_process import ShellProcess, make_fifo
+from .trees import TreeKill, mark_run, members, owned_by, signal_all
+
+log = logging.getLogger("session_agent.shell")
+
+TIMEOUT_EXIT_CODE = 124
+_STARTED_DELAY_S = 0.002
+_WATCH_S = 1.0
+_REBUILD_LIMIT_S = 10.0
+_REBUILDS = 4
+_RUN_MASK = (1 << 32) - 1
+
+
+class Run:
+    """One command in a shell."""
+
+    __slots__ = (
+        "abort", "began", "early", "fifo", "hold", "killing", "number", "pipe_stdin", "record", "script", "sink", "tag", "tell", "tick",
+        "timeout_s", "timer", "watched",
+    )  # fmt: skip
+
+    def __init__(self, record: Record, script: bytes, timeout_s: float | None, pipe_stdin: bool) -> None:
+        self.record = record
+        self.script = script
+        self.timeout_s = timeout_s
+        self.pipe_stdin = pipe_stdin
+        self.number = 0
+        self.tag = 0
+        self.began = 0.0
+        self.fifo = ""
+        self.hold = -1
+        self.early: list[tuple[bytes, bool, Callable[[int], None]]] = []
+        self.sink: Sink | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.tell: asyncio.TimerHandle | None = None
+        self.tick: asyncio.TimerHandle | None = None
+        self.abort = ""
+        self.killing: TreeKill | None = None
+        self.watched = 0
+
+
+class Shell:
+    """A shell by name, whatever process it lives in at the moment."""
+
+    def __init__(self, context: AgentContext, name: str, kind: str, path: str, launch: Launch) -> None:
+        self._context = context
+        self._loop = context.loop
+        self.name = name
+        self.kind = kind
+        self._path = path
+        self._launch = launch
+        self.tag = context.tags.owner()
+        self._runs = 0
+        self._queue: deque[Run] = deque()
+        self._current: Run | None = None
+        self._status = 0
+        self._flags = ""
+        self.cwd = launch.cwd
+        self._lost: Run | None = None
+        self._lost_status = 0
+        self._restarted = False
+        self._restored = True
+        self._loading = 0
+        self._asking: tuple[int, Callable[[], None]] | None = None
+        self._patience: asyncio.TimerHandle | None = None
+        self._watch: asyncio.TimerHandle | None = None
+        self._marks = True
+        self._rebuilds = 0
+        self._began_abort = 0.0
+        self.ended = False
+        self.listeners: list[Callable[[HoldfastError | None], None]] = []
+        self._process = ShellProcess(context, kind, path, launch, self.tag, self)
+
+    @property
+    def pid(self) -> int:
+        """Of the process it lives in now."""
+        return self._process.pid
+
+    @property
+    def busy(self) -> bool:
+        """Whether a run is under way or waits."""
+        return self._current is not None or self._lost is not None or bool(self._queue)
+
+    # runs ------------------------------------------------------------------------------------------------------
+
+    def submit(self, record: Record, script: bytes, timeout_s: float | None, *, pipe_stdin: bool) -> None:
+        """Queue a run. Raises ``queue_full``."""
+        if len(self._queue) >= self._context.limits.run_queue:
+            raise HoldfastError("queue_full", f"{len(self._queue)} commands wait for this shell already")
+        record.owner = self
+        self._queue.append(Run(record, script, timeout_s, pipe_stdin))
+        self._next()
+
+    def _next(self) -> None:
+        if self._current is not None or not self._queue or self.ended or self._loading or self._asking is not None:
+            return
+        process = self._process
+        if process.broken:
+            self._replace()
+        elif process.settling:
+            self._begin_watch()
+        elif process.status is None:
+            if self._runs and not process.has_snapshot():
+                # back to back, or the private descriptors are gone (``ulimit -n 20``): find out which
+                self._ask(self._checked)
+            else:
+                self._begin(self._queue.popleft())
+
+    def _checked(self) -> None:
+        if not self._process.has_snapshot():
+            log.info("shell %s no longer has its descriptors", self.name)
+            self._replace()
+        elif self._queue:
+            self._begin(self._queue.popleft())
+
+    def _begin(self, run: Run) -> None:
+        process = self._process
+        self._current = run
+        self._runs += 1
+        run.tag = self.tag | (self._runs & _RUN_MASK)
+        if self._marks and not mark_run(process.pid, run.tag):
+            self._marks = False
+        if run.pipe_stdin:
+            run.fifo = make_fifo(self._launch.uid, self._launch.gid) or ""
+            if run.fifo:
+                run.hold = os.open(run.fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)  # else its open would wait
+        run.began = self._loop.time()
+        last_status = 0 if "e" in self._flags else self._status
+        run.number = process.begin(
+            run.script,
+            run.record.spool,
+            run.record.notify,
+            stdin=run.fifo.encode() or None,
+            last_status=last_status,
+            tag=None if self._marks else run.tag,
+        )
+        run.script = b""
+        run.record.started = True
+        # the fact that it started waits a moment: most often it travels with the first output or the end
+        run.tell = self._loop.call_later(_STARTED_DELAY_S, run.record.notify)
+        if run.timeout_s is not None:
+            run.timer = self._loop.call_later(run.timeout_s, self._abort, run, "timeout")
+        self._begin_watch()
+
+    def input_opened(self, process: ShellProcess) -> None:
+        """The run has its standard input: feed it, and from now on its end is an end of file."""
+        run = self._current
+        if run is None or not run.fifo or run.sink is not None or process is not self._process:
+            return
+        try:
+            descriptor = os.open(run.fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return  # whoever was to read is gone already
+        run.sink = Sink(descriptor, lambda _: None)
+        self._let_go(run)
+        early, run.early = run.early, []
+        for data, eof, consumed in early:
+            run.sink.consumed_by(consumed)
+            run.sink.feed(data, eof)
+
+    def reported(self, process: ShellProcess, report: Report) -> None:
+        """The shell answered."""
+        if process is not self._process:
+            return
+        if self._asking is not None and report.number == self._asking[0]:
+            then = self._asking[1]
+            self._asking = None
+            then()
+            return
+        if self._loading and report.number == self._loading:
+            self._loading = 0
+            self.cwd = report.cwd
+            self._rebuilt(restored=True)
+            return
+        run = self._current
+        if run is None or run.number != report.number:
+            return
+        self._rebuilds = 0
+        self.cwd, self._status, self._flags = report.cwd, report.status, report.flags
+        if run.abort:
+            self._stop_tick(run)
+            # only then is the tree complete: nothing more can be started by the shell
+            run.killing = TreeKill(self._of_run(run), lambda: self._aborted(run), spare=(process.pid,))
+            return
+        process.collect()
+        self._conclude(run, report.status, None)
+        self._next()
+
+    def settled(self, process: ShellProcess) -> None:
+        """Fresh pipes are in place."""
+        self._next()
+
+    def _conclude(self, run: Run, exit_code: int, name: str | None) -> None:
+        """Store how the run ended; its output is complete."""
+        self._current = None
+        self._stop_watch()
+        for timer in (run.timer, run.tell, run.tick):
+            if timer is not None:
+                timer.cancel()
+        self._close_input(run)
+        cause = None
+        timed_out = run.abort == "timeout"
+        if timed_out:
+            exit_code, name = TIMEOUT_EXIT_CODE, None
+            cause = workload_cause("timeout", "the command ran into its time-out; what it started was killed")
+        elif run.abort == "cancelled":
+            exit_code, name = 128 + signal.SIGKILL, signal_name(signal.SIGKILL)
+            cause = workload_cause("cancelled", "the command was cancelled by its caller")
+        shell = {"cwd": self.cwd, "restarted": self._restarted, "restored": self._restarted and self._restored}
+        self._restarted = False
+        now = self._loop.time()
+        ending = Ending(exit_code, now - run.began, name, timed_out, cause, shell)
+        self._context.records.finish(run.record, ending, now)
+
+    def _close_input(self, run: Run) -> None:
+        if run.sink is not None:
+            run.sink.close()
+        self._let_go(run)
+        for data, _, consumed in run.early:
+            consumed(len(data))
+        run.early.clear()
+
+    def _let_go(self, run: Run) -> None:
+        if run.hold >= 0:
+            os.close(run.hold)
+            run.hold = -1
+            _unlink_quietly(run.fifo)
+
+    # abort -----------------------------------------------------------------------------------------------------
+
+    def _abort(self, run: Run, why: str) -> None:
+        """End the run but, if it lets us, not the shell."""
+        if run is not self._current or run.abort:
+            return
+        run.abort = why
+        self._began_abort = self._loop.time()
+        self._process.signal(signal.SIGINT)
+        signal_all(self._children(run), signal.SIGINT)
+        run.tick = self._loop.call_later(0.005, self._tick, run, 1)
+
+    def _tick(self, run: Run, count: int) -> None:
+        process = self._process
+        if run is not self._current or process.status is not None:
+            return
+        if self._loop.time() - self._began_abort > self._context.limits.abort_patience_s:
+            process.signal(signal.SIGKILL)
+            signal_all(self._children(run), signal.SIGKILL)
+            return
+        # a shell goes on to the next command when its child did not die of the interrupt itself: insist
+        signal_all(self._children(run), signal.SIGKILL)
+        if count == 2:
+            process.signal(signal.SIGCONT)
+        process.signal(signal.SIGINT)
+        process.ask_again(run.number)
+        run.tick = self._loop.call_later(min(0.005 * count, 0.05), self._tick, run, count + 1)
+
+    def _aborted(self, run: Run) -> None:
+        if run is not self._current:
+            return
+        if self._process.status is not None:
+            return  # _recover goes on when the process's end is dealt with
+        self._process.collect()
+        self._conclude(run, self._status, None)
+        self._status = 0
+        self._ask(self._process.snapshot_again)
+        self._next()
+
+    def _of_run(self, run: Run) -> Callable[[int], bool]:
+        return lambda tag: tag == run.tag
+
+    def _children(self, run: Run) -> list[int]:
+        return members(self._of_run(run), spare=(self._process.pid,))
+
+    def _stop_tick(self, run: Run) -> None:
+        if run.tick is not None:
+            run.tick.cancel()
+
+    # what clients ask ------------------------------------------------------------------------------------------
+
+    def signal_command(self, command_id: str, name: str) -> None:
+        """INT is a Ctrl-C, KILL an abort; anything else goes to what the run started, not to the shell."""
+        run = self._current
+        if run is None or run.record.command_id != command_id:
+            return
+        number = signal_number(name)
+        if number == signal.SIGKILL:
+            self._abort(run, "cancelled")
+        elif number == signal.SIGINT:
+            self._process.signal(number)
+            signal_all(self._children(run), number)
+        else:
+            signal_all(self._children(run), number)
+
+    def feed_command(self, command_id: str, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
+        """Bytes for the standard input of the run."""
+        run = self._current
+        if run is None or run.record.command_id != command_id:
+            run = next((waiting for waiting in self._queue if waiting.record.command_id == command_id), None)
+        if run is None or not run.pipe_stdin or (run.number and not run.fifo):
+            consumed(len(data))
+            return
+        if run.sink is None:
+            run.early.append((data, eof, consumed))  # bounded by the channel's credit
+            return
+        run.sink.consumed_by(consumed)
+        run.sink.feed(data, eof)
+
+    def cancel_command(self, command_id: str) -> None:
+        """Abort the run, or take it out of the queue."""
+        run = self._current
+        if run is not None and run.record.command_id == command_id:
+            self._abort(run, "cancelled")
+            return
+        for waiting in self._queue:
+            if waiting.record.command_id == command_id:
+                self._queue.remove(waiting)
+                self._refuse(waiting)
+                return
+
+    def end(self, error: HoldfastError | None = None) -> None:
+        """Kill it with everything in it. Runs that wait never start."""
+        if self.ended:
+            return
+        self.ended = True
+        self._context.shells.pop(self.name, None)
+        self._stop_watch()
+        if self._patience is not None:
+            self._patience.cancel()
+        roots = (self._process.pid,) if self._process.status is None else ()
+        signal_all(members(owned_by(self.tag), roots), signal.SIGKILL)
+        run = self._current or self._lost
+        if run is not None:
+            self._stop_tick(run)
+            if self._current is not None:
+                self._process.collect(ending=True)
+            run.abort = run.abort or "cancelled"
+            self._conclude(run, 128 + signal.SIGKILL, signal_name(signal.SIGKILL))
+        TreeKill(owned_by(self.tag), self._process.close, roots=roots)
+        while self._queue:
+            self._refuse(self._queue.popleft())
+        for listener in self.listeners[:]:
+            listener(error)
+
+    def abandon(self) -> None:
+        """The agent stops."""
+        self.end()
+
+    def _refuse(self, run: Run) -> None:
+        """It never started."""
+        cause = workload_cause("cancelled", "the shell ended before the command began")
+        now = self._loop.time()
+        self._context.records.finish(run.record, Ending(None, 0.0, cause=cause), now)
+
+    # losing and rebuilding it ----------------------------------------------------------------------------------
+
+    def _replace(self) -> None:
+        """The process no longer does what it is told: kill it, ``stopped`` rebuilds."""
+        self._process.signal(signal.SIGKILL)
+
+    def stopped(self, process: ShellProcess, status: int) -> None:
+        """exit, exec, set -e, a signal: whatever it was, the run has its result and the shell lives on in a new process."""
+        if process is not self._process or self.ended:
+            return
+        self._asking = None
+        if self._loading:
+            self._loading = 0
+            self._rebuild(None)
+            return
+        run, self._current = self._current, None
+        if run is not None:
+            self._stop_tick(run)
+            process.collect()
+            self._lost, self._lost_status = run, status
+            if run.abort:
+                run.killing = TreeKill(self._of_run(run), lambda: self._rebuild(process.state()))
+                return
+        self._rebuild(process.state())
+
+    def _rebuild(self, state: tuple[bytes, bytes] | None) -> None:
+        if self.ended:
+            return
+        self._rebuilds += 1
+        if self._rebuilds > _REBUILDS:
+            self.end(HoldfastError("shell_lost", "the shell ended as soon as it was started, several times over"))
+            return
+        old = self._process
+        self._restarted = True
+        try:
+            self._process = self._spawn_again()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the clients of this shell must hear of it
+            log.warning("shell %s cannot be rebuilt: %s", self.name, error)
+            self.end(HoldfastError("shell_lost", f"the shell ended and could not be started again: {error}"))
+            return
+        old.close()
+        if self._patience is not None:
+            self._patience.cancel()
+        if state is None:
+            self._rebuilt(restored=False)
+            return
+        self._loading = self._process.load(*state)
+        self._patience = self._loop.call_later(_REBUILD_LIMIT_S, self._replace)
+
+    def _spawn_again(self) -> ShellProcess:
+        launch = self._launch
+        if not os.path.isdir(launch.cwd):
+            launch = Launch("/", {**launch.env, "PWD": "/"}, launch.uid, launch.gid, launch.groups)
+        return ShellProcess(self._context, self.kind, self._path, launch, self.tag, self)
+
+    def _rebuilt(self, *, restored: bool) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        self._restored = restored
+        self._status = 0
+        self._flags = ""
+        run, self._lost = self._lost, None
+        if not restored:
+            self.cwd = self._launch.cwd
+        if run is not None:
+            self._conclude(run, *exit_outcome(self._lost_status))
+        self._next()
+
+    # watching --------------------------------------------------------------------------------------------------
+
+    def _ask(self, then: Callable[[], None]) -> None:
+        def answered() -> None:
+            then()
+            self._next()
+
+        self._asking = (self._process.ask(), answered)
+
+    def _begin_watch(self) -> None:
+        if self._watch is None:
+            self._watch = self._loop.call_later(_WATCH_S, self._look)
+
+    def _stop_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+    def _look(self) -> None:
+        """Once a second: a shell that waits for us while we wait for it had its driver taken away."""
+        self._watch = None
+        process = self._process
+        run = self._current
+        if self.ended or process.status is not None:
+            return
+        if run is None:
+            if process.settling:
+                self._replace()
+            return
+        if not run.abort and process.idle():
+            run.watched += 1
+            if run.watched > 2:
+                self._replace()
+            else:
+                process.rescue(run.number)
+        self._begin_watch()
+
+
+def describe(shell: Shell, *, created: bool) -> dict[str, Any]:
+    """The info of Opened."""
+    return {"name": shell.name, "pid": shell.pid, "shell": shell.kind, "created": created}
+
+
+def _unlink_quietly(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass

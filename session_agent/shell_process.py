@@ -1,0 +1,412 @@
+"""One shell process and the descriptors it is driven by.
+
+Owns the pipes, the memory files and what is exact about them: which output belongs to which run, and when a run's output is complete.
+The shell holds read ends of its output pipes and opens them anew for writing in each run; when the run is reported, the agent closes
+its own writer, and an end of file says that nobody else has one. Where a background child still does, that pipe is left to it and the
+shell gets fresh ones. What to do about a report or an end is decided by ``shell``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import secrets
+import tempfile
+from collections.abc import Callable
+from typing import Protocol
+
+from .framing import OPENED, BashDialect, Dialect, Private, Report, ReportReader, ShDialect, cut_farewell, cut_snapshot
+from .pipes import CHUNK_BYTES, discard, widen
+from .procs import Launch, Stdio
+from .sandbox import AgentContext
+from .spool import Spool
+
+_SNAPSHOT_BYTES = 16 * 1024 * 1024
+_PRIVATE_BASE = 100
+_SH_PRIVATE = (6, 7, 8, 9)
+_NUDGE_S = 0.005
+
+
+class ShellEvents(Protocol):
+    """What a shell process tells its shell."""
+
+    def reported(self, process: ShellProcess, report: Report) -> None:
+        """A run or a question was answered."""
+        ...
+
+    def input_opened(self, process: ShellProcess) -> None:
+        """It has opened the standard input of its run."""
+        ...
+
+    def settled(self, process: ShellProcess) -> None:
+        """It has its fresh pipes: the next run may begin."""
+        ...
+
+    def stopped(self, process: ShellProcess, status: int) -> None:
+        """The process is gone; all it said was delivered before."""
+        ...
+
+
+class _Stream:
+    """One output pipe: our read end, and a writer of ours that keeps it from looking closed between runs."""
+
+    __slots__ = ("fifo", "paused", "reader", "wide", "writer")
+
+    def __init__(self, reader: int, writer: int) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.fifo = ""
+        self.paused = False
+        self.wide = False
+
+
+class ShellProcess:
+    """A running bash or sh."""
+
+    def __init__(self, context: AgentContext, kind: str, path: str, launch: Launch, tag: int, events: ShellEvents) -> None:
+        self._context = context
+        self._loop = context.loop
+        self._events = events
+        self._uid = launch.uid
+        self._gid = launch.gid
+        self.number = 0
+        self.broken = False
+        self._spool: Spool | None = None
+        self._arrived: Callable[[], None] | None = None
+        self._nudge: asyncio.TimerHandle | None = None
+        self._awaited = 0
+        self._rotating: dict[int, list[str]] = {}
+        self._dumps = (0, 0)
+        self._closed = False
+        self.status: int | None = None
+        self._files = (_memory_file(), _memory_file())
+        pipes = [os.pipe() for _ in range(4)]
+        (control_read, self._control), (self._status, status_write), out, err = pipes
+        self._streams = {1: _Stream(*out), 2: _Stream(*err)}
+        prompt_read = prompt_write = -1
+        if kind == "sh":
+            prompt_read, prompt_write = os.pipe()
+        self._prompts = prompt_read
+        inherited = [os.dup(out[0]), os.dup(err[0]), *(os.dup(file) for file in self._files)]
+        inherited = [_raise(fd) for fd in inherited]
+        try:
+            if launch.uid is not None:
+                for fd in (out[0], err[0], *self._files):
+                    os.fchown(fd, launch.uid, launch.gid if launch.gid is not None else -1)
+            self.dialect: Dialect
+            if kind == "bash":
+                self.dialect = BashDialect(path, Private(inherited[0], inherited[1], (inherited[2], inherited[3])))
+                stdio = Stdio(control_read, status_write, context.null, tuple(inherited))
+                place = None
+            else:
+                a, b, c, d = _SH_PRIVATE
+                self.dialect = ShDialect(path, Private(a, b, (c, d)))
+                stdio = Stdio(control_read, status_write, prompt_write)
+                place = dict(zip(_SH_PRIVATE, inherited, strict=True))
+            self.pid = context.reaper.spawn(self.dialect.argv, launch, stdio, self._exited, tag=tag, place=place)
+        except BaseException:
+            for fd in (self._control, self._status, *self._files, *out, *err):
+                os.close(fd)
+            if prompt_read >= 0:
+                os.close(prompt_read)
+            raise
+        finally:
+            for fd in (control_read, status_write, *inherited):
+                os.close(fd)
+            if prompt_write >= 0:
+                os.close(prompt_write)
+        self._reports = ReportReader(self.dialect.token)
+        for fd in (self._control, self._status, out[0], err[0]):
+            os.set_blocking(fd, False)
+        self._loop.add_reader(self._status, self._reported)
+        for stream in (1, 2):
+            self._loop.add_reader(self._streams[stream].reader, self._readable, stream)
+        if prompt_read >= 0:
+            os.set_blocking(prompt_read, False)
+            self._loop.add_reader(prompt_read, self._prompted)
+        self._say(self.dialect.prepare() + self._snapshot(0))
+
+    # talking to it ---------------------------------------------------------------------------------------------
+
+    def begin(
+        self, script: bytes, spool: Spool, arrived: Callable[[], None], *, stdin: bytes | None, last_status: int, tag: int | None
+    ) -> int:
+        """Start a run whose output goes to ``spool``. Answers the number its report will have."""
+        self.number = number = self.number + 1
+        self._spool, self._arrived = spool, arrived
+        self._fill(number, self.dialect.text(number, script, stdin=stdin, last_status=last_status, tag=tag))
+        self._say(self.dialect.run(number) + self._snapshot(number))
+        self._awaited = number
+        return number
+
+    def ask(self) -> int:
+        """Ask for a report out of turn; its number is the answer."""
+        self.number += 2  # keeps the parity: the memory file of the last run stays the last run's
+        self._awaited = self.number
+        self._say(self.dialect.report(self.number))
+        return self.number
+
+    def ask_again(self, number: int) -> None:
+        """The report may have been thrown away by an interrupt: ask once more. Answers that come twice do no harm."""
+        self._say(self.dialect.report(number))
+
+    def rescue(self, number: int) -> None:
+        """Ask in a way that survives functions named like builtins."""
+        self._say(self.dialect.rescue(number))
+
+    def snapshot_again(self) -> None:
+        """Write the state once more, after an interrupt may have cut the last time short."""
+        self._say(self._snapshot(self.number))
+
+    def load(self, dump: bytes, token: bytes) -> int:
+        """Make it what ``dump`` says. Answers the number of the report that follows."""
+        self.number = number = self.number + 1
+        self._fill(number, self.dialect.restore(dump, token))
+        self._say(self.dialect.load(number) + self._snapshot(number))
+        self._awaited = number
+        return number
+
+    def has_snapshot(self) -> bool:
+        """Whether the state after the last run is safely written."""
+        file = self._files[self._dumps[0] % 2]
+        mark = b"\n#%s end %d\n" % (self.dialect.token, self._dumps[0])
+        size = os.fstat(file).st_size
+        return size >= len(mark) and os.pread(file, len(mark), size - len(mark)) == mark
+
+    def state(self) -> tuple[bytes, bytes] | None:
+        """The newest complete dump and the token of its marks."""
+        token = self.dialect.token
+        dump = cut_farewell(os.pread(self._files[0], _SNAPSHOT_BYTES, 0), token)
+        for number in self._dumps:
+            if dump is None:
+                dump = cut_snapshot(os.pread(self._files[number % 2], _SNAPSHOT_BYTES, 0), token, number)
+        return None if dump is None else (dump, token)
+
+    @property
+    def settling(self) -> bool:
+        """Whether it has yet to open fresh pipes."""
+        return bool(self._rotating)
+
+    def _snapshot(self, number: int) -> bytes:
+        if number != self._dumps[0]:
+            self._dumps = (number, self._dumps[0])
+        return self.dialect.snapshot(number)
+
+    def signal(self, number: int) -> None:
+        """Signal the shell itself."""
+        if self.status is None:
+            try:
+                os.kill(self.pid, number)
+            except (ProcessLookupError, PermissionError):
+                pass
+
+    def idle(self) -> bool:
+        """Whether it waits for a control line, as far as the kernel lets us see; False when it does not."""
+        try:
+            with open(f"/proc/{self.pid}/syscall", "rb") as file:
+                call = file.read().split()[:2]
+            return call == [b"0", b"0x0"] and os.readlink(f"/proc/{self.pid}/fd/0") == self._control_name()
+        except OSError:
+            return False
+
+    def _control_name(self) -> str:
+        return f"pipe:[{os.fstat(self._control).st_ino}]"
+
+    def _fill(self, number: int, text: bytes) -> None:
+        file = self._files[number % 2]
+        os.ftruncate(file, 0)
+        at = 0
+        while at < len(text):
+            at += os.pwrite(file, text[at:] if at else text, at)
+
+    def _say(self, lines: bytes) -> None:
+        try:
+            os.write(self._control, lines)
+        except BlockingIOError:
+            self.broken = True  # it has not read 64 KiB of control lines: nothing will make it
+        except BrokenPipeError:
+            pass  # its end is on the way
+
+    # hearing from it -------------------------------------------------------------------------------------------
+
+    def _reported(self) -> None:
+        try:
+            data = os.read(self._status, CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        if not data:
+            self._loop.remove_reader(self._status)  # replaced by exec, or ending
+            return
+        for report in self._reports.feed(data):
+            paths = self._rotating.pop(report.number, None)
+            if paths is not None:
+                _unlink(paths)
+                self.broken = self.broken or report.status != 0
+                self._events.settled(self)
+            elif report.number == self._awaited + OPENED:
+                self._events.input_opened(self)
+            elif report.number == self._awaited:
+                self._awaited = 0
+                self._events.reported(self, report)
+
+    def _prompted(self) -> None:
+        """A POSIX shell drops the lines it has read when a run ends in an error; its prompt tells that it is back."""
+        try:
+            data = os.read(self._prompts, CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        if not data:
+            self._loop.remove_reader(self._prompts)
+        elif self._awaited and self._nudge is None:
+            self._nudge = self._loop.call_later(_NUDGE_S, self._nudged)
+
+    def _nudged(self) -> None:
+        self._nudge = None
+        if self._awaited and self.status is None:
+            self._say(self.dialect.report(self._awaited) + self._snapshot(self._dumps[0]))
+
+    def _exited(self, status: int) -> None:
+        if self._closed:
+            self.status = status
+            return
+        self._reported()
+        self.status = status
+        self._events.stopped(self, status)
+
+    # its output ------------------------------------------------------------------------------------------------
+
+    def _readable(self, number: int) -> None:
+        stream = self._streams[number]
+        try:
+            data = os.read(stream.reader, CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        if not data:
+            return
+        spool = self._spool
+        if spool is None:
+            return  # between runs only a pipe that was just given up can speak
+        if len(data) == CHUNK_BYTES and not stream.wide:
+            stream.wide = True
+            widen(stream.reader)
+        spool.append(number, data)
+        if spool.full:
+            self._pause(stream, number, spool)
+        if self._arrived is not None:
+            self._arrived()
+
+    def _pause(self, stream: _Stream, number: int, spool: Spool) -> None:
+        stream.paused = True
+        self._loop.remove_reader(stream.reader)
+        before = spool.on_space
+
+        def resume() -> None:
+            if stream.paused:
+                stream.paused = False
+                self._loop.add_reader(stream.reader, self._readable, number)
+            if before is not None:
+                before()
+
+        spool.on_space = resume
+
+    def collect(self, *, ending: bool = False) -> None:
+        """The run is over: take the rest of its output, and give pipes that somebody still holds to whoever that is."""
+        spool = self._spool
+        self._spool = self._arrived = None
+        held = []
+        for number, stream in self._streams.items():
+            os.close(stream.writer)
+            stream.writer = -1
+            while True:
+                try:
+                    data = os.read(stream.reader, CHUNK_BYTES)
+                except BlockingIOError:
+                    held.append(number)
+                    break
+                if not data:
+                    break
+                if spool is not None:
+                    spool.append(number, data)
+            if stream.paused:
+                stream.paused = False
+                self._loop.add_reader(stream.reader, self._readable, number)
+        if self.status is None and not ending:
+            if held:
+                self._rotate(held)
+            for stream in self._streams.values():
+                if stream.writer < 0:
+                    stream.writer = os.open(f"/proc/self/fd/{stream.reader}", os.O_WRONLY | os.O_CLOEXEC)
+
+    def _rotate(self, held: list[int]) -> None:
+        fifos: dict[int, bytes] = {}
+        for number in held:
+            stream = self._streams[number]
+            path = make_fifo(self._uid, self._gid)
+            if path is None:
+                continue  # nowhere to make one: late output of that child may show in a later run
+            reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._loop.remove_reader(stream.reader)
+            discard(stream.reader)
+            writer = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+            self._streams[number] = _Stream(reader, writer)
+            self._loop.add_reader(reader, self._readable, number)
+            fifos[number] = path.encode()
+        if fifos:
+            self.number += 2
+            self._rotating[self.number] = [path.decode() for path in fifos.values()]
+            self._say(self.dialect.rotate(self.number, fifos.get(1), fifos.get(2)) + self._snapshot(self.number))
+
+    def close(self) -> None:
+        """Let go of every descriptor; call once it ended or is being killed."""
+        self._closed = True
+        if self._nudge is not None:
+            self._nudge.cancel()
+        for paths in self._rotating.values():
+            _unlink(paths)
+        for fd in (self._status, self._prompts):
+            if fd >= 0:
+                self._loop.remove_reader(fd)
+                os.close(fd)
+        os.close(self._control)
+        for file in self._files:
+            os.close(file)
+        for stream in self._streams.values():
+            self._loop.remove_reader(stream.reader)
+            if stream.writer >= 0:
+                os.close(stream.writer)
+            discard(stream.reader)
+
+
+def make_fifo(uid: int | None, gid: int | None) -> str | None:
+    """A named pipe with a name nobody guesses, for the moment until the shell has opened it."""
+    for directory in ("/dev/shm", "/tmp", "/run", "/var/tmp", tempfile.gettempdir()):
+        path = f"{directory}/.holdfast-{secrets.token_hex(12)}"
+        try:
+            os.mkfifo(path, 0o600)
+            if uid is not None:
+                os.chown(path, uid, gid if gid is not None else -1)
+        except OSError:
+            continue
+        return path
+    return None
+
+
+def _unlink(paths: list[str]) -> None:
+    for path in paths:
+        try:
+            os.unlink(path)
+        except OSError:
+            pass
+
+
+def _memory_file() -> int:
+    return os.memfd_create("holdfast", os.MFD_CLOEXEC)
+
+
+def _raise(fd: int) -> int:
+    """The same file under a number that scripts do not use, and above what ``ulimit -n`` is commonly set to."""
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _PRIVATE_BASE)
+    finally:
+        os.close(fd)

@@ -1,0 +1,61 @@
+"""Who a command runs as.
+
+Owns reading the image's ``/etc/passwd`` and ``/etc/group`` (plain files, so that nothing of the image's libc is needed). Called by
+``launching``.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from holdfast_wire.errors import HoldfastError
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user of the image. ``groups`` holds the supplementary groups."""
+
+    name: str
+    uid: int
+    gid: int
+    home: str
+    shell: str
+    groups: tuple[int, ...]
+
+
+def find_user(wanted: str | int | None, *, accounts: str = "/etc/passwd", group: str = "/etc/group") -> User:
+    """The user by name or number, by default the agent's own. A number without an entry is a user without a name.
+
+    Raises ``user_not_found``.
+    """
+    number = os.geteuid() if wanted is None else wanted
+    if isinstance(number, str) and number.isdigit():
+        number = int(number)
+    if isinstance(number, int) and not 0 <= number < 2**32 - 1:
+        raise HoldfastError("user_not_found", f"{number} is no user id")
+    for fields in _entries(accounts, 7):
+        name, _, uid, gid, _, home, shell = fields[:7]
+        if (name == number or uid == str(number)) and uid.isdigit() and gid.isdigit():
+            return User(name, int(uid), int(gid), home or "/", shell, _groups(name, int(gid), group))
+    if isinstance(number, int):
+        group_id = os.getegid() if number == os.geteuid() else number
+        return User(str(number), number, group_id, "/", "", (group_id,))
+    raise HoldfastError("user_not_found", f"the image has no user {wanted!r:.80}")
+
+
+def _groups(name: str, primary: int, group: str) -> tuple[int, ...]:
+    found = {primary}
+    for fields in _entries(group, 4):
+        if name in fields[3].split(",") and fields[2].isdigit():
+            found.add(int(fields[2]))
+    return tuple(sorted(found))
+
+
+def _entries(path: str, least: int) -> list[list[str]]:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            lines = file.read(1024 * 1024).splitlines()
+    except OSError:
+        return []
+    return [fields for line in lines if len(fields := line.split(":")) >= least]
