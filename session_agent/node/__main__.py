@@ -30,9 +30,13 @@ async def _serve(config: NodeSettings) -> None:
     images.in_use = sandboxes.uses_image
     images.before_remove = sandboxes.spares.drop_image
     images.layer_in_use = sandboxes.uses_layer
-    await sandboxes.start()
     server = NodeServer(config, sandboxes, images)
-    await server.start()
+    try:
+        await sandboxes.start()
+        await server.start()
+    except BaseException:
+        await server.stop()
+        raise
     logging.getLogger(__name__).info("serving on %s", config.socket_path)
     await ended.wait()
     await server.stop()

@@ -94,6 +94,13 @@ def limit_resources(open_files: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (bound, bound))
 
 
+def limit_tasks(tasks: int) -> None:
+    """Child: a bound on processes and threads per user id, counted in this user namespace alone; also without cgroups."""
+    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    bound = tasks if hard == resource.RLIM_INFINITY else min(tasks, hard)
+    resource.setrlimit(resource.RLIMIT_NPROC, (bound, bound))
+
+
 def give_up_powers(last_capability: int, program: bytes | None) -> None:
     """Child, last step: nothing can be regained after this, and whatever is executed has no capability at all."""
     for capability in range(last_capability + 1):

@@ -209,6 +209,7 @@ class Sandboxes:
             "workdir": box.image.workdir or "/workspace",
             "user": box.image.user,
             "labels": request.labels,
+            "pids": request.limits.pids + cgroups.RESERVE_PIDS,
             "cgroup_version": 2 if fds.get("cgroup_fd") else 0,
         }
         await _configure(berth, config, fds)

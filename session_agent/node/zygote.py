@@ -125,6 +125,7 @@ class Zygote:
             step = "configuration"
             config = _receive_config(fds["control"])
             listen = config.pop("listen")
+            namespaces.limit_tasks(int(config.pop("pids")))
             step = "name"
             _take_name(config["sandbox_id"])
             step = "powers"

@@ -1,0 +1,117 @@
+"""A tiny agent for the node's own tests: answers one JSON request per connection, one at a time.
+
+It stands where the real agent stands (first process, same powers), so that what it can and cannot do is what the real
+one could and could not. Never imported by anything but the zygote of a test's node.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from typing import Any
+
+
+def serve(config: dict[str, Any], listen_fd: int, ready_fd: int) -> None:
+    if config["env"].get("TEST_AGENT") == "breaks":
+        raise RuntimeError("told to break")
+    if config["env"].get("TEST_AGENT") == "silent":
+        os._exit(3)
+    listener = socket.socket(fileno=listen_fd)
+    os.write(ready_fd, json.dumps({"agent_epoch": os.urandom(8).hex()}).encode() + b"\n")
+    os.close(ready_fd)
+    while True:
+        connection, _ = listener.accept()
+        with connection, connection.makefile("rb") as file:
+            line = file.readline()
+            if line:
+                connection.sendall(json.dumps(_answer(config, json.loads(line))).encode())
+
+
+def _answer(config: dict[str, Any], request: dict[str, Any]) -> Any:
+    operation = request["op"]
+    if operation == "run":
+        return _run(config, request)
+    if operation == "config":
+        return config
+    if operation == "read":
+        with open(request["path"], encoding="utf-8", errors="replace") as file:
+            return file.read()
+    if operation == "list":
+        return sorted(os.listdir(request["path"]))
+    if operation == "stat":
+        status = os.lstat(request["path"])
+        return {"mode": status.st_mode, "uid": status.st_uid, "gid": status.st_gid, "nlink": status.st_nlink}
+    if operation == "fds":
+        return {name: os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if _live(name)}
+    if operation == "eat":
+        hoard = [b"\1" * (1 << 20) for _ in range(request["mebibytes"])]
+        return len(hoard)
+    if operation == "grep":
+        return _grep([bytes.fromhex(word) for word in request["words"]])
+    if operation == "walk_up":
+        return _walk_up(config["cgroup_fd"])
+    if operation == "exit":
+        os._exit(request["status"])
+    return f"no operation {operation}"
+
+
+def _live(name: str) -> bool:
+    return os.path.lexists(f"/proc/self/fd/{name}")
+
+
+def _grep(words: list[bytes]) -> list[int]:
+    """How often each word, given with its bytes inverted, is found in this process's own writable memory."""
+    wanted = [bytes(byte ^ 0xFF for byte in word) for word in words]
+    counts = [0] * len(words)
+    with open("/proc/self/maps", encoding="ascii", errors="replace") as maps, open("/proc/self/mem", "rb") as memory:
+        for row in maps:
+            span, powers = row.split()[:2]
+            if not powers.startswith("rw"):
+                continue
+            low, high = (int(part, 16) for part in span.split("-"))
+            try:
+                memory.seek(low)
+                data = memory.read(high - low)
+            except OSError:
+                continue
+            for index, word in enumerate(wanted):
+                counts[index] += data.count(word)
+    return counts
+
+
+def _walk_up(fd: int) -> list[str]:
+    """What a descriptor of a directory gives away above it."""
+    here = os.open(".", os.O_RDONLY, dir_fd=fd)
+    for _ in range(20):
+        above = os.open("..", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = above
+    try:
+        return os.listdir(here)
+    finally:
+        os.close(here)
+
+
+def _run(config: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+    def join() -> None:
+        for fd in config["cgroup_join_fds"]:
+            os.write(fd, b"0")
+
+    done = subprocess.run(
+        request["argv"],
+        input=request.get("input", "").encode(),
+        capture_output=True,
+        env=config["env"],
+        cwd=config["workdir"],
+        preexec_fn=join,
+        check=False,
+    )
+    out, err = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+    return {"code": done.returncode, "out": out, "err": err}
+
+
+if __name__ == "__main__":
+    sys.exit("this runs inside a sandbox")

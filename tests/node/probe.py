@@ -1,0 +1,346 @@
+"""Tries to break out; run with the machine's own python inside a `host` sandbox. Prints {name: null | what worked}.
+
+Plain standard library, no imports of ours: it is fed to an interpreter on its standard input. Each attempt returns
+None when it was refused and text when it was not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import glob
+import json
+import os
+import platform
+import socket
+import struct
+import sys
+
+libc = ctypes.CDLL(None, use_errno=True)
+X86 = platform.machine() == "x86_64"
+REFUSED = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EROFS, errno.ENODEV, errno.EAFNOSUPPORT, errno.ENOENT}
+
+
+def call(number, *args):
+    """None when refused, else what came of it."""
+    ctypes.set_errno(0)
+    words = [ctypes.c_long(arg) if isinstance(arg, int) else arg for arg in args]
+    result = libc.syscall(ctypes.c_long(number), *words)
+    error = ctypes.get_errno()
+    if result < 0 and error in REFUSED:
+        return None
+    return f"{result} {errno.errorcode.get(error, error)}"
+
+
+def nr(x86, arm):
+    return x86 if X86 else arm
+
+
+def in_child(attempt):
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        said = attempt() or ""
+        os.write(writer, said.encode()[:1000])
+        os._exit(0)
+    os.close(writer)
+    said = os.read(reader, 1000).decode()
+    os.close(reader)
+    os.waitpid(pid, 0)
+    return said or None
+
+
+def opens(path, flags=os.O_RDONLY):
+    try:
+        fd = os.open(path, flags)
+    except OSError:
+        return None
+    os.close(fd)
+    return f"opened {path}"
+
+
+def reads(path):
+    try:
+        with open(path, "rb") as file:
+            data = file.read(64)
+    except OSError:
+        return None
+    return f"{path}: {data!r}" if data else None
+
+
+def makes_socket(family, kind, protocol=0):
+    try:
+        socket.socket(family, kind, protocol).close()
+    except OSError:
+        return None
+    return "made"
+
+
+def connects(address, port):
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as sock:
+        sock.settimeout(2)
+        try:
+            sock.connect((address, port))
+        except TimeoutError:
+            return "no answer, but no refusal: there is a route"
+        except OSError as error:
+            return None if error.errno in (errno.ENETUNREACH, errno.ECONNREFUSED, errno.EHOSTUNREACH) else str(error)
+    return "connected"
+
+
+def writes_proc():
+    bad = []
+    for path in (
+        "/proc/sys/kernel/core_pattern", "/proc/sys/kernel/hostname", "/proc/sys/vm/drop_caches",
+        "/proc/sys/net/ipv4/ip_forward", "/proc/sysrq-trigger", "/proc/sys/kernel/modprobe", "/proc/irq/default_smp_affinity",
+        "/proc/sys/user/max_user_namespaces", "/proc/sys/fs/binfmt_misc/register",
+    ):  # fmt: skip
+        try:
+            with open(path, "w") as file:
+                file.write("1")
+        except OSError:
+            continue
+        if os.stat(path).st_rdev != os.stat("/dev/null").st_rdev:
+            bad.append(path)
+    return " ".join(bad) or None
+
+
+def reads_hidden():
+    found = [reads(f"/proc/{name}") for name in ("kcore", "keys", "timer_list", "kallsyms", "cmdline", "kmsg", "iomem")]
+    return " ".join(filter(None, found)) or None
+
+
+def other_processes():
+    """Everything in sight is the first process, this one, or started by it."""
+    pids = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+    return None if len(pids) <= 4 and 1 in pids else f"{len(pids)} processes: {sorted(pids)}"
+
+
+def first_process():
+    said = [opens(f"/proc/1/{name}") for name in ("mem", "environ", "maps")]
+    for path in ("/proc/1/root", "/proc/1/cwd", "/proc/1/exe", *glob.glob("/proc/1/fd/*"), "/proc/1/ns/mnt"):
+        try:
+            said.append(f"{path} is {os.readlink(path)}")
+        except OSError:
+            continue
+        if path != "/proc/1/exe":
+            said.append(opens(path))
+    try:
+        os.kill(1, 9)
+    except OSError:
+        pass
+    return " ".join(filter(None, said)) or None
+
+
+def descriptors():
+    names = set(os.listdir("/proc/self/fd")) - {"0", "1", "2"}
+    left = []
+    for name in names:
+        try:
+            left.append(os.readlink(f"/proc/self/fd/{name}"))
+        except OSError:
+            continue
+    return " ".join(left) or None
+
+
+def capabilities():
+    with open("/proc/self/status") as file:
+        rows = dict(line.strip().split(":", 1) for line in file)
+    bad = {name: rows[name].strip() for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb") if int(rows[name], 16)}
+    if rows["NoNewPrivs"].strip() != "1" or rows["Seccomp"].strip() != "2":
+        bad["locks"] = rows["NoNewPrivs"] + rows["Seccomp"]
+    return str(bad) if bad else None
+
+
+def interfaces():
+    names = [name for _, name in socket.if_nameindex()]
+    return None if names == ["lo"] else str(names)
+
+
+def devices():
+    found = [name for name in os.listdir("/dev") if name not in
+             {"null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm", "fd", "stdin", "stdout", "stderr"}]  # fmt: skip
+    return str(found) if found else None
+
+
+def host_files():
+    """The marker the test put into the machine's private places, wherever a path could lead to it."""
+    marker = sys.argv[1] if len(sys.argv) > 1 else "holdfast-probe-marker"
+    found = []
+    for place in ("/root", "/home", "/home/*", "/var", "/var/*", "/tmp", "/srv", "/opt", "/mnt", "/media", "/", "/etc",
+                  "/old_root", "/proc/1/root/root", "/proc/self/root/root", "/../root"):  # fmt: skip
+        found += glob.glob(f"{place}/{marker}*")
+    for path in ("/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/root/.ssh", "/root/.bashrc", "/var/lib/dpkg/status",
+                 "/etc/ssl/private", "/etc/ssh", "/etc/machine-id"):  # fmt: skip
+        if os.path.lexists(path):
+            found.append(path)
+    return " ".join(found) or None
+
+
+def writes_host():
+    done = []
+    for place in ("/usr", "/usr/bin", "/usr/local/bin", "/usr/lib"):
+        try:
+            path = f"{place}/holdfast-probe"
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
+            done.append(path)
+        except OSError:
+            continue
+    return " ".join(done) or None
+
+
+def mounts_show_paths():
+    with open("/proc/self/mountinfo") as file:
+        text = file.read()
+    return next((word for word in ("/sandboxes/", "upperdir=/", "/root/") if word in text), None)
+
+
+def setuid_program():
+    """A copy of the shell with the set-id bit, owned by another, stays who it was."""
+    for path in glob.glob("/usr/bin/su") + glob.glob("/usr/bin/passwd") + glob.glob("/usr/bin/mount"):
+        if os.stat(path).st_mode & 0o4000 and os.stat(path).st_uid == 0:
+            return f"{path} would run as uid 0 with set-id"
+    return None
+
+
+def device_node():
+    try:
+        os.mknod("/tmp/sda", 0o600 | 0o060000, os.makedev(8, 0))
+    except OSError:
+        return None
+    return "made a block device"
+
+
+def clone_newuser():
+    pid = libc.syscall(ctypes.c_long(nr(56, 220)), ctypes.c_long(0x10000000 | 17), *[ctypes.c_long(0)] * 4)
+    if pid == 0:
+        os._exit(0)
+    if pid > 0:
+        os.waitpid(pid, 0)
+        return "made"
+    return None
+
+
+def pushes_to_terminal():
+    import fcntl
+    import pty
+
+    parent, child = pty.openpty()
+    try:
+        fcntl.ioctl(child, 0x5412, b"x")
+    except OSError:
+        return None
+    finally:
+        os.close(parent)
+        os.close(child)
+    return "pushed input"
+
+
+def wrong_architecture():
+    """A 32-bit call number with the x32 bit must not slip past the filter: the process is killed."""
+    if not X86:
+        return None
+    pid = os.fork()
+    if pid == 0:
+        libc.syscall(ctypes.c_long(0x40000000 | 165), b"x", b"/tmp", b"tmpfs", ctypes.c_long(0), None)
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    return None if os.WIFSIGNALED(status) else "went through"
+
+
+ATTEMPTS = {
+    "mount": lambda: call(nr(165, 40), b"tmpfs", b"/tmp", b"tmpfs", 0, None),
+    "bind mount": lambda: call(nr(165, 40), b"/", b"/mnt", None, 4096, None),
+    "remount": lambda: call(nr(165, 40), None, b"/usr", None, 32 | 4096, None),
+    "umount": lambda: call(nr(166, 39), b"/proc/sys", 2),
+    "fsopen": lambda: call(430, b"tmpfs", 0),
+    "open_tree": lambda: call(428, -100, b"/", 1),
+    "move_mount": lambda: call(429, -100, b"/tmp", -100, b"/mnt", 0),
+    "mount_setattr": lambda: call(442, -100, b"/usr", 0, b"\0" * 32, 32),
+    "open_tree_attr": lambda: call(467, -100, b"/", 1, b"\0" * 32, 32),
+    "statmount": lambda: call(457, b"\0" * 24, b"\0" * 512, 512, 0),
+    "pivot_root": lambda: call(nr(155, 41), b"/", b"/tmp"),
+    "chroot": lambda: call(nr(161, 51), b"/tmp"),
+    "ptrace attach": lambda: call(nr(101, 117), 16, 1, 0, 0),
+    "ptrace traceme": lambda: in_child(lambda: call(nr(101, 117), 0, 0, 0, 0)),
+    "process_vm_readv": lambda: call(nr(310, 270), 1, 0, 0, 0, 0, 0),
+    "pidfd_getfd": lambda: call(438, 0, 0, 0),
+    "kcmp": lambda: call(nr(312, 272), 1, 1, 0, 0, 0),
+    "unshare user": lambda: in_child(lambda: call(nr(272, 97), 0x10000000)),
+    "unshare mount": lambda: in_child(lambda: call(nr(272, 97), 0x00020000)),
+    "unshare net": lambda: in_child(lambda: call(nr(272, 97), 0x40000000)),
+    "unshare time": lambda: in_child(lambda: call(nr(272, 97), 0x80)),
+    "unshare cgroup": lambda: in_child(lambda: call(nr(272, 97), 0x02000000)),
+    "clone user": clone_newuser,
+    "clone3": lambda: call(435, struct.pack("=8Q", 0x10000000, 0, 0, 0, 17, 0, 0, 0), 64),
+    "setns": lambda: in_child(lambda: call(nr(308, 268), os.open("/proc/self/ns/uts", os.O_RDONLY), 0)),
+    "keyctl": lambda: call(nr(250, 219), 0, -3, 1),
+    "add_key": lambda: call(nr(248, 217), b"user", b"x", b"y", 1, -3),
+    "request_key": lambda: call(nr(249, 218), b"user", b"x", None, -3),
+    "bpf": lambda: call(nr(321, 280), 0, b"\0" * 128, 128),
+    "userfaultfd": lambda: call(nr(323, 282), 0),
+    "userfaultfd user mode": lambda: call(nr(323, 282), 1),
+    "io_uring_setup": lambda: call(425, 8, b"\0" * 120),
+    "io_uring_enter": lambda: call(426, 0, 0, 0, 0, 0, 0),
+    "io_uring_register": lambda: call(427, 0, 0, 0, 0),
+    "perf_event_open": lambda: call(nr(298, 241), b"\0" * 128, 0, -1, -1, 0),
+    "init_module": lambda: call(nr(175, 105), b"x", 1, b""),
+    "finit_module": lambda: call(nr(313, 273), 0, b"", 0),
+    "delete_module": lambda: call(nr(176, 106), b"loop", 0),
+    "kexec_load": lambda: call(nr(246, 104), 0, 0, 0, 0),
+    "reboot": lambda: call(nr(169, 142), 0xFEE1DEAD, 672274793, 0x89ABCDEF, 0),
+    "swapon": lambda: call(nr(167, 224), b"/tmp/x", 0),
+    "settimeofday": lambda: call(nr(164, 170), b"\0" * 16, 0),
+    "clock_settime": lambda: call(nr(227, 112), 0, b"\0" * 16),
+    "open_by_handle_at": lambda: call(nr(304, 265), -100, b"\0" * 128, 0),
+    "quotactl": lambda: call(nr(179, 60), 0, b"/dev/vda", 0, 0),
+    "sethostname": lambda: call(nr(170, 161), b"owned", 5),
+    "syslog": lambda: call(nr(103, 116), 3, b"\0" * 4096, 4096),
+    "iopl": lambda: call(172, 3) if X86 else None,
+    "modify_ldt": lambda: call(154, 0, b"\0" * 16, 16) if X86 else None,
+    "fanotify": lambda: call(nr(300, 262), 0, 0),
+    "a call from the future": lambda: call(999),
+    "personality": lambda: in_child(lambda: call(nr(135, 92), 0x0400000)),
+    "x32": wrong_architecture,
+    "raw socket": lambda: makes_socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP),
+    "raw socket v6": lambda: makes_socket(socket.AF_INET6, socket.SOCK_RAW, 58),
+    "packet socket": lambda: makes_socket(socket.AF_PACKET, socket.SOCK_RAW, 0),
+    "netlink audit": lambda: makes_socket(socket.AF_NETLINK, socket.SOCK_RAW, 9),
+    "netlink netfilter": lambda: makes_socket(socket.AF_NETLINK, socket.SOCK_RAW, 12),
+    "vsock": lambda: makes_socket(40, socket.SOCK_STREAM),
+    "alg socket": lambda: makes_socket(38, socket.SOCK_SEQPACKET),
+    "bluetooth": lambda: makes_socket(31, socket.SOCK_RAW, 1),
+    "network v4": lambda: connects("1.1.1.1", 53),
+    "network metadata": lambda: connects("169.254.169.254", 80),
+    "network v6": lambda: connects("2606:4700:4700::1111", 53),
+    "interfaces": interfaces,
+    "abstract unix sockets": lambda: open("/proc/net/unix").read().count("@") and "some of the machine's are seen",
+    "proc writes": writes_proc,
+    "proc secrets": reads_hidden,
+    "other processes": other_processes,
+    "first process": first_process,
+    "descriptors": descriptors,
+    "capabilities": capabilities,
+    "devices": devices,
+    "device node": device_node,
+    "sys": lambda: str(os.listdir("/sys")) if os.listdir("/sys") else None,
+    "host files": host_files,
+    "host writes": writes_host,
+    "mount table": mounts_show_paths,
+    "set-id programs": setuid_program,
+    "terminal input": pushes_to_terminal,
+}  # fmt: skip
+
+
+def main():
+    results = {}
+    for name, attempt in ATTEMPTS.items():
+        try:
+            results[name] = attempt() or None
+        except Exception as error:
+            results[name] = f"the attempt itself failed: {error!r}"
+    print(json.dumps(results))
+
+
+main()

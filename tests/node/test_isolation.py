@@ -1,0 +1,120 @@
+"""From inside a `host` sandbox: everything on reliability.md's list is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.node.harness import REPOSITORY, NodeClient, ask, run
+from tests.support.requires import requires
+
+pytestmark = requires("namespaces")
+PROBE = (REPOSITORY / "tests/node/probe.py").read_text()
+
+
+@pytest.fixture
+def marker() -> object:
+    """A file only the machine's owner should see, in the places people keep such files."""
+    name = f"holdfast-probe-marker-{os.getpid()}"
+    places = [Path.home(), Path("/tmp"), Path("/root"), Path("/home")]
+    made = []
+    for place in places:
+        try:
+            (place / name).write_text("private")
+            made.append(place / name)
+        except OSError:
+            continue
+    assert made
+    yield name
+    for path in made:
+        path.unlink(missing_ok=True)
+
+
+async def test_every_attempt_to_get_out_is_refused(client: NodeClient, marker: str) -> None:
+    box = await client.create("probe")
+    done = await run(box["endpoint"], "/usr/bin/python3", "-", marker, text=PROBE)
+    assert done["code"] == 0, done["err"]
+    results = json.loads(done["out"])
+    assert len(results) >= 70
+    assert {name: said for name, said in results.items() if said is not None} == {}
+
+
+async def test_the_probe_can_tell(tmp_path: Path, marker: str) -> None:
+    """The same probe outside of a sandbox must find plenty, or it proves nothing inside of one."""
+    import subprocess
+
+    done = subprocess.run(
+        ["/usr/bin/python3", "-", marker], input=_harmless(), capture_output=True, check=True
+    )
+    results = json.loads(done.stdout)
+    found = {name for name, said in results.items() if said is not None}
+    assert {"host files", "other processes", "devices", "sys", "capabilities"} <= found
+
+
+def _harmless() -> bytes:
+    """The probe without what would harm the machine it runs on."""
+    keep = ("host files", "other processes", "devices", "sys", "capabilities", "interfaces", "mount table")
+    return PROBE.replace("ATTEMPTS.items()", f"((n, a) for n, a in ATTEMPTS.items() if n in {keep!r})").encode()
+
+
+async def test_the_toolchain_of_the_host_image_works(client: NodeClient) -> None:
+    box = await client.create("tools")
+    script = "bash --version && ls / && python3 -c 'import ssl, sqlite3' && git --version && id -un && echo $HOME"
+    done = await run(box["endpoint"], "bash", "-ec", script)
+    assert done["code"] == 0, done["err"]
+    assert done["out"].splitlines()[-2:] == ["root", "/root"]
+
+
+async def test_it_is_a_machine_of_its_own(client: NodeClient) -> None:
+    box = await client.create("own-name", env={"WHO": "me"})
+    script = (
+        "hostname; cat /etc/hostname; pwd; echo $WHO; stat -c %a /tmp /workspace /dev/shm; "
+        "touch /workspace/a /tmp/b ~/c /etc/d && echo writable; echo x > /dev/null && echo null; "
+        "python3 -c 'import pty; pty.spawn([\"echo\", \"tty\"])'; "
+        "python3 -c 'import socket; s = socket.create_server((\"127.0.0.1\", 0)); "
+        "socket.create_connection(s.getsockname()); print(\"loopback\")'; "
+        "getent hosts own-name | cut -d' ' -f1"
+    )
+    done = await run(box["endpoint"], "bash", "-c", script)
+    assert done["err"] == ""
+    assert done["out"].split() == [
+        "own-name", "own-name", "/workspace", "me", "1777", "777", "1777", "writable", "null", "tty", "loopback",
+        "127.0.0.1",
+    ]  # fmt: skip
+
+
+async def test_the_agent_itself_keeps_only_what_it_needs(client: NodeClient) -> None:
+    box = await client.create("powers")
+    rows = dict(line.split(":\t", 1) for line in (await ask(box["endpoint"], "read", path="/proc/self/status")).splitlines())
+    assert int(rows["CapPrm"], 16) == int(rows["CapEff"], 16) == 0b11101011
+    assert int(rows["CapBnd"], 16) == int(rows["CapInh"], 16) == int(rows["CapAmb"], 16) == 0
+    assert (rows["NoNewPrivs"], rows["Seccomp"]) == ("1", "2")
+
+
+async def test_no_descriptor_leads_out(client: NodeClient) -> None:
+    box = await client.create("fds")
+    config = await ask(box["endpoint"], "config")
+    for name, target in (await ask(box["endpoint"], "fds")).items():
+        allowed = target.startswith(("socket:", "pipe:", "anon_inode:", "/dev/null", "/proc/")) or int(name) in {
+            *config["cgroup_join_fds"],
+            config.get("cgroup_fd"),
+            config.get("cgroup_events_fd"),
+        }
+        assert allowed, f"descriptor {name} is {target}"
+    if config.get("cgroup_fd") is not None:
+        assert "cgroup.procs" in await ask(box["endpoint"], "walk_up")
+
+
+async def test_sandboxes_do_not_see_each_others_secrets(client: NodeClient) -> None:
+    """A fork of the zygote must not find in its memory what the zygote handled for another sandbox."""
+    secret = b"hunter2-is-the-secret-of-the-first"
+    control = b"what-the-second-was-told-itself-00"
+    await client.create("first", token="5ec7e7" * 8, env={"SECRET": secret.decode()})
+    second = await client.create("second", env={"SECRET": control.decode()})
+    inverted = [bytes(byte ^ 0xFF for byte in word).hex() for word in (secret, b"5ec7e7" * 8, control)]
+    of_first, token_of_first, own = await ask(second["endpoint"], "grep", words=inverted)
+    assert own > 0
+    assert (of_first, token_of_first) == (1, 1)  # the search's own copies
