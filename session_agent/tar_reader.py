@@ -33,6 +33,7 @@ _KINDS: dict[bytes, Kind] = {
     b"2": "symlink",
     b"5": "directory",
 }
+_KNOWN = frozenset((b"path", b"linkpath", b"size", b"mtime", b"uid", b"gid"))
 _HAVE_NO_BODY = frozenset((b"1", b"2", b"3", b"4", b"5", b"6"))
 
 
@@ -64,7 +65,7 @@ class TarReader:
         self._meta: bytearray | None = None  # collects the body of a PAX or GNU header
         self._meta_kind = b""
         self._over: dict[bytes, bytes] = {}  # what such headers say about the member to come
-        self._open = False
+        self._announced = False  # such a header came, its member not yet
         self._ended = False
         self.entries = 0
         self.size_bytes = 0
@@ -108,7 +109,7 @@ class TarReader:
 
     def _begin(self, block: bytes) -> None:
         if not block.strip(b"\0"):
-            if self._over:
+            if self._announced:
                 raise _invalid("it ends after a header that announces another", self.entries)
             self._ended = True
             return
@@ -118,10 +119,10 @@ class TarReader:
         if kind in (b"x", b"X", b"g", b"L", b"K"):
             self._start_meta(kind, size)
             return
-        if kind == b"S" or any(key.startswith(b"GNU.sparse") for key in self._over):
+        if kind == b"S":
             raise _invalid("it holds a sparse member, which is not supported: create it without --sparse", self.entries)
         member = self._member(block, kind, size)
-        self._over = {}
+        self._over, self._announced = {}, False
         self.entries += 1
         self.size_bytes += member.size
         if self.entries > self._limits.entries:
@@ -129,13 +130,12 @@ class TarReader:
         if self.size_bytes > self._limits.size_bytes:
             raise _limit(f"it holds more than {self._limits.size_bytes} bytes", self.entries - 1)
         self._sink.begin(member)
-        self._open = True
         self._left, self._pad = member.size, padding(member.size)
         if not self._left:
             self._complete()
 
     def _start_meta(self, kind: bytes, size: int) -> None:
-        if size > _META_BYTES or sum(map(len, self._over.values())) > _META_BYTES:
+        if size > _META_BYTES:
             raise _limit(f"an extended header is longer than {_META_BYTES} bytes", self.entries)
         self._meta, self._meta_kind = bytearray(), kind
         self._left, self._pad = size, padding(size)
@@ -144,11 +144,11 @@ class TarReader:
 
     def _complete(self) -> None:
         if self._meta is None:
-            self._open = False
             self._sink.end()
             return
         body, kind = bytes(self._meta), self._meta_kind
         self._meta = None
+        self._announced = self._announced or kind != b"g"
         if kind == b"L":
             self._over[b"path"] = body.split(b"\0", 1)[0]
         elif kind == b"K":
@@ -211,9 +211,10 @@ def _records(body: bytes, done: int) -> dict[bytes, bytes]:
         key, equals, value = record[:-1].partition(b"=")
         if end > len(body) or end <= space + 1 or not equals or record[-1:] != b"\n":
             raise _invalid("an extended header is malformed", done)
-        if len(found) > 1024:
-            raise _limit("an extended header has more than 1024 records", done)
-        found[key] = value
+        if key in _KNOWN:  # what is not needed is not kept: headers may follow each other without end
+            found[key] = value
+        elif key.startswith(b"GNU.sparse"):
+            raise _invalid("it holds a sparse member, which is not supported: create it without --sparse", done)
         at = end
     return found
 

@@ -15,9 +15,9 @@ import pytest
 from holdfast_wire.errors import HoldfastError
 
 from session_agent import beneath
-from session_agent.archives import open_download, open_upload
+from session_agent.archiving import open_download
 from session_agent.beneath import Resolver, walk
-from session_agent.extracting import ExtractOptions, TarSink
+from session_agent.extracting import ExtractOptions, TarSink, open_upload
 from session_agent.tar_reader import TarLimits
 from tests.support.channel import FakeChannel, serve
 

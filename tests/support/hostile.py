@@ -1,0 +1,143 @@
+"""Hostile bytes for the agent's parsers: what a stream comes to, and seeded damage.
+
+Owns the invariants that the quick property tests and the long fuzzing runs share: whatever comes in, the answer is the documented one
+or one documented error, and how the bytes were cut makes no difference.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+from holdfast_wire.errors import HoldfastError
+
+from session_agent.diff_parser import parse
+from session_agent.tar_format import Member
+from session_agent.tar_reader import TarLimits, TarReader
+from session_agent.unified_diff import PatchError, apply, prefix_depth
+
+Events = list[tuple[Member, bytes]]
+
+LIMITS = TarLimits(entries=50, size_bytes=1_000_000)
+_WORDS = (
+    b"\0" * 512,
+    b"\xff",
+    b"\n",
+    b"@@ -0,0 +1 @@\n",
+    b"--- ",
+    b"+++ ",
+    b"\\ No newline",
+    b"ustar\0",
+    b"99999999999",
+    b"-1",
+    b"30 path=x\n",
+    b"/../",
+)
+
+
+class Recorder:
+    """A sink that remembers, and holds the reader to the order of calls."""
+
+    def __init__(self) -> None:
+        self.events: Events = []
+        self._open = False
+
+    def begin(self, member: Member) -> None:
+        assert not self._open
+        self._open = True
+        self.events.append((member, b""))
+
+    def body(self, data: memoryview) -> None:
+        assert self._open
+        member, before = self.events[-1]
+        self.events[-1] = (member, before + bytes(data))
+
+    def end(self) -> None:
+        member, content = self.events[-1]
+        assert self._open
+        assert len(content) == member.size
+        self._open = False
+
+
+def read_tar(data: bytes, piece: int = 0) -> tuple[Events, str]:
+    """The members of a stream and how it ended: a code, or nothing."""
+    sink = Recorder()
+    reader = TarReader(sink, LIMITS)
+    try:
+        for at in range(0, len(data), piece or max(1, len(data))):
+            reader.feed(data[at : at + (piece or len(data))])
+        reader.finish()
+    except HoldfastError as error:
+        code = error.code
+    else:
+        code = ""
+    assert code in ("", "archive_invalid", "archive_limit")
+    return sink.events, code
+
+
+def check_tar(data: bytes, pieces: tuple[int, ...] = (1, 511)) -> None:
+    """Any bytes are an archive or one typed error, however they are cut."""
+    whole = read_tar(data)
+    for piece in pieces:
+        assert read_tar(data, piece) == whole
+
+
+def check_diff(diff: bytes, original: bytes) -> None:
+    """Any bytes are a diff that applies or does not, or malformed."""
+    try:
+        patches = parse(diff)
+    except PatchError:
+        return
+    assert patches
+    prefix_depth(patches)
+    for patch in patches:
+        assert patch.old or patch.new
+        with suppress(PatchError):
+            apply(patch, original)
+
+
+def damaged(seed: bytes, rng: random.Random) -> bytes:
+    """``seed`` with a few bytes changed, cut, doubled or replaced by words that parsers trip over."""
+    data = bytearray(seed)
+    for _ in range(rng.randint(1, 6)):
+        at = rng.randrange(len(data) + 1)
+        end = min(len(data), at + rng.choice((0, 1, 1, 2, 8, 100, 512)))
+        choice = rng.randrange(5)
+        if choice == 0 and data:
+            at = min(at, len(data) - 1)
+            data[at] ^= 1 << rng.randrange(8)
+        elif choice == 1:
+            del data[at:end]
+        elif choice == 2:
+            data[at:at] = data[at:end]
+        elif choice == 3:
+            data[at:end] = rng.choice(_WORDS)
+        else:
+            data[at:end] = rng.randbytes(end - at)
+    return bytes(data)
+
+
+def resum(archive: bytes) -> bytes:
+    """Give every block that looks like a header a right checksum, so that damage gets past it."""
+    out = bytearray(archive)
+    for at in range(0, len(out) - 511, 512):
+        block = out[at : at + 512]
+        if block[148:156].strip(b"\0 01234567") == b"" and any(block):
+            block[148:156] = b" " * 8
+            out[at + 148 : at + 156] = b"%06o\0 " % sum(block)
+    return bytes(out)
+
+
+def rounds(name: str, default_s: float) -> Iterator[random.Random]:
+    """One seeded generator per round, for ``HOLDFAST_FUZZ_SECONDS``; the seed of a failing round is printed by the assertion."""
+    first = int(os.environ.get("HOLDFAST_FUZZ_SEED", time.time_ns() & 0xFFFFFFFF))
+    end = time.monotonic() + float(os.environ.get("HOLDFAST_FUZZ_SECONDS", default_s))
+    number = first
+    while time.monotonic() < end or number == first:
+        print(f"{name}: HOLDFAST_FUZZ_SEED={number}", end="\r")
+        yield random.Random(number)
+        number += 1
+    print(f"{name}: {number - first} rounds")
