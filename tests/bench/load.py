@@ -71,7 +71,7 @@ async def _idle(count: int, sandbox_ids: list[str]) -> None:
         async def attach(sandbox_id: str) -> None:
             async with gate:
                 client = await stack.enter_async_context(AsyncSandboxClient())
-                sandbox = await client.get_sandbox(sandbox_id)
+                sandbox = client.get_sandbox(sandbox_id)
                 await sandbox.exec(["true"])
 
         await asyncio.gather(*(attach(sandbox_ids[index % len(sandbox_ids)]) for index in range(count)))
