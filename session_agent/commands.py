@@ -172,9 +172,8 @@ class Command:
             self._kill_tree()
 
     def abandon(self) -> None:
-        """The agent stops: kill without waiting for the record."""
-        signal_all(members(owned_by(self._tag), (self._pid,) if self._status is None else ()), signal.SIGKILL)
-        self._release()
+        """The agent stops."""
+        self.cancel_command(self._record.command_id)
 
     # what happens ----------------------------------------------------------------------------------------------
 

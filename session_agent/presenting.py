@@ -7,6 +7,7 @@ presenter that goes away takes nothing with it. Used by ``commands`` and ``shell
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Exited, Failed, Gap, Output, Started
@@ -20,9 +21,17 @@ from .sandbox import AgentContext
 class Presenter:
     """Sends one record to one channel. ``pump`` may be called at any time, any number of times."""
 
-    __slots__ = ("_channel", "_reader", "_started", "finished", "record")
+    __slots__ = ("_channel", "_info", "_reader", "_started", "finished", "record")
 
-    def __init__(self, channel: Channel, record: Record, starts: dict[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        record: Record,
+        starts: dict[int, int] | None = None,
+        *,
+        info: dict[str, Any] | None = None,
+    ) -> None:
+        self._info = info
         self.record = record
         self.finished = False
         self._channel = channel
@@ -40,7 +49,7 @@ class Presenter:
         spool = record.spool
         if not self._started and record.started:
             self._started = True
-            channel.send(Started(number, record.command_id, record.info))
+            channel.send(Started(number, record.command_id, record.info if self._info is None else self._info))
         if not reader.at_end:
             moved = False
             while True:

@@ -260,6 +260,12 @@ def _explain(error: Exception, program: str, launch: Launch) -> Exception:
     )
 
 
+def kill_signal(group: int, number: int) -> None:
+    """Signal a process group that is not the agent's own."""
+    if group > 1 and group != os.getpgrp():
+        os.killpg(group, number)
+
+
 def exit_outcome(status: int) -> tuple[int, str | None]:
     """A wait status as ``(exit_code, signal name)``: a signalled process gives 128+n and the name, as a shell shows it."""
     if os.WIFSIGNALED(status):

@@ -76,14 +76,14 @@ class AgentContext:
         self.null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self.reaper.start()
 
-    def abandon(self) -> None:
-        """Kill everything that runs. Where the agent is the sandbox's first process, its own end does that too."""
-        for owner in [*self.commands, *self.shells.values(), *self.terminals.values()]:
+    def stop(self) -> None:
+        """End every command, shell and terminal; their last facts follow as the loop goes on."""
+        owners: list[Command | Shell | Terminal] = [*self.commands, *self.shells.values(), *self.terminals.values()]
+        for owner in owners:
             owner.abandon()
 
-    def stop(self) -> None:
-        """Kill what runs and let go."""
-        self.abandon()
+    def close(self) -> None:
+        """Give back what ``start`` took. Only where the process goes on without its agent, as in a test."""
         self.reaper.stop()
         if self.null >= 0:
             os.close(self.null)
@@ -91,7 +91,7 @@ class AgentContext:
 
     def busy(self) -> bool:
         """Whether a command runs whose outcome somebody may wait for."""
-        return bool(self.commands) or any(shell.busy for shell in self.shells.values())
+        return bool(self.commands) or bool(self.terminals) or any(shell.busy for shell in self.shells.values())
 
     @property
     def workdir(self) -> str:

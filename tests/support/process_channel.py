@@ -21,6 +21,7 @@ from session_agent.commands import open_command, open_follow
 from session_agent.sandbox import AgentContext, SandboxLimits
 from session_agent.settings import AgentSettings
 from session_agent.shell_channel import ShellHandler, open_shell
+from session_agent.terminal import open_terminal
 from tests.support.channel import DEADLINE_S, FakeChannel
 from tests.support.until import until_async
 
@@ -82,7 +83,12 @@ class ProcessChannel(FakeChannel):
         return Outcome.of(self.facts)
 
 
-_FACTORIES: dict[str, Callable[..., Any]] = {"command": open_command, "follow": open_follow, "shell": open_shell}
+_FACTORIES: dict[str, Callable[..., Any]] = {
+    "command": open_command,
+    "follow": open_follow,
+    "shell": open_shell,
+    "terminal": open_terminal,
+}
 
 
 class Client:
@@ -165,6 +171,6 @@ async def client(limits: SandboxLimits | None = None, **settings: Any) -> AsyncI
     try:
         yield Client(context)
     finally:
-        context.abandon()
-        await until_async(lambda: not context.reaper.pids, deadline_s=DEADLINE_S, what="the end of all processes")
         context.stop()
+        await until_async(lambda: not context.reaper.pids, deadline_s=DEADLINE_S, what="the end of all processes")
+        context.close()

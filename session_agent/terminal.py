@@ -1,0 +1,289 @@
+"""Terminals: a program on a PTY of its own, with a size, a scrollback, and a life beyond one client.
+
+Owns the PTY, the controlling terminal, resizing and re-attaching by name: whoever attaches gets the last ``SCROLLBACK_BYTES`` as they were
+written, then what follows. A connected client that reads slowly makes the program wait; nobody connected makes the oldest output go.
+``open_terminal`` is the channel kind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import secrets
+import signal
+import struct
+import termios
+from collections.abc import Callable
+from typing import Any
+
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.frames import Failed
+from holdfast_wire.limits import ID_BYTES
+
+from . import params as read
+from .channels import Channel
+from .launching import find_shell, launch_from
+from .pipes import Sink, Source
+from .presenting import Presenter
+from .procs import CannotExecuteError, Launch, Stdio, exit_outcome, is_signal, kill_signal, signal_number
+from .records import Ending, Record, workload_cause
+from .sandbox import AgentContext
+from .spool import Spool
+from .trees import TreeKill, members, owned_by, signal_all
+
+SCROLLBACK_BYTES = 256 * 1024
+TIMEOUT_EXIT_CODE = 124
+_MOST_CELLS = 4096
+_END_OF_INPUT = b"\x04"
+
+
+def open_terminal(context: AgentContext, channel: Channel) -> TerminalHandler:
+    """Attach to the terminal of this name, or start it. Raises ``HoldfastError``."""
+    params = channel.params
+    name = read.text(params, "name", None) or read.text(params, "id", None) or f"terminal-{secrets.token_hex(6)}"
+    if len(name.encode()) > ID_BYTES:
+        raise HoldfastError("invalid_argument", f"a terminal's name has at most {ID_BYTES} bytes")
+    rows, columns = _size(params)
+    terminal = context.terminals.get(name)
+    created = terminal is None
+    if terminal is None:
+        if len(context.terminals) >= context.limits.terminals:
+            raise HoldfastError("session_limit", f"{len(context.terminals)} terminals are open in this sandbox")
+        launch = launch_from(context, params, term="xterm-256color")
+        argv = read.texts(params, "argv") or _shell(login=read.boolean(params, "login", False))
+        timeout_s = read.number(params, "timeout_s", None)
+        terminal = Terminal(context, name, argv, launch, rows, columns, timeout_s)
+    else:
+        terminal.resize(rows, columns)
+    return TerminalHandler(channel, terminal, created=created)
+
+
+def _size(params: dict[str, Any]) -> tuple[int, int]:
+    rows = read.integer(params, "rows", 24, least=1, most=_MOST_CELLS)
+    columns = read.integer(params, "cols", 80, least=1, most=_MOST_CELLS)
+    return rows, columns
+
+
+def _shell(*, login: bool) -> list[str]:
+    kind, path = find_shell("auto")
+    return [path, *(["--login" if kind == "bash" else "-l"] if login else []), "-i"]
+
+
+class Terminal:
+    """A program on a PTY."""
+
+    def __init__(
+        self,
+        context: AgentContext,
+        name: str,
+        argv: list[str],
+        launch: Launch,
+        rows: int,
+        columns: int,
+        timeout_s: float | None,
+    ) -> None:
+        self._context = context
+        self.name = name
+        self.pid = 0
+        self._tag = context.tags.owner()
+        self._began = context.now()
+        self._abort = ""
+        self._status: int | None = None
+        self._killing: TreeKill | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._source: Source | None = None
+        self._sink: Sink | None = None
+        self.spool = Spool(context.budget, tail=True, limit_bytes=SCROLLBACK_BYTES)
+        self.record = Record(name, b"", self.spool)
+        self.record.started = True
+        try:
+            master, slave = os.openpty()
+        except OSError as error:
+            raise HoldfastError(
+                "spawn_failed", f"no terminal to be had: {error.strerror}", hint="the sandbox needs /dev/ptmx and /dev/pts"
+            ) from None
+        try:
+            _prepare(master, slave, launch, rows, columns)
+            stdio = Stdio(slave, slave, slave)
+            self.pid = context.reaper.spawn(argv, launch, stdio, self._exited, tag=self._tag, tty=True)
+        except CannotExecuteError as error:
+            os.close(master)
+            self.spool.append(1, f"{error.message}\r\n".encode())
+            self.record.ending = Ending(error.exit_code, context.now() - self._began)
+            return
+        except BaseException:
+            os.close(master)
+            raise
+        finally:
+            os.close(slave)
+        self._master = master
+        self._sink = Sink(os.dup(master), lambda _: None)
+        self._source = Source(master, 1, self.spool, arrived=self.record.notify, ended=self._quiet)
+        context.terminals[name] = self
+        if timeout_s is not None:
+            self._timer = context.loop.call_later(timeout_s, self._end, "timeout")
+
+    def write(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
+        """Keys. The end of input is typed, as Ctrl-D is."""
+        if self._sink is None or not self._sink.open:
+            consumed(len(data))
+            return
+        self._sink.consumed_by(consumed)
+        if data:
+            self._sink.feed(data, False)
+        if eof:
+            self._sink.consumed_by(lambda _: None)
+            self._sink.feed(_END_OF_INPUT, False)
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Change the size; the kernel tells the program with SIGWINCH."""
+        if self._source is not None and self._source.open:
+            fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def signal(self, name: str) -> None:
+        """To whatever is in the foreground; KILL ends the terminal."""
+        number = signal_number(name)
+        if number == signal.SIGKILL:
+            self.cancel()
+            return
+        if self._source is not None and self._source.open:
+            try:
+                kill_signal(os.tcgetpgrp(self._master), number)
+            except OSError:
+                pass
+
+    def cancel(self) -> None:
+        """End it with everything in it."""
+        self._end("cancelled")
+
+    def abandon(self) -> None:
+        """The agent stops."""
+        self.cancel()
+
+    def attended(self) -> None:
+        """A client came or went: with nobody connected the program does not wait, its oldest output goes."""
+        self.spool.tail = not any(reader.attached() for reader in self.spool.readers)
+        self.spool.taken()
+
+    def _end(self, why: str) -> None:
+        if self._abort or self.record.ending is not None:
+            return
+        self._abort = why
+        roots = (self.pid,) if self._status is None else ()
+        self._killing = TreeKill(owned_by(self._tag), self._finish, roots=roots)
+
+    def _exited(self, status: int) -> None:
+        self._status = status
+        if self._killing is None:
+            # whatever the program left behind lost its terminal
+            signal_all(members(owned_by(self._tag)), signal.SIGHUP)
+        self._finish()
+
+    def _quiet(self) -> None:
+        """The last holder of the PTY is gone; the exit status is on its way."""
+
+    def _finish(self) -> None:
+        if self._status is None or self.record.ending is not None:
+            return
+        if self._source is not None:
+            self._source.drain()
+            self._source.close()
+        if self._sink is not None:
+            self._sink.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        exit_code, name = exit_outcome(self._status)
+        cause = None
+        if self._abort == "timeout":
+            exit_code, name = TIMEOUT_EXIT_CODE, None
+            cause = workload_cause("timeout", "the terminal ran into its time-out and was killed with all in it")
+        elif self._abort:
+            exit_code, name = 128 + signal.SIGKILL, "KILL"
+            cause = workload_cause("cancelled", "the terminal was closed by its client")
+        if self._context.terminals.get(self.name) is self:
+            del self._context.terminals[self.name]
+        duration_s = self._context.now() - self._began
+        self.record.ending = Ending(exit_code, duration_s, name, self._abort == "timeout", cause)
+        self.record.notify()
+
+
+def _prepare(master: int, slave: int, launch: Launch, rows: int, columns: int) -> None:
+    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    modes = termios.tcgetattr(slave)
+    modes[0] |= 0o40000  # IUTF8: erase whole characters
+    termios.tcsetattr(slave, termios.TCSANOW, modes)
+    if launch.uid is not None:
+        os.fchown(slave, launch.uid, -1)
+
+
+class TerminalHandler:
+    """One client's view of a terminal."""
+
+    def __init__(self, channel: Channel, terminal: Terminal, *, created: bool) -> None:
+        self._channel = channel
+        self._terminal = terminal
+        record = terminal.record
+        info = {"pid": terminal.pid, "name": terminal.name, "created": created}
+        start = max(0, terminal.spool.size - SCROLLBACK_BYTES)
+        self._presenter = Presenter(channel, record, {1: max(start, terminal.spool.base(1))}, info=info)
+        self._follower: Callable[[], None] = self._pump
+        record.followers.append(self._follower)
+        terminal.attended()
+        self._pump()
+
+    def _pump(self) -> None:
+        if self._presenter.pump():
+            self._leave()
+
+    def _leave(self) -> None:
+        followers = self._terminal.record.followers
+        if self._follower in followers:
+            followers.remove(self._follower)
+
+    def run(self, command_id: str, params: dict[str, Any]) -> None:
+        """Not on this kind of channel."""
+
+    def write(self, data: bytes, eof: bool) -> None:
+        """Keys."""
+        self._terminal.write(data, eof, self._consumed)
+
+    def _consumed(self, size_bytes: int) -> None:
+        if not self._presenter.finished and size_bytes:
+            self._channel.consume(size_bytes)
+
+    def resize(self, rows: int, columns: int) -> None:
+        """The client's window changed."""
+        if 0 < rows <= _MOST_CELLS and 0 < columns <= _MOST_CELLS:
+            self._terminal.resize(rows, columns)
+
+    def signal(self, name: str) -> None:
+        """A signal for the foreground."""
+        if is_signal(name):
+            self._terminal.signal(name)
+
+    def close(self, detach: bool) -> None:
+        """End the terminal, or with ``detach`` leave it to whoever asks for its name."""
+        if self._presenter.finished:
+            return
+        if detach:
+            self.drop()
+            error = HoldfastError("cancelled", "the client detached; the terminal goes on")
+            self._channel.send(Failed(self._channel.number, error.to_map()))
+        else:
+            self._terminal.cancel()
+
+    def writable(self) -> None:
+        """Credit came back, or the client came or went."""
+        self._terminal.attended()
+        self._pump()
+
+    def delivered(self, command_id: str) -> None:
+        """The client has the exit."""
+        self._terminal.spool.release()
+
+    def drop(self) -> None:
+        """The channel is gone; the terminal lives on by its name."""
+        self._presenter.stop()
+        self._leave()
+        self._terminal.attended()
