@@ -102,7 +102,7 @@ def command_of(command: Command) -> dict[str, Any]:
     """``script`` for a string, ``argv`` for a list."""
     if isinstance(command, str):
         return {"script": script_of(command)}
-    argv: list[object] = list(command)
+    argv: list[object] = list(command) if hasattr(command, "__iter__") else []
     if not argv or not all(isinstance(word, str) and "\0" not in word for word in argv):
         raise bad("a command is a string or a list of at least one string, without NUL")
     return {"argv": argv}

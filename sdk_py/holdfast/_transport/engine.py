@@ -47,7 +47,8 @@ class Engine:
         self._ticket = ""
         self._leave_at: float | None = None
         self._down_since: float | None = None
-        self._attached_at = 0.0
+        self._attached_at: float | None = None
+        self._progressed = False
         self._random = random_ or random.Random()  # noqa: S311  jitter needs no secrecy
         self._backoff = Backoff(options.backoff_base_s, options.backoff_cap_s, self._random)
 
@@ -115,10 +116,13 @@ class Engine:
         self.session.disconnected()
         if self.error is not None:
             return None
+        attached_at, self._attached_at = self._attached_at, None
+        if attached_at is not None and (self._progressed or now - attached_at > STEADY_S):
+            # That connection was of use. One that breaks at once, again and again, uses up the same patience.
+            self._down_since = None
+            self._backoff.reset()
         if self._down_since is None:
             self._down_since = now
-            if now - self._attached_at > STEADY_S:
-                self._backoff.reset()  # one that breaks at once, again and again, keeps its growing delay
         verdict = self._judge(websocket, why)
         if verdict.fatal:
             self.fail(verdict.why)
@@ -170,6 +174,7 @@ class Engine:
         for event in self.session.events():
             if isinstance(event, Item):
                 sink = sinks.get(event.channel)
+                self._progressed = True
                 if sink is not None:
                     sink.fact(event)
                     if sink.ended:
@@ -191,6 +196,6 @@ class Engine:
         if self.attached_once:
             self.resumes += 1
         self.attached_once = True
-        self._down_since = None
         self._attached_at = now
+        self._progressed = False
         self.ready.set()

@@ -196,7 +196,7 @@ class WebSocket:
                 self.refusal = Refusal(0, {}, b"")
         if self.open and self.closed is None and protocol.parser_exc is not None:
             sent = protocol.close_sent
-            self.closed = CloseInfo(sent.code if sent else ABNORMAL, "the connection broke the WebSocket protocol")
+            self.closed = CloseInfo(sent.code, "the connection broke the WebSocket protocol") if sent else CloseInfo(ABNORMAL)
 
     def _read_response(self, response: Response) -> None:
         headers = {name.lower(): value for name, value in response.headers.raw_items()}

@@ -13,7 +13,8 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Self
 
 from holdfast_wire.codec import decode, encode
 from holdfast_wire.errors import HoldfastError
@@ -51,6 +52,8 @@ class _Command:
         self.seen = {1: 0, 2: 0}
         self.digest = {1: hashlib.sha256(), 2: hashlib.sha256()}
         self.done = False
+        self.echo = bytearray()
+        self.eof = False
 
     def begin(self) -> None:
         word, _, rest = self.text.partition(" ")
@@ -92,16 +95,20 @@ class _Command:
         while self.left and (room := min(self.held.session.room(self.number), DATA_BYTES, self.left)):
             self.left -= room
             self.output(1, b"x" * room)
-        if self.text.startswith("flood") and not self.left and not self.done:
+        while self.echo and (room := min(self.held.session.room(self.number), DATA_BYTES, len(self.echo))):
+            self.output(1, bytes(self.echo[:room]))
+            self.held.session.consume(self.number, room)
+            del self.echo[:room]
+        if (self.text.startswith("flood") and not self.left) or (self.eof and not self.echo):
             self.exit(0)
 
     def write(self, data: bytes, eof: bool) -> None:
-        self.held.session.consume(self.number, len(data))
-        if self.text == "cat":
-            if data:
-                self.output(1, data)
-            if eof:
-                self.exit(0)
+        if self.text != "cat":
+            self.held.session.consume(self.number, len(data))
+            return
+        self.echo += data
+        self.eof = self.eof or eof
+        self.pump()
 
     def exit(self, code: int | None, signal: str | None = None) -> None:
         if self.done:
@@ -205,14 +212,14 @@ class FakeAgent:
         self.transfer: Callable[[Held, Open], None] | None = None
         self.written: Callable[[Held, Write], None] | None = None
         self.cut_after: int | None = None
-        self.raw: bytes | None = None
+        self.cut_always = False
         self.port = 0
         self._loop = asyncio.new_event_loop()
         self._server: Server | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._up = threading.Event()
 
-    def __enter__(self) -> FakeAgent:
+    def __enter__(self) -> Self:
         self._thread.start()
         assert self._up.wait(5)
         return self
@@ -247,20 +254,17 @@ class FakeAgent:
         """Close all connections with ``code``."""
         for held in list(self.sessions.values()):
             if held.connection is not None:
-                connection = held.connection
-                self.call(lambda connection=connection: connection.close(code, reason))
+                self.call(partial(held.connection.close, code, reason))
 
     def go_away(self, jitter_s: float = 0.01) -> None:
         for held in list(self.sessions.values()):
             if held.connection is not None:
-                connection = held.connection
-                self.call(lambda connection=connection: connection.send(encode(GoAway(10.0, jitter_s, "drain"))))
+                self.call(partial(held.connection.send, encode(GoAway(10.0, jitter_s, "drain"))))
 
     def send_raw(self, data: bytes | str) -> None:
         for held in list(self.sessions.values()):
             if held.connection is not None:
-                connection = held.connection
-                self.call(lambda connection=connection: connection.send(data))
+                self.call(partial(held.connection.send, data))
 
     def finish(self, command_id: str, code: int = 0) -> None:
         """End a hanging command."""
@@ -359,8 +363,9 @@ class FakeAgent:
         held.session.attach(hello, time.monotonic())
         held.connection = connection
         self.attaches += 1
-        if self.raw is not None:
-            await connection.send(self.raw)
+        if self.cut_always:
+            self._cut()
+            return
         seen = 0
         try:
             while True:

@@ -1,0 +1,33 @@
+"""Fixtures of the SDK's tests: the scripted agent, and a client of either face on it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from tests.sdk.support.faces import AsyncFace, SyncFace
+from tests.sdk.support.fake_agent import FakeAgent
+
+
+@pytest.fixture
+def agent() -> Iterator[FakeAgent]:
+    with FakeAgent() as running:
+        yield running
+
+
+@pytest.fixture(params=[AsyncFace, SyncFace], ids=["async", "sync"])
+def face(request: pytest.FixtureRequest) -> Any:
+    return request.param()
+
+
+@pytest.fixture
+async def sandbox(agent: FakeAgent, face: Any) -> AsyncIterator[Any]:
+    client = face.client(agent.url, "test-key", connect_timeout_s=3.0, resume_timeout_s=5.0)
+    sandbox = client.get_sandbox("sb-1")
+    try:
+        yield sandbox
+    finally:
+        await sandbox.close()
+        await client.close()

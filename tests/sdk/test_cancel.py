@@ -1,0 +1,189 @@
+"""Cancelling a local wait cancels the remote command, waits a bounded time, and re-raises (rule 5 of the house)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from holdfast import AsyncSandboxClient, SandboxClient
+from holdfast_wire.codec import encode
+from holdfast_wire.frames import Ping
+
+from tests.sdk.support.fake_agent import FakeAgent, Held
+from tests.support.until import until
+
+
+async def _begin(sandbox: Any, agent: FakeAgent, how: str) -> asyncio.Task[Any]:
+    if how == "exec":
+        work = sandbox.exec("hang", command_id="h")
+    elif how == "run":
+        work = (await sandbox.shell()).run("hang", command_id="h")
+    else:
+        stream = (await sandbox.shell()).stream("hang", command_id="h")
+        work = stream.wait()
+    task = asyncio.create_task(work)
+    await asyncio.to_thread(until, lambda: agent.ran == ["h"], deadline_s=5, what="the command to start")
+    return task
+
+
+@pytest.mark.parametrize("how", ["exec", "run", "stream"])
+async def test_task_cancellation_ends_the_remote_command(agent: FakeAgent, how: str) -> None:
+    sandbox = AsyncSandboxClient(agent.url, "k").get_sandbox("sb")
+    task = await _begin(sandbox, agent, how)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert "h" in agent.records, "its end was waited for"
+    assert agent.signals == ([] if how == "exec" else ["INT"])
+    assert (await sandbox.exec("echo on")).stdout == "on\n"
+    await sandbox.close()
+
+
+async def test_a_command_that_ignores_the_interrupt_is_killed(agent: FakeAgent) -> None:
+    agent.deaf_to = {"INT"}
+    sandbox = AsyncSandboxClient(agent.url, "k").get_sandbox("sb")
+    sandbox._options = replace(sandbox._options, cancel_timeout_s=0.2)
+    task = await _begin(sandbox, agent, "run")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert agent.signals == ["INT", "KILL"]
+    await sandbox.close()
+
+
+async def test_a_command_that_will_not_die_is_not_waited_for_without_end(agent: FakeAgent) -> None:
+    agent.deaf_to = {"INT", "KILL"}
+    sandbox = AsyncSandboxClient(agent.url, "k").get_sandbox("sb")
+    sandbox._options = replace(sandbox._options, cancel_timeout_s=0.2)
+    task = await _begin(sandbox, agent, "run")
+    task.cancel()
+    async with asyncio.timeout(3):
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    await sandbox.close()
+
+
+async def test_cancelling_what_still_waits_its_turn_touches_nothing_else(agent: FakeAgent) -> None:
+    sandbox = AsyncSandboxClient(agent.url, "k").get_sandbox("sb")
+    shell = await sandbox.shell()
+    first = asyncio.create_task(shell.run("hang", command_id="first"))
+    await asyncio.to_thread(until, lambda: agent.ran == ["first"], deadline_s=5, what="the command to start")
+    second = asyncio.create_task(shell.run("echo", command_id="second"))
+    await asyncio.sleep(0)
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    assert agent.signals == []
+    agent.finish("first", 3)
+    assert (await first).exit_code == 3
+    assert agent.ran == ["first"]
+    await sandbox.close()
+
+
+async def test_a_stream_that_is_broken_off_is_cancelled(agent: FakeAgent) -> None:
+    sandbox = AsyncSandboxClient(agent.url, "k").get_sandbox("sb")
+    shell = await sandbox.shell()
+    async for _ in shell.stream("flood 50000000", command_id="f"):
+        break
+    assert (await shell.run("echo next")).stdout == "next\n"
+    assert agent.signals == ["INT"]
+    await sandbox.close()
+
+
+def test_a_stream_that_is_broken_off_is_cancelled_in_the_synchronous_face(agent: FakeAgent) -> None:
+    sandbox = SandboxClient(agent.url, "k").get_sandbox("sb")
+    shell = sandbox.shell()
+    for _ in shell.stream("flood 50000000", command_id="f"):
+        break
+    assert shell.run("echo next").stdout == "next\n"
+    assert agent.signals == ["INT"]
+    sandbox.close()
+
+
+_INTERRUPTED = """
+import sys
+from holdfast import SandboxClient
+sandbox = SandboxClient(sys.argv[1], "k").get_sandbox("sb")
+shell = sandbox.shell()
+try:
+    (shell.run if sys.argv[2] == "run" else sandbox.exec)("hang", command_id="h")
+except KeyboardInterrupt:
+    assert sandbox.exec("echo on").stdout == "on\\n"
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize("how", ["run", "exec"])
+def test_ctrl_c_ends_the_remote_command(agent: FakeAgent, how: str) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(_INTERRUPTED), agent.url, how]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        until(lambda: agent.ran == ["h"], deadline_s=10, what="the command to start")
+        until(lambda: process.poll() is not None or _sleeping(process.pid), deadline_s=5, what="it to wait")
+        os.kill(process.pid, signal.SIGINT)
+        out, _ = process.communicate(timeout=10)
+    assert out == "interrupted\n"
+    assert "h" in agent.records
+    assert agent.signals == (["INT"] if how == "run" else [])
+
+
+def _sleeping(pid: int) -> bool:
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[0] == b"S"
+
+
+def _heard_since(held: Held, before: float) -> bool:
+    return held.session._heard > before
+
+
+def test_threads_share_a_sandbox(agent: FakeAgent) -> None:
+    """Leader and followers: many threads wait on one connection, each for its own answer, through cuts."""
+    sandbox = SandboxClient(agent.url, "k").get_sandbox("sb")
+    wrong: list[str] = []
+
+    def work(number: int) -> None:
+        shell = sandbox.shell(f"s{number}")
+        for turn in range(60):
+            text = f"{number}-{turn}"
+            if shell.run(f"echo {text}").stdout != text + "\n":
+                wrong.append(text)
+        done.append(number)
+
+    done: list[int] = []
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    until_s = time.monotonic() + 1.0
+    while time.monotonic() < until_s and any(t.is_alive() for t in threads):
+        agent.cut()
+        time.sleep(0.05)
+    for thread in threads:
+        thread.join(20)
+    assert wrong == []
+    assert sorted(done) == list(range(8))
+    assert len(agent.ran) == len(set(agent.ran)) == 8 * 60
+    sandbox.close()
+
+
+def test_an_idle_connection_answers_pings(agent: FakeAgent) -> None:
+    """Nobody waits: the keeper serves the socket, and the first call afterwards finds it alive."""
+    sandbox = SandboxClient(agent.url, "k").get_sandbox("sb")
+    assert sandbox.exec("true").ok
+    (held,) = agent.sessions.values()
+    assert held.connection is not None
+    for number in (7, 8):
+        before = held.session._heard
+        agent.call(partial(held.connection.send, encode(Ping(number))))
+        until(partial(_heard_since, held, before), deadline_s=5, what="a pong")
+    assert agent.attaches == 1
+    assert sandbox.exec("echo x").stdout == "x\n"
+    sandbox.close()

@@ -1,0 +1,93 @@
+"""Where address and key come from, and what a mistake in them says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from holdfast import ConfigurationError, InvalidArgumentError, InvalidPathError
+from holdfast._options import Options, find_options
+from holdfast._requests import command_params, create_body, environment, path_of, seconds
+
+
+def test_order_of_places(tmp_path: Path) -> None:
+    (tmp_path / "env").write_text("HOLDFAST_URL=http://file:1\nexport HOLDFAST_API_KEY='file-key'\n# comment\n")
+    ours = {"HOLDFAST_URL": "http://ours:1/", "HOLDFAST_API_KEY": "ours"}
+    orchard = {"SANDBOX_BASE_URL": "http://orchard:1", "SANDBOX_API_KEY": "orchard"}
+    assert find_options("http://given:1", "given", environ=ours) == ("http://given:1", "given")
+    assert find_options(environ={**orchard, **ours}) == ("http://ours:1", "ours")
+    assert find_options(environ=orchard) == ("http://orchard:1", "orchard")
+    assert find_options(environ={"HOLDFAST_DATA": str(tmp_path)}) == ("http://file:1", "file-key")
+
+
+def test_the_local_key_never_goes_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "env").write_text("HOLDFAST_URL=http://file:1\nHOLDFAST_API_KEY=file-key\n")
+    with pytest.raises(ConfigurationError, match="no API key"):
+        find_options(environ={"HOLDFAST_URL": "https://elsewhere", "HOLDFAST_DATA": str(tmp_path)})
+    found = find_options(environ={"HOLDFAST_URL": "http://file:1/", "HOLDFAST_DATA": str(tmp_path)})
+    assert found == ("http://file:1", "file-key")
+
+
+def test_nothing_configured(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no Holdfast service") as nothing:
+        find_options(environ={}, folder=tmp_path)
+    assert "HOLDFAST_URL" in nothing.value.hint
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://", "x", "http://u:p@x", "http://x?a=1", "http://x:99999", "http://x:port"])
+def test_malformed_urls(url: str) -> None:
+    with pytest.raises(ConfigurationError):
+        find_options(url, "k", environ={})
+
+
+def test_a_malformed_key_is_not_repeated() -> None:
+    with pytest.raises(ConfigurationError) as bad:
+        find_options("http://x", "se cret\r\nX: y", environ={})
+    assert "cret" not in str(bad.value)
+
+
+def test_the_key_is_not_printed() -> None:
+    assert "hf_secret" not in repr(Options("http://x", "hf_secret"))
+
+
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), True, "3"])
+def test_bad_times(value: object) -> None:
+    with pytest.raises(InvalidArgumentError):
+        seconds(value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", "x" * 5000])
+def test_bad_paths(path: str) -> None:
+    with pytest.raises(InvalidPathError):
+        path_of(path)
+
+
+@pytest.mark.parametrize("env", [{"": "x"}, {"A=B": "x"}, {"A": "\0"}, {"A": 1}])
+def test_bad_environments(env: dict[str, str]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        environment(env)
+
+
+@pytest.mark.parametrize("command", [[], [1], ["a\0"], "a\0b", b"bytes", 5, None])
+def test_bad_commands(command: object) -> None:
+    with pytest.raises(InvalidArgumentError):
+        command_params(
+            command,  # type: ignore[arg-type]
+            command_id=None,
+            cwd=None,
+            env=None,
+            user=None,
+            timeout=None,
+            login=False,
+            stdin=False,
+            outlive="kill",
+        )
+
+
+@pytest.mark.parametrize("wrong", [{"cpu": "many"}, {"memory": "4 GB"}, {"cpu": 0}, {"labels": {"a": 1}}, {"timeout": -3}])
+def test_bad_quantities_are_told_before_anything_is_sent(wrong: dict[str, object]) -> None:
+    usual: dict[str, object] = dict.fromkeys(
+        ("cpu", "memory", "disk", "env", "labels", "timeout", "lifetime_s", "idle_timeout_s", "heartbeat_timeout_s")
+    )
+    with pytest.raises(InvalidArgumentError):
+        create_body("image", sandbox_id="x", block_network=True, **{**usual, **wrong})  # type: ignore[arg-type]

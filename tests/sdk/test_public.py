@@ -1,0 +1,184 @@
+"""The public names, the two faces beside each other, and the generator that keeps them so."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import holdfast
+import pytest
+from holdfast_wire.errors import TABLE
+
+from infra.scripts import generate_sync
+
+OBJECTS = ["SandboxClient", "Sandbox", "Shell", "CommandStream", "Process", "Terminal", "Tunnel"]
+ERRORS = [
+    "ArchiveError",
+    "AuthenticationError",
+    "CancelledRemotelyError",
+    "ChecksumError",
+    "CommandFailedError",
+    "ConfigurationError",
+    "ConflictError",
+    "HoldfastError",
+    "ImageNotFoundError",
+    "InvalidArgumentError",
+    "InvalidPathError",
+    "NoSpaceError",
+    "NotFoundError",
+    "OutcomeUnknownError",
+    "PatchError",
+    "PortUnreachableError",
+    "ProtocolError",
+    "QuotaError",
+    "RemoteFileError",
+    "RemoteFileExistsError",
+    "RemoteFileNotFoundError",
+    "RemoteIsADirectoryError",
+    "RemoteNotADirectoryError",
+    "RemotePermissionError",
+    "RequestTooLargeError",
+    "SandboxLostError",
+    "SandboxNotFoundError",
+    "SandboxNotReadyError",
+    "ServiceError",
+    "ServiceUnavailableError",
+    "SessionFencedError",
+    "SessionLostError",
+    "ShellLostError",
+    "SpawnError",
+    "UnsupportedError",
+    "WaitTimeoutError",
+]
+RESULTS = [
+    "STDERR",
+    "STDOUT",
+    "Address",
+    "Cause",
+    "Chunk",
+    "CommandResult",
+    "FileEntry",
+    "ImageInfo",
+    "PatchResult",
+    "SandboxInfo",
+    "StreamCount",
+    "TransferResult",
+]
+
+
+def test_the_public_names_are_these() -> None:
+    expected = {*OBJECTS, *(f"Async{name}" for name in OBJECTS), *ERRORS, *RESULTS}
+    assert set(holdfast.__all__) == expected
+    assert list(holdfast.__all__) == sorted(holdfast.__all__, key=lambda n: (n.upper() != n, n))
+    for name in holdfast.__all__:
+        assert getattr(holdfast, name) is not None
+
+
+def members(cls: type) -> dict[str, Any]:
+    found = {}
+    for name, value in inspect.getmembers_static(cls):
+        name = generate_sync.rename(name)
+        if not name.startswith("_") or name in ("__init__", "__enter__", "__exit__", "__iter__", "__next__"):
+            found[name] = value
+    return found
+
+
+def face_pairs() -> list[tuple[type, type]]:
+    pairs = [(getattr(holdfast, f"Async{name}"), getattr(holdfast, name)) for name in OBJECTS]
+    for module, name in (("files", "Files"), ("images", "Images")):
+        twins = [importlib.import_module(f"holdfast.{face}.{module}") for face in ("_async", "_sync")]
+        pairs.append((getattr(twins[0], f"Async{name}"), getattr(twins[1], name)))
+    return pairs
+
+
+@pytest.mark.parametrize(("written", "generated"), face_pairs(), ids=lambda cls: cls.__name__)
+def test_both_faces_have_the_same_methods_and_arguments(written: type, generated: type) -> None:
+    ours, theirs = members(written), members(generated)
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        if inspect.isfunction(value):
+            expected = inspect.signature(value)
+            actual = inspect.signature(theirs[name])
+            shapes = [[(p.name, p.kind, p.default) for p in s.parameters.values()] for s in (expected, actual)]
+            assert shapes[0] == shapes[1], name
+            assert not inspect.iscoroutinefunction(theirs[name])
+
+
+@pytest.mark.parametrize(("written", "generated"), face_pairs(), ids=lambda cls: cls.__name__)
+def test_public_methods_are_documented(written: type, generated: type) -> None:
+    missing = [
+        name
+        for name, value in members(written).items()
+        if inspect.isfunction(value) and not name.startswith("__") and not inspect.getdoc(value)
+    ]
+    assert missing == []
+
+
+def test_every_code_has_an_exported_exception() -> None:
+    for kind in TABLE.values():
+        cls = getattr(holdfast, kind.sdk_class)
+        assert issubclass(cls, holdfast.HoldfastError)
+
+
+def test_file_errors_are_the_builtin_ones_too() -> None:
+    from holdfast._errors import error
+
+    for code, builtin in (
+        ("file_not_found", FileNotFoundError),
+        ("permission_denied", PermissionError),
+        ("is_a_directory", IsADirectoryError),
+        ("not_a_directory", NotADirectoryError),
+        ("file_exists", FileExistsError),
+        ("wait_timeout", TimeoutError),
+        ("invalid_argument", ValueError),
+    ):
+        why = error(code, "it failed", detail={"path": "/x"})
+        assert isinstance(why, builtin)
+        assert isinstance(why, holdfast.HoldfastError)
+        assert why.code == code
+        assert str(why).startswith(f"it failed [{code}]")
+    assert error("file_not_found", "m", detail={"path": "/x"}).filename == "/x"  # type: ignore[attr-defined]
+    assert error("file_not_found", "m").errno == 2  # type: ignore[attr-defined]
+
+
+def test_a_hostile_error_map_is_cut_and_typed() -> None:
+    from holdfast._errors import MESSAGE_CHARACTERS, from_map
+
+    why = from_map({"code": "made-up", "message": "x" * 10**6, "detail": [1], "retryable": "yes", "fault": "you"})
+    assert why.code == "internal"
+    assert len(why.message) <= MESSAGE_CHARACTERS
+    assert from_map(None).code == "internal"
+
+
+def test_the_generated_face_is_up_to_date() -> None:
+    assert generate_sync.main(["--check"]) == 0
+
+
+def test_the_generator_notices_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(generate_sync, "TARGET", tmp_path)
+    (tmp_path / "stray.py").write_text("")
+    assert generate_sync.main(["--check"]) == 1
+    assert "stray.py" in capsys.readouterr().err
+    assert generate_sync.main([]) == 0
+    assert generate_sync.main(["--check"]) == 0
+    assert not (tmp_path / "stray.py").exists()
+
+
+def test_the_generator_leaves_strings_alone() -> None:
+    source = 'async def f(self: AsyncShell) -> None:\n    """await AsyncShell"""\n    async with  x as y:\n        await y.__aenter__()\n'
+    expected = 'def f(self: Shell) -> None:\n    """await AsyncShell"""\n    with  x as y:\n        y.__enter__()\n'
+    assert generate_sync.convert(source) == generate_sync.HEADER + expected
+
+
+def test_importing_does_nothing() -> None:
+    """No thread, no loop, no file, no HTTP library: who only imports pays for nothing else."""
+    code = (
+        "import sys, threading, holdfast; assert threading.active_count() == 1;"
+        "print(sorted(m for m in ('httpx', 'argparse', 'holdfast.cli') if m in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,158 @@
+"""The framing of one connection, against the library's own server side: whole, split at every byte, and hostile."""
+
+from __future__ import annotations
+
+import pytest
+from holdfast._transport.policy import Backoff, judge_close, judge_refusal
+from holdfast._transport.websocket import CloseInfo, Refusal, WebSocket
+from holdfast_wire.limits import MESSAGE_BYTES
+from hypothesis import given
+from hypothesis import strategies as st
+from websockets.frames import BINARY, CLOSE, CONT, PING, Close, Frame
+from websockets.server import ServerProtocol
+
+
+def shake(websocket: WebSocket) -> tuple[ServerProtocol, bytes]:
+    server = ServerProtocol(max_size=MESSAGE_BYTES)
+    server.receive_data(websocket.greeting())
+    (request,) = server.events_received()
+    response = server.accept(request)  # type: ignore[arg-type]
+    response.headers["X-Holdfast-Ticket"] = "t"
+    server.send_response(response)
+    return server, b"".join(server.data_to_send())
+
+
+def opened() -> tuple[WebSocket, ServerProtocol]:
+    websocket = WebSocket("ws://127.0.0.1:1/x", {"X-API-Key": "k"})
+    server, answer = shake(websocket)
+    assert websocket.feed(answer) == []
+    assert websocket.open
+    assert websocket.headers["x-holdfast-ticket"] == "t"
+    return websocket, server
+
+
+def test_messages_right_behind_the_handshake_are_read() -> None:
+    websocket = WebSocket("ws://127.0.0.1:1/x", {})
+    server, answer = shake(websocket)
+    server.send_binary(b"first")
+    data = answer + b"".join(server.data_to_send())
+    for cut in (len(answer), len(answer) + 1, len(answer) - 1):
+        fresh = WebSocket("ws://127.0.0.1:1/x", {})
+        fresh._protocol.key = websocket._protocol.key
+        fresh.greeting()
+        assert fresh.feed(data[:cut]) + fresh.feed(data[cut:]) == [b"first"]
+
+
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 65535, 65536, MESSAGE_BYTES])
+def test_messages_of_every_length_travel_both_ways(size: int) -> None:
+    websocket, server = opened()
+    message = bytes(size)
+    server.receive_data(websocket.pack([message, b"next"]))
+    assert [bytes(frame.data) for frame in server.events_received()] == [message, b"next"]  # type: ignore[union-attr]
+    server.send_binary(message)
+    assert websocket.feed(b"".join(server.data_to_send())) == [message]
+
+
+@given(st.lists(st.binary(max_size=300), max_size=6), st.integers(1, 40))
+def test_splits_do_not_matter(messages: list[bytes], step: int) -> None:
+    websocket, server = opened()
+    for message in messages:
+        server.send_binary(message)
+    data = b"".join(server.data_to_send())
+    got: list[bytes] = []
+    for start in range(0, len(data), step):
+        got += websocket.feed(data[start : start + step])
+    assert got == messages
+
+
+@given(st.binary(max_size=600), st.integers(1, 50))
+def test_any_bytes_give_messages_or_an_end(data: bytes, step: int) -> None:
+    websocket, _ = opened()
+    for start in range(0, len(data), step):
+        websocket.feed(data[start : start + step])
+    websocket.feed_eof()
+    assert websocket.closed is not None
+
+
+@given(st.binary(max_size=600))
+def test_any_bytes_for_a_handshake_are_a_refusal(data: bytes) -> None:
+    websocket = WebSocket("ws://127.0.0.1:1/x", {})
+    websocket.greeting()
+    websocket.feed(data)
+    websocket.feed_eof()
+    assert websocket.refusal is not None
+
+
+def test_fragments_are_joined_and_pings_answered() -> None:
+    websocket, _ = opened()
+    frames = [Frame(BINARY, b"a", fin=False), Frame(PING, b"p"), Frame(CONT, b"b"), Frame(BINARY, b"c")]
+    data = b"".join(frame.serialize(mask=False) for frame in frames)
+    assert websocket.feed(data) == [b"ab", b"c"]
+    assert websocket.has_reply
+    assert websocket.reply()[0] == 0x8A
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x82\x80\0\0\0\0",  # masked by the server
+        b"\x82\x7f" + (MESSAGE_BYTES + 1).to_bytes(8, "big"),
+        b"\xc2\x01x",  # compressed, which was not agreed
+        b"\x80\x01x",  # a continuation of nothing
+        b"\x81\x01x",  # text
+    ],
+)
+def test_breaches_close(data: bytes) -> None:
+    websocket, _ = opened()
+    assert websocket.feed(data) == []
+    assert websocket.closed is not None
+    assert websocket.feed(b"\x82\x01x") == []
+
+
+def test_close_codes_are_reported() -> None:
+    websocket, _ = opened()
+    websocket.feed(Frame(CLOSE, Close(1012, "restart").serialize()).serialize(mask=False))
+    assert websocket.closed == CloseInfo(1012, "restart")
+    websocket, _ = opened()
+    websocket.feed_eof()
+    assert websocket.closed == CloseInfo(1006)
+
+
+def test_refusals_keep_status_and_body() -> None:
+    websocket = WebSocket("ws://127.0.0.1:1/x", {})
+    websocket.greeting()
+    websocket.feed(b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nbo")
+    websocket.feed(b"dy")
+    assert websocket.refusal is not None
+    assert (websocket.refusal.status, websocket.refusal.body) == (404, b"body")
+
+
+def test_what_refusals_mean() -> None:
+    ours = b'{"code": "sandbox_gone", "detail": "it is gone", "reason": "oom", "fault": "workload", "hint": "h"}'
+    verdict = judge_refusal(Refusal(410, {"content-type": "application/problem+json"}, ours), attached_before=True)
+    assert verdict.fatal
+    assert (verdict.why.reason, verdict.why.fault, verdict.why.message) == ("oom", "workload", "it is gone")
+    later = judge_refusal(Refusal(503, {"retry-after": "7"}, b""), attached_before=False)
+    assert (later.fatal, later.retry_after_s, later.foreign) == (False, 7.0, False)
+    assert judge_refusal(Refusal(403, {"content-type": "text/html"}, b"no"), attached_before=False).foreign
+    hostile = judge_refusal(Refusal(503, {"retry-after": "1e99"}, b""), attached_before=False)
+    assert hostile.retry_after_s <= 60
+
+
+@pytest.mark.parametrize("code", [1000, 1001, 1006, 1011, 1012, 4503])
+def test_closes_to_resume_after(code: int) -> None:
+    assert not judge_close(CloseInfo(code), attached_before=True).fatal
+
+
+@pytest.mark.parametrize("code", [1002, 1009, 4400, 4401, 4403, 4404, 4410, 4411, 4414, 4999])
+def test_closes_that_end_the_session(code: int) -> None:
+    assert judge_close(CloseInfo(code), attached_before=True).fatal
+
+
+def test_delays_grow_to_a_cap_and_jitter() -> None:
+    backoff = Backoff(0.1, 2.0)
+    delays = [backoff.delay_s() for _ in range(40)]
+    assert delays[0] <= 0.1
+    assert max(delays) <= 2.0
+    assert len(set(delays)) > 30
+    assert backoff.delay_s(at_least_s=5.0) >= 5.0
