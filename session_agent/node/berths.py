@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.node import recovery, removal
+from session_agent.node import recovery, removal, rootfs
 from session_agent.node.agentlog import AgentLog
 from session_agent.node.cgroups import Group, Hierarchies
 from session_agent.node.images.spec import ImageSpec
@@ -138,13 +138,8 @@ class Berths:
     def _make_folder(self, berth: Berth) -> None:
         os.mkdir(berth.folder, 0o700)
         files = os.path.join(berth.folder, "files")
-        etc = os.path.join(files, "upper", "etc")
-        made = [files, os.path.join(files, "upper"), os.path.join(files, "work"), etc]
-        for path in made:
-            os.mkdir(path, 0o755)
-        for name in ("hosts", "hostname"):
-            made.append(os.path.join(etc, name))
-            os.close(os.open(made[-1], os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+        os.mkdir(files, 0o755)
+        made = [files, *rootfs.prepare_folder(files)]
         os.close(os.open(os.path.join(berth.folder, recovery.STATE), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         if self._privileged:
             for path in made:

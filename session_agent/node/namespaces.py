@@ -7,7 +7,6 @@ child-side functions in the new process.
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import resource
@@ -120,12 +119,6 @@ def last_capability() -> int:
     """The highest capability this kernel knows."""
     with open("/proc/sys/kernel/cap_last_cap", encoding="ascii") as file:
         return int(file.read())
-
-
-def wipe_environment() -> None:
-    """Child: nothing of the node's environment stays readable in the agent."""
-    os.environ.clear()
-    ctypes.pythonapi.PyErr_Clear()
 
 
 def _write(path: str, text: str) -> None:

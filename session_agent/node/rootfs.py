@@ -15,6 +15,7 @@ from session_agent.node import syscalls as sys_
 from session_agent.node.namespaces import IdMap
 
 MAX_LAYERS = 128
+NAME_FILES = ("hostname", "hosts")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _DEV_LINKS = {
     "fd": "/proc/self/fd",
@@ -101,6 +102,18 @@ class Workshop:
         _restrict(dev, sys_.MOUNT_ATTR_RDONLY)
 
 
+def prepare_folder(folder: str) -> list[str]:
+    """Fill an empty *folder* with what an overlay needs, and the files a sandbox writes its name to; what was made."""
+    etc = os.path.join(folder, "upper", "etc")
+    made = [os.path.join(folder, "upper"), os.path.join(folder, "work"), etc]
+    for path in made:
+        os.mkdir(path, 0o755)
+    for name in NAME_FILES:
+        made.append(os.path.join(etc, name))
+        os.close(os.open(made[-1], os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+    return made
+
+
 def open_layers(root: Root) -> Opened:
     """Parent: detached copies of everything *root* names. Close them when the child has its own."""
     opened: list[int] = []
@@ -138,8 +151,7 @@ def build(root: Root, opened: Opened, workshop: Workshop, ids: IdMap) -> None:
         sys_.move_mount(opened.folder, "folder")
     else:
         sys_.mount("tmpfs", "folder", "tmpfs", _GUARD, f"size={root.disk_bytes},mode=755")
-        os.mkdir("folder/upper", 0o755)
-        os.mkdir("folder/work", 0o755)
+        prepare_folder("folder")
     lower = ":".join(str(index) for index in range(len(opened.layers)))
     # volatile: a sandbox does not outlive its node, so its fsync calls need not reach the disk
     options = f"lowerdir={lower},upperdir=folder/upper,workdir=folder/work,userxattr,volatile"

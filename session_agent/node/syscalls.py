@@ -151,23 +151,25 @@ def detached_filesystem(kind: str, options: dict[str, str], attributes: int = 0)
         os.close(context)
 
 
-def _tid_address() -> int:
-    """Where glibc caches this thread's id, or 0 when it cannot be told for sure.
+def thread_id_address() -> int:
+    """Where glibc caches this thread's id, for fork_into, or 0 when it cannot be told for sure.
 
     A raw clone leaves the parent's id there; the kernel fills in the child's when told the address.
     """
-    try:
-        base = ctypes.c_size_t.from_buffer_copy(struct.pack("@N", _pthread_self())).value
-        words = (ctypes.c_int32 * 512).from_address(base)
-    except (AttributeError, ValueError):
-        return 0
+    _libc.pthread_self.restype = ctypes.c_size_t
+    base = int(_libc.pthread_self())
+    words = (ctypes.c_int32 * 512).from_address(base)
     hits = [index for index in range(512) if words[index] == os.getpid()]
     return base + 4 * hits[0] if len(hits) == 1 else 0
 
 
-def _pthread_self() -> int:
-    _libc.pthread_self.restype = ctypes.c_size_t
-    return int(_libc.pthread_self())
+def set_title(text: str) -> None:
+    """Overwrite the command line other processes see; what it was tells of the machine."""
+    with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
+        fields = file.read().rpartition(")")[2].split()
+    start, end = int(fields[45]), int(fields[46])
+    if 0 < start < end:
+        ctypes.memmove(start, text.encode()[: end - start - 1].ljust(end - start, b"\0"), end - start)
 
 
 _pidfd_slot = ctypes.c_int(-1)
@@ -194,11 +196,6 @@ def fork_into(flags: int, tid_address: int = 0) -> tuple[int, int]:
     if pid < 0:
         raise OSError(error, f"clone: {os.strerror(error)}")
     return pid, int(_pidfd_slot.value)
-
-
-def thread_id_address() -> int:
-    """The address to give fork_into; computed once by the single thread that will fork."""
-    return _tid_address()
 
 
 def capset(permitted: int, effective: int, inheritable: int = 0) -> None:

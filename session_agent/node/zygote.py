@@ -124,6 +124,7 @@ class Zygote:
             os.setsid()
             step = "configuration"
             config = _receive_config(fds["control"])
+            syscalls.set_title("holdfast-agent")
             listen = config.pop("listen")
             namespaces.limit_tasks(int(config.pop("pids")))
             step = "name"
@@ -207,6 +208,7 @@ def _preload() -> None:
 def main(argv: list[str]) -> int:
     control = socket.socket(fileno=int(argv[1]))
     syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
+    syscalls.set_title("holdfast-zygote")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:

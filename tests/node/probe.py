@@ -4,6 +4,8 @@ Plain standard library, no imports of ours: it is fed to an interpreter on its s
 None when it was refused and text when it was not.
 """
 
+# mypy: ignore-errors
+
 from __future__ import annotations
 
 import ctypes
@@ -249,6 +251,11 @@ def wrong_architecture():
     return None if os.WIFSIGNALED(status) else "went through"
 
 
+def foreign_sockets():
+    with open("/proc/net/unix") as file:
+        return "some of the machine's are seen" if file.read().count("@") else None
+
+
 ATTEMPTS = {
     "mount": lambda: call(nr(165, 40), b"tmpfs", b"/tmp", b"tmpfs", 0, None),
     "bind mount": lambda: call(nr(165, 40), b"/", b"/mnt", None, 4096, None),
@@ -315,7 +322,7 @@ ATTEMPTS = {
     "network metadata": lambda: connects("169.254.169.254", 80),
     "network v6": lambda: connects("2606:4700:4700::1111", 53),
     "interfaces": interfaces,
-    "abstract unix sockets": lambda: open("/proc/net/unix").read().count("@") and "some of the machine's are seen",
+    "abstract unix sockets": foreign_sockets,
     "proc writes": writes_proc,
     "proc secrets": reads_hidden,
     "other processes": other_processes,

@@ -46,9 +46,7 @@ async def test_the_probe_can_tell(tmp_path: Path, marker: str) -> None:
     """The same probe outside of a sandbox must find plenty, or it proves nothing inside of one."""
     import subprocess
 
-    done = subprocess.run(
-        ["/usr/bin/python3", "-", marker], input=_harmless(), capture_output=True, check=True
-    )
+    done = subprocess.run(["/usr/bin/python3", "-", marker], input=_harmless(), capture_output=True, check=True)
     results = json.loads(done.stdout)
     found = {name for name, said in results.items() if said is not None}
     assert {"host files", "other processes", "devices", "sys", "capabilities"} <= found
@@ -73,9 +71,9 @@ async def test_it_is_a_machine_of_its_own(client: NodeClient) -> None:
     script = (
         "hostname; cat /etc/hostname; pwd; echo $WHO; stat -c %a /tmp /workspace /dev/shm; "
         "touch /workspace/a /tmp/b ~/c /etc/d && echo writable; echo x > /dev/null && echo null; "
-        "python3 -c 'import pty; pty.spawn([\"echo\", \"tty\"])'; "
-        "python3 -c 'import socket; s = socket.create_server((\"127.0.0.1\", 0)); "
-        "socket.create_connection(s.getsockname()); print(\"loopback\")'; "
+        'python3 -c \'import pty; pty.spawn(["echo", "tty"])\'; '
+        'python3 -c \'import socket; s = socket.create_server(("127.0.0.1", 0)); '
+        'socket.create_connection(s.getsockname()); print("loopback")\'; '
         "getent hosts own-name | cut -d' ' -f1"
     )
     done = await run(box["endpoint"], "bash", "-c", script)

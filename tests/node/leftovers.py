@@ -1,0 +1,46 @@
+"""Counts what a node could leave behind on the machine: mounts, processes, cgroups, directories, namespaces."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from session_agent.node.settings import NodeSettings
+
+
+def census(data: Path) -> dict[str, int]:
+    """Everything of the node of *data* that is not the node itself."""
+    return {
+        "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()),
+        "sandboxed processes": len(_sandboxed(data)),
+        "cgroups": len(_cgroups(data)),
+        "directories": len([*data.glob("sandboxes/*"), *data.glob("trash/*")]),
+    }
+
+
+def _sandboxed(data: Path) -> list[int]:
+    """Processes in a pid namespace below ours and in a cgroup of this node; other nodes may be at work as well."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                rows = Path(f"/proc/{name}/status").read_text().splitlines()
+                groups = Path(f"/proc/{name}/cgroup").read_text()
+            except OSError:
+                continue
+            ids = next((row.split()[1:] for row in rows if row.startswith("NSpid:")), [])
+            # What a killed node leaves is buried by the machine's init, in its own time.
+            dead = any(row.startswith("State:\tZ") for row in rows)
+            if len(ids) > 1 and not dead and _tag(data) in groups:
+                found.append(int(name))
+    return found
+
+
+def _tag(data: Path) -> str:
+    return f"holdfast-{NodeSettings(str(data), '').tag}"
+
+
+def _cgroups(data: Path) -> list[str]:
+    return [
+        directory for base, directories, _ in os.walk("/sys/fs/cgroup") if os.path.basename(base) == _tag(data) for directory in directories
+    ]

@@ -1,0 +1,219 @@
+"""create, delete, list and watch of the node's RPC on real sandboxes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+
+import pytest
+
+from tests.node.harness import Node, NodeClient, RefusedError, ask, run
+from tests.support.requires import requires
+
+pytestmark = requires("namespaces")
+HOST_DISK = 64 << 20
+
+
+async def test_a_sandbox_comes_works_and_goes(node: Node, client: NodeClient) -> None:
+    answer = await client.create("one", labels={"run": "7"}, env={"A": "1"})
+    assert answer["endpoint"].startswith("unix:///")
+    assert answer["agent_epoch"]
+    (listed,) = (await client.call("list"))["sandboxes"]
+    assert listed["sandbox_id"] == "one"
+    assert listed["state"] == "ready"
+    assert (listed["labels"], listed["owner"], listed["image"]) == ({"run": "7"}, "test", "host")
+    assert (await run(answer["endpoint"], "sh", "-c", "echo $A; exit 3"))["code"] == 3
+    assert (await client.call("delete", sandbox_id="one"))["existed"] is True
+    assert (await client.call("delete", sandbox_id="one"))["existed"] is False
+    assert (await client.call("list"))["sandboxes"] == []
+    assert not os.path.exists(answer["endpoint"].removeprefix("unix://"))
+
+
+async def test_an_id_is_taken_once(client: NodeClient) -> None:
+    await client.create("same")
+    with pytest.raises(RefusedError, match="sandbox_exists"):
+        await client.create("same")
+
+
+async def test_sandboxes_are_apart(client: NodeClient) -> None:
+    one, two = await client.create("one"), await client.create("two")
+    await run(one["endpoint"], "sh", "-c", "echo mine > /workspace/file; (sleep 60 >/dev/null 2>&1 &) ")
+    seen = await run(two["endpoint"], "sh", "-c", "ls /workspace; ls /proc | grep -c '^[0-9]'")
+    assert seen["out"].split()[-1] <= "4"
+    assert "file" not in seen["out"]
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"sandbox_id": "../up"}, "invalid_argument"),
+        ({"sandbox_id": ".hidden"}, "invalid_argument"),
+        ({"sandbox_id": ""}, "invalid_argument"),
+        ({"sandbox_id": "x" * 64}, "invalid_argument"),
+        ({"cpu": -1}, "invalid_argument"),
+        ({"cpu": float("inf")}, "invalid_argument"),
+        ({"memory": "4Gi"}, "invalid_argument"),
+        ({"memory": 1}, "invalid_argument"),
+        ({"env": {"A": 1}}, "invalid_argument"),
+        ({"env": {"A=B": "1"}}, "invalid_argument"),
+        ({"env": {"A": "x\0y"}}, "invalid_argument"),
+        ({"token": "not hex"}, "invalid_argument"),
+        ({"image": "UPPER"}, "invalid_argument"),
+        ({"image": "no/such:image"}, "image_not_found"),
+        ({"network": True}, "unsupported"),
+    ],
+)
+async def test_bad_requests_are_refused_and_leave_nothing(client: NodeClient, body: dict[str, object], code: str) -> None:
+    request = {"sandbox_id": "bad", **body}
+    with pytest.raises(RefusedError) as refused:
+        await client.create(**request)  # type: ignore[arg-type]
+    assert refused.value.code == code
+    assert refused.value.error["message"]
+    assert (await client.call("list"))["sandboxes"] == []
+
+
+async def test_nonsense_on_the_socket_is_answered(client: NodeClient) -> None:
+    client.writer.write(b"not json\n[1]\n" + json.dumps({"id": 5, "op": "no-such"}).encode() + b"\n")
+    answers = [await client.receive() for _ in range(3)]
+    assert [answer["ok"] for answer in answers] == [False] * 3
+    assert answers[2]["id"] == 5
+    assert (await client.call("list"))["sandboxes"] == []
+
+
+async def test_a_line_without_end_closes_only_its_connection(node: Node, client: NodeClient) -> None:
+    other = await node.client()
+    client.writer.write(b"x" * (2 << 20))
+    with pytest.raises((AssertionError, ConnectionError)):
+        await client.receive()
+    assert (await other.call("list"))["sandboxes"] == []
+
+
+@pytest.mark.parametrize(("how", "said"), [("breaks", "told to break"), ("silent", "no reason given")])
+async def test_an_agent_that_does_not_start_is_reported(client: NodeClient, how: str, said: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        await client.create("broken", env={"TEST_AGENT": how})
+    assert refused.value.code == "runtime_unavailable"
+    assert said in refused.value.error["message"]
+    assert (await client.call("list"))["sandboxes"] == []
+    await client.create("broken")
+
+
+async def test_watch_begins_with_all_and_tells_every_change(node: Node, client: NodeClient) -> None:
+    await client.create("before")
+    watcher = await node.client()
+    await watcher.send("watch")
+    sync = await watcher.next_event("sync")
+    assert [box["sandbox_id"] for box in sync["sandboxes"]] == ["before"]
+    await client.create("after")
+    assert (await watcher.next_event("ready"))["sandbox_id"] == "after"
+    await client.call("delete", sandbox_id="before")
+    gone = await watcher.next_event("gone")
+    assert (gone["sandbox_id"], gone["reason"], gone["incarnation"]) == ("before", "deleted", "0" * 16)
+
+
+async def test_a_lost_agent_is_a_typed_failure_until_deleted(node: Node, client: NodeClient) -> None:
+    box = await client.create("lost")
+    watcher = await node.client()
+    await watcher.send("watch")
+    await watcher.next_event("sync")
+    await ask(box["endpoint"], "exit", status=9)
+    event = await watcher.next_event("failed")
+    assert (event["reason"], event["fault"]) == ("exited", "infrastructure")
+    assert "exit status 9" in event["message"]
+    (listed,) = (await client.call("list"))["sandboxes"]
+    assert (listed["state"], listed["reason"]) == ("failed", "exited")
+    with pytest.raises(RefusedError, match="sandbox_exists"):
+        await client.create("lost")
+    assert (await client.call("delete", sandbox_id="lost"))["existed"] is True
+    await client.create("lost")
+
+
+@requires("cgroups")
+async def test_an_agent_out_of_memory_is_the_workloads_fault(node: Node, client: NodeClient) -> None:
+    box = await client.create("hungry", memory=64 << 20)
+    watcher = await node.client()
+    await watcher.send("watch")
+    await watcher.next_event("sync")
+    await ask(box["endpoint"], "eat", mebibytes=400)
+    event = await watcher.next_event("failed")
+    assert (event["reason"], event["fault"]) == ("oom", "workload")
+
+
+@requires("cgroups")
+async def test_a_command_out_of_memory_does_not_take_the_agent(client: NodeClient) -> None:
+    box = await client.create("greedy", memory=64 << 20)
+    eater = "x = [bytes(1 << 20) and b'1' * (1 << 20) for _ in range(400)]"
+    for _ in range(3):
+        assert (await run(box["endpoint"], "/usr/bin/python3", "-c", eater))["code"] == -9
+    assert (await run(box["endpoint"], "echo", "alive"))["out"] == "alive\n"
+
+
+async def test_a_fork_bomb_meets_its_limit(client: NodeClient) -> None:
+    box, other = await client.create("bomb", pids=64), await client.create("other")
+    bomb = "import os\nn = 0\ntry:\n  while True:\n    n += os.fork() > 0 or os.execvp('sleep', ['sleep', '60'])\nexcept OSError: print(n)"
+    done = await run(box["endpoint"], "/usr/bin/python3", "-c", bomb + "\nos.system('pkill sleep'); os.kill(-1, 9)")
+    reached = await ask(box["endpoint"], "list", path="/proc")
+    assert done["code"] == -9 or int(done["out"] or 0) < 128
+    assert len([name for name in reached if name.isdigit()]) < 128
+    assert (await run(other["endpoint"], "echo", "fine"))["out"] == "fine\n"
+
+
+async def test_disk_is_bounded_where_asked(client: NodeClient) -> None:
+    box = await client.create("small", disk=8 << 20)
+    done = await run(box["endpoint"], "dd", "if=/dev/zero", "of=/workspace/big", "bs=1M", "count=64")
+    assert "No space left" in done["err"]
+    assert (await run(box["endpoint"], "sh", "-c", "rm /workspace/big; echo ok > /tmp/x; cat /tmp/x"))["out"] == "ok\n"
+
+
+async def test_many_at_once(node: Node) -> None:
+    clients = [await node.client() for _ in range(30)]
+    boxes = await asyncio.gather(*(one.create(f"many-{number}") for number, one in enumerate(clients)))
+    names = await asyncio.gather(*(run(box["endpoint"], "hostname") for box in boxes))
+    assert [done["out"].strip() for done in names] == [f"many-{number}" for number in range(30)]
+    await asyncio.gather(*(one.call("delete", sandbox_id=f"many-{number}") for number, one in enumerate(clients)))
+    assert (await clients[0].call("stats"))["sandboxes"] == 0
+
+
+async def test_a_create_goes_on_when_its_asker_is_gone(node: Node, client: NodeClient) -> None:
+    watcher = await node.client()
+    await watcher.send("watch")
+    await watcher.next_event("sync")
+    body = {"incarnation": "1" * 16, "token": "ab", "image": "host", "env": {}, "labels": {}, "owner": "x"}
+    await client.send("create", sandbox_id="orphan", **body)
+    client.close()
+    assert (await watcher.next_event("ready"))["sandbox_id"] == "orphan"
+
+
+async def test_an_unknown_image_resolves_where_told_so(tmp_path: object) -> None:
+    from pathlib import Path
+
+    from tests.node.harness import node as running
+
+    async with running(Path(str(tmp_path)) / "d", HOLDFAST_IMAGE_FALLBACK="host") as made:
+        box = await (await made.client()).create("fallback", image="python:3.11-slim")
+        assert (await run(box["endpoint"], "git", "--version"))["code"] == 0
+
+
+async def test_a_deep_data_directory_still_has_usable_sockets(tmp_path: object) -> None:
+    from pathlib import Path
+
+    from tests.node.harness import node as running
+
+    deep = Path(str(tmp_path)) / ("d" * 60) / ("e" * 60)
+    deep.mkdir(parents=True)
+    short = f"/tmp/holdfast-test-{os.getpid()}.sock"
+    async with running(deep, HOLDFAST_NODE_SOCKET=short) as made:
+        made.clients.append(client := await NodeClient.connect(short))
+        box = await client.create("x" * 63)
+        assert len(box["endpoint"]) < 107
+        assert (await run(box["endpoint"], "echo", "hi"))["out"] == "hi\n"
+        folder = os.path.dirname(box["endpoint"].removeprefix("unix://"))
+    assert not os.path.exists(folder)
+
+
+async def test_the_doctor_answers(client: NodeClient) -> None:
+    checks = {check["name"]: check for check in (await client.call("doctor"))["checks"]}
+    assert checks["namespaces"]["ok"], checks["namespaces"]
+    assert {"overlay", "cgroups", "seccomp", "skopeo", "disk space"} <= set(checks)
+    assert all(check["fix"] for check in checks.values() if not check["ok"])
