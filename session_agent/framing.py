@@ -96,7 +96,7 @@ class BashDialect:
 
     def exit_trap(self) -> bytes:
         """Have a shell that ends say what it knew."""
-        target = b" >>/proc/self/fd/%d 2>/dev/null" % self.private.files[0]
+        target = b" 2>/dev/null >>/proc/self/fd/%d" % self.private.files[0]
         body = b"{ %s%s%s}%s" % (self._say(b"exit-begin"), self._state(), self._say(b"exit-end"), target)
         return b"\\builtin trap %s EXIT\n" % quote(body)
 
@@ -200,7 +200,7 @@ class ShDialect:
 
     def exit_trap(self) -> bytes:
         """Have a shell that ends say what it knew."""
-        target = b" >>/proc/self/fd/%d 2>/dev/null" % self.private.files[0]
+        target = b" 2>/dev/null >>/proc/self/fd/%d" % self.private.files[0]
         body = b"{ %s%s%s}%s" % (self._say(b"exit-begin"), self._state(), self._say(b"exit-end"), target)
         return b"\\trap %s EXIT\n" % quote(body)
 

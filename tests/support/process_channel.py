@@ -44,20 +44,20 @@ class Outcome:
     @classmethod
     def of(cls, facts: list[Fact]) -> Outcome:
         outcome = cls()
+        outputs: dict[int, list[bytes]] = {1: [], 2: []}
         for fact in facts:
             match fact:
                 case Started():
                     outcome.started = True
-                case Output(stream=1):
-                    outcome.stdout += fact.data
                 case Output():
-                    outcome.stderr += fact.data
+                    outputs[fact.stream].append(fact.data)
                 case Gap():
                     outcome.gaps.append(fact)
                 case Exited():
                     outcome.result = fact.result
                 case _:
                     pass
+        outcome.stdout, outcome.stderr = b"".join(outputs[1]), b"".join(outputs[2])
         return outcome
 
 
