@@ -17,11 +17,38 @@ from starlette.middleware import Middleware
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from . import problems
+from . import admin, commands, files, problems, sandboxes
 from .attach import attach
 from .service import Gateway
 
-ROUTES: tuple[Route | WebSocketRoute, ...] = (WebSocketRoute("/sandboxes/{sandbox_id}/session", attach),)
+ROUTES: tuple[Route | WebSocketRoute, ...] = (
+    WebSocketRoute("/sandboxes/{sandbox_id}/session", attach),
+    Route("/sandboxes/{sandbox_id}/exec", commands.execute, methods=["POST"]),
+    Route("/sandboxes", sandboxes.create, methods=["POST"]),
+    Route("/sandboxes", sandboxes.list_owned, methods=["GET"]),
+    Route("/sandboxes/{sandbox_id}", sandboxes.read, methods=["GET"]),
+    Route("/sandboxes/{sandbox_id}", sandboxes.delete, methods=["DELETE"]),
+    Route("/sandboxes/{sandbox_id}/wait", sandboxes.wait, methods=["GET"]),
+    Route("/sandboxes/{sandbox_id}/heartbeat", sandboxes.heartbeat, methods=["POST"]),
+    Route("/sandboxes/{sandbox_id}/apply_patch", files.apply_patch, methods=["POST"]),
+    Route("/sandboxes/{sandbox_id}/files", files.write, methods=["POST"]),
+    Route("/sandboxes/{sandbox_id}/files", files.read, methods=["GET"]),
+    Route("/sandboxes/{sandbox_id}/files/list", files.list_files, methods=["GET"]),
+    Route("/jobs/{job_id}", commands.job, methods=["GET"]),
+    Route("/jobs/{job_id}/wait", commands.wait_job, methods=["GET"]),
+    Route("/images", admin.list_images, methods=["GET"]),
+    Route("/images", admin.import_image, methods=["POST"]),
+    Route("/images/pull", admin.pull_image, methods=["POST"]),
+    Route("/images/{name:path}", admin.remove_image, methods=["DELETE"]),
+    Route("/resources", admin.resources, methods=["GET"]),
+    Route("/doctor", admin.doctor, methods=["GET"]),
+    Route("/", admin.root, methods=["GET"]),
+    Route("/health", admin.health, methods=["GET"]),
+    Route("/healthz", admin.health, methods=["GET"]),
+    Route("/readyz", admin.ready, methods=["GET"]),
+    Route("/metrics", admin.metrics, methods=["GET"]),
+    Route("/openapi.json", admin.openapi, methods=["GET"]),
+)
 
 
 class CountRequests:

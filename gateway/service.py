@@ -17,6 +17,7 @@ from starlette.requests import HTTPConnection
 from .attached import AttachedSessions
 from .auth import Keys, key_of
 from .placement.store import Entry, PlacementStore, Record, Tombstone
+from .reposts import Reposts
 from .runtimes.base import Runtime
 from .settings import Settings
 from .telemetry import Metrics
@@ -62,6 +63,9 @@ class Gateway:
         self.metrics = Metrics()
         self.attached = AttachedSessions(settings.relay, store)
         self.background = Background()
+        self.reposts = Reposts()
+        self.making: dict[str, asyncio.Task[Record]] = {}
+        """Sandboxes this replica is making right now."""
 
     def owner(self, connection: HTTPConnection) -> str:
         """Who is asking. Raises HoldfastError ``key_missing`` or ``key_invalid``."""

@@ -65,7 +65,8 @@ class Present:
     memory_bytes: int = 0
     labels: dict[str, str] = field(default_factory=dict)
     state: Literal["ready", "failed"] = "ready"
-    reason: str = ""
+    cause: Cause | None = None
+    """Why it failed."""
 
 
 @dataclass(frozen=True, slots=True)

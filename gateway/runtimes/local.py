@@ -118,7 +118,15 @@ class LocalRuntime:
         }
         if order.disk_bytes is not None:
             arguments["disk"] = order.disk_bytes
-        body = await self._node.call("create", arguments, timeout_s)
+        try:
+            body = await self._node.call("create", arguments, timeout_s)
+        except HoldfastError as error:
+            if error.code != "sandbox_exists":
+                raise
+            for present in await self.list_all():
+                if (present.sandbox_id, present.incarnation, present.state) == (order.sandbox_id, order.incarnation, "ready"):
+                    return Made(present.endpoint, "")
+            raise
         return Made(_text(body, "endpoint"), _text(body, "agent_epoch"))
 
     async def delete(self, sandbox_id: str) -> bool:
@@ -209,7 +217,7 @@ def _presents(body: dict[str, Any]) -> list[Present]:
             memory_bytes=int(one.get("memory") or 0),
             labels=dict(one.get("labels") or {}),
             state="failed" if one.get("state") == "failed" else "ready",
-            reason=str(one.get("reason") or ""),
+            cause=_cause(one) if one.get("state") == "failed" else None,
         )
         for one in body.get("sandboxes") or []
     ]
@@ -225,14 +233,17 @@ def _event(body: dict[str, Any]) -> Event | None:
         case "ready":
             return BecameReady(_text(event, "sandbox_id"), _text(event, "incarnation"))
         case "gone" | "failed":
-            fault = event.get("fault")
-            cause = Cause(
-                str(event.get("reason") or "exited"),
-                fault if fault in ("workload", "infrastructure", "caller") else "infrastructure",
-                str(event.get("message") or ""),
-            )
-            return WentAway(_text(event, "sandbox_id"), _text(event, "incarnation"), cause)
+            return WentAway(_text(event, "sandbox_id"), _text(event, "incarnation"), _cause(event))
     return None
+
+
+def _cause(body: dict[str, Any]) -> Cause:
+    fault = body.get("fault")
+    return Cause(
+        str(body.get("reason") or "exited"),
+        fault if fault in ("workload", "infrastructure", "caller") else "infrastructure",
+        str(body.get("message") or ""),
+    )
 
 
 def _image(body: Any) -> Image:

@@ -1,0 +1,281 @@
+"""One request to a session agent over a connection of its own: what REST does when nobody holds a session.
+
+Owns the greeting, one channel, its offsets, credit and acknowledgement, in the simplest form that keeps the protocol: a fresh
+session for each call, no resume. It is the gateway's only decoder, and everything an agent says is checked before it is
+believed. Called by ``oneshot``, ``jobs`` and ``terminal``.
+
+    HoldfastError
+    └── AgentCallError   the agent broke the protocol, or the connection broke: what was asked may have happened
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import struct
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any, Final, cast
+
+from holdfast_wire import PROTOCOL_VERSION
+from holdfast_wire.codec import decode, encode, encode_item
+from holdfast_wire.errors import HoldfastError, ProtocolError
+from holdfast_wire.frames import (
+    Ack,
+    AnyItem,
+    Close,
+    Closed,
+    Credit,
+    Exited,
+    Fact,
+    Failed,
+    Gap,
+    Hello,
+    Open,
+    Opened,
+    Output,
+    Ping,
+    Pong,
+    Started,
+    Welcome,
+    Write,
+)
+from holdfast_wire.limits import DATA_BYTES, MESSAGE_BYTES, WINDOW_BYTES
+
+from .frame_headers import BINARY, CLOSE, PING, PONG
+
+CHANNEL: Final = 1
+_QUEUED_BYTES: Final = 2 * WINDOW_BYTES
+"""Received bytes that may wait for us before the socket is read no further."""
+_FACTS: Final = (Opened, Started, Output, Gap, Exited, Closed, Failed)
+_ENDS: Final = (Exited, Closed, Failed)
+
+
+class AgentCallError(HoldfastError):
+    """See the module. ``code`` is ``agent_unreachable`` or, for what may have run, ``outcome_unknown``."""
+
+
+class AgentCall:
+    """One channel on one connection: ``greet``, ``open``, then facts; ``close`` in any case."""
+
+    def __init__(self, transport: asyncio.Transport, early: bytes) -> None:
+        self._socket = _Socket(transport)
+        transport.set_protocol(self._socket)
+        if early:
+            self._socket.data_received(early)
+        transport.resume_reading()
+        self._sent = 0
+        self._allowed = WINDOW_BYTES
+        self._received = 0
+        self._credited = WINDOW_BYTES
+        self._pings = 0
+        self._waiting: deque[Fact] = deque()
+        self.ended = False
+        """The channel's last fact has come."""
+
+    async def greet(self) -> None:
+        """Open a fresh session. Raises ``AgentCallError``."""
+        hello = Hello(PROTOCOL_VERSION, secrets.token_hex(16), secrets.token_bytes(16), "", 0, 1, {}, 1)
+        self._socket.send(encode(hello))
+        try:
+            frame, _ = decode(await self._socket.message())
+        except ProtocolError:
+            frame = None
+        if not isinstance(frame, Welcome) or frame.version != PROTOCOL_VERSION:
+            raise AgentCallError("agent_unreachable", "the session agent did not greet")
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def open(self, kind: str, params: dict[str, Any]) -> None:
+        self.send(Open(CHANNEL, kind, params))
+
+    def send(self, item: AnyItem) -> None:
+        """Send an imperative without bytes, or bytes for which there is credit."""
+        self._socket.send(encode_item(item, self._sent))
+        self._sent += item.length
+
+    def detach(self) -> None:
+        """Stop reading; what runs goes on."""
+        if not self.ended:
+            self.send(Close(CHANNEL, detach=True))
+
+    async def write_all(self, data: bytes | memoryview) -> None:
+        """Send bytes and the end of input, within the agent's credit. Stops early when the channel has ended."""
+        view = memoryview(data)
+        while view and not self.ended:
+            piece = view[: min(DATA_BYTES, self._allowed - self._sent)]
+            if not piece:
+                self._take(await self._socket.message(), self._waiting)
+                continue
+            self.send(Write(CHANNEL, bytes(piece)))
+            view = view[len(piece) :]
+        if not self.ended:
+            self.send(Write(CHANNEL, b"", eof=True))
+
+    async def facts(self) -> AsyncIterator[Fact]:
+        """Every fact of the channel, up to and including its last; output is credited as it is handed out."""
+        while True:
+            while self._waiting:
+                fact = self._waiting.popleft()
+                if type(fact) is Output:
+                    self._credit()
+                yield fact
+            if self.ended:
+                return
+            self._take(await self._socket.message(), self._waiting)
+
+    async def settled(self) -> list[Fact]:
+        """The facts that are there now: the channel's last one has come, or the agent has said all it has so far."""
+        self._pings += 1
+        self._socket.send(encode(Ping(self._pings)))
+        facts: deque[Fact] = deque()
+        while not self.ended and not self._take(await self._socket.message(), facts):
+            pass
+        return list(facts)
+
+    def acknowledge(self) -> None:
+        """Tell the agent that everything arrived: it may forget the output, and in five minutes the record."""
+        self._socket.send(encode(Ack(CHANNEL, self._received)))
+
+    def _take(self, message: bytes, into: deque[Fact]) -> bool:
+        """Handle one message; True for the answer to our latest Ping."""
+        try:
+            frame, offset = decode(message)
+        except ProtocolError as error:
+            raise AgentCallError("agent_unreachable", f"the session agent broke the protocol: {error.message}") from None
+        if isinstance(frame, _FACTS):
+            if frame.channel != CHANNEL or offset != self._received or self.ended:
+                raise AgentCallError("agent_unreachable", "the session agent broke the order of its facts")
+            self._received += frame.length
+            self.ended = isinstance(frame, _ENDS)
+            into.append(frame)
+        elif isinstance(frame, Credit):
+            self._allowed = max(self._allowed, frame.limit)
+        elif isinstance(frame, Ping):
+            self._socket.send(encode(Pong(frame.number)))
+        elif isinstance(frame, Pong):
+            return frame.number == self._pings
+        return False
+
+    def _credit(self) -> None:
+        if self._received + WINDOW_BYTES >= self._credited + WINDOW_BYTES // 2:
+            self._credited = self._received + WINDOW_BYTES
+            self._socket.send(encode(Credit(CHANNEL, self._credited)))
+            self._socket.send(encode(Ack(CHANNEL, self._received)))
+
+
+class _Socket(asyncio.Protocol):
+    """Messages over an upgraded transport, from the client's side."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._buffer = bytearray()
+        self._messages: deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._paused = False
+        self._lost: HoldfastError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def message(self) -> bytes:
+        """The next message. Raises ``AgentCallError`` when there will be none."""
+        while not self._messages:
+            if self._lost is not None:
+                raise self._lost
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        message = self._messages.popleft()
+        self._queued_bytes -= len(message)
+        if self._paused and self._queued_bytes <= _QUEUED_BYTES // 2:
+            self._paused = False
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
+        return message
+
+    def send(self, message: bytes) -> None:
+        # The mask is a frame's four bytes and hides nothing between two servers of ours: zeros spare both ends the work.
+        size = len(message)
+        if size < 126:
+            head = struct.pack("!BB", BINARY, 0x80 | size)
+        elif size < 65536:
+            head = struct.pack("!BBH", BINARY, 0x80 | 126, size)
+        else:
+            head = struct.pack("!BBQ", BINARY, 0x80 | 127, size)
+        self._transport.write(head + b"\0\0\0\0" + message)
+
+    def close(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(struct.pack("!BB4xH", CLOSE, 0x82, 1000))
+            self._transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        buffer = self._buffer
+        buffer += data
+        try:
+            while (taken := self._frame(buffer)) > 0:
+                del buffer[:taken]
+        except ProtocolError as error:
+            self._fail(AgentCallError("agent_unreachable", f"the session agent broke the protocol: {error.message}"))
+            self._transport.abort()
+            return
+        if self._queued_bytes > _QUEUED_BYTES and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(AgentCallError("agent_unreachable", "the connection to the sandbox's agent broke"))
+
+    def _frame(self, buffer: bytearray) -> int:
+        """Take the first frame, if it is whole; how many bytes it had."""
+        if len(buffer) < 2:
+            return 0
+        first, size = buffer[0], buffer[1]
+        start = 2
+        if size == 126:
+            start = 4
+        elif size == 127:
+            start = 10
+        if len(buffer) < start:
+            return 0
+        if start > 2:
+            size = int.from_bytes(buffer[2:start], "big")
+        if size > MESSAGE_BYTES or first not in (BINARY, CLOSE, PING, PONG) or buffer[1] & 0x80:
+            raise ProtocolError("a frame is too large, masked or of an unknown kind")
+        end = start + size
+        if len(buffer) < end:
+            return 0
+        payload = bytes(buffer[start:end])
+        if first == BINARY:
+            self._messages.append(payload)
+            self._queued_bytes += size
+            self._wake()
+        elif first == CLOSE:
+            self._fail(_refusal(payload))
+        elif first == PING:
+            self._transport.write(struct.pack("!BB4x", PONG, 0x80 | (size & 0x7F)) + payload[:125])
+        return end
+
+    def _fail(self, error: HoldfastError) -> None:
+        if self._lost is None:
+            self._lost = error
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+def _refusal(payload: bytes) -> HoldfastError:
+    """What a Close means: its reason begins with a code of the table (PROTOCOL §1.5)."""
+    code, _, message = payload[2:].decode("utf-8", "replace").partition(":")
+    if code in ("session_limit", "sandbox_gone", "draining"):
+        return HoldfastError(code, message.strip() or "the sandbox's agent refused the request")
+    return AgentCallError("agent_unreachable", "the sandbox's agent closed the connection")
+
+
+def fact_error(fact: Failed) -> HoldfastError:
+    """The error a Failed carries."""
+    return HoldfastError.from_map(cast(object, fact.error))

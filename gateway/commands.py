@@ -1,0 +1,174 @@
+"""Routes of one-off commands and their jobs.
+
+Owns Orchard Env's exec and job answers. A job is a command of the agent; its id says which sandbox and when it was made, so that any
+replica answers and nothing is kept here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from typing import Any
+
+import orjson
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.frames import STDERR, STDOUT
+from starlette.requests import Request
+from starlette.responses import Response
+
+from . import oneshot
+from .oneshot import Outcome
+from .parsing import SANDBOX_ID, Fields, read_json
+from .placement.store import Record
+from .reposts import Posted
+from .sandboxes import json_response
+from .service import gateway_of
+
+_WAIT_MORE_S = 30.0
+"""A waiting exec waits this much longer than its command may run."""
+_LOGIN = "if [ -f ~/.bashrc ]; then . ~/.bashrc; fi; "
+_NO_TTY = (b"bash: cannot set terminal process group", b"bash: no job control in this shell")
+"""What an interactive bash without a terminal says before it does anything."""
+
+
+async def execute(request: Request) -> Response:
+    """``POST /sandboxes/{id}/exec``."""
+    gateway = gateway_of(request)
+    owner = gateway.owner(request)
+    record = await gateway.ready(owner, request.path_params["sandbox_id"])
+    body = await read_json(request, gateway.settings.rest.body_bytes)
+    fields = Fields(body)
+    waits = fields.boolean("wait", False)
+    params = _params(fields)
+    key = request.headers.get("idempotency-key")
+    print_ = _fingerprint(owner, record, body)
+
+    async def connected() -> bool:
+        return not await request.is_disconnected()
+
+    if key:
+        command_id = "k" + hashlib.sha256(f"{owner}\0{key}".encode()).hexdigest()[:32]
+    else:
+        command_id = await gateway.reposts.find(print_, waits) or _new_id()
+    posted = Posted(command_id, waits, connected)
+    if not key:
+        gateway.reposts.note(print_, posted)
+    timeout_s = params.get("timeout_s")
+    wait_s = (timeout_s + _WAIT_MORE_S if timeout_s else gateway.settings.rest.exec_timeout_s) if waits else None
+    try:
+        outcome = await oneshot.run(gateway, record, {"id": command_id, **params}, wait_s, connected)
+    finally:
+        posted.answered(await connected())
+    gateway.metrics.count("execs_total")
+    job_id = f"{record.sandbox_id}.{command_id}"
+    if not waits:
+        return json_response({"job_id": job_id, "status": "queued"})
+    command = fields.command()
+    shown = command if isinstance(command, str) else " ".join(command)
+    return json_response(_job(record, command_id, shown, outcome, login=params.get("argv", ())[:2] == ["bash", "--login"]))
+
+
+async def job(request: Request) -> Response:
+    """``GET /jobs/{id}``."""
+    return await _look(request, None)
+
+
+async def wait_job(request: Request) -> Response:
+    """``GET /jobs/{id}/wait?timeout=``: answers when it has ended, or as it stands when the wait runs out."""
+    timeout_s = Fields(dict(request.query_params)).seconds("timeout", most=86400.0)
+    return await _look(request, timeout_s or gateway_of(request).settings.rest.exec_timeout_s)
+
+
+async def _look(request: Request, wait_s: float | None) -> Response:
+    gateway = gateway_of(request)
+    owner = gateway.owner(request)
+    job_id = request.path_params["job_id"]
+    sandbox_id, dot, command_id = job_id.rpartition(".")
+    missing = HoldfastError("command_not_found", f"there is no job {job_id[:200]!r}")
+    if not dot or not SANDBOX_ID.fullmatch(sandbox_id) or not command_id.isalnum() or len(command_id) > 64:
+        raise missing
+    try:
+        record = await gateway.ready(owner, sandbox_id)
+    except HoldfastError as error:
+        if error.code == "sandbox_not_found":
+            raise missing from None
+        raise
+    outcome = await oneshot.look(gateway, record, command_id, wait_s)
+    return json_response(_job(record, command_id, "", outcome, login=False))
+
+
+def _params(fields: Fields) -> dict[str, Any]:
+    """The Open of a command channel."""
+    command = fields.command()
+    params: dict[str, Any] = {"outlive": "kill", "detached": True}
+    if fields.boolean("login_shell", False):
+        # A script's own quoting stays; a list keeps its own as the shell's arguments.
+        script = [command] if isinstance(command, str) else ['"$@"', "bash", *command]
+        params["argv"] = ["bash", "--login", "-i", "-c", _LOGIN + script[0], *script[1:]]
+    elif isinstance(command, str):
+        params["script"] = command
+    else:
+        params["argv"] = command
+    cwd = fields.get("cwd")
+    if cwd is not None:
+        params["cwd"] = fields.path("cwd")
+    env = fields.environment()
+    if env:
+        params["env"] = env
+    timeout_s = fields.seconds("timeout_seconds")
+    if timeout_s:
+        params["timeout_s"] = timeout_s
+    return params
+
+
+def _new_id() -> str:
+    """A command id that says when it was made."""
+    return f"j{int(time.time() * 1000):012x}{secrets.token_hex(8)}"
+
+
+def _made_at(record: Record, command_id: str) -> float:
+    try:
+        return int(command_id[1:13], 16) / 1000 if command_id[0] == "j" else record.created_at
+    except ValueError:
+        return record.created_at
+
+
+def _fingerprint(owner: str, record: Record, body: dict[str, Any]) -> bytes:
+    same = {name: value for name, value in body.items() if name != "wait" and value is not None}
+    text = orjson.dumps([owner, record.sandbox_id, record.incarnation, same], option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(text).digest()
+
+
+def _job(record: Record, command_id: str, command: str, outcome: Outcome, *, login: bool) -> dict[str, Any]:
+    result = outcome.result or {}
+    made_at = _made_at(record, command_id)
+    status = "running" if outcome.status != "ended" else "succeeded" if result.get("exit_code") == 0 else "failed"
+    duration_s = result.get("duration_s")
+    cause = result.get("cause")
+    error = None
+    if isinstance(cause, dict):
+        error = str(cause.get("message") or cause.get("reason") or "")[:1000]
+    exit_code = result.get("exit_code")
+    return {
+        "job_id": f"{record.sandbox_id}.{command_id}",
+        "sandbox_id": record.sandbox_id,
+        "command": command,
+        "status": status,
+        "stdout": outcome.output[STDOUT].decode("utf-8", "replace"),
+        "stderr": _without_tty_warnings(bytes(outcome.output[STDERR]), login).decode("utf-8", "replace"),
+        "exit_code": exit_code if isinstance(exit_code, int) else None,
+        "created_at": made_at,
+        "started_at": made_at,
+        "completed_at": made_at + duration_s if isinstance(duration_s, int | float) else None,
+        "error": error,
+        "signal": result["signal"] if isinstance(result.get("signal"), str) else None,
+        "timed_out": result.get("timed_out") is True,
+        "truncated": outcome.truncated,
+    }
+
+
+def _without_tty_warnings(stderr: bytes, login: bool) -> bytes:
+    while login and stderr.startswith(_NO_TTY):
+        stderr = stderr.partition(b"\n")[2]
+    return stderr

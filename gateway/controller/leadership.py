@@ -1,0 +1,68 @@
+"""Which controller acts: the lease and its fencing term.
+
+Owns the renewal and the moment from which we may act (every shard refuses older terms) or no longer may (the lease may have run out,
+by our own clock). Called by ``loop``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from gateway.placement.store import FencedError, PlacementStore, PlacementUnavailableError
+from gateway.settings import ControllerSettings
+
+log = logging.getLogger("gateway.controller")
+
+
+class Leadership:
+    """``term`` is ours while we lead, else None."""
+
+    def __init__(self, store: PlacementStore, holder: str, settings: ControllerSettings) -> None:
+        self.term: int | None = None
+        self.changed = asyncio.Event()
+        """Set whenever a new term begins."""
+        self._store = store
+        self._holder = holder
+        self._settings = settings
+        self._last_term = 0
+        self._good_until = 0.0
+
+    async def run(self) -> None:
+        """Take and renew the lease until cancelled."""
+        while True:
+            await self.renew()
+            await asyncio.sleep(self._settings.lease_renew_s)
+
+    async def renew(self) -> None:
+        clock = asyncio.get_running_loop().time
+        asked = clock()
+        try:
+            term = await self._store.lead(self._holder, self._settings.lease_ttl_s, self._last_term)
+            if term is not None and term != self.term:
+                await self._store.fence(term)
+                log.info("leading, term %d", term)
+                self.changed.set()
+            if term is None and self.term is not None:
+                log.info("another controller leads")
+            self.term = term
+        except FencedError:
+            self.term = None
+        except PlacementUnavailableError:
+            if asked >= self._good_until:
+                self.term = None
+            return
+        if self.term is not None:
+            self._last_term = self.term
+            self._good_until = asked + self._settings.lease_ttl_s
+
+    def lost(self) -> None:
+        """A write of ours was refused: somebody else leads."""
+        self.term = None
+
+    async def resign(self) -> None:
+        self.term = None
+        try:
+            await self._store.resign(self._holder)
+        except PlacementUnavailableError:
+            pass  # the lease runs out by itself

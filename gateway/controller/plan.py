@@ -1,0 +1,128 @@
+"""What is to be done so that records and runtime agree: a pure function, called on everything there is.
+
+Owns the rules of evidence. A sandbox is only removed, or called lost, when the store says so and is known to be whole, when it is past
+the grace, when the pass before saw the same, and at most a tenth of all in one pass (but at least one). A sandbox the store does not
+know is never removed for that: its record is written again. Called by ``reconcile``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gateway.placement.store import Cause, Record, Tombstone
+from gateway.runtimes.base import Present
+
+_SHARE = 10
+_PENDING_GRACES = 5
+"""A pending sandbox may stand in a queue: it gets this many times the grace."""
+
+NODE_LOST = Cause("node-lost", "infrastructure", "the runtime no longer has it")
+CREATE_LOST = Cause("create-lost", "infrastructure", "it was never made: whoever was making it is gone")
+
+
+@dataclass(frozen=True, slots=True)
+class MarkReady:
+    """The runtime has it; whoever made it did not get to say so."""
+
+    sandbox_id: str
+    incarnation: str
+    endpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class MarkFailed:
+    """It has ended without being asked to."""
+
+    sandbox_id: str
+    incarnation: str
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """The store lost its record."""
+
+    present: Present
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Its record has ended; what is left of it in the runtime goes."""
+
+    sandbox_id: str
+    incarnation: str
+
+
+Action = MarkReady | MarkFailed | Rebuild | Remove
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``actions`` are for now; ``suspects`` are what this pass would do if the next one still thinks so."""
+
+    actions: list[Action]
+    suspects: frozenset[Action]
+
+
+def plan(
+    records: Mapping[str, Record],
+    presents: Iterable[Present],
+    tombstones: Mapping[str, Tombstone],
+    *,
+    now: float,
+    grace_s: float,
+    whole: bool,
+    suspects: frozenset[Action] = frozenset(),
+) -> Plan:
+    """``whole``: the store is known to have lost nothing. ``suspects`` are the previous pass's."""
+    actions: list[Action] = []
+    doubtful: list[Action] = []
+    by_id = {present.sandbox_id: present for present in presents}
+    for present in by_id.values():
+        _judge_present(present, records.get(present.sandbox_id), tombstones.get(present.sandbox_id), now, grace_s, actions, doubtful)
+    for record in records.values():
+        other = by_id.get(record.sandbox_id)
+        if other is None or other.incarnation != record.incarnation:
+            _judge_absent(record, now, grace_s, doubtful)
+    if not whole:
+        return Plan(actions, frozenset())
+    certain = [action for action in doubtful if action in suspects]
+    most = max(1, max(len(records), len(by_id)) // _SHARE)
+    return Plan(actions + certain[:most], frozenset(doubtful) - frozenset(certain[:most]))
+
+
+def _judge_present(
+    present: Present,
+    record: Record | None,
+    tombstone: Tombstone | None,
+    now: float,
+    grace_s: float,
+    actions: list[Action],
+    doubtful: list[Action],
+) -> None:
+    remove = Remove(present.sandbox_id, present.incarnation)
+    if record is None:
+        if present.state == "failed" or (tombstone is not None and tombstone.incarnation == present.incarnation):
+            doubtful.append(remove)
+        else:
+            actions.append(Rebuild(present))
+    elif record.incarnation != present.incarnation:
+        if now - record.created_at > grace_s:
+            doubtful.append(remove)
+    elif present.state == "failed":
+        if record.status == "failed":
+            doubtful.append(remove)
+        else:
+            actions.append(MarkFailed(record.sandbox_id, record.incarnation, present.cause or NODE_LOST))
+    elif record.status == "pending":
+        actions.append(MarkReady(record.sandbox_id, record.incarnation, present.endpoint))
+    elif record.status == "failed":
+        doubtful.append(remove)
+
+
+def _judge_absent(record: Record, now: float, grace_s: float, doubtful: list[Action]) -> None:
+    if record.status == "ready" and now - max(record.created_at, record.ready_at or 0.0) > grace_s:
+        doubtful.append(MarkFailed(record.sandbox_id, record.incarnation, NODE_LOST))
+    elif record.status == "pending" and now - record.created_at > _PENDING_GRACES * grace_s:
+        doubtful.append(MarkFailed(record.sandbox_id, record.incarnation, CREATE_LOST))

@@ -1,0 +1,99 @@
+"""One pass: look at everything, plan, act.
+
+Owns the order of looking (the store's marker before and after, so that a wipe in between is seen) and the carrying out. It decides
+nothing (``plan``) and remembers only the suspects of the pass before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Iterable
+
+from holdfast_wire.errors import HoldfastError
+
+from gateway.clocks import to_spec
+from gateway.placement.store import FencedError, PlacementStore, PlacementUnavailableError
+from gateway.runtimes.base import Runtime
+
+from .plan import Action, MarkFailed, MarkReady, Rebuild, Remove, plan
+
+log = logging.getLogger("gateway.controller")
+
+_AT_ONCE = 16
+"""Removals that run side by side."""
+
+
+class Reconciler:
+    """See the module."""
+
+    def __init__(self, store: PlacementStore, runtime: Runtime, grace_s: float) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._grace_s = grace_s
+        self._suspects: frozenset[Action] = frozenset()
+
+    async def run_once(self, term: int) -> list[Action]:
+        """One pass as the leader of ``term``; what was done. Raises FencedError and the errors of store and runtime."""
+        before = await self._store.generation()
+        presents = await self._runtime.list_all()
+        records = {record.sandbox_id: record async for record in self._store.scan()}
+        # What was made while we looked is in the second list; what is in neither list is missing.
+        later = {present.sandbox_id: present for present in await self._runtime.list_all()}
+        everything = {present.sandbox_id: present for present in presents} | later
+        tombstones = await self._store.tombstones(id_ for id_ in everything if id_ not in records)
+        whole = before is not None and before == await self._store.generation()
+        planned = plan(
+            records,
+            everything.values(),
+            tombstones,
+            now=time.time(),
+            grace_s=self._grace_s,
+            whole=whole,
+            suspects=self._suspects,
+        )
+        self._suspects = planned.suspects
+        await self._act(planned.actions, term)
+        if before is None:
+            await self._store.mark_generation(secrets.token_hex(8), term=term)
+            log.info("the placement store was new or wiped: %d sandboxes of the runtime are recorded", len(everything))
+        return planned.actions
+
+    async def remove(self, sandbox_ids: Iterable[str]) -> None:
+        """Remove from the runtime what has ended in the store; what fails is found again by a later pass."""
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(sandbox_id: str) -> None:
+            async with gate:
+                try:
+                    await self._runtime.delete(sandbox_id)
+                except HoldfastError as error:
+                    log.warning("removing %s failed: %s", sandbox_id, error.code)
+
+        await asyncio.gather(*(one(sandbox_id) for sandbox_id in sandbox_ids))
+
+    async def _act(self, actions: list[Action], term: int) -> None:
+        removals: list[str] = []
+        for action in actions:
+            try:
+                match action:
+                    case Rebuild(present):
+                        if await self._store.rebuild(to_spec(present), present.endpoint, present.created_at, term=term):
+                            log.info("record of %s rebuilt", present.sandbox_id)
+                    case MarkReady(sandbox_id, incarnation, endpoint):
+                        await self._store.mark_ready(sandbox_id, incarnation, endpoint, "", term=term)
+                    case MarkFailed(sandbox_id, incarnation, cause):
+                        log.info("sandbox %s has failed: %s", sandbox_id, cause.reason)
+                        await self._store.mark_failed(sandbox_id, incarnation, cause, term=term)
+                    case Remove(sandbox_id):
+                        removals.append(sandbox_id)
+            except (FencedError, PlacementUnavailableError):
+                raise
+            except HoldfastError as error:
+                log.warning("%s failed: %s", type(action).__name__, error.code)
+        if removals:
+            await self._store.fence(term)  # still ours? removals are not undone
+            log.info("removing what is left of %d ended sandboxes", len(removals))
+            await self.remove(removals)
