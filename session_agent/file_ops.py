@@ -21,7 +21,7 @@ from .file_search import Search, search_params
 from .file_write import make_parents
 from .owners import Ownership, owner_param
 from .params import boolean, choice, integer
-from .paths import absolute, os_failure, path_param, shown, wire
+from .paths import absolute, os_failure, path_param, shown, told
 from .transfers import Outgoing, TransferContext
 
 MOST_ENTRIES = 1_000_000
@@ -52,12 +52,11 @@ def open_fs(context: TransferContext, channel: Channel) -> Handler:
     return Outgoing(channel, _Answer(path, _action(context, operation, path, params)))
 
 
-def entry(path: str, name: str, state: os.stat_result, target: str | None) -> dict[str, Any]:
+def describe(path: str, name: str, state: os.stat_result, target: str | None) -> dict[str, Any]:
     """What list and stat say of one path."""
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
-    told: dict[str, Any] = {
-        "name": wire(name),
-        "path": wire(path),
+    entry = told("name", name) | told("path", path)
+    facts: dict[str, Any] = {
         "type": kinds.get(stat.S_IFMT(state.st_mode), "other"),
         "size": state.st_size,
         "mode": stat.S_IMODE(state.st_mode),
@@ -65,9 +64,7 @@ def entry(path: str, name: str, state: os.stat_result, target: str | None) -> di
         "uid": state.st_uid,
         "gid": state.st_gid,
     }
-    if target is not None:
-        told["target"] = wire(target)
-    return told
+    return entry | facts | (told("target", target) if target is not None else {})
 
 
 class Listing:
@@ -94,12 +91,12 @@ class Listing:
         pack = msgpack.Packer(use_bin_type=True).pack
         pieces: list[bytes] = []
         size = 0
-        for told in self._walk():
+        for entry in self._walk():
             if self._entries >= self._limit:
                 self._truncated = True
                 break
             self._entries += 1
-            piece = pack(told)
+            piece = pack(entry)
             pieces.append(piece)
             size += len(piece)
             if size >= _PIECE_BYTES:
@@ -128,7 +125,7 @@ class Listing:
             except OSError:  # gone meanwhile, or not for us to see
                 self._errors += 1
                 continue
-            yield entry(path, name, state, target)
+            yield describe(path, name, state, target)
             if stat.S_ISDIR(state.st_mode) and len(open_directories) < self._depth:
                 open_directories.append((path, iter(self._names(path))))
 
@@ -190,7 +187,7 @@ def _action(context: TransferContext, operation: str, path: str, params: dict[st
 def _stat(path: str, follow: bool) -> dict[str, Any]:
     state = os.stat(path) if follow else os.lstat(path)
     link = stat.S_ISLNK(os.lstat(path).st_mode)
-    return entry(path, os.path.basename(path.rstrip("/")) or path, state, os.readlink(path) if link else None)
+    return describe(path, os.path.basename(path.rstrip("/")) or path, state, os.readlink(path) if link else None)
 
 
 def _exists(path: str) -> bool:

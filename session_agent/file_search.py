@@ -18,7 +18,7 @@ from typing import Any
 import msgpack
 
 from .params import boolean, integer, text, texts
-from .paths import os_failure, wire
+from .paths import os_failure, told
 
 _LINE_BYTES = 2000
 _FILE_BYTES = 16 * 1024 * 1024
@@ -73,7 +73,7 @@ class Search:
         pack = msgpack.Packer(use_bin_type=True).pack
         for path in self._paths():
             self._files += 1
-            for found in self._within(path) if self._options.pattern is not None else ({"path": wire(path)},):
+            for found in self._within(path) if self._options.pattern is not None else (told("path", path),):
                 if self._matches >= self._options.limit:
                     self._truncated = True
                     return
@@ -119,4 +119,4 @@ class Search:
             return
         for number, line in enumerate(data.split(b"\n"), 1):
             if pattern.search(line, 0, _LINE_BYTES):
-                yield {"path": wire(path), "line": number, "text": line[:_LINE_BYTES].decode("utf-8", "replace")}
+                yield {**told("path", path), "line": number, "text": line[:_LINE_BYTES].decode("utf-8", "replace")}

@@ -36,7 +36,8 @@ _HEX = frozenset("0123456789abcdef")
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
     """What a client may ask of a write. ``offset`` keeps that many bytes of the existing file and replaces the rest;
-    ``size`` and ``sha256`` are checked against the whole resulting file."""
+    ``size`` and ``sha256`` are checked against the whole resulting file. Where nobody asks for a digest, an append in place
+    does not read what it keeps, and its result has none."""
 
     mode: int | None = None
     offset: int = 0
@@ -94,6 +95,7 @@ class FileSink:
         self._file = -1
         self._size = 0
         self._sha256 = hashlib.sha256()
+        self._digested = True
 
     def open(self) -> dict[str, Any]:
         try:
@@ -126,7 +128,7 @@ class FileSink:
             self._settle()
         except OSError as error:
             raise os_failure(error, self._path) from None
-        return {"size": self._size, "sha256": digest}
+        return {"size": self._size, "sha256": digest} if self._digested else {"size": self._size}
 
     def close(self) -> None:
         if self._temporary:
@@ -187,7 +189,13 @@ class FileSink:
             raise HoldfastError("not_a_file", f"{shown(self._path)} is a FIFO or a socket", hint="write to it with a command")
         if options.offset:
             self._file = os.open(self._name, _IN_PLACE | os.O_NOFOLLOW, dir_fd=self._directory)
-            self._keep(self._file, -1)
+            if options.sha256 is not None:
+                self._keep(self._file, -1)
+            else:
+                self._size = os.fstat(self._file).st_size
+                self._kept(self._size >= options.offset)
+                self._size = os.lseek(self._file, options.offset, os.SEEK_SET)
+                self._digested = False
             os.ftruncate(self._file, options.offset)
             return
         flags = (_IN_PLACE & ~os.O_RDWR) | os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
@@ -202,10 +210,7 @@ class FileSink:
         left = self._options.offset
         while left:
             data = os.read(source, min(DATA_BYTES, left))
-            if not data:
-                raise HoldfastError(
-                    "invalid_argument", f"{shown(self._path)} has {self._size} bytes: it cannot be resumed at {self._options.offset}"
-                )
+            self._kept(bool(data))
             if target >= 0:
                 view = memoryview(data)
                 while view:
@@ -213,6 +218,11 @@ class FileSink:
             self._sha256.update(data)
             self._size += len(data)
             left -= len(data)
+
+    def _kept(self, is_there: bool) -> None:
+        if not is_there:
+            message = f"{shown(self._path)} has {self._size} bytes: it cannot be resumed at {self._options.offset}"
+            raise HoldfastError("invalid_argument", message)
 
     def _settle(self) -> None:
         options = self._options

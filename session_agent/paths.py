@@ -1,9 +1,9 @@
 """Paths as clients name them, and what the kernel says about them, as typed errors.
 
 Owns the reading of a path from untrusted params, its form on the wire, and errno → error code. It opens nothing; called by
-every file operation of the agent. A path is ``str`` on the wire, or ``bin`` where its bytes are not UTF-8 (msgpack strings
-must be UTF-8, and a file that a command created under an odd name must still be reachable); inside the agent it is always a
-``str`` with surrogate escapes, which the ``os`` functions turn back into the very same bytes.
+every file operation of the agent. Strings on the wire are UTF-8, file names need not be: a client may send any path as ``bin``,
+and what the agent tells as ``path`` has its true bytes in ``raw_path`` where the text could only show them with U+FFFD. Inside the
+agent a path is a ``str`` with surrogate escapes, which the ``os`` functions turn back into the very same bytes.
 """
 
 from __future__ import annotations
@@ -67,13 +67,15 @@ def absolute(workdir: str, path: str) -> str:
     return posixpath.join(workdir, path)
 
 
-def wire(path: str) -> str | bytes:
-    """``path`` as it travels: text, or its bytes where they are not UTF-8."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return os.fsencode(path)
-    return path
+def wire(path: str) -> str:
+    """``path`` as text for the wire, with U+FFFD for bytes that are none."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
+def told(key: str, path: str) -> dict[str, str | bytes]:
+    """``path`` under ``key``, and its bytes under ``raw_…`` where the text does not tell them."""
+    text = wire(path)
+    return {key: text} if text == path else {key: text, f"raw_{key}": os.fsencode(path)}
 
 
 def shown(path: str) -> str:

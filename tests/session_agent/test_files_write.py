@@ -138,11 +138,22 @@ async def test_resume_at_an_offset(tmp_path: Path, atomic: bool) -> None:
     assert names(tmp_path) == ["a"]
 
 
+async def test_append_in_place_does_not_read_what_it_keeps(tmp_path: Path) -> None:
+    with open(tmp_path / "a", "wb") as file:
+        file.truncate(2**40)
+    assert await put(tmp_path, "a", b"tail", offset=2**40, atomic=False) == {"size": 2**40 + 4}
+    with open(tmp_path / "a", "rb") as file:
+        file.seek(2**40)
+        assert file.read() == b"tail"
+
+
 async def test_resume_beyond_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"12")
     error = await write(tmp_path, "a", offset=3).error()
     assert error["code"] == "invalid_argument"
     assert "2 bytes" in error["message"]
+    assert (await write(tmp_path, "a", offset=3, atomic=False).error())["code"] == "invalid_argument"
+    assert (tmp_path / "a").read_bytes() == b"12"
     assert (await write(tmp_path, "b", offset=3).error())["code"] == "file_not_found"
     assert names(tmp_path) == ["a"]
 

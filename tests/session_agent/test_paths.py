@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from session_agent import beneath
 from session_agent.beneath import Beneath, Resolver, walk
-from session_agent.paths import _CODES, os_failure, path_param, shown, wire
+from session_agent.paths import _CODES, os_failure, path_param, shown, told
 
 RESOLVERS = [pytest.param(beneath._openat2, id="openat2"), pytest.param(walk, id="walk")]
 
@@ -43,10 +43,9 @@ def test_any_param_is_a_path_or_one_typed_error(value: object) -> None:
         code = ""
     assert bool(path) is not (code == "invalid_path")
     assert "\0" not in path
-    travelled = wire(path)
-    assert os.fsencode(travelled) == os.fsencode(path)
-    if isinstance(travelled, str):
-        travelled.encode()
+    travelled = told("path", path)
+    str(travelled["path"]).encode()
+    assert os.fsencode(travelled.get("raw_path", travelled["path"])) == os.fsencode(path)
 
 
 @given(st.binary(max_size=50).map(os.fsdecode))
