@@ -199,7 +199,7 @@ def load_entry(name: str) -> Entry:
 def _preload() -> None:
     """Import what a running agent would otherwise look for on first use, in a tree that is not ours."""
     for name in (
-        "asyncio", "encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.utf_8", "hashlib", "hmac",
+        "asyncio", "concurrent.futures.thread", "encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.utf_8", "hashlib", "hmac",
         "json", "logging", "secrets", "selectors", "socket", "stringprep", "tempfile", "pwd", "grp", "traceback",
     ):  # fmt: skip
         importlib.import_module(name)
