@@ -1,73 +1,78 @@
 """Holdfast: computers for language-model agents, each driven over one persistent, resumable session.
 
 ``SandboxClient`` and ``AsyncSandboxClient`` are the way in; both have the same methods. This module is the list of public
-names: what is not here may change without notice.
+names: what is not here may change without notice. A name is loaded when it is first used, so that who needs one face does not pay
+for the other.
 """
 
 from __future__ import annotations
 
-from holdfast._async.client import AsyncSandboxClient
-from holdfast._async.process import AsyncCommandStream, AsyncProcess, AsyncTerminal
-from holdfast._async.sandbox import AsyncSandbox
-from holdfast._async.shell import AsyncShell
-from holdfast._async.tunnel import AsyncTunnel
-from holdfast._errors import (
-    ArchiveError,
-    AuthenticationError,
-    CancelledRemotelyError,
-    ChecksumError,
-    CommandFailedError,
-    ConfigurationError,
-    ConflictError,
-    HoldfastError,
-    ImageNotFoundError,
-    InvalidArgumentError,
-    InvalidPathError,
-    NoSpaceError,
-    NotFoundError,
-    OutcomeUnknownError,
-    PatchError,
-    PortUnreachableError,
-    ProtocolError,
-    QuotaError,
-    RemoteFileError,
-    RemoteFileExistsError,
-    RemoteFileNotFoundError,
-    RemoteIsADirectoryError,
-    RemoteNotADirectoryError,
-    RemotePermissionError,
-    RequestTooLargeError,
-    SandboxLostError,
-    SandboxNotFoundError,
-    SandboxNotReadyError,
-    ServiceError,
-    ServiceUnavailableError,
-    SessionFencedError,
-    SessionLostError,
-    ShellLostError,
-    SpawnError,
-    UnsupportedError,
-    WaitTimeoutError,
-)
-from holdfast._results import (
-    STDERR,
-    STDOUT,
-    Address,
-    Cause,
-    Chunk,
-    CommandResult,
-    FileEntry,
-    ImageInfo,
-    PatchResult,
-    SandboxInfo,
-    StreamCount,
-    TransferResult,
-)
-from holdfast._sync.client import SandboxClient
-from holdfast._sync.process import CommandStream, Process, Terminal
-from holdfast._sync.sandbox import Sandbox
-from holdfast._sync.shell import Shell
-from holdfast._sync.tunnel import Tunnel
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast._async.client import AsyncSandboxClient
+    from holdfast._async.process import AsyncCommandStream, AsyncProcess, AsyncTerminal
+    from holdfast._async.sandbox import AsyncSandbox
+    from holdfast._async.shell import AsyncShell
+    from holdfast._async.tunnel import AsyncTunnel
+    from holdfast._errors import (
+        ArchiveError,
+        AuthenticationError,
+        CancelledRemotelyError,
+        ChecksumError,
+        CommandFailedError,
+        ConfigurationError,
+        ConflictError,
+        HoldfastError,
+        ImageNotFoundError,
+        InvalidArgumentError,
+        InvalidPathError,
+        NoSpaceError,
+        NotFoundError,
+        OutcomeUnknownError,
+        PatchError,
+        PortUnreachableError,
+        ProtocolError,
+        QuotaError,
+        RemoteFileError,
+        RemoteFileExistsError,
+        RemoteFileNotFoundError,
+        RemoteIsADirectoryError,
+        RemoteNotADirectoryError,
+        RemotePermissionError,
+        RequestTooLargeError,
+        SandboxLostError,
+        SandboxNotFoundError,
+        SandboxNotReadyError,
+        ServiceError,
+        ServiceUnavailableError,
+        SessionFencedError,
+        SessionLostError,
+        ShellLostError,
+        SpawnError,
+        UnsupportedError,
+        WaitTimeoutError,
+    )
+    from holdfast._results import (
+        STDERR,
+        STDOUT,
+        Address,
+        Cause,
+        Chunk,
+        CommandResult,
+        FileEntry,
+        ImageInfo,
+        PatchResult,
+        SandboxInfo,
+        StreamCount,
+        TransferResult,
+    )
+    from holdfast._sync.client import SandboxClient
+    from holdfast._sync.process import CommandStream, Process, Terminal
+    from holdfast._sync.sandbox import Sandbox
+    from holdfast._sync.shell import Shell
+    from holdfast._sync.tunnel import Tunnel
 
 __all__ = [
     "STDERR",
@@ -133,3 +138,29 @@ __all__ = [
     "UnsupportedError",
     "WaitTimeoutError",
 ]
+
+_ASYNC = {
+    "AsyncCommandStream": "process",
+    "AsyncProcess": "process",
+    "AsyncSandbox": "sandbox",
+    "AsyncSandboxClient": "client",
+    "AsyncShell": "shell",
+    "AsyncTerminal": "process",
+    "AsyncTunnel": "tunnel",
+}
+_HOMES = {
+    **{name: f"holdfast._async.{module}" for name, module in _ASYNC.items()},
+    **{name.removeprefix("Async"): f"holdfast._sync.{module}" for name, module in _ASYNC.items()},
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = _HOMES.get(name) or ("holdfast._errors" if name.endswith("Error") else "holdfast._results")
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -107,6 +107,7 @@ class Link:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
+        self._finished = False
         self._stirred = threading.Event()
         self._keeper_sleeps = False
         self._keeper = threading.Thread(target=self._keep, name=f"holdfast-link-{sandbox_id}", daemon=True)
@@ -230,6 +231,7 @@ class Link:
         with self._turn.lock:
             self._leader = None
             self._leader_thread = 0
+            self._close_pipe()
             self._promote()
             stir = not self._followers and self._keeper_sleeps
         if stir:
@@ -335,6 +337,13 @@ class Link:
         self._stirred.set()
         self._wake()
 
+    def _close_pipe(self) -> None:
+        """At the very end, once nobody can be polling it."""
+        if self._finished and self._leader is None and self._wake_read >= 0:
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+            self._wake_read = self._wake_write = -1
+
     # The keeper -------------------------------------------------------------------------------------------------
 
     def _keep(self) -> None:
@@ -351,9 +360,8 @@ class Link:
             with self._turn:
                 self._hang_up()
             with self._turn.lock:
-                os.close(self._wake_read)
-                os.close(self._wake_write)
-                self._wake_read = self._wake_write = -1
+                self._finished = True
+                self._close_pipe()
 
     def _pause(self, delay_s: float) -> None:
         until = time.monotonic() + delay_s

@@ -28,6 +28,7 @@ from holdfast_wire.frames import (
     Open,
     Opened,
     Output,
+    Resize,
     Run,
     Signal,
     Started,
@@ -161,6 +162,8 @@ class Held:
         elif isinstance(event, Run):
             self.begin(number, event.command_id, event.params["script"])
         elif isinstance(event, Write):
+            if agent.typed is not None:
+                agent.typed(self, event.data)
             if command is not None:
                 command.write(event.data, event.eof)
             elif agent.written is not None:
@@ -180,6 +183,8 @@ class Held:
                     self.session.send(Failed(number, HoldfastError("cancelled", "closed").to_map()))
         elif isinstance(event, Writable) and command is not None:
             command.pump()
+        elif isinstance(event, Resize):
+            agent.other.append(event)
         elif isinstance(event, Dropped):
             self.commands.pop(number, None)
 
@@ -211,6 +216,8 @@ class FakeAgent:
         self.refuse: list[tuple[int, dict[str, str], bytes]] = []
         self.transfer: Callable[[Held, Open], None] | None = None
         self.written: Callable[[Held, Write], None] | None = None
+        self.typed: Callable[[Held, bytes], None] | None = None
+        self.other: list[Resize] = []
         self.cut_after: int | None = None
         self.cut_always = False
         self.port = 0

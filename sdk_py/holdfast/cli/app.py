@@ -1,0 +1,141 @@
+"""The tree of commands, and what becomes of errors.
+
+Owns the parser and the exit codes. argparse and nothing else: it is in the standard library, and starting fast matters more
+to a command that runs in loops than colours do. Each command lives in the module its entry names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+EXIT_USAGE = 2
+EXIT_SERVICE = 125
+EXIT_INTERRUPTED = 130
+
+EPILOG = """\
+exit codes: 0 done · 2 wrong usage or arguments · 125 the service, session or sandbox failed · 130 interrupted;
+`exec` and `shell` end with the exit code of what they ran (124 after a time-out, 127 not found, 128+n after signal n).
+
+The service and its key: HOLDFAST_URL and HOLDFAST_API_KEY, else the file .holdfast/env that `make up` writes.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--json", action="store_true", help="print JSON")
+    top = argparse.ArgumentParser(
+        prog="holdfast",
+        description="Isolated sandboxes for language-model agents.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+
+    def command(
+        name: str, help_: str, entry: str, parent: argparse._SubParsersAction[argparse.ArgumentParser] = commands
+    ) -> argparse.ArgumentParser:
+        added = parent.add_parser(name, help=help_, description=help_[0].upper() + help_[1:] + ".", parents=[common])
+        added.set_defaults(entry=entry)
+        return added
+
+    create = command("create", "make a sandbox and print its id", "sandboxes:create")
+    create.add_argument("image", help="name of an image, such as python:3.11-slim, or host")
+    create.add_argument("--id", help="the id it shall have")
+    create.add_argument("--cpu", help="cores: 2, 0.5, 500m")
+    create.add_argument("--memory", help="512Mi, 4Gi")
+    create.add_argument("--disk", help="10Gi")
+    create.add_argument("-e", "--env", action="append", default=[], metavar="NAME=VALUE", help="set a variable (repeatable)")
+    create.add_argument("-l", "--label", action="append", default=[], metavar="NAME=VALUE", help="set a label (repeatable)")
+    create.add_argument("--timeout", type=float, metavar="SECONDS", help="how long to wait until it is ready")
+    create.add_argument("--lifetime", type=float, metavar="SECONDS", help="delete it after this time")
+    create.add_argument("--idle-timeout", type=float, metavar="SECONDS", help="delete it when idle for this time")
+    create.add_argument("--network", action="store_true", help="let it reach the network")
+
+    list_ = command("list", "list sandboxes", "sandboxes:list_")
+    list_.add_argument("-l", "--label", action="append", default=[], metavar="NAME=VALUE", help="only those with this label (repeatable)")
+    list_.add_argument("-q", "--quiet", action="store_true", help="print ids only")
+
+    rm = command("rm", "delete sandboxes", "sandboxes:remove")
+    rm.add_argument("sandbox", nargs="+", help="id of a sandbox")
+    rm.add_argument("-f", "--force", action="store_true", help="say nothing of those that are gone already")
+
+    exec_ = command("exec", "run a command in a sandbox: exec SANDBOX -- ARGUMENTS, or exec SANDBOX -c STRING", "execute:exec_")
+    exec_.add_argument("sandbox", help="id of a sandbox")
+    exec_.add_argument("-c", dest="script", metavar="STRING", help="a command string, run by the sandbox's shell")
+    exec_.add_argument("-w", "--cwd", help="working directory")
+    exec_.add_argument("-e", "--env", action="append", default=[], metavar="NAME=VALUE", help="set a variable (repeatable)")
+    exec_.add_argument("-u", "--user", help="user name or id")
+    exec_.add_argument("-i", "--stdin", action="store_true", help="pass standard input on")
+    exec_.add_argument("--timeout", type=float, metavar="SECONDS", help="end it after this time, with exit code 124")
+    exec_.add_argument("--raw", action="store_true", help="write output to a file or pipe byte for byte, escape characters too")
+    exec_.add_argument("--login", action="store_true", help="run it by a login shell")
+
+    shell = command("shell", "open a terminal in a sandbox", "interactive:shell")
+    shell.add_argument("sandbox", help="id of a sandbox")
+    shell.add_argument("--attach", metavar="NAME", help="attach to the terminal of this name, made where there is none; it lives on")
+    shell.add_argument("-w", "--cwd", help="working directory")
+    shell.add_argument("-u", "--user", help="user name or id")
+
+    cp = command("cp", "copy a file or directory: cp LOCAL SANDBOX:PATH, or cp SANDBOX:PATH LOCAL", "copying:copy")
+    cp.add_argument("source")
+    cp.add_argument("target")
+
+    port = command("port", "reach a port of a sandbox at a local one, until interrupted", "ports:port")
+    port.add_argument("sandbox", help="id of a sandbox")
+    port.add_argument("port", help="PORT, or LOCAL:PORT")
+
+    image = commands.add_parser("image", help="list, import, pull and remove images", description="The service's image store.")
+    images = image.add_subparsers(metavar="COMMAND", required=True)
+    command("list", "list images", "images:list_", images)
+    import_ = command("import", "import an OCI layout, a docker or OCI archive, or a root directory", "images:import_", images)
+    import_.add_argument("path", help="on the service's machine")
+    import_.add_argument("name", help="name to give it")
+    pull = command("pull", "fetch an image from a registry", "images:pull", images)
+    pull.add_argument("name")
+    image_rm = command("rm", "remove images", "images:remove", images)
+    image_rm.add_argument("name", nargs="+")
+
+    command("doctor", "check that this machine and the service can do their work, and say what to do", "doctor:doctor")
+    return top
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str] | None]:
+    """What stands before and after the first ``--``: the rest belongs to the sandbox's command, options and all."""
+    words = list(arguments)
+    if "--" not in words:
+        return words, None
+    at = words.index("--")
+    return words[:at], words[at + 1 :]
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; returns the exit status. Errors go to standard error as ``holdfast: message`` and a hint."""
+    ours, argv = split(arguments)
+    try:
+        parsed = parser().parse_args(ours)
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    parsed.argv = argv
+    module, _, function = parsed.entry.partition(":")
+    from holdfast._errors import HoldfastError
+    from holdfast.cli.output import report
+
+    try:
+        return int(getattr(import_module(f"holdfast.cli.{module}"), function)(parsed) or 0)
+    except HoldfastError as why:
+        report(why, as_json=parsed.json)
+        return EXIT_USAGE if why.kind.sdk_class in ("InvalidArgumentError", "InvalidPathError") else EXIT_SERVICE
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Who read our output has gone; Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13
+    except OSError as why:
+        sys.stderr.write(f"holdfast: {why.strerror or why}{f': {why.filename}' if why.filename else ''}\n")
+        return EXIT_USAGE

@@ -1,0 +1,45 @@
+"""``cp``: a file or a directory, in or out. The remote side is written ``SANDBOX:PATH``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from holdfast import SandboxClient, TransferResult
+from holdfast._requests import bad
+from holdfast.cli.output import say_json
+
+
+def copy(arguments: argparse.Namespace) -> None:
+    source, target = remote(arguments.source), remote(arguments.target)
+    if (source is None) == (target is None):
+        raise bad("exactly one side is remote", hint="holdfast cp LOCAL SANDBOX:/path, or holdfast cp SANDBOX:/path LOCAL")
+    with SandboxClient() as client:
+        sandbox = client.get_sandbox((source or target or ("", ""))[0])
+        try:
+            if target is not None:
+                moved = _upload(sandbox.files, arguments.source, target[1])
+            else:
+                assert source is not None
+                moved = sandbox.files.download(source[1], arguments.target)
+        finally:
+            sandbox.close()
+    if arguments.json:
+        say_json({"size_bytes": moved.size_bytes, "entries": moved.entries, "sha256": moved.sha256})
+
+
+def _upload(files: object, local: str, path: str) -> TransferResult:
+    from holdfast._sync.files import Files
+
+    assert isinstance(files, Files)
+    if path.endswith("/") and not Path(local).is_dir():
+        path += Path(local).name
+    return files.upload(local, path)
+
+
+def remote(word: str) -> tuple[str, str] | None:
+    """(sandbox, path) of ``SANDBOX:PATH``; None for a local path. ``./a:b`` and ``/a:b`` are local."""
+    sandbox, separator, path = word.partition(":")
+    if not separator or not sandbox or "/" in sandbox or sandbox == ".":
+        return None
+    return sandbox, path or "."

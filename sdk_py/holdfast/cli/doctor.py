@@ -1,0 +1,81 @@
+"""``doctor``: what works, what does not, and what to do about it; first here, then at the service, else at a local node.
+
+Exit status 0 when all checks pass, 125 otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from holdfast import HoldfastError, SandboxClient
+from holdfast.cli.output import say, say_json
+
+NODE = "session_agent.node"
+NODE_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check: ``fix`` says what to do when it failed."""
+
+    name: str
+    ok: bool
+    detail: str = ""
+    fix: str = ""
+
+
+def doctor(arguments: argparse.Namespace) -> int:
+    checks = [_python(), *_service()]
+    if not all(check.ok for check in checks):
+        checks += _node()
+    if arguments.json:
+        say_json({"ok": all(check.ok for check in checks), "checks": [asdict(check) for check in checks]})
+    else:
+        for check in checks:
+            say(f"{'ok  ' if check.ok else 'FAIL'}  {check.name}{': ' + check.detail if check.detail else ''}")
+            if not check.ok and check.fix:
+                say(f"      {check.fix}")
+    return 0 if all(check.ok for check in checks) else 125
+
+
+def _python() -> Check:
+    version = ".".join(map(str, sys.version_info[:3]))
+    fast = find_spec("websockets.speedups") is not None
+    detail = version if fast else f"{version}, without the C part of websockets: large transfers will be slow"
+    return Check("python", sys.version_info >= (3, 11), detail, "use Python 3.11 or newer")
+
+
+def _service() -> list[Check]:
+    try:
+        with SandboxClient(connect_timeout_s=3.0, request_timeout_s=20.0) as client:
+            url = client.url
+            rows = client.doctor()
+    except HoldfastError as why:
+        return [Check("service", False, why.message, why.hint)]
+    return [Check("service", True, url), *[read(row) for row in rows]]
+
+
+def _node() -> list[Check]:
+    """The checks of a node on this machine, where its code is installed."""
+    if find_spec("session_agent") is None or find_spec(NODE) is None:
+        return []
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", NODE, "doctor", "--json"], capture_output=True, text=True, timeout=NODE_TIMEOUT_S, check=False
+        )
+        body = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired) as why:
+        return [Check("node", False, f"its checks could not be run: {type(why).__name__}", "run `python -m session_agent.node doctor`")]
+    rows = body.get("checks", []) if isinstance(body, dict) else body
+    return [read(row) for row in rows if isinstance(row, dict)]
+
+
+def read(row: dict[str, Any]) -> Check:
+    """A check as the service or a node tells it."""
+    return Check(str(row.get("name", "?")), row.get("ok") is True, str(row.get("detail") or ""), str(row.get("fix") or ""))

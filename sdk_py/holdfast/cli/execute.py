@@ -1,0 +1,102 @@
+"""``exec``: one command, its output as it comes, its exit code as ours."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+from typing import IO
+
+from holdfast import STDOUT, Chunk, CommandResult, HoldfastError, Process, Sandbox, SandboxClient, UnsupportedError
+from holdfast._requests import bad
+from holdfast.cli.output import escape_bytes, note, pairs, say_json
+
+PIECE_BYTES = 64 * 1024
+
+
+def exec_(arguments: argparse.Namespace) -> int:
+    if (arguments.script is None) == (arguments.argv is None):
+        raise bad("give the command after --, or a string with -c", hint="holdfast exec SANDBOX -- ls -l")
+    command = arguments.script if arguments.script is not None else arguments.argv
+    options = {
+        "cwd": arguments.cwd,
+        "env": pairs(arguments.env, "--env") or None,
+        "user": _user(arguments.user),
+        "timeout": arguments.timeout,
+        "login": arguments.login,
+    }
+    with SandboxClient() as client:
+        sandbox = client.get_sandbox(arguments.sandbox)
+        try:
+            if arguments.json:
+                data = sys.stdin.buffer.read() if arguments.stdin else None
+                return _as_json(sandbox.exec(command, input=data, **options))
+            return _live(sandbox, command, options, arguments.stdin, arguments.raw)
+        finally:
+            sandbox.close()
+
+
+def _live(sandbox: Sandbox, command: str | list[str], options: dict[str, object], stdin: bool, raw: bool) -> int:
+    try:
+        process = sandbox.start(command, stdin=stdin, max_output_bytes=0, **options)  # type: ignore[arg-type]
+    except UnsupportedError:
+        result = sandbox.exec(command, **options)  # type: ignore[arg-type]
+        show(Chunk(1, result.stdout_bytes), raw)
+        show(Chunk(2, result.stderr_bytes), raw)
+        return finish(result)
+    if stdin:
+        threading.Thread(target=_feed, args=(process, sys.stdin.buffer), daemon=True).start()
+    try:
+        for chunk in process:
+            show(chunk, raw)
+    except KeyboardInterrupt:
+        process.close()
+        raise
+    return finish(process.wait())
+
+
+def _feed(process: Process, source: IO[bytes]) -> None:
+    """Standard input, passed on until it ends or nobody reads it."""
+    try:
+        while data := source.read1(PIECE_BYTES):  # type: ignore[attr-defined]
+            process.write(data)
+        process.close_stdin()
+    except HoldfastError:
+        pass
+
+
+def show(chunk: Chunk, raw: bool = False) -> None:
+    """Output to our own stream of the same kind; escapes reach a terminal only, unless ``raw``."""
+    stream = sys.stdout if chunk.stream == STDOUT else sys.stderr
+    stream.buffer.write(chunk.data if raw or stream.isatty() else escape_bytes(chunk.data))
+    stream.buffer.flush()
+
+
+def finish(result: CommandResult) -> int:
+    """Our exit status; what the user should know beside it goes to standard error."""
+    if result.cause is not None:
+        note(f"holdfast: {result.cause.message or result.cause.reason}")
+    if result.exit_code is None:
+        return 125
+    return result.exit_code
+
+
+def _as_json(result: CommandResult) -> int:
+    say_json(
+        {
+            "command_id": result.command_id,
+            "exit_code": result.exit_code,
+            "signal": result.signal,
+            "stdout": result.stdout,
+            "stderr": result.stderr,
+            "duration_s": result.duration_s,
+            "timed_out": result.timed_out,
+            "truncated": result.truncated,
+            "cause": None if result.cause is None else {"fault": result.cause.fault, "reason": result.cause.reason},
+        }
+    )
+    return 125 if result.exit_code is None else result.exit_code
+
+
+def _user(text: str | None) -> str | int | None:
+    return int(text) if text is not None and text.isdecimal() else text

@@ -1,0 +1,52 @@
+"""``image list``, ``import``, ``pull`` and ``rm``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+from holdfast import ImageInfo, SandboxClient
+from holdfast.cli.output import say, say_json, table
+
+
+def list_(arguments: argparse.Namespace) -> None:
+    with SandboxClient() as client:
+        images = client.images.list()
+    if arguments.json:
+        say_json([dataclasses.asdict(image) for image in images])
+    else:
+        table(("IMAGE", "DIGEST", "SIZE"), ((i.name, i.digest[:19], _size(i.size_bytes)) for i in images))
+
+
+def import_(arguments: argparse.Namespace) -> None:
+    with SandboxClient() as client:
+        _show(client.images.import_(arguments.path, arguments.name), arguments.json)
+
+
+def pull(arguments: argparse.Namespace) -> None:
+    with SandboxClient() as client:
+        _show(client.images.pull(arguments.name), arguments.json)
+
+
+def remove(arguments: argparse.Namespace) -> None:
+    with SandboxClient() as client:
+        for name in arguments.name:
+            client.images.remove(name)
+    if arguments.json:
+        say_json({"removed": arguments.name})
+
+
+def _show(image: ImageInfo, as_json: bool) -> None:
+    if as_json:
+        say_json(dataclasses.asdict(image))
+    else:
+        say(image.name)
+
+
+def _size(size_bytes: int) -> str:
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

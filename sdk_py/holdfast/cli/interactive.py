@@ -1,0 +1,122 @@
+"""``shell``: a terminal in a sandbox on the terminal here, in raw mode, with its size kept in step.
+
+Owns the local terminal's mode and what ends the loop. Where standard input is no terminal, it feeds the remote one line by line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import termios
+import threading
+import tty
+from collections.abc import Iterator
+
+from holdfast import HoldfastError, SandboxClient, Terminal
+from holdfast.cli.execute import finish
+from holdfast.cli.output import escape_bytes, note, say_json
+
+DETACH_KEY = b"\x1d"  # Ctrl-]
+PIECE_BYTES = 16 * 1024
+
+
+def shell(arguments: argparse.Namespace) -> int:
+    with SandboxClient() as client:
+        sandbox = client.get_sandbox(arguments.sandbox)
+        try:
+            rows, cols = _size()
+            terminal = sandbox.terminal(
+                rows=rows,
+                cols=cols,
+                name=arguments.attach,
+                cwd=arguments.cwd,
+                user=arguments.user,
+                login=True,
+                max_output_bytes=0,
+            )
+            return _attend(terminal, arguments)
+        finally:
+            sandbox.close()
+
+
+def _attend(terminal: Terminal, arguments: argparse.Namespace) -> int:
+    if arguments.attach and sys.stdin.isatty():
+        note(f"holdfast: attached to {arguments.attach}; Ctrl-] lets go of it")
+    detached = threading.Event()
+    feeder = threading.Thread(target=_feed, args=(terminal, detached, bool(arguments.attach)), daemon=True)
+    with _raw(), _resizing(terminal):
+        feeder.start()
+        for chunk in terminal:
+            out = sys.stdout.buffer
+            out.write(chunk.data if sys.stdout.isatty() else escape_bytes(chunk.data))
+            out.flush()
+    if detached.is_set():
+        return 0
+    result = terminal.wait()
+    if arguments.json:
+        say_json({"exit_code": result.exit_code, "signal": result.signal})
+    return finish(result)
+
+
+def _feed(terminal: Terminal, detached: threading.Event, may_detach: bool) -> None:
+    try:
+        while data := os.read(sys.stdin.fileno(), PIECE_BYTES):
+            if may_detach and DETACH_KEY in data and sys.stdin.isatty():
+                detached.set()
+                terminal.detach()
+                return
+            terminal.write(data)
+        terminal.write(b"\x04")
+    except (HoldfastError, OSError):
+        pass
+
+
+def _size() -> tuple[int, int]:
+    try:
+        size = os.get_terminal_size(sys.stdout.fileno())
+    except OSError:
+        return 24, 80
+    return max(size.lines, 1), max(size.columns, 1)
+
+
+@contextlib.contextmanager
+def _raw() -> Iterator[None]:
+    """The local terminal passes every key on, and is put back whatever happens."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    try:
+        tty.setraw(descriptor)
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+@contextlib.contextmanager
+def _resizing(terminal: Terminal) -> Iterator[None]:
+    """SIGWINCH, passed on by a thread of its own: a handler must not take the session's lock."""
+    changed, over = threading.Event(), threading.Event()
+
+    def follow() -> None:
+        while True:
+            changed.wait()
+            changed.clear()
+            if over.is_set():
+                return
+            with contextlib.suppress(HoldfastError):
+                terminal.resize(*_size())
+
+    follower = threading.Thread(target=follow, daemon=True)
+    follower.start()
+    before = signal.signal(signal.SIGWINCH, lambda *_: changed.set())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGWINCH, before)
+        over.set()
+        changed.set()

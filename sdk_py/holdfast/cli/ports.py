@@ -1,0 +1,33 @@
+"""``port``: a port of a sandbox on this machine, until interrupted."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+
+from holdfast import SandboxClient
+from holdfast._requests import bad
+from holdfast.cli.output import say, say_json
+
+
+def port(arguments: argparse.Namespace) -> None:
+    local, separator, remote = arguments.port.rpartition(":")
+    if not remote.isdecimal() or (separator and not local.isdecimal()):
+        raise bad("a port is written PORT or LOCAL:PORT")
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    with SandboxClient() as client:
+        sandbox = client.get_sandbox(arguments.sandbox)
+        try:
+            with sandbox.tunnel(int(remote), local_port=int(local or 0)) as address:
+                if arguments.json:
+                    say_json({"host": address.host, "port": address.port})
+                else:
+                    say(str(address))
+                sys.stdout.flush()
+                stop.wait()
+        finally:
+            sandbox.close()

@@ -1,0 +1,175 @@
+"""The command line as a user meets it: a real process against the scripted agent. Lifecycle is tested with a real stack."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from holdfast.cli.app import parser, split
+from holdfast.cli.copying import remote
+from holdfast.cli.output import escape, escape_bytes
+
+from tests.sdk.support.fake_agent import FakeAgent
+from tests.support.until import until
+
+
+@pytest.fixture
+def agent() -> Iterator[FakeAgent]:
+    with FakeAgent() as running:
+        yield running
+
+
+def environment(url: str) -> dict[str, str]:
+    return {**os.environ, "HOLDFAST_URL": url, "HOLDFAST_API_KEY": "secret-test-key"}
+
+
+def holdfast(agent: FakeAgent, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "holdfast.cli", *words]
+    return subprocess.run(command, env=environment(agent.url), capture_output=True, text=True, timeout=30, **options)
+
+
+def test_exec_passes_arguments_output_and_exit_code(agent: FakeAgent) -> None:
+    done = holdfast(agent, "exec", "sb", "--", "echo", "-n", "--json", "--", "x")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "-n --json -- x\n", "")
+    assert agent.opened[0].params["argv"] == ["echo", "-n", "--json", "--", "x"]
+    done = holdfast(agent, "exec", "sb", "-c", "exit 7")
+    assert (done.returncode, agent.opened[1].params["script"]) == (7, "exit 7")
+    done = holdfast(agent, "exec", "sb", "-c", "both")
+    assert (done.stdout, done.stderr) == ("out", "err")
+
+
+def test_exec_passes_options_on(agent: FakeAgent) -> None:
+    holdfast(agent, "exec", "sb", "-w", "/tmp", "-e", "A=1", "-e", "B=x=y", "-u", "1000", "--timeout", "5", "--", "true")
+    params = agent.opened[0].params
+    assert (params["cwd"], params["env"], params["user"], params["timeout_s"]) == ("/tmp", {"A": "1", "B": "x=y"}, 1000, 5.0)
+
+
+def test_exec_passes_standard_input_on(agent: FakeAgent) -> None:
+    assert holdfast(agent, "exec", "sb", "-i", "-c", "cat", input="through").stdout == "through"
+    holdfast(agent, "exec", "sb", "-c", "true")
+    assert "stdin" not in agent.opened[1].params
+
+
+def test_exec_as_json(agent: FakeAgent) -> None:
+    done = holdfast(agent, "exec", "sb", "--json", "-c", "both")
+    body = json.loads(done.stdout)
+    assert (body["stdout"], body["stderr"], body["exit_code"], body["timed_out"]) == ("out", "err", 0, False)
+
+
+def test_escapes_do_not_reach_pipes_unless_asked(agent: FakeAgent) -> None:
+    assert holdfast(agent, "exec", "sb", "-c", "echo \x1b[2J").stdout == "\\x1b[2J\n"
+    assert holdfast(agent, "exec", "sb", "--raw", "-c", "echo \x1b[2J").stdout == "\x1b[2J\n"
+
+
+def test_errors_say_what_to_do_and_never_the_key(agent: FakeAgent) -> None:
+    agent.refuse_with("sandbox_gone", reason="oom")
+    done = holdfast(agent, "exec", "sb", "--", "true")
+    assert done.returncode == 125
+    assert done.stderr == "holdfast: refused: sandbox_gone\n  create a new one; the reason says why it ended\n"
+    agent.refuse_with("key_invalid")
+    done = holdfast(agent, "exec", "--json", "sb", "--", "true")
+    assert json.loads(done.stderr)["error"]["code"] == "key_invalid"
+    assert "secret-test-key" not in done.stderr
+
+
+def test_hostile_messages_are_escaped(agent: FakeAgent) -> None:
+    body = {"code": "sandbox_gone", "detail": "gone \x1b]0;owned\x07"}
+    agent.refuse.append((410, {"Content-Type": "application/problem+json"}, json.dumps(body).encode()))
+    assert "\x1b" not in holdfast(agent, "exec", "sb", "--", "true").stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["nonsense"],
+        ["exec"],
+        ["exec", "sb"],
+        ["exec", "sb", "-c", "x", "--", "y"],
+        ["exec", "sb", "-e", "novalue", "--", "x"],
+        ["cp", "a", "b"],
+        ["cp", "sb:/a", "sb:/b"],
+        ["port", "sb", "x"],
+        ["create", "img", "--cpu", "many"],
+    ],
+)
+def test_wrong_usage_is_exit_code_2(agent: FakeAgent, words: list[str]) -> None:
+    done = holdfast(agent, *words)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_service_configured(tmp_path: Any) -> None:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST", "SANDBOX"))}
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", "list"], env=clean, cwd=tmp_path, capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 2
+    assert "HOLDFAST_URL" in done.stderr
+
+
+def test_interrupt_ends_the_remote_command(agent: FakeAgent) -> None:
+    command = [sys.executable, "-m", "holdfast.cli", "exec", "sb", "-c", "hang"]
+    with subprocess.Popen(command, env=environment(agent.url), stderr=subprocess.PIPE) as process:
+        until(lambda: len(agent.ran) == 1, deadline_s=10, what="the command to start")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+    assert len(agent.records) == 1
+    assert agent.closes
+
+
+def test_a_closed_pipe_is_no_traceback(agent: FakeAgent) -> None:
+    command = f"{sys.executable} -m holdfast.cli exec sb -c 'flood 9000000' | head -c 10 >/dev/null; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], env=environment(agent.url), capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_every_command_takes_json_and_helps() -> None:
+    for words in (
+        ["create"],
+        ["list"],
+        ["rm"],
+        ["exec"],
+        ["shell"],
+        ["cp"],
+        ["port"],
+        ["doctor"],
+        *(["image", w] for w in ("list", "import", "pull", "rm")),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            parser().parse_args([*words, "--help"])
+        assert ended.value.code == 0
+    assert parser().parse_args(["list", "--json"]).json is True
+
+
+def test_words_behind_the_dashes_are_not_ours() -> None:
+    assert split(["exec", "sb", "--", "a", "--", "b"]) == (["exec", "sb"], ["a", "--", "b"])
+    assert split(["list"]) == (["list"], None)
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("sb:/a", ("sb", "/a")),
+        ("sb:a:b", ("sb", "a:b")),
+        ("sb:", ("sb", ".")),
+        ("/a:b", None),
+        ("./a:b", None),
+        ("plain", None),
+        (":x", None),
+    ],
+)
+def test_remote_paths(word: str, expected: tuple[str, str] | None) -> None:
+    assert remote(word) == expected
+
+
+def test_escaping() -> None:
+    assert escape("a\tb\nüñ") == "a\tb\nüñ"
+    assert escape("\x1b[31m\r\x07\x9b") == "\\x1b[31m\\r\\x07\\x9b"
+    assert escape_bytes(b"\x00\x1b\xff") == b"\x00\\x1b\xff"
