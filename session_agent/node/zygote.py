@@ -28,6 +28,10 @@ from session_agent.node.rootfs import Root, Tree
 MAX_MESSAGE = 1 << 17
 _FDS = ("control", "ready", "stderr")
 _PLACES = ("/sys", "/dev/shm", "/mnt", "/media", "/srv")
+_PRELOADED = (
+    "asyncio", "encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.utf_8", "hashlib", "hmac", "json",
+    "logging", "secrets", "selectors", "socket", "stringprep", "tempfile", "pwd", "grp", "traceback",
+)  # fmt: skip
 Entry = Callable[[dict[str, Any], int, int], object]
 
 
@@ -198,10 +202,7 @@ def load_entry(name: str) -> Entry:
 
 def _preload() -> None:
     """Import what a running agent would otherwise look for on first use, in a tree that is not ours."""
-    for name in (
-        "asyncio", "concurrent.futures.thread", "encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.utf_8", "hashlib", "hmac",
-        "json", "logging", "secrets", "selectors", "socket", "stringprep", "tempfile", "pwd", "grp", "traceback",
-    ):  # fmt: skip
+    for name in _PRELOADED:
         importlib.import_module(name)
 
 

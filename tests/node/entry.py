@@ -39,6 +39,9 @@ def _answer(config: dict[str, Any], request: dict[str, Any]) -> Any:
     if operation == "read":
         with open(request["path"], encoding="utf-8", errors="replace") as file:
             return file.read()
+    if operation == "write":
+        with open(request["path"], "w", encoding="utf-8") as file:
+            return file.write(request["text"])
     if operation == "list":
         return sorted(os.listdir(request["path"]))
     if operation == "stat":

@@ -19,6 +19,20 @@ DEADLINE_S = 20.0
 ENTRY = "tests.node.entry:serve"
 
 
+BOMB = """
+import os, signal
+children = 0
+try:
+    while True:
+        if os.fork() == 0:
+            os.closerange(0, 3)
+            signal.pause()
+        children += 1
+except OSError:
+    print(children)
+"""
+
+
 class RefusedError(Exception):
     """The node answered with an error."""
 

@@ -70,7 +70,7 @@ def open_image(path: str, workspace: str, limits: LayerLimits) -> Iterator[Sourc
     elif os.path.isfile(os.path.join(unpacked, "manifest.json")):
         yield _docker(unpacked, budget)
     else:
-        yield Source(digest, [Layer(digest, lambda target: _unpack_file(path, target, budget, None, digest))])
+        yield Source(digest, [Layer(digest, lambda target: os.rename(unpacked, target))])
 
 
 def _read_archive(path: str, target: str, budget: Budget) -> str:
@@ -78,11 +78,13 @@ def _read_archive(path: str, target: str, budget: Budget) -> str:
         packed = Hashed(file)
         with decompressed(packed, budget) as content:
             unpack(_as_file(content), target, budget, whiteouts=False)
+            if not budget.entries:
+                raise invalid("an empty archive")
             return content.drain()
 
 
 def _unpack_file(path: str, target: str, budget: Budget, blob: str | None, diff: str | None) -> None:
-    with open(path, "rb") as file:
+    with _regular(path) as file:
         packed = Hashed(file)
         with decompressed(packed, budget) as content:
             unpack(_as_file(content), target, budget)
@@ -91,6 +93,19 @@ def _unpack_file(path: str, target: str, budget: Budget, blob: str | None, diff:
             raise invalid(f"a layer's content is {found}, not {diff}")
         if blob is not None and packed.drain() != blob:
             raise invalid(f"a blob is not what its digest says: {blob}")
+
+
+def _regular(path: str) -> IO[bytes]:
+    """A plain file, not a link and not a pipe that never answers."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise invalid(f"cannot read a blob: {error.strerror}") from error
+    file = os.fdopen(fd, "rb")
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        file.close()
+        raise invalid("a blob that is no file")
+    return file
 
 
 def _as_file(stream: Hashed) -> IO[bytes]:

@@ -1,0 +1,256 @@
+"""The image store: every accepted format, and what a sandbox sees of it."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import lzma
+import os
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+from holdfast_wire.errors import HoldfastError
+
+from session_agent.node.images import names
+from session_agent.node.images.store import ImageStore
+from tests.node.harness import NodeClient, RefusedError, ask
+from tests.node.ociimages import (
+    archive_of,
+    directory,
+    docker_archive,
+    file,
+    hard_link,
+    oci_layout,
+    symlink,
+    tar,
+)
+from tests.support.requires import requires
+
+BASE = tar(
+    [
+        directory("./"), directory("etc"), file("etc/os-release", "ID=test\n"), file("etc/hosts", "not ours"),
+        directory("data", uid=1000, gid=1000), file("data/old", "old", uid=1000, gid=1000), file("data/kept", "kept"),
+        directory("hidden"), file("hidden/a"), file("run.sh", "#!/bin/sh\n", 0o4755),
+        symlink("link", "data/kept"), hard_link("twin", "data/kept"), symlink("dev", "data"), symlink("tmp", "/data"),
+    ]
+)  # fmt: skip
+TOP = tar(
+    [
+        directory("data", uid=1000, gid=1000), file("data/.wh.old"), file("data/new", "new"),
+        directory("hidden"), file("hidden/.wh..wh..opq"), file("hidden/b", "b"),
+    ]
+)  # fmt: skip
+CONFIG = {"Env": ["PATH=/opt/bin:/bin", "GREETING=hello=world"], "WorkingDir": "/data", "User": "1000:1000", "Entrypoint": ["/x"]}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ImageStore:
+    os.makedirs(tmp_path / "images")
+    made = ImageStore(str(tmp_path / "images"), None)
+    made.open()
+    return made
+
+
+@requires("namespaces")
+async def test_a_sandbox_sees_the_merged_layers(tmp_path: Path, client: NodeClient) -> None:
+    layout = oci_layout(tmp_path / "layout", [BASE, TOP], CONFIG)
+    image = (await client.call("image_import", path=str(layout), name="team/app:1"))["image"]
+    assert image["name"] == "team/app:1"
+    box = await client.create("app", image="team/app:1", env={"GREETING": "mine"})
+    endpoint = box["endpoint"]
+    assert await ask(endpoint, "list", path="/data") == ["kept", "new"]
+    assert await ask(endpoint, "list", path="/hidden") == ["b"]
+    assert await ask(endpoint, "read", path="/etc/os-release") == "ID=test\n"
+    assert "localhost app" in await ask(endpoint, "read", path="/etc/hosts")
+    assert await ask(endpoint, "read", path="/link") == "kept"
+    assert (await ask(endpoint, "stat", path="/twin"))["nlink"] == 2
+    assert stat.S_ISDIR((await ask(endpoint, "stat", path="/tmp"))["mode"])
+    assert "null" in await ask(endpoint, "list", path="/dev")
+    config = await ask(endpoint, "config")
+    assert config["env"]["PATH"] == "/opt/bin:/bin"
+    assert config["env"]["GREETING"] == "mine"
+    assert (config["workdir"], config["user"]) == ("/data", "1000:1000")
+    if os.geteuid() == 0:
+        assert (await ask(endpoint, "stat", path="/data"))["uid"] == 1000
+        assert (await ask(endpoint, "stat", path="/run.sh"))["uid"] == 0
+    with pytest.raises(RefusedError, match="image_in_use"):
+        await client.call("image_remove", name="team/app:1")
+    await client.call("delete", sandbox_id="app")
+    await client.call("image_remove", name="team/app:1")
+    with pytest.raises(RefusedError, match="image_not_found"):
+        await client.create("app", image="team/app:1")
+
+
+@requires("namespaces")
+async def test_what_one_sandbox_writes_no_other_sees(tmp_path: Path, client: NodeClient) -> None:
+    (tmp_path / "root/etc").mkdir(parents=True)
+    (tmp_path / "root/etc/os-release").write_text("ID=dir\n")
+    await client.call("image_import", path=str(tmp_path / "root"), name="from-dir")
+    one = await client.create("one", image="from-dir")
+    assert await ask(one["endpoint"], "read", path="/etc/os-release") == "ID=dir\n"
+    await ask(one["endpoint"], "write", path="/etc/os-release", text="changed")
+    two = await client.create("two", image="docker.io/library/from-dir:latest")
+    assert await ask(two["endpoint"], "read", path="/etc/os-release") == "ID=dir\n"
+    assert (tmp_path / "root/etc/os-release").read_text() == "ID=dir\n"
+
+
+@pytest.mark.parametrize("form", ["layout", "archive", "archive.gz", "docker", "docker.xz", "uncompressed"])
+async def test_every_form_of_the_same_image(tmp_path: Path, store: ImageStore, form: str) -> None:
+    if form.startswith("docker"):
+        path = docker_archive(tmp_path / "image.tar", [BASE, TOP], CONFIG)
+    else:
+        path = oci_layout(tmp_path / "layout", [BASE, TOP], CONFIG, packed=form != "uncompressed")
+        if form.startswith("archive"):
+            path = archive_of(path, tmp_path / "image.tar")
+    if form.endswith(".gz"):
+        path.write_bytes(gzip.compress(path.read_bytes()))
+    if form.endswith(".xz"):
+        path.write_bytes(lzma.compress(path.read_bytes()))
+    await store.import_path(str(path), "app")
+    spec = store.resolve("app")
+    top, base = spec.layers[1:]
+    assert sorted(os.listdir(f"{base}/data")) == ["kept", "old"]
+    assert stat.S_ISCHR(os.lstat(f"{top}/data/old").st_mode)
+    assert os.getxattr(f"{top}/hidden", "user.overlay.opaque") == b"y"
+    assert not os.lstat(f"{base}/run.sh").st_mode & 0o6000
+    assert (spec.workdir, spec.user, spec.env["GREETING"]) == ("/data", "1000:1000", "hello=world")
+
+
+@pytest.mark.parametrize("packing", ["", "gz", "xz", "zst"])
+async def test_root_tars(tmp_path: Path, store: ImageStore, packing: str) -> None:
+    path = tmp_path / "root.tar"
+    path.write_bytes(BASE)
+    if packing == "gz":
+        path.write_bytes(gzip.compress(BASE))
+    if packing == "xz":
+        path.write_bytes(lzma.compress(BASE))
+    if packing == "zst":
+        if shutil.which("zstd"):
+            path.write_bytes(subprocess.run(["zstd", "-c"], input=BASE, capture_output=True, check=True).stdout)
+        else:
+            path.write_bytes(b"\x28\xb5\x2f\xfd" + bytes(20))
+            with pytest.raises(HoldfastError, match="zstd"):
+                await store.import_path(str(path), "root")
+            return
+    await store.import_path(str(path), "root")
+    _, layer = store.resolve("root").layers
+    assert Path(layer, "data/kept").read_text() == "kept"
+
+
+async def test_a_root_directory_is_copied_whole_and_safe(tmp_path: Path, store: ImageStore) -> None:
+    root = tmp_path / "root"
+    (root / "bin").mkdir(parents=True)
+    (root / "bin/tool").write_text("x")
+    (root / "bin/tool").chmod(0o4711)
+    os.link(root / "bin/tool", root / "bin/other")
+    (root / "away").symlink_to("/etc/passwd")
+    os.mkfifo(root / "pipe")
+    await store.import_path(str(root), "dir")
+    _, layer = store.resolve("dir").layers
+    assert sorted(os.listdir(layer)) == ["away", "bin"]
+    assert os.readlink(f"{layer}/away") == "/etc/passwd"
+    status = os.stat(f"{layer}/bin/tool")
+    assert (status.st_nlink, stat.S_IMODE(status.st_mode)) == (2, 0o711)
+
+
+async def test_images_share_their_layers(tmp_path: Path, store: ImageStore) -> None:
+    await store.import_path(str(oci_layout(tmp_path / "one", [BASE])), "one")
+    await store.import_path(str(oci_layout(tmp_path / "two", [BASE, TOP])), "two")
+    assert store.resolve("one").layers[-1] == store.resolve("two").layers[-1]
+    await store.remove("one")
+    assert os.path.isdir(store.resolve("two").layers[-1])
+    await store.remove("two")
+    assert os.listdir(tmp_path / "images/layers") == []
+
+
+async def test_the_store_survives_restarts_and_crashes(tmp_path: Path, store: ImageStore) -> None:
+    await store.import_path(str(oci_layout(tmp_path / "one", [BASE])), "one")
+    (tmp_path / "images/tmp/half/etc").mkdir(parents=True)
+    (tmp_path / "images/layers" / ("0" * 64)).mkdir()
+    (tmp_path / "images/index/torn.json").write_text('{"name": "docker.io/lib')
+    (tmp_path / "images/index/gone.json").write_text(
+        '{"name": "docker.io/library/gone:latest", "digest": "d", "layers": ["sha256:1"], "size_bytes": 1, "created": ""}'
+    )
+    again = ImageStore(str(tmp_path / "images"), None)
+    again.open()
+    assert [image["name"] for image in again.list()] == ["host", "one"]
+    assert again.resolve("one") == store.resolve("one")
+    assert os.listdir(tmp_path / "images/tmp") == []
+    assert len(os.listdir(tmp_path / "images/layers")) == 1
+
+
+async def test_imports_at_once_do_not_disturb_each_other(tmp_path: Path, store: ImageStore) -> None:
+    layout = oci_layout(tmp_path / "layout", [BASE, TOP])
+    await asyncio.gather(*(store.import_path(str(layout), f"copy-{number % 3}") for number in range(9)))
+    assert [image["name"] for image in store.list()] == ["host", "copy-0", "copy-1", "copy-2"]
+
+
+async def test_pulling_needs_skopeo(store: ImageStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(HoldfastError) as refused:
+        await store.pull("python:3.11-slim")
+    assert refused.value.code == "unsupported"
+    assert "skopeo" in refused.value.hint
+
+
+async def test_a_pull_is_imported(store: ImageStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Through a stand-in for skopeo that answers with a layout, and one that fails."""
+    layout = oci_layout(tmp_path / "layout", [BASE])
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "skopeo").write_text(f'#!/bin/sh\nfor a; do t=$a; done; t=${{t#oci:}}; cp -r {layout}/. "${{t%:image}}"\n')
+    (tools / "skopeo").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    assert (await store.pull("python:3.11-slim"))["name"] == "python:3.11-slim"
+    (tools / "skopeo").write_text("#!/bin/sh\necho 'manifest unknown' >&2; exit 1\n")
+    with pytest.raises(HoldfastError) as refused:
+        await store.pull("no/such")
+    assert refused.value.code == "image_not_found"
+
+
+@pytest.mark.parametrize(
+    ("name", "full"),
+    [
+        ("python", "docker.io/library/python:latest"),
+        ("python:3.11-slim", "docker.io/library/python:3.11-slim"),
+        ("docker.io/library/python:3", "docker.io/library/python:3"),
+        ("index.docker.io/a/b", "docker.io/a/b:latest"),
+        ("docker://a/b:c", "docker.io/a/b:c"),
+        ("localhost/x", "localhost/x:latest"),
+        ("reg.example:5000/x/y:z", "reg.example:5000/x/y:z"),
+        ("x@sha256:" + "0" * 64, "docker.io/library/x@sha256:" + "0" * 64),
+        ("x:1@sha256:" + "0" * 64, "docker.io/library/x@sha256:" + "0" * 64),
+    ],
+)
+def test_names(name: str, full: str) -> None:
+    assert names.normalise(name) == full
+
+
+@pytest.mark.parametrize("name", ["", "A", "../x", "a//b", "a:b:c", "x@sha256:0", "a b", "-x", "a/", "x:" + "t" * 129])
+def test_no_names(name: str) -> None:
+    with pytest.raises(HoldfastError, match="not an image name"):
+        names.normalise(name)
+
+
+async def test_the_host_name_is_taken(tmp_path: Path, store: ImageStore) -> None:
+    layout = oci_layout(tmp_path / "layout", [BASE])
+    for attempt in (store.import_path(str(layout), "host"), store.remove("host")):
+        with pytest.raises(HoldfastError) as refused:
+            await attempt
+        assert refused.value.code == "invalid_argument"
+
+
+def test_the_host_image_shows_only_public_files(tmp_path: Path, store: ImageStore) -> None:
+    (layer,) = store.resolve("host").layers
+    secrets = {"shadow", "gshadow", "sudoers", "ssh", "machine-id", "fstab", "environment", "crontab"}
+    assert not secrets & set(os.listdir(f"{layer}/etc"))
+    assert not os.path.exists(f"{layer}/etc/ssl/private")
+    assert os.listdir(f"{layer}/root") == os.listdir(f"{layer}/var/log") == []
+    for base, _, files in os.walk(layer):
+        for name in files:
+            status = os.lstat(os.path.join(base, name))
+            assert stat.S_ISLNK(status.st_mode) or status.st_mode & 0o444 == 0o444
+            assert not status.st_mode & 0o6000

@@ -1,0 +1,104 @@
+"""The node as an ordinary user: one id, no cgroups of its own, the same isolation."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.node.harness import BOMB, ENTRY, REPOSITORY, Node, ask, run
+from tests.node.ociimages import directory, file, oci_layout, tar
+from tests.support.requires import requires
+
+pytestmark = requires("namespaces", "root")
+USER = 54321
+
+
+def usable_python() -> str:
+    """An interpreter that the user may execute and that has what the node imports."""
+    code = "import sys, session_agent.node.zygote, tests.node.entry; assert sys.version_info >= (3, 11)"
+    path = os.pathsep.join(part for part in sys.path if part)
+    for python in dict.fromkeys((sys.executable, "/usr/bin/python3")):
+        try:
+            done = subprocess.run(
+                [python, "-B", "-c", code], cwd=REPOSITORY, env={"PYTHONPATH": path}, user=USER, group=USER,
+                extra_groups=[], capture_output=True,
+            )  # fmt: skip
+        except PermissionError:
+            continue
+        if done.returncode == 0:
+            return python
+    return ""
+
+
+@pytest_asyncio.fixture
+async def node() -> AsyncIterator[Node]:
+    python = usable_python()
+    if not python:
+        reason = f"no Python that user {USER} may run and that can import the node from {REPOSITORY}"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    data = Path(f"/tmp/holdfast-user-{os.getpid()}")
+    data.mkdir(mode=0o700)
+    os.chown(data, USER, USER)
+    made = Node(data, {"HOLDFAST_AGENT_ENTRY": ENTRY, "PYTHONDONTWRITEBYTECODE": "1"}, python, USER)
+    try:
+        await made.start()
+        yield made
+        if made.process and made.process.returncode is None:
+            assert await made.stop() == 0
+        assert not list(data.glob("sandboxes/*"))
+        assert not list(data.glob("trash/*"))
+    finally:
+        subprocess.run(["rm", "-rf", str(data)], check=True)
+
+
+async def test_the_probe_is_refused_here_as_well(node: Node) -> None:
+    client = await node.client()
+    box = await client.create("user-probe")
+    probe = (REPOSITORY / "tests/node/probe.py").read_text()
+    done = await run(box["endpoint"], "/usr/bin/python3", "-", text=probe)
+    results = json.loads(done["out"])
+    assert {name: said for name, said in results.items() if said is not None} == {}
+
+
+async def test_sandboxes_work_and_leave_nothing(node: Node) -> None:
+    client = await node.client()
+    for number in range(5):
+        box = await client.create(f"box-{number}")
+        script = "id -u; touch /workspace/a /etc/b; mkdir -p /tmp/x/y; chmod 0 /tmp/x; hostname; git --version >/dev/null"
+        done = await run(box["endpoint"], "bash", "-c", script)
+        assert (done["code"], done["out"], done["err"]) == (0, f"0\nbox-{number}\n", "")
+        await client.call("delete", sandbox_id=f"box-{number}")
+
+
+async def test_a_fork_bomb_meets_its_limit_without_cgroups(node: Node) -> None:
+    client = await node.client()
+    box = await client.create("bomb", pids=64)
+    done = await run(box["endpoint"], "/usr/bin/python3", "-c", BOMB)
+    assert 30 < int(done["out"]) < 100
+
+
+async def test_images_of_several_owners_are_usable(node: Node, tmp_path: Path) -> None:
+    layout = oci_layout(node.data / "layout", [tar([directory("d", uid=5, gid=5), file("d/f", "x", 0o600, uid=5)])])
+    for path in [layout, *layout.rglob("*")]:
+        os.chown(path, USER, USER)
+    client = await node.client()
+    await client.call("image_import", path=str(layout), name="app")
+    box = await client.create("app", image="app")
+    assert await ask(box["endpoint"], "read", path="/d/f") == "x"
+    await ask(box["endpoint"], "write", path="/d/f", text="y")
+    assert await ask(box["endpoint"], "read", path="/d/f") == "y"
+
+
+async def test_the_doctor_says_what_is_not_limited(node: Node) -> None:
+    checks = {check["name"]: check for check in (await (await node.client()).call("doctor"))["checks"]}
+    assert all(check["ok"] for check in checks.values() if check["required"])
+    assert checks["cgroups"]["ok"] or "not limited" in checks["cgroups"]["detail"]
