@@ -29,7 +29,7 @@ MAX_MESSAGE = 1 << 17
 _FDS = ("control", "ready", "stderr")
 _PLACES = ("/sys", "/dev/shm", "/mnt", "/media", "/srv")
 _PRELOADED = (
-    "asyncio", "encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.utf_8", "hashlib", "hmac", "json",
+    "asyncio", "concurrent.futures.thread", "encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.utf_8", "hashlib", "hmac", "json",
     "logging", "secrets", "selectors", "socket", "stringprep", "tempfile", "pwd", "grp", "traceback",
 )  # fmt: skip
 Entry = Callable[[dict[str, Any], int, int], object]
