@@ -69,7 +69,7 @@ class Episode:
         self._say(f"\n    exit {result.exit_code}  ({wall_s * 1e3:.1f} ms)")
         received = len(result.stdout_bytes) + len(result.stderr_bytes)
         self.played.append(Played(turn, wall_s, result.duration_s, len(turn.command.encode()), received))
-        check(turn, result.exit_code, output)
+        check(turn, result.exit_code, f"{output}\n{result}")
 
     def _say(self, text: str, end: str = "\n") -> None:
         if not self.quiet and text:
