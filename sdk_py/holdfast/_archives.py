@@ -19,15 +19,21 @@ PIECE_BYTES = 1024 * 1024
 MOST_ENTRIES = 1_000_000
 MOST_BYTES = 1 << 40
 _BLOCK = tarfile.BLOCKSIZE
+LocalImage = str | os.PathLike[str]
 
 
-def pack(root: Path) -> Iterator[bytes]:
-    """The tree below ``root`` as a tar stream (pax); ``root`` itself is ``.``. Sockets, pipes and devices are left out."""
+def pack(root: Path, *, owners: bool = False) -> Iterator[bytes]:
+    """The tree below ``root`` as a tar stream (pax); ``root`` itself is ``.``. Sockets, pipes and devices are left out.
+
+    With ``owners`` the numeric owners go with it.
+    """
     for path in _walk(root):
         state = path.lstat()
         info = tarfile.TarInfo("." if path == root else path.relative_to(root).as_posix())
         info.mode = stat.S_IMODE(state.st_mode)
         info.mtime = int(state.st_mtime)
+        if owners:
+            info.uid, info.gid = state.st_uid, state.st_gid
         if stat.S_ISDIR(state.st_mode):
             info.type = tarfile.DIRTYPE
         elif stat.S_ISLNK(state.st_mode):
@@ -62,6 +68,19 @@ def _content(path: Path, size: int) -> Iterator[bytes]:
             left -= len(data)
             yield data
     yield b"\0" * (-size % _BLOCK)
+
+
+def image_pieces(path: LocalImage) -> Iterator[bytes]:
+    """An archive as it is, a directory as a tar. Raises ``FileNotFoundError`` at once."""
+    source = Path(path).expanduser()
+    source.stat()
+    return pack(source, owners=True) if source.is_dir() else _read(source)
+
+
+def _read(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while data := file.read(PIECE_BYTES):
+            yield data
 
 
 def unpack(file: IO[bytes], target: Path) -> tuple[int, int]:

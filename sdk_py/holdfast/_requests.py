@@ -19,7 +19,7 @@ from holdfast._errors import HoldfastError, InvalidArgumentError, InvalidPathErr
 Command = str | Sequence[str]
 Outlive = Literal["kill", "adopt", "wait"]
 Spool = Literal["block", "tail"]
-RemotePath = str | PathLike[str]
+RemotePath = str | bytes | PathLike[str]
 
 READY_TIMEOUT_S = 3600.0
 
@@ -57,12 +57,24 @@ def name_of(value: str | None, what: str) -> str | None:
     return value
 
 
-def path_of(path: RemotePath) -> str:
-    """A path in the sandbox."""
-    text = fspath(path)
-    if not isinstance(text, str) or not text or "\0" in text or len(text.encode("utf-8", "surrogateescape")) > PATH_BYTES:
+def path_of(path: RemotePath) -> str | bytes:
+    """A path in the sandbox as it travels: text, or bytes where it is not UTF-8."""
+    raw = fspath(path)
+    raw = raw.encode("utf-8", "surrogateescape") if isinstance(raw, str) else raw
+    if not isinstance(raw, bytes) or not 1 <= len(raw) <= PATH_BYTES or b"\0" in raw:
         raise InvalidPathError("invalid_path", f"a path is 1 to {PATH_BYTES} bytes without NUL")
-    return text
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
+
+
+def text_path(path: RemotePath) -> str:
+    """A path for REST, which only knows text."""
+    checked = path_of(path)
+    if isinstance(checked, bytes):
+        raise InvalidPathError("invalid_path", "a path that is not UTF-8 needs a session", hint="use WebSockets")
+    return checked
 
 
 def environment(env: Mapping[str, str] | None) -> dict[str, str] | None:
@@ -203,16 +215,6 @@ def create_body(
             heartbeat_timeout_s=seconds(heartbeat_timeout_s, "heartbeat_timeout_s"),
         ),
     }
-
-
-LocalImage = str | PathLike[str]
-
-
-def image_source(path: LocalImage) -> str:
-    """The absolute path of an image on the service's machine."""
-    from pathlib import Path
-
-    return str(Path(path).expanduser().absolute())
 
 
 def port_of(port: int) -> int:

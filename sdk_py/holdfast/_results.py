@@ -110,7 +110,10 @@ def _shown(data: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """One entry of a directory, or what ``stat`` answers. ``mtime`` is seconds since the epoch, ``mode`` the permission bits."""
+    """One entry of a directory, or what ``stat`` answers. ``mtime`` is seconds since the epoch, ``mode`` the permission bits.
+
+    ``raw_path`` is the path's bytes where they are not UTF-8 (``path`` then shows U+FFFD); methods take it as a path.
+    """
 
     name: str
     path: str
@@ -121,6 +124,7 @@ class FileEntry:
     uid: int = 0
     gid: int = 0
     target: str | None = None
+    raw_path: bytes | None = None
 
     @property
     def is_dir(self) -> bool:
@@ -220,6 +224,7 @@ def read_entry(body: Any) -> FileEntry:
         uid=take(body, "uid", int, default=0),
         gid=take(body, "gid", int, default=0),
         target=take(body, "target", str),
+        raw_path=take(body, "raw_path", bytes),
     )
 
 

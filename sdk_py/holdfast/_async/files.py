@@ -11,7 +11,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import AsyncIterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
 import msgpack
@@ -20,7 +20,7 @@ from holdfast_wire.errors import ProtocolError
 from holdfast._archives import PIECE_BYTES, pack, unpack
 from holdfast._async.transfers import AsyncTransfer
 from holdfast._errors import ChecksumError, RemoteFileNotFoundError
-from holdfast._requests import RemotePath, given, path_of
+from holdfast._requests import RemotePath, given, path_of, text_path
 from holdfast._results import FileEntry, TransferResult, read_entry, take
 from holdfast._transport.aio import run_blocking
 
@@ -43,7 +43,7 @@ class AsyncFiles:
         """The content of a file, or ``length`` bytes of it from ``offset``."""
         rest = await self._sandbox._fallback()
         if rest is not None:
-            data = await rest.read_file(path_of(path))
+            data = await rest.read_file(text_path(path))
             return data[offset:] if length is None else data[offset : offset + length]
         return b"".join([piece async for piece in self.stream(path, offset=offset, length=length)])
 
@@ -53,7 +53,7 @@ class AsyncFiles:
 
     async def stream(self, path: RemotePath, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
         """The content of a file piece by piece, checked at the end. Raises ``ChecksumError`` when it is not what was sent."""
-        params = {"path": path_of(path), **given(offset=offset or None, length=length)}
+        params: dict[str, Any] = {"path": path_of(path), **given(offset=offset or None, length=length)}
         transfer = AsyncTransfer(await self._sandbox._attached(), "read", params)
         digest = hashlib.sha256()
         size = 0
@@ -87,7 +87,7 @@ class AsyncFiles:
         rest = await self._sandbox._fallback()
         if rest is not None:
             content = await run_blocking(data.read) if whole is None else whole  # type: ignore[union-attr]
-            return TransferResult(await rest.write_file(path_of(path), content))
+            return TransferResult(await rest.write_file(text_path(path), content))
         params = given(path=path_of(path), mode=mode, user=user)
         params |= {"parents": parents, "atomic": atomic}
         if whole is not None:
@@ -131,7 +131,7 @@ class AsyncFiles:
         """The entries of a directory by name; with ``recursive`` all below it."""
         rest = await self._sandbox._fallback()
         if rest is not None:
-            return await rest.list_files(path_of(path))
+            return await rest.list_files(text_path(path))
         transfer = AsyncTransfer(
             await self._sandbox._attached(), "fs", {"op": "list", "path": path_of(path), **given(recursive=recursive or None)}
         )
@@ -213,7 +213,7 @@ class AsyncFiles:
         if (await self.stat(remote)).is_dir:
             return await self._download_tree(remote, target)
         if await run_blocking(target.is_dir):
-            target /= Path(path_of(remote)).name
+            target /= PurePosixPath(os.fsdecode(path_of(remote))).name
         part = target.with_name(f".{target.name}.{os.getpid()}.part")
         digest = hashlib.sha256()
         size = 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from holdfast._archives import LocalImage, image_pieces
 from holdfast._async.rest import AsyncRest, ImageList
-from holdfast._requests import LocalImage, image_source
 from holdfast._results import ImageInfo
 
 IMPORT_TIMEOUT_S = 3600.0
@@ -20,12 +20,12 @@ class AsyncImages:
         return await self._rest.images()
 
     async def import_(self, path: LocalImage, name: str) -> ImageInfo:
-        """Import an OCI layout, a docker or OCI archive, or a root directory. ``path`` is read by the service, on its machine."""
-        return await self._rest.add_image({"path": image_source(path), "name": name}, IMPORT_TIMEOUT_S)
+        """Import a docker or OCI archive, an OCI layout, or the tar or directory of a root file system. It is read here and sent."""
+        return await self._rest.load_image(name, image_pieces(path), IMPORT_TIMEOUT_S)
 
     async def pull(self, name: str) -> ImageInfo:
         """Fetch an image from a registry. Raises ``ImageNotFoundError``."""
-        return await self._rest.add_image({"name": name}, IMPORT_TIMEOUT_S)
+        return await self._rest.pull_image(name, IMPORT_TIMEOUT_S)
 
     async def remove(self, name: str) -> None:
         """Remove an image. Raises ``ConflictError`` while sandboxes use it."""

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
 from holdfast_wire.errors import HoldfastError
 
-from holdfast._errors import ServiceError, ServiceUnavailableError, error
+from holdfast._errors import ServiceError, ServiceUnavailableError, UnsupportedError, error
 from holdfast._options import Options
 from holdfast._requests import given
 from holdfast._results import Cause, CommandResult, FileEntry, ImageInfo, PatchResult, SandboxInfo, read_patch, take
-from holdfast._transport.aio import sleep
+from holdfast._transport.aio import run_blocking, sleep
 from holdfast._transport.aio_http import Http
 from holdfast._transport.http import ATTEMPTS, BACKOFF_BASE_S, BACKOFF_CAP_S, Answer, Failure, judge_answer
 from holdfast._transport.policy import Backoff
@@ -125,12 +126,16 @@ class AsyncRest:
         rows = body.get("images", []) if isinstance(body, dict) else body
         return [_image(row) for row in rows if isinstance(row, dict)]
 
-    async def add_image(self, body: dict[str, Any], timeout_s: float) -> ImageInfo:
-        answer = (await self.request("POST", "/images", json=body, timeout_s=timeout_s, idempotent=False)).map()
-        return _image(take(answer, "image", dict, default=answer))
+    async def load_image(self, name: str, pieces: Iterator[bytes], timeout_s: float) -> ImageInfo:
+        """``POST /images?name=`` with an archive as its body."""
+        answer = await self.request("POST", "/images", params={"name": name}, content=_flow(pieces), timeout_s=timeout_s, idempotent=False)
+        return _image(answer.map())
+
+    async def pull_image(self, name: str, timeout_s: float) -> ImageInfo:
+        return _image((await self.request("POST", "/images/pull", json={"name": name}, timeout_s=timeout_s, idempotent=False)).map())
 
     async def remove_image(self, name: str) -> None:
-        await self.request("DELETE", f"/images/{quote(name, safe='')}")
+        await self.request("DELETE", f"/images/{quote(name, safe='/:@')}")
 
     async def doctor(self) -> Checks:
         rows = take((await self.request("GET", "/doctor")).map(), "checks", list, default=[])
@@ -140,12 +145,13 @@ class AsyncRest:
 
     async def exec(self, sandbox_id: str, params: dict[str, Any]) -> CommandResult:
         """``POST /sandboxes/{id}/exec`` and wait. Not sent twice: REST cannot say whether the first arrived."""
+        if "user" in params:
+            raise UnsupportedError("unsupported", "commands over REST cannot choose a user", hint="use a session (WebSocket)")
         body = given(
             command=params.get("argv") or params.get("script"),
             timeout_seconds=params.get("timeout_s"),
             cwd=params.get("cwd"),
             env=params.get("env"),
-            user=params.get("user"),
             login_shell=params.get("login"),
         )
         timeout_s = params.get("timeout_s")
@@ -189,11 +195,17 @@ class AsyncRest:
                 type="directory" if row.get("type") == "directory" else "file",
                 size=take(row, "size", int, default=0),
                 mode=0,
-                mtime=float(take(row, "modified", int, float, default=0)),
+                mtime=_seconds(row.get("modified")),
             )
             for row in take(body, "files", list, default=[])
             if isinstance(row, dict)
         ]
+
+
+async def _flow(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """Bytes from the disk as a request's body."""
+    while piece := await run_blocking(next, pieces, b""):
+        yield piece
 
 
 class AsyncRestSandbox:
@@ -236,6 +248,14 @@ def _image(row: dict[str, Any]) -> ImageInfo:
         size_bytes=take(row, "size_bytes", int, default=0),
         created=take(row, "created", str, int, float),
     )
+
+
+def _seconds(text: object) -> float:
+    """Seconds since the epoch of a listing's UTC time; 0 where there is none."""
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() if isinstance(text, str) else 0.0
+    except ValueError:
+        return 0.0
 
 
 def _job_result(job: dict[str, Any], command_id: str) -> CommandResult:

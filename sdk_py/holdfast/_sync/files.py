@@ -12,7 +12,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
 import msgpack
@@ -21,7 +21,7 @@ from holdfast_wire.errors import ProtocolError
 from holdfast._archives import PIECE_BYTES, pack, unpack
 from holdfast._sync.transfers import Transfer
 from holdfast._errors import ChecksumError, RemoteFileNotFoundError
-from holdfast._requests import RemotePath, given, path_of
+from holdfast._requests import RemotePath, given, path_of, text_path
 from holdfast._results import FileEntry, TransferResult, read_entry, take
 from holdfast._transport.threads import run_blocking
 
@@ -44,7 +44,7 @@ class Files:
         """The content of a file, or ``length`` bytes of it from ``offset``."""
         rest = self._sandbox._fallback()
         if rest is not None:
-            data = rest.read_file(path_of(path))
+            data = rest.read_file(text_path(path))
             return data[offset:] if length is None else data[offset : offset + length]
         return b"".join([piece for piece in self.stream(path, offset=offset, length=length)])
 
@@ -54,7 +54,7 @@ class Files:
 
     def stream(self, path: RemotePath, *, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
         """The content of a file piece by piece, checked at the end. Raises ``ChecksumError`` when it is not what was sent."""
-        params = {"path": path_of(path), **given(offset=offset or None, length=length)}
+        params: dict[str, Any] = {"path": path_of(path), **given(offset=offset or None, length=length)}
         transfer = Transfer(self._sandbox._attached(), "read", params)
         digest = hashlib.sha256()
         size = 0
@@ -88,7 +88,7 @@ class Files:
         rest = self._sandbox._fallback()
         if rest is not None:
             content = run_blocking(data.read) if whole is None else whole  # type: ignore[union-attr]
-            return TransferResult(rest.write_file(path_of(path), content))
+            return TransferResult(rest.write_file(text_path(path), content))
         params = given(path=path_of(path), mode=mode, user=user)
         params |= {"parents": parents, "atomic": atomic}
         if whole is not None:
@@ -132,7 +132,7 @@ class Files:
         """The entries of a directory by name; with ``recursive`` all below it."""
         rest = self._sandbox._fallback()
         if rest is not None:
-            return rest.list_files(path_of(path))
+            return rest.list_files(text_path(path))
         transfer = Transfer(
             self._sandbox._attached(), "fs", {"op": "list", "path": path_of(path), **given(recursive=recursive or None)}
         )
@@ -214,7 +214,7 @@ class Files:
         if (self.stat(remote)).is_dir:
             return self._download_tree(remote, target)
         if run_blocking(target.is_dir):
-            target /= Path(path_of(remote)).name
+            target /= PurePosixPath(os.fsdecode(path_of(remote))).name
         part = target.with_name(f".{target.name}.{os.getpid()}.part")
         digest = hashlib.sha256()
         size = 0

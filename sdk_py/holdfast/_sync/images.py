@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+from holdfast._archives import LocalImage, image_pieces
 from holdfast._sync.rest import Rest, ImageList
-from holdfast._requests import LocalImage, image_source
 from holdfast._results import ImageInfo
 
 IMPORT_TIMEOUT_S = 3600.0
@@ -21,12 +21,12 @@ class Images:
         return self._rest.images()
 
     def import_(self, path: LocalImage, name: str) -> ImageInfo:
-        """Import an OCI layout, a docker or OCI archive, or a root directory. ``path`` is read by the service, on its machine."""
-        return self._rest.add_image({"path": image_source(path), "name": name}, IMPORT_TIMEOUT_S)
+        """Import a docker or OCI archive, an OCI layout, or the tar or directory of a root file system. It is read here and sent."""
+        return self._rest.load_image(name, image_pieces(path), IMPORT_TIMEOUT_S)
 
     def pull(self, name: str) -> ImageInfo:
         """Fetch an image from a registry. Raises ``ImageNotFoundError``."""
-        return self._rest.add_image({"name": name}, IMPORT_TIMEOUT_S)
+        return self._rest.pull_image(name, IMPORT_TIMEOUT_S)
 
     def remove(self, name: str) -> None:
         """Remove an image. Raises ``ConflictError`` while sandboxes use it."""

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Iterator, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
 from holdfast_wire.errors import HoldfastError
 
-from holdfast._errors import ServiceError, ServiceUnavailableError, error
+from holdfast._errors import ServiceError, ServiceUnavailableError, UnsupportedError, error
 from holdfast._options import Options
 from holdfast._requests import given
 from holdfast._results import Cause, CommandResult, FileEntry, ImageInfo, PatchResult, SandboxInfo, read_patch, take
-from holdfast._transport.threads import sleep
+from holdfast._transport.threads import run_blocking, sleep
 from holdfast._transport.threads_http import Http
 from holdfast._transport.http import ATTEMPTS, BACKOFF_BASE_S, BACKOFF_CAP_S, Answer, Failure, judge_answer
 from holdfast._transport.policy import Backoff
@@ -126,12 +127,16 @@ class Rest:
         rows = body.get("images", []) if isinstance(body, dict) else body
         return [_image(row) for row in rows if isinstance(row, dict)]
 
-    def add_image(self, body: dict[str, Any], timeout_s: float) -> ImageInfo:
-        answer = (self.request("POST", "/images", json=body, timeout_s=timeout_s, idempotent=False)).map()
-        return _image(take(answer, "image", dict, default=answer))
+    def load_image(self, name: str, pieces: Iterator[bytes], timeout_s: float) -> ImageInfo:
+        """``POST /images?name=`` with an archive as its body."""
+        answer = self.request("POST", "/images", params={"name": name}, content=_flow(pieces), timeout_s=timeout_s, idempotent=False)
+        return _image(answer.map())
+
+    def pull_image(self, name: str, timeout_s: float) -> ImageInfo:
+        return _image((self.request("POST", "/images/pull", json={"name": name}, timeout_s=timeout_s, idempotent=False)).map())
 
     def remove_image(self, name: str) -> None:
-        self.request("DELETE", f"/images/{quote(name, safe='')}")
+        self.request("DELETE", f"/images/{quote(name, safe='/:@')}")
 
     def doctor(self) -> Checks:
         rows = take((self.request("GET", "/doctor")).map(), "checks", list, default=[])
@@ -141,12 +146,13 @@ class Rest:
 
     def exec(self, sandbox_id: str, params: dict[str, Any]) -> CommandResult:
         """``POST /sandboxes/{id}/exec`` and wait. Not sent twice: REST cannot say whether the first arrived."""
+        if "user" in params:
+            raise UnsupportedError("unsupported", "commands over REST cannot choose a user", hint="use a session (WebSocket)")
         body = given(
             command=params.get("argv") or params.get("script"),
             timeout_seconds=params.get("timeout_s"),
             cwd=params.get("cwd"),
             env=params.get("env"),
-            user=params.get("user"),
             login_shell=params.get("login"),
         )
         timeout_s = params.get("timeout_s")
@@ -190,11 +196,17 @@ class Rest:
                 type="directory" if row.get("type") == "directory" else "file",
                 size=take(row, "size", int, default=0),
                 mode=0,
-                mtime=float(take(row, "modified", int, float, default=0)),
+                mtime=_seconds(row.get("modified")),
             )
             for row in take(body, "files", list, default=[])
             if isinstance(row, dict)
         ]
+
+
+def _flow(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Bytes from the disk as a request's body."""
+    while piece := run_blocking(next, pieces, b""):
+        yield piece
 
 
 class RestSandbox:
@@ -237,6 +249,14 @@ def _image(row: dict[str, Any]) -> ImageInfo:
         size_bytes=take(row, "size_bytes", int, default=0),
         created=take(row, "created", str, int, float),
     )
+
+
+def _seconds(text: object) -> float:
+    """Seconds since the epoch of a listing's UTC time; 0 where there is none."""
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() if isinstance(text, str) else 0.0
+    except ValueError:
+        return 0.0
 
 
 def _job_result(job: dict[str, Any], command_id: str) -> CommandResult:

@@ -93,7 +93,7 @@ def parser() -> argparse.ArgumentParser:
     images = image.add_subparsers(metavar="COMMAND", required=True)
     command("list", "list images", "images:list_", images)
     import_ = command("import", "import an OCI layout, a docker or OCI archive, or a root directory", "images:import_", images)
-    import_.add_argument("path", help="on the service's machine")
+    import_.add_argument("path", help="an archive or a directory on this machine")
     import_.add_argument("name", help="name to give it")
     pull = command("pull", "fetch an image from a registry", "images:pull", images)
     pull.add_argument("name")

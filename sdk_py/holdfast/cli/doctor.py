@@ -1,6 +1,6 @@
 """``doctor``: what works, what does not, and what to do about it; first here, then at the service, else at a local node.
 
-Exit status 0 when all checks pass, 125 otherwise.
+Exit status 0 when all that is required is there, 125 otherwise.
 """
 
 from __future__ import annotations
@@ -22,26 +22,30 @@ NODE_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check: ``fix`` says what to do when it failed."""
+    """One check: ``fix`` says what to do when it failed; without ``required`` it only takes something away."""
 
     name: str
     ok: bool
     detail: str = ""
     fix: str = ""
+    required: bool = True
 
 
 def doctor(arguments: argparse.Namespace) -> int:
-    checks = [_python(), *_service()]
-    if not all(check.ok for check in checks):
+    service = _service()
+    checks = [_python(), *service]
+    if not service[0].ok:
         checks += _node()
+    ok = all(check.ok for check in checks if check.required)
     if arguments.json:
-        say_json({"ok": all(check.ok for check in checks), "checks": [asdict(check) for check in checks]})
+        say_json({"ok": ok, "checks": [asdict(check) for check in checks]})
     else:
         for check in checks:
-            say(f"{'ok  ' if check.ok else 'FAIL'}  {check.name}{': ' + check.detail if check.detail else ''}")
+            mark = "ok  " if check.ok else "FAIL" if check.required else "no  "
+            say(f"{mark}  {check.name}{': ' + check.detail if check.detail else ''}")
             if not check.ok and check.fix:
                 say(f"      {check.fix}")
-    return 0 if all(check.ok for check in checks) else 125
+    return 0 if ok else 125
 
 
 def _python() -> Check:
@@ -78,4 +82,5 @@ def _node() -> list[Check]:
 
 def read(row: dict[str, Any]) -> Check:
     """A check as the service or a node tells it."""
-    return Check(str(row.get("name", "?")), row.get("ok") is True, str(row.get("detail") or ""), str(row.get("fix") or ""))
+    detail, fix = str(row.get("detail") or ""), str(row.get("fix") or "")
+    return Check(str(row.get("name", "?")), row.get("ok") is True, detail, fix, row.get("required") is not False)
