@@ -9,10 +9,12 @@ call for seconds and the agent must keep answering. A transfer holds at most ``A
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import STDOUT, Closed, Failed, Opened, Output
@@ -137,11 +139,11 @@ class _Transfer:
             self._undo()
 
     def _undo(self) -> None:
-        def undone(_: asyncio.Future[None]) -> None:
+        def undone(_: None, error: BaseException | None) -> None:
             if self._last is not None:
                 self._channel.send(self._last)
 
-        self._loop.run_in_executor(None, _quietly, self._work.close).add_done_callback(undone)
+        _Job(self._loop, lambda: _quietly(self._work.close), undone).start()
 
     def _step(self, work: Callable[[], _T], done: Callable[[_T], None]) -> None:
         def guarded() -> _T:
@@ -151,18 +153,17 @@ class _Transfer:
                 _quietly(self._work.close)
                 raise
 
-        def stepped(future: asyncio.Future[_T]) -> None:
+        def stepped(result: _T | None, error: BaseException | None) -> None:
             self._busy = False
-            error = future.exception()
             if self._over:
                 self._undo()
             elif error is not None:
                 self._end(Failed(self._channel.number, _typed(error).to_map()))
             else:
-                done(future.result())
+                done(cast("_T", result))
 
         self._busy = True
-        self._loop.run_in_executor(None, guarded).add_done_callback(stepped)
+        _Job(self._loop, guarded, stepped).start()
 
 
 class Outgoing(_Transfer):
@@ -256,6 +257,40 @@ class Incoming(_Transfer):
     def _fed(self, size_bytes: int) -> None:
         self._channel.consume(size_bytes)
         self._pump()
+
+
+class _Job(Generic[_T]):
+    """One step on the thread pool, done exactly once, its outcome told on the loop.
+
+    A fork bomb in the sandbox can hold every pid there is, and then no thread starts. The pool keeps the job it could not start a
+    thread for, so a thread may still come by: whoever is first does the work, be it the loop itself.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, work: Callable[[], _T], done: Callable[[_T | None, BaseException | None], None]
+    ) -> None:
+        self._loop = loop
+        self._work = work
+        self._done = done
+        self._taken = threading.Lock()
+
+    def start(self) -> None:
+        """Have it done soon."""
+        try:
+            self._loop.run_in_executor(None, self)
+        except RuntimeError:
+            self()
+
+    def __call__(self) -> None:
+        if not self._taken.acquire(blocking=False):
+            return
+        result, problem = None, None
+        try:
+            result = self._work()
+        except BaseException as error:  # noqa: BLE001  told where it is waited for
+            problem = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._done, result, problem)
 
 
 def _typed(error: BaseException) -> HoldfastError:
