@@ -7,6 +7,7 @@ command, ``serve_forked`` for one that the node has forked, warm, into a sandbox
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures.thread  # noqa: F401 - asyncio fetches it at first use, when the agent's root holds no Python
 import json
 import logging
 import os
