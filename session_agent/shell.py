@@ -23,7 +23,7 @@ from .procs import Launch, exit_outcome, signal_name, signal_number
 from .records import Ending, Record, workload_cause
 from .sandbox import AgentContext
 from .shell_process import ShellProcess, make_fifo
-from .trees import TreeKill, mark_run, members, owned_by, signal_all
+from .trees import TreeKill, mark_run, members, owned_by, run_tag, signal_all
 
 log = logging.getLogger("session_agent.shell")
 
@@ -32,15 +32,14 @@ _STARTED_DELAY_S = 0.002
 _WATCH_S = 1.0
 _REBUILD_LIMIT_S = 10.0
 _REBUILDS = 4
-_RUN_MASK = (1 << 32) - 1
 
 
 class Run:
     """One command in a shell."""
 
     __slots__ = (
-        "abort", "began", "early", "fifo", "hold", "killing", "number", "pipe_stdin", "record", "script", "sink", "tag", "tell", "tick",
-        "timeout_s", "timer", "watched",
+        "abort", "before", "began", "early", "fifo", "hold", "killing", "number", "pipe_stdin", "record", "script",
+        "sink", "tag", "tell", "tick", "timeout_s", "timer", "watched",
     )  # fmt: skip
 
     def __init__(self, record: Record, script: bytes, timeout_s: float | None, pipe_stdin: bool) -> None:
@@ -59,6 +58,7 @@ class Run:
         self.tell: asyncio.TimerHandle | None = None
         self.tick: asyncio.TimerHandle | None = None
         self.abort = ""
+        self.before: frozenset[int] = frozenset()
         self.killing: TreeKill | None = None
         self.watched = 0
 
@@ -141,9 +141,12 @@ class Shell:
         process = self._process
         self._current = run
         self._runs += 1
-        run.tag = self.tag | (self._runs & _RUN_MASK)
+        run.tag = run_tag(self.tag, self._runs)
         if self._marks and not mark_run(process.pid, run.tag):
             self._marks = False
+        if not self._marks and self.kind == "sh":
+            # it cannot mark itself either: what is there before the run is not the run's
+            run.before = frozenset(members(owned_by(self.tag)))
         if run.pipe_stdin:
             run.fifo = make_fifo(self._launch.uid, self._launch.gid) or ""
             if run.fifo:
@@ -204,7 +207,7 @@ class Shell:
         if run.abort:
             self._stop_tick(run)
             # only then is the tree complete: nothing more can be started by the shell
-            run.killing = TreeKill(self._of_run(run), lambda: self._aborted(run), spare=(process.pid,))
+            run.killing = TreeKill(self._of_run(run), lambda: self._aborted(run), spare=self._spared(run))
             return
         process.collect()
         self._conclude(run, report.status, None)
@@ -290,10 +293,15 @@ class Shell:
         self._next()
 
     def _of_run(self, run: Run) -> Callable[[int], bool]:
+        if not self._marks and self.kind == "sh":
+            return owned_by(self.tag)
         return lambda tag: tag == run.tag
 
+    def _spared(self, run: Run) -> frozenset[int]:
+        return run.before | {self._process.pid}
+
     def _children(self, run: Run) -> list[int]:
-        return members(self._of_run(run), spare=(self._process.pid,))
+        return members(self._of_run(run), spare=self._spared(run))
 
     def _stop_tick(self, run: Run) -> None:
         if run.tick is not None:
@@ -396,7 +404,7 @@ class Shell:
             process.collect()
             self._lost, self._lost_status = run, status
             if run.abort:
-                run.killing = TreeKill(self._of_run(run), lambda: self._rebuild(process.state()))
+                run.killing = TreeKill(self._of_run(run), lambda: self._rebuild(process.state()), spare=run.before)
                 return
         self._rebuild(process.state())
 

@@ -139,7 +139,8 @@ class Spool:
         if not self.readers:
             return
         oldest = min(reader.index for reader in self.readers)
-        while self._first < oldest and self._held - len(self._segments[0][1]) >= keep:
+        taken = self._held - self._untaken()
+        while self._first < oldest and (taken := taken - len(self._segments[0][1])) >= keep:
             self._drop_first(lost=False)
 
     def _drop_first(self, *, lost: bool) -> None:

@@ -12,29 +12,39 @@ import asyncio
 import logging
 import os
 import resource
+import secrets
 import signal
 from collections.abc import Callable, Iterable
 
 log = logging.getLogger("session_agent.trees")
 
 _RLIMIT_RTTIME = 15
-_MARK = 1 << 60
-_RUN_BITS = 32
+_MARK = 1 << 62
+_AGENT_BITS, _OWNER_BITS, _RUN_BITS = 16, 20, 26
 _LABEL = b"Max realtime timeout"
 _PASS_INTERVAL_S = 0.01
 _PASSES = 500
 
 
 class Tags:
-    """Hands out marks: one owner per command, shell or terminal, and under it one number per run."""
+    """Hands out marks: one owner per command, shell or terminal, and under it one number per run.
+
+    A random part keeps agents apart that share a pid namespace, as tests do.
+    """
 
     def __init__(self) -> None:
+        self._agent = _MARK | (secrets.randbits(_AGENT_BITS) << (_OWNER_BITS + _RUN_BITS))
         self._owners = 0
 
     def owner(self) -> int:
-        """A mark that no other tree of this agent has."""
-        self._owners += 1
-        return _MARK | (self._owners << _RUN_BITS)
+        """A mark that no other living tree of this agent has."""
+        self._owners = (self._owners + 1) % (1 << _OWNER_BITS)
+        return self._agent | (self._owners << _RUN_BITS)
+
+
+def run_tag(owner: int, number: int) -> int:
+    """The mark of one run of an owner."""
+    return owner | (number % (1 << _RUN_BITS))
 
 
 def mark_run(pid: int, tag: int) -> bool:

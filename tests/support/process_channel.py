@@ -129,6 +129,7 @@ class LiveShell:
     def __init__(self, channel: ProcessChannel, ids: Any) -> None:
         self.channel = channel
         self._ids = ids
+        self._asked_at: dict[str, int] = {}
 
     @property
     def handler(self) -> ShellHandler:
@@ -138,23 +139,29 @@ class LiveShell:
     def begin(self, script: str | bytes, *, command_id: str | None = None, **params: Any) -> str:
         """Send a Run; its id."""
         command_id = command_id or f"run-{next(self._ids)}"
+        self._asked_at[command_id] = len(self.channel.facts)
         self.handler.run(command_id, {"script": script, **params})
         return command_id
 
     async def wait(self, command_id: str) -> Outcome:
         """The outcome of a Run that was begun."""
         channel = self.channel
-        await channel.until(
-            lambda: any(isinstance(f, Exited) and f.command_id == command_id for f in channel.facts) or channel.ended.is_set()
-        )
+        start = self._asked_at.get(command_id, 0)
+
+        def over() -> bool:
+            told = any(isinstance(fact, Exited) and fact.command_id == command_id for fact in channel.facts[start:])
+            return told or channel.ended.is_set()
+
+        await channel.until(over)
         mine: list[Fact] = []
-        for fact in channel.facts:
-            if isinstance(fact, Started | Exited) and fact.command_id == command_id:
-                mine = [fact] if isinstance(fact, Started) else [*mine, fact]
-                if isinstance(fact, Exited):
+        for fact in channel.facts[start:]:
+            if isinstance(fact, Started):
+                mine = []
+            mine.append(fact)
+            if isinstance(fact, Exited):
+                if fact.command_id == command_id:
                     return Outcome.of(mine)
-            else:
-                mine.append(fact)
+                mine = []
         raise AssertionError(f"the shell ended: {channel.facts[-1]}")
 
     async def run(self, script: str | bytes, **params: Any) -> Outcome:

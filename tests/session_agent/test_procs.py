@@ -1,0 +1,157 @@
+"""The reaper and the marks of process trees, on real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import subprocess
+
+import pytest
+from holdfast_wire.errors import HoldfastError
+
+from session_agent.procs import CannotExecuteError, Launch, Reaper, Stdio, exit_outcome, signal_number
+from session_agent.records import Ending, Records
+from session_agent.spool import Budget, Spool
+from session_agent.trees import Tags, TreeKill, has_strangers, mark_run, members, owned_by, read_tag
+from tests.support.until import until_async
+
+LAUNCH = Launch("/", {"PATH": os.environ["PATH"]})
+
+
+@pytest.fixture
+async def reaper() -> object:
+    reaper = Reaper(oom_score_adj=500)
+    reaper.start()
+    yield reaper
+    await until_async(lambda: not reaper.pids, deadline_s=10, what="all children")
+    reaper.stop()
+
+
+def null() -> Stdio:
+    fd = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    return Stdio(fd, fd, fd)
+
+
+async def ended(reaper: Reaper, *argv: str, tag: int = 0) -> int:
+    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    stdio = null()
+    reaper.spawn(argv, LAUNCH, stdio, future.set_result, tag=tag)
+    os.close(stdio.stdin)
+    return await future
+
+
+async def test_every_exit_reaches_its_owner(reaper: Reaper) -> None:
+    statuses = await asyncio.gather(*(ended(reaper, "sh", "-c", f"exit {n}") for n in range(40)))
+    assert [exit_outcome(status) for status in statuses] == [(n, None) for n in range(40)]
+    assert exit_outcome(await ended(reaper, "sh", "-c", "kill -KILL $$")) == (137, "KILL")
+
+
+async def test_a_child_of_other_code_is_not_stolen(reaper: Reaper) -> None:
+    foreign = subprocess.Popen(["sh", "-c", "exit 23"])
+    assert await ended(reaper, "true") == 0
+    assert await ended(reaper, "sh", "-c", "exit 1") == 256
+    assert await asyncio.to_thread(foreign.wait) == 23
+
+
+async def test_orphans_are_reaped_in_the_end(reaper: Reaper) -> None:
+    await ended(reaper, "sh", "-c", "(sleep 0.02; exit 5) & exec true")
+    await until_async(lambda: has_strangers(reaper.pids), deadline_s=5, what="the orphan to arrive")
+    await until_async(lambda: not has_strangers(reaper.pids), deadline_s=5, what="the orphan to be buried")
+
+
+async def test_children_are_the_better_victims(reaper: Reaper) -> None:
+    reader, writer = os.pipe()
+    stdio = Stdio(null().stdin, writer, writer)
+    done = asyncio.Event()
+    reaper.spawn(["sh", "-c", "sleep 0.05; cat /proc/self/oom_score_adj"], LAUNCH, stdio, lambda _: done.set())
+    os.close(writer)
+    await done.wait()
+    assert os.read(reader, 100) == b"500\n"
+    os.close(reader)
+
+
+async def test_errors_say_what_to_do(reaper: Reaper) -> None:
+    stdio = null()
+    with pytest.raises(CannotExecuteError) as missing:
+        reaper.spawn(["no-such-program"], LAUNCH, stdio, print)
+    assert missing.value.exit_code == 127
+    with pytest.raises(CannotExecuteError) as denied:
+        reaper.spawn(["/etc/passwd"], LAUNCH, stdio, print)
+    assert denied.value.exit_code == 126
+    with pytest.raises(HoldfastError, match="working directory '/no/such'"):
+        reaper.spawn(["true"], Launch("/no/such", LAUNCH.env), stdio, print)
+    with pytest.raises(HoldfastError, match="cannot start"):
+        reaper.spawn(["true", "x" * 200_000], LAUNCH, stdio, print)
+    assert resource.getrlimit(15)[0] == resource.RLIM_INFINITY
+    assert not reaper.pids
+
+
+async def test_the_mark_survives_everything(reaper: Reaper) -> None:
+    tag = Tags().owner()
+    script = "env -i setsid sh -c 'setsid sleep 91 & exec sleep 91' & sleep 91"
+    done = asyncio.Event()
+    pid = reaper.spawn(["bash", "-c", script], LAUNCH, null(), lambda _: done.set(), tag=tag)
+    assert read_tag(pid) == tag
+    await until_async(lambda: len(members(owned_by(tag))) == 4, deadline_s=5, what="the tree")
+    assert members(owned_by(Tags().owner())) == []
+    killed = asyncio.Event()
+    TreeKill(owned_by(tag), killed.set, spare=(pid,))
+    await killed.wait()
+    assert members(owned_by(tag)) in ([pid], [])
+    TreeKill(owned_by(tag), killed.set)
+    await done.wait()
+    assert read_tag(os.getpid()) is None
+
+
+async def test_runs_are_told_apart(reaper: Reaper) -> None:
+    tag = Tags().owner()
+    reader, writer = os.pipe()
+    done = asyncio.Event()
+    pid = reaper.spawn(["bash"], LAUNCH, Stdio(reader, 2, 2), lambda _: done.set(), tag=tag)
+    os.close(reader)
+    assert mark_run(pid, tag | 1)
+    os.write(writer, b"sleep 92 &\n")
+    await until_async(lambda: len(members(lambda t: t == tag | 1, spare=(pid,))) == 1, deadline_s=5, what="run 1")
+    assert mark_run(pid, tag | 2)
+    os.write(writer, b"sleep 92 &\n")
+    await until_async(lambda: len(members(lambda t: t == tag | 2, spare=(pid,))) == 1, deadline_s=5, what="run 2")
+    assert len(members(owned_by(tag))) == 3
+    os.close(writer)
+    TreeKill(owned_by(tag), lambda: None)
+    await done.wait()
+
+
+async def test_ancestry_finds_what_has_no_mark(reaper: Reaper) -> None:
+    done = asyncio.Event()
+    pid = reaper.spawn(["sh", "-c", "sleep 93 & sleep 93"], LAUNCH, null(), lambda _: done.set())
+    await until_async(lambda: len(members(lambda _: False, roots=(pid,))) == 3, deadline_s=5, what="the family")
+    killed = asyncio.Event()
+    TreeKill(lambda _: False, killed.set, roots=(pid,))
+    await done.wait()
+    await killed.wait()
+
+
+def test_signal_names() -> None:
+    assert [signal_number(name) for name in ("INT", "sigterm", "KILL")] == [2, 15, 9]
+    with pytest.raises(HoldfastError):
+        signal_number("IGN")
+
+
+def test_records_keep_their_bounds() -> None:
+    budget = Budget()
+    records = Records(most=10)
+    for i in range(50):
+        record = records.create(f"c{i}", b"", Spool(budget))
+        record.spool.append(1, b"x" * 100)
+        records.finish(record, Ending(0, 0.1), float(i))
+        if i % 2:
+            records.delivered(f"c{i}", float(i))
+    assert len(records) == 10
+    assert budget.held_bytes <= 1000
+    with pytest.raises(HoldfastError) as pruned:
+        records.find("c1", b"")
+    assert pruned.value.code == "pruned"
+    records.prune(10**6)
+    assert len(records) == 0
+    assert budget.held_bytes == 0

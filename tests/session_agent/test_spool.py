@@ -1,0 +1,143 @@
+"""The spool: order, offsets, bounds, gaps and digests, without any process."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+
+from session_agent.spool import ATTACHED_BYTES, Budget, Spool, SpoolReader
+
+
+def drain(reader: SpoolReader, room: int = 1 << 20) -> tuple[dict[int, bytes], dict[int, int]]:
+    """Everything there is for a reader: bytes and gaps per stream."""
+    data: dict[int, bytes] = {1: b"", 2: b""}
+    gaps: dict[int, int] = {1: 0, 2: 0}
+    while True:
+        while (gap := reader.gap()) is not None:
+            gaps[gap[0]] += gap[1]
+        piece = reader.take(room)
+        if piece is None:
+            return data, gaps
+        assert 0 < len(piece[1]) <= room
+        data[piece[0]] += piece[1]
+
+
+def test_every_reader_sees_everything_in_order() -> None:
+    spool = Spool(Budget())
+    early = spool.attach(lambda: True)
+    spool.append(1, b"one")
+    assert drain(early)[0] == {1: b"one", 2: b""}
+    spool.append(2, b"err")
+    spool.append(1, b"two")
+    late = spool.attach(lambda: True)
+    assert [late.take(100), late.take(100), late.take(100)] == [(1, b"one"), (2, b"err"), (1, b"two")]
+    assert drain(early)[0] == {1: b"two", 2: b"err"}
+    assert early.at_end
+    assert late.at_end
+
+
+def test_random_pieces_with_random_readers() -> None:
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    for _ in range(200):
+        budget = Budget()
+        spool = Spool(budget)
+        written = {1: b"", 2: b""}
+        readers: list[tuple[SpoolReader, dict[int, bytes]]] = []
+        for _ in range(rng.randrange(1, 60)):
+            match rng.randrange(3):
+                case 0:
+                    stream, data = rng.choice((1, 2)), rng.randbytes(rng.choice((1, 10, 5000, 20000)))
+                    spool.append(stream, data)
+                    written[stream] += data
+                case 1 if len(readers) < 4:
+                    starts = {s: rng.randrange(len(written[s]) + 1) for s in (1, 2)}
+                    reader = spool.attach(lambda: True, starts)
+                    readers.append((reader, {s: written[s][: starts[s]] for s in (1, 2)}))
+                case _ if readers:
+                    reader, seen = readers[rng.randrange(len(readers))]
+                    piece = reader.take(rng.choice((1, 100, 100_000)))
+                    if piece:
+                        seen[piece[0]] += piece[1]
+        for reader, before in readers:
+            data, gaps = drain(reader)
+            assert gaps == {1: 0, 2: 0}
+            assert {s: before[s] + data[s] for s in (1, 2)} == written
+        for stream in (1, 2):
+            assert spool.streams()[stream] == [len(written[stream]), 0, hashlib.sha256(written[stream]).hexdigest()]
+        spool.release()
+        assert budget.held_bytes == 0
+
+
+def test_taken_bytes_go_except_the_last_window() -> None:
+    budget = Budget()
+    spool = Spool(budget)
+    reader = spool.attach(lambda: True)
+    for _ in range(100):
+        spool.append(1, b"x" * 65536)
+        drain(reader)
+        spool.taken()
+    assert (1 << 20) <= budget.held_bytes <= (1 << 20) + 65536
+    second = spool.attach(lambda: True)
+    data, gaps = drain(second)
+    assert len(data[1]) + gaps[1] == 100 * 65536
+    spool.release()
+    assert budget.held_bytes == 0
+
+
+def test_full_depends_on_who_reads() -> None:
+    here = True
+    spool = Spool(Budget(), limit_bytes=3 * ATTACHED_BYTES)
+    reader = spool.attach(lambda: here)
+    spool.append(1, b"x" * ATTACHED_BYTES)
+    assert spool.full
+    here = False
+    assert not spool.full
+    resumed: list[bool] = []
+    spool.on_space = lambda: resumed.append(True)
+    spool.taken()
+    assert resumed == [True]
+    spool.append(1, b"x" * (2 * ATTACHED_BYTES))
+    assert spool.full
+    here = True
+    drain(reader)
+    assert not spool.full
+
+
+def test_tail_drops_the_oldest_with_an_exact_count() -> None:
+    budget = Budget()
+    spool = Spool(budget, tail=True, limit_bytes=50_000)
+    reader = spool.attach(lambda: False)
+    written = b"".join(b"%08d" % i for i in range(50_000))
+    for at in range(0, len(written), 1000):
+        spool.append(1, written[at : at + 1000])
+        assert not spool.full
+    data, gaps = drain(reader)
+    assert gaps[1] + len(data[1]) == len(written)
+    assert written.endswith(data[1])
+    assert 25_000 <= len(data[1]) <= 50_000
+    assert spool.streams()[1] == [len(written), gaps[1], hashlib.sha256(written).hexdigest()]
+    assert spool.truncated
+
+
+def test_the_sandbox_has_a_bound_too() -> None:
+    budget = Budget(limit_bytes=100_000)
+    forgotten, live = Spool(budget), Spool(budget)
+    forgotten.append(1, b"x" * 100_000)
+    assert forgotten.full
+    reader = live.attach(lambda: True)
+    live.append(1, b"y" * 10)
+    assert live.full
+    drain(reader)
+    live.taken()
+    assert not live.full
+
+
+def test_offsets_beyond_the_end_are_the_end() -> None:
+    spool = Spool(Budget())
+    spool.append(1, b"abc")
+    reader = spool.attach(lambda: True, {1: 10**9, 2: -5})
+    assert drain(reader) == ({1: b"", 2: b""}, {1: 0, 2: 0})
+    spool.append(1, b"d")
+    assert reader.take(10) == (1, b"d")
