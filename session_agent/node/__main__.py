@@ -25,7 +25,6 @@ async def _serve(config: NodeSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     images = ImageStore(config.images_dir, config.image_fallback)
-    await asyncio.to_thread(images.open)
     sandboxes = Sandboxes(config, images, privileged=os.geteuid() == 0)
     images.in_use = sandboxes.uses_image
     images.before_remove = sandboxes.spares.drop_image
@@ -33,6 +32,7 @@ async def _serve(config: NodeSettings) -> None:
     server = NodeServer(config, sandboxes, images)
     try:
         await sandboxes.start()
+        await asyncio.to_thread(images.open, sandboxes.owner_shift)
         await server.start()
     except BaseException:
         await server.stop()

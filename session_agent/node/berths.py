@@ -28,6 +28,7 @@ from session_agent.node.settings import NodeSettings
 
 log = logging.getLogger(__name__)
 _RANGE = 65536
+_DEATH_S = 30.0
 
 
 @dataclass(slots=True, eq=False)
@@ -78,7 +79,7 @@ class Berths:
         berth = Berth(
             image=image,
             slot=slot,
-            id_base=self._settings.id_base + slot * _RANGE if self._privileged else 0,
+            id_base=self._id_base(slot),
             folder=os.path.join(self._settings.sandboxes_dir, name),
             group=Group(self._hierarchies, name[1:]),
             control=ours,
@@ -106,11 +107,26 @@ class Berths:
             if berth.pidfd >= 0:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(berth.pidfd, signal.SIGKILL)
-                await berth.gone.wait()
+                await self._until_gone(berth)
             berth.agent_log.close()
             await asyncio.to_thread(self._remove_files, berth)
         finally:
-            self._slots.append(berth.slot)
+            if berth.pidfd < 0:
+                self._slots.append(berth.slot)
+
+    async def _until_gone(self, berth: Berth) -> None:
+        try:
+            async with asyncio.timeout(_DEATH_S):
+                await berth.gone.wait()
+        except TimeoutError:
+            # Stuck in the kernel, on a dead disk for instance. Its ids are not given to another.
+            log.error("%s: process %d does not die", berth.folder, berth.pid)
+
+    def _id_base(self, slot: int) -> int:
+        if not self._privileged:
+            return 0
+        # Without id-mapped mounts the layers are stored with the ids of the first range, and all sandboxes share it.
+        return self._settings.id_base + (slot * _RANGE if self._launcher.id_mapping else 0)
 
     async def _fork(self, berth: Berth, disk_bytes: int | None, fds: list[int]) -> None:
         image = berth.image
@@ -124,7 +140,7 @@ class Berths:
                 "folder": os.path.join(berth.folder, "files"),
                 "shm_bytes": self._settings.shm_bytes,
                 "disk_bytes": disk_bytes,
-                "idmap": self._privileged,
+                "idmap": self._launcher.id_mapping,
                 "open_files": self._settings.open_files,
             },
             fds,

@@ -23,6 +23,7 @@ _PERIOD_US = 100_000
 _CONTROLLERS = ("memory", "pids", "cpu")
 _COMMANDS = "commands"
 _AGENT = "agent"
+_MAX_GROUPS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,8 @@ class Group:
                 _write(f"{outer}/cgroup.subtree_control", " ".join(f"+{name}" for name in sorted(controllers)))
             for name in (_AGENT, _COMMANDS):
                 os.mkdir(f"{outer}/{name}")
+            # The agent may divide its part; the kernel memory of groups is not all counted.
+            _try_write(f"{outer}/cgroup.max.descendants", str(_MAX_GROUPS))
 
     def limit(self, limits: Limits) -> None:
         for controller, base in self.hierarchies.v1.items():

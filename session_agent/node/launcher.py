@@ -34,6 +34,7 @@ class Launcher:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._turn = asyncio.Lock()
+        self.id_mapping = False
 
     async def start(self) -> None:
         """Raises HoldfastError(runtime_unavailable) with the zygote's own words when it cannot work here."""
@@ -43,10 +44,12 @@ class Launcher:
         argv = [sys.executable, "-m", "session_agent.node.zygote", str(theirs.fileno()), self._settings.agent_entry]
         # A bare environment: what the node was started with must not be found in a sandbox's memory.
         environment = {"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        self._process = subprocess.Popen([*argv, mode], pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, cwd="/")
+        argv += [mode, self._settings.sandboxes_dir]
+        self._process = subprocess.Popen(argv, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, cwd="/")
         theirs.close()
         self._socket = ours
         answer, _ = await self._receive(_START_TIMEOUT_S)
+        self.id_mapping = self._settings.id_mapping and bool(answer.get("id_mapping"))
         if not answer.get("ready"):
             self.stop()
             raise HoldfastError(

@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass
 
 from session_agent.node import syscalls as sys_
-from session_agent.node.namespaces import IdMap
+from session_agent.node.namespaces import IdMap, write_id_maps
 
 MAX_LAYERS = 128
 NAME_FILES = ("hostname", "hosts")
@@ -138,6 +138,42 @@ def map_owners(opened: Opened, pid: int) -> None:
             sys_.mount_setattr(fd, sys_.MOUNT_ATTR_IDMAP, userns_fd=userns)
     finally:
         os.close(userns)
+
+
+def id_mapping_works(directory: str, workshop: Workshop) -> bool:
+    """Whether an overlay takes an id-mapped layer from the file system of *directory* (Linux 5.19), by doing it."""
+    ids = IdMap(1 << 20, 1 << 16)
+    held, release = os.pipe2(os.O_CLOEXEC)
+    layer = _detach(directory)
+    try:
+        pid, pidfd = sys_.fork_into(sys_.CLONE_NEWUSER | sys_.CLONE_NEWNS)
+        if pid == 0:
+            os._exit(_try_overlay(held, layer, workshop))
+        os.close(pidfd)
+        try:
+            write_id_maps(pid, ids)
+            map_owners(Opened((layer,), (), -1), pid)
+            os.write(release, b"1")
+        except OSError:
+            os.write(release, b"0")
+        return os.waitpid(pid, 0)[1] == 0
+    finally:
+        for fd in (held, release, layer):
+            os.close(fd)
+
+
+def _try_overlay(held: int, layer: int, workshop: Workshop) -> int:
+    try:
+        if os.read(held, 1) != b"1":
+            return 1
+        os.setresgid(0, 0, 0)
+        os.setresuid(0, 0, 0)
+        os.chdir(workshop.place)
+        sys_.move_mount(layer, "0")
+        sys_.mount("overlay", "root", "overlay", _GUARD, "lowerdir=0:empty,userxattr")
+    except OSError:
+        return 1
+    return 0
 
 
 def build(root: Root, opened: Opened, workshop: Workshop, ids: IdMap) -> None:

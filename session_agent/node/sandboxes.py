@@ -75,6 +75,7 @@ class Sandboxes:
     def __init__(self, settings: NodeSettings, images: ImageStore, *, privileged: bool) -> None:
         self._settings = settings
         self._images = images
+        self._privileged = privileged
         self._hierarchies = cgroups.detect(settings.tag)
         self._launcher = Launcher(settings, privileged=privileged)
         self._berths = Berths(settings, self._launcher, self._hierarchies, privileged=privileged)
@@ -97,6 +98,11 @@ class Sandboxes:
             self._remember_failure(lost)
         await self._launcher.start()
         self.spares.start()
+
+    @property
+    def owner_shift(self) -> int:
+        """What the image store has to add to owners, because the kernel will not."""
+        return self._settings.id_base if self._privileged and not self._launcher.id_mapping else 0
 
     def list(self) -> list[dict[str, Any]]:
         live = [box.to_map() for box in self._live.values() if box.state == "ready"]

@@ -34,6 +34,7 @@ class NodeSettings:
     ready_timeout_s: float = 20.0
     concurrent_creates: int = 8
     spares: int = 4
+    id_mapping: bool = True
     remembered_failures: int = 1000
 
     @property
@@ -90,5 +91,6 @@ def from_environment(environ: Mapping[str, str]) -> NodeSettings:
         agent_entry=environ.get("HOLDFAST_AGENT_ENTRY") or AGENT_ENTRY,
         id_base=first,
         spares=int(spares),
+        id_mapping=environ.get("HOLDFAST_NODE_ID_MAPPING", "on") != "off",
         id_slots=min(ID_SLOTS, (0xFFFFFFFE - first) // 65536),
     )

@@ -28,10 +28,8 @@ from session_agent.node.rootfs import Root, Tree
 MAX_MESSAGE = 1 << 17
 _FDS = ("control", "ready", "stderr")
 _PLACES = ("/sys", "/dev/shm", "/mnt", "/media", "/srv")
-_PRELOADED = (
-    "asyncio", "concurrent.futures.thread", "encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.utf_8", "hashlib", "hmac", "json",
-    "logging", "secrets", "selectors", "socket", "stringprep", "tempfile", "pwd", "grp", "traceback",
-)  # fmt: skip
+_CODECS = ("encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.utf_8", "stringprep")
+_LIBRARY = ("asyncio", "grp", "hashlib", "hmac", "json", "logging", "pwd", "secrets", "selectors", "tempfile", "traceback")
 Entry = Callable[[dict[str, Any], int, int], object]
 
 
@@ -47,7 +45,7 @@ class Zygote:
         syscalls.mount("", "/", "", syscalls.MS_REC | (1 << 19))
         self._control = control
         self._entry = entry
-        self._workshop = rootfs.Workshop(next(place for place in _PLACES if os.path.isdir(place)))
+        self.workshop = rootfs.Workshop(next(place for place in _PLACES if os.path.isdir(place)))
         self._program = seccomp.build() if seccomp.supported() else None
         self._last_capability = namespaces.last_capability()
         self._tid_address = syscalls.thread_id_address()
@@ -115,7 +113,7 @@ class Zygote:
             namespaces.become_root_inside(ids)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             step = "file tree"
-            rootfs.build(root, opened, self._workshop, ids)
+            rootfs.build(root, opened, self.workshop, ids)
             step = "network"
             namespaces.loopback_up()
             step = "descriptors"
@@ -202,7 +200,7 @@ def load_entry(name: str) -> Entry:
 
 def _preload() -> None:
     """Import what a running agent would otherwise look for on first use, in a tree that is not ours."""
-    for name in _PRELOADED:
+    for name in _CODECS + _LIBRARY:
         importlib.import_module(name)
 
 
@@ -220,7 +218,8 @@ def main(argv: list[str]) -> int:
         traceback.print_exc()
         control.sendmsg([json.dumps({"error": str(error), "errno": getattr(error, "errno", None)}).encode()])
         return 1
-    control.sendmsg([json.dumps({"ready": True}).encode()])
+    id_mapping = argv[3] == "init" and rootfs.id_mapping_works(argv[4], zygote.workshop)
+    control.sendmsg([json.dumps({"ready": True, "id_mapping": id_mapping}).encode()])
     gc.collect()
     gc.freeze()
     gc.disable()

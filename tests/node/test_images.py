@@ -17,6 +17,7 @@ from holdfast_wire.errors import HoldfastError
 from session_agent.node.images import names
 from session_agent.node.images.store import ImageStore
 from tests.node.harness import NodeClient, RefusedError, ask
+from tests.node.harness import node as running_node
 from tests.node.ociimages import (
     archive_of,
     directory,
@@ -254,3 +255,20 @@ def test_the_host_image_shows_only_public_files(tmp_path: Path, store: ImageStor
             status = os.lstat(os.path.join(base, name))
             assert stat.S_ISLNK(status.st_mode) or status.st_mode & 0o444 == 0o444
             assert not status.st_mode & 0o6000
+
+
+@requires("namespaces", "root")
+async def test_without_id_mapped_mounts_layers_are_stored_with_the_sandboxes_ids(tmp_path: Path) -> None:
+    """Linux 5.12 to 5.18 have no overlay on id-mapped layers: everything still works, with one id range for all."""
+    layout = oci_layout(tmp_path / "layout", [BASE, TOP], CONFIG)
+    async with running_node(tmp_path / "data", HOLDFAST_NODE_ID_MAPPING="off") as node:
+        client = await node.client()
+        await client.call("image_import", path=str(layout), name="app")
+        for image, path in (("app", "/etc/os-release"), ("host", "/etc/passwd")):
+            endpoint = (await client.create(f"x-{image}", image=image))["endpoint"]
+            assert (await ask(endpoint, "stat", path="/etc"))["uid"] == 0
+            await ask(endpoint, "write", path=path, text="mine")
+            assert await ask(endpoint, "read", path=path) == "mine"
+        endpoint = (await client.create("again", image="app"))["endpoint"]
+        assert (await ask(endpoint, "stat", path="/data"))["uid"] == 1000
+        assert (await ask(endpoint, "stat", path="/twin"))["uid"] == 0

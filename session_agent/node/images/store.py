@@ -53,13 +53,18 @@ class ImageStore:
         self._directory = directory
         self._fallback = fallback
         self._limits = limits or LayerLimits()
+        self._shift = 0
         self._records: dict[str, ImageRecord] = {}
         self._changing = asyncio.Lock()
         self.before_remove: Callable[[str], Awaitable[None]] | None = None
         self.in_use: Callable[[str], bool] = lambda digest: False
 
-    def open(self) -> None:
-        """Sweep, read the index, make the machine's own layers. Blocking; once, before use."""
+    def open(self, owner_shift: int = 0) -> None:
+        """Sweep, read the index, make the machine's own layers. Blocking; once, before use.
+
+        *owner_shift* is added to every owner in the store, for machines whose kernel cannot map ids on the way.
+        """
+        self._shift = owner_shift
         for name in ("layers", "index", "tmp"):
             os.makedirs(self._path(name), mode=0o700, exist_ok=True)
         for leftover in os.listdir(self._path("tmp")):
@@ -67,8 +72,9 @@ class ImageStore:
         for leftover in os.listdir(self._directory):
             if leftover.endswith(".tmp"):
                 shutil.rmtree(self._path(leftover), ignore_errors=True)
-        skeleton.build(self._path("skeleton"))
-        host.build(self._path("host"))
+        for build, name in ((skeleton.build, "skeleton"), (host.build, "host")):
+            build(self._path(name))
+            self._shift_owners(self._path(name))
         for name in os.listdir(self._path("index")):
             try:
                 with open(self._path("index", name), encoding="utf-8") as file:
@@ -155,6 +161,7 @@ class ImageStore:
                     unpacked = self._fresh()
                     try:
                         layer.unpack(unpacked)
+                        self._shift_owners(unpacked)
                         os.rename(unpacked, self._layer(layer.digest))
                     finally:
                         shutil.rmtree(unpacked, ignore_errors=True)
@@ -179,9 +186,9 @@ class ImageStore:
         return record
 
     def _collect_layers(self) -> None:
-        wanted = {digest for record in self._records.values() for digest in record.layers}
+        wanted = {self._layer(digest) for record in self._records.values() for digest in record.layers}
         for name in os.listdir(self._path("layers")):
-            if f"sha256:{name}" not in wanted and not self._layer_in_use(name):
+            if self._path("layers", name) not in wanted and not self._layer_in_use(name):
                 shutil.rmtree(self._path("layers", name), ignore_errors=True)
 
     def _layer_in_use(self, name: str) -> bool:
@@ -201,7 +208,21 @@ class ImageStore:
         return names.normalise(name)
 
     def _layer(self, digest: str) -> str:
-        return self._path("layers", digest.removeprefix("sha256:"))
+        suffix = f"+{self._shift}" if self._shift else ""
+        return self._path("layers", digest.removeprefix("sha256:") + suffix)
+
+    def _shift_owners(self, path: str) -> None:
+        if not self._shift:
+            return
+        shifted: set[int] = set()
+        items = [path]
+        for directory, folders, files in os.walk(path):
+            items += [os.path.join(directory, name) for name in (*folders, *files)]
+        for item in items:
+            status = os.lstat(item)
+            if status.st_ino not in shifted:  # a hard link is the same file again
+                shifted.add(status.st_ino)
+                os.chown(item, status.st_uid + self._shift, status.st_gid + self._shift, follow_symlinks=False)
 
     def _index_file(self, name: str) -> str:
         return self._path("index", hashlib.sha256(name.encode()).hexdigest() + ".json")
