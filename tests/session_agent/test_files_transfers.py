@@ -1,0 +1,158 @@
+"""The pace of transfers: steps that fail, threads that cannot be had, and ends that come at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from holdfast_wire.errors import HoldfastError
+
+from session_agent.file_ops import open_fs
+from session_agent.file_read import open_read
+from session_agent.file_write import open_write
+from session_agent.transfers import Incoming, Outgoing
+from tests.support.channel import DEADLINE_S, FakeChannel, serve
+
+
+class Work:
+    """A source and a sink that fail, or wait, where they are told to."""
+
+    def __init__(self, *, fail_in: str = "", wait_in: str = "", error: BaseException | None = None) -> None:
+        self.calls: list[str] = []
+        self.go = threading.Event()
+        self.waiting = threading.Event()
+        self._fail_in = fail_in
+        self._wait_in = wait_in
+        self._error = error or HoldfastError("no_space", "full")
+
+    def _do(self, name: str) -> None:
+        self.calls.append(name)
+        if name == self._wait_in:
+            self.waiting.set()
+            assert self.go.wait(DEADLINE_S)
+        if name == self._fail_in:
+            raise self._error
+
+    def open(self) -> dict[str, Any]:
+        self._do("open")
+        return {}
+
+    def chunks(self) -> Iterator[bytes]:
+        yield b"x"
+        self._do("chunks")
+
+    def result(self) -> dict[str, Any]:
+        self._do("result")
+        return {}
+
+    def feed(self, data: bytes) -> None:
+        self._do("feed")
+
+    def finish(self) -> dict[str, Any]:
+        self._do("finish")
+        return {}
+
+    def close(self) -> None:
+        self._do("close")
+
+
+def start(kind: str, work: Work) -> FakeChannel:
+    channel = FakeChannel(kind, {})
+    channel.handler = Outgoing(channel, work) if kind == "read" else Incoming(channel, work)
+    if kind == "write":
+        channel.handler.write(b"x", True)
+    return channel
+
+
+STEPS = [("read", "open"), ("read", "chunks"), ("read", "result"), ("write", "open"), ("write", "feed"), ("write", "finish")]
+
+
+@pytest.mark.parametrize(("kind", "step"), STEPS)
+async def test_a_step_that_fails_is_closed_before_it_is_told(kind: str, step: str) -> None:
+    work = Work(fail_in=step)
+    error = await start(kind, work).error()
+    assert error["code"] == "no_space"
+    assert work.calls[-2:] == [step, "close"]
+
+
+@pytest.mark.parametrize(("kind", "step"), STEPS)
+async def test_a_bug_is_typed_and_told(kind: str, step: str, caplog: pytest.LogCaptureFixture) -> None:
+    work = Work(fail_in=step, error=ZeroDivisionError("secret detail"))
+    error = await start(kind, work).error()
+    assert error["code"] == "internal"
+    assert "secret" not in error["message"]
+    assert work.calls[-1] == "close"
+    assert "a transfer failed" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["close", "drop"])
+@pytest.mark.parametrize(("kind", "step"), STEPS)
+async def test_an_end_during_a_step_waits_for_it(kind: str, step: str, how: str) -> None:
+    work = Work(wait_in=step)
+    channel = start(kind, work)
+    async with asyncio.timeout(DEADLINE_S):
+        while not work.waiting.is_set():
+            await asyncio.sleep(0)
+        getattr(channel.handler, how)(*([False] if how == "close" else []))
+        assert work.calls[-1] == step, "closed under the feet of a step"
+        work.go.set()
+        while work.calls[-1] != "close":
+            await asyncio.sleep(0)
+    if how == "close":
+        assert (await channel.error())["code"] == "cancelled"
+    else:
+        assert not channel.ended.is_set()
+
+
+async def test_success_closes_once_and_says_so() -> None:
+    for kind in ("read", "write"):
+        work = Work()
+        await start(kind, work).result()
+        assert work.calls.count("close") == 1
+
+
+async def test_where_no_thread_can_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork bomb holds every pid: files still answer, on the loop itself."""
+
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        channel = serve(open_write, "write", tmp_path, {"path": "a"})
+        await channel.write(b"x" * 1_000_000, eof=True)
+        assert (await channel.result())["size"] == 1_000_000
+        channel = serve(open_read, "read", tmp_path, {"path": "a"})
+        await channel.result()
+        assert channel.output == b"x" * 1_000_000
+        assert (await serve(open_fs, "fs", tmp_path, {"op": "exists", "path": "a"}).result()) == {"exists": True}
+
+
+async def test_many_at_once_share_a_bounded_number_of_threads(tmp_path: Path) -> None:
+    before = threading.active_count()
+    channels = [serve(open_write, "write", tmp_path, {"path": f"f{i}"}) for i in range(200)]
+    for channel in channels:
+        channel.handler.write(b"x" * 1000, True)
+    for channel in channels:
+        await channel.result()
+    assert threading.active_count() - before <= 32
+    assert len(list(tmp_path.iterdir())) == 200
+
+
+async def test_imperatives_that_make_no_sense(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x" * 100)
+    channel = serve(open_read, "read", tmp_path, {"path": "a"}, window=1, reading=False)
+    handler = channel.handler
+    with pytest.raises(HoldfastError):
+        handler.run("id", {})
+    handler.resize(1, 2)
+    handler.signal("INT")
+    handler.delivered("id")
+    handler.write(b"abc", False)
+    assert channel.consumed == 3
+    handler.drop()
+    handler.writable()
