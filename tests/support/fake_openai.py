@@ -62,7 +62,7 @@ def fake_model(replies: Sequence[dict[str, Any]], status: int = 200) -> Iterator
         def _answer(self, body: dict[str, Any], status: int | None = None) -> None:
             model.keys.add(self.headers.get("Authorization", ""))
             data = json.dumps(body if model.status == 200 else {"error": {"message": "refused"}}).encode()
-            self.send_response(status or model.status)
+            self.send_response(model.status if model.status != 200 else status or 200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
