@@ -31,3 +31,20 @@ async def sandbox(agent: FakeAgent, face: Any) -> AsyncIterator[Any]:
     finally:
         await sandbox.close()
         await client.close()
+
+
+@pytest.fixture
+async def client(stack: Any, face: Any) -> AsyncIterator[Any]:
+    """A client of either face on the real stack."""
+    client = face.client(stack.url, stack.key)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@pytest.fixture
+async def live(client: Any) -> AsyncIterator[Any]:
+    """A real sandbox, deleted afterwards."""
+    async with await client.create_sandbox("host", cpu="1", memory="512Mi", timeout=60) as sandbox:
+        yield sandbox

@@ -26,6 +26,7 @@ def open_command(
     """Open a ``command``, ``follow`` or ``terminal`` channel; ``input_`` is all of its standard input."""
     sink = CommandSink(engine.session, engine.gates)
     sink.call = call = Call(sink, engine.gates, command_id, limit, collecting=collecting)
+    call.adopts_id = kind == "terminal" and "name" in params
     engine.open(kind, params, sink)
     if input_ is not None:
         call.give(input_)

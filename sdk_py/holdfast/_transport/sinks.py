@@ -99,6 +99,7 @@ class Call:
         "_kept",
         "_sizes",
         "abandoned",
+        "adopts_id",
         "chunks",
         "collecting",
         "command_id",
@@ -124,6 +125,8 @@ class Call:
         self.limit = limit
         self.collecting = collecting
         self.abandoned = False
+        self.adopts_id = False
+        """Whether the command may be one that runs already, under the id it began with."""
         self.gate = gates()
         self.started_gate = gates()
         self.handed = False
@@ -143,6 +146,8 @@ class Call:
     # Facts ------------------------------------------------------------------------------------------------------
 
     def on_started(self, item: Started) -> None:
+        if self.adopts_id:
+            self.command_id = item.command_id
         if item.command_id != self.command_id:
             raise ProtocolError("the agent started a command that was not asked for")
         self.started = True
