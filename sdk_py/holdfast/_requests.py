@@ -6,7 +6,7 @@ Pure. Owns the names of parameters of channels (PROTOCOL §7) and of REST bodies
 from __future__ import annotations
 
 import math
-import secrets
+import os
 from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any, Literal
@@ -26,7 +26,7 @@ READY_TIMEOUT_S = 3600.0
 
 def new_id() -> str:
     """A fresh command id: 128 random bits."""
-    return secrets.token_hex(16)
+    return os.urandom(16).hex()
 
 
 def bad(message: str, hint: str = "") -> InvalidArgumentError:

@@ -136,6 +136,36 @@ def test_ctrl_c_ends_the_remote_command(agent: FakeAgent, how: str) -> None:
     assert agent.signals == (["INT"] if how == "run" else [])
 
 
+_INTERRUPTED_FLOOD = """
+import sys, signal
+from holdfast import SandboxClient
+sandbox = SandboxClient(sys.argv[1], "k").get_sandbox("sb")
+for number in range(8):
+    signal.setitimer(signal.ITIMER_REAL, 0.02 + number * 0.011)
+    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        if number % 2:
+            sandbox.exec("flood 100000000000", command_id=f"f{number}", max_output_bytes=0)
+        else:
+            for _ in sandbox.start("flood 100000000000", command_id=f"f{number}", max_output_bytes=0): pass
+    except KeyboardInterrupt:
+        pass
+    else:
+        raise SystemExit("not interrupted")
+    assert sandbox.exec("echo on").stdout == "on\\n"
+print("whole")
+"""
+
+
+def test_ctrl_c_in_the_middle_of_a_flood_tears_nothing(agent: FakeAgent) -> None:
+    """The main thread is nearly always inside a step of the engine here: the interrupt must wait for its end."""
+    command = [sys.executable, "-c", textwrap.dedent(_INTERRUPTED_FLOOD), agent.url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert (done.stdout, done.stderr) == ("whole\n", "")
+    assert agent.attaches == 1, "one session went through it all"
+    assert {f"f{n}" for n in range(1, 8, 2)} <= agent.records.keys(), "commands that were waited for have ended"
+
+
 def _sleeping(pid: int) -> bool:
     with open(f"/proc/{pid}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()[0] == b"S"

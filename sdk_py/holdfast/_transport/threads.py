@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import ssl
 import threading
@@ -16,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 from urllib.parse import urlsplit
 
 from holdfast._errors import error
@@ -89,6 +90,41 @@ class _Turn:
         self.lock.release()
 
 
+class _Shield:
+    """Holds Ctrl-C back in the main thread, so that it never tears a step apart; it is raised right afterwards.
+
+    Only where Python's own handler is in place. ``waiter`` is released and the link's poll is woken, so that a wait ends at once.
+    """
+
+    __slots__ = ("active", "link", "noted", "waiter")
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.active = False
+        self.noted = False
+        self.waiter: Any = None
+
+    def __enter__(self) -> Self:
+        here = threading.get_ident() == threading.main_thread().ident
+        if here and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            self.active = True
+            signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def _note(self, *_: object) -> None:
+        self.noted = True
+        self.link.wake()
+        waiter = self.waiter
+        if waiter is not None and waiter.locked():
+            waiter.release()
+
+    def __exit__(self, *_: object) -> None:
+        if self.active:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            if self.noted:
+                raise KeyboardInterrupt
+
+
 class Link:
     """One session's connection: made on ``start``, remade whenever it breaks, until ``close`` or a fatal refusal."""
 
@@ -131,7 +167,7 @@ class Link:
 
     def perform(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a step of engine or sinks, then write what it caused."""
-        with self._turn:
+        with _Shield(self), self._turn:
             try:
                 return step(*args, **kwargs)
             finally:
@@ -150,7 +186,7 @@ class Link:
             self.engine.close()
             self._flush()
         self._stirred.set()
-        self._wake()
+        self.wake()
         if self._keeper.is_alive() and threading.current_thread() is not self._keeper:
             self._keeper.join(_JOIN_S)
 
@@ -165,47 +201,50 @@ class Link:
     def wait(self, gate: Gate, timeout_s: float | None) -> bool:
         """Until ``gate`` is open: lead where nobody does, else follow."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        lock = self._turn.lock
-        while True:
-            waiter = None
+        with _Shield(self) as shield:
+            while not gate._open and not shield.noted and (deadline is None or time.monotonic() < deadline):
+                self._wait_once(gate, deadline, shield)
+        return gate._open
+
+    def _wait_once(self, gate: Gate, deadline: float | None, shield: _Shield) -> None:
+        """Lead until the gate opens or the connection goes, or follow until something has changed."""
+        lock, me = self._turn.lock, threading.get_ident()
+        waiter = None
+        try:
             with lock:
                 if gate._open:
-                    return True
+                    return
                 if self._leader is None and self._socket is not None:
+                    self._leader_thread = me
                     self._leader = gate
-                    self._leader_thread = threading.get_ident()
                     self._leads += 1
                 else:
-                    waiter = threading.Lock()
+                    waiter = shield.waiter = threading.Lock()
                     waiter.acquire()
                     gate._waiters.append(waiter)
                     self._followers.append(waiter)
-            if waiter is None:
-                try:
-                    self._lead(gate, deadline)
-                finally:
-                    self._resign()
-            else:
-                try:
+            if waiter is not None:
+                if not shield.noted:
                     waiter.acquire(timeout=-1 if deadline is None else max(deadline - time.monotonic(), 0))
-                finally:
-                    with lock:
-                        self._followers.remove(waiter)
-                        if waiter in gate._waiters:
-                            gate._waiters.remove(waiter)
-            if not gate._open and deadline is not None and time.monotonic() >= deadline:
-                return False
-
-    def _lead(self, gate: Gate, deadline: float | None) -> None:
-        """Drive the socket until ``gate`` opens, the deadline passes or the connection goes."""
-        while not gate._open:
-            connection = self._socket
-            if connection is None or not self._serve_once(connection, deadline):
                 return
+            while not gate._open and not shield.noted:
+                connection = self._socket
+                if connection is None or not self._serve_once(connection, deadline):
+                    return
+        finally:
+            shield.waiter = None
+            if waiter is not None:
+                with lock:
+                    self._followers.remove(waiter)
+                    if waiter in gate._waiters:
+                        gate._waiters.remove(waiter)
+            elif self._leader_thread == me:
+                self._resign()
 
     def _serve_once(self, connection: socket.socket, deadline: float | None) -> bool:
         """Wait for the socket or a time, then take what came. False: the deadline passed."""
-        due = self.engine.deadline()
+        with self._turn.lock:
+            due = self.engine.deadline()
         now = time.monotonic()
         wait_ms = -1.0 if due is None else max((due - now) * 1000, 0) + 1
         if deadline is not None:
@@ -229,8 +268,8 @@ class Link:
 
     def _resign(self) -> None:
         with self._turn.lock:
-            self._leader = None
             self._leader_thread = 0
+            self._leader = None
             self._close_pipe()
             self._promote()
             stir = not self._followers and self._keeper_sleeps
@@ -300,7 +339,7 @@ class Link:
             self._write(websocket.reply())
         leader = self._leader
         if (self._unwritten or (leader is not None and leader._open)) and self._leader_thread != threading.get_ident():
-            self._wake()
+            self.wake()
 
     def _write(self, data: bytes) -> None:
         data = self._unwritten + data if self._unwritten else data
@@ -325,9 +364,9 @@ class Link:
             connection.close()
         self.engine.session.disconnected()
         self._stirred.set()
-        self._wake()
+        self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         try:
             os.write(self._wake_write, b"\0")
         except (BlockingIOError, OSError):
@@ -335,7 +374,7 @@ class Link:
 
     def _stir(self) -> None:
         self._stirred.set()
-        self._wake()
+        self.wake()
 
     def _close_pipe(self) -> None:
         """At the very end, once nobody can be polling it."""
