@@ -1,0 +1,136 @@
+"""The command line against a real stack: what a user types, from making a sandbox to removing it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.requires import requires
+
+pytestmark = requires("namespaces", "redis")
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def holdfast(stack: Any) -> Run:
+    def run(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "holdfast.cli", *words]
+        return subprocess.run(command, env=stack.environment(), capture_output=True, text=True, timeout=40, **options)
+
+    return run
+
+
+@pytest.fixture
+def sandbox(holdfast: Run) -> Iterator[str]:
+    made = holdfast("create", "host", "--memory", "256Mi", "-l", "test=cli", "-e", "GREETING=hello")
+    assert made.returncode == 0, made.stderr
+    yield made.stdout.strip()
+    holdfast("rm", "-f", made.stdout.strip())
+
+
+def test_a_life(holdfast: Run) -> None:
+    made = holdfast("create", "host", "--memory", "256Mi", "--id", "sb-cli", "-l", "a=b", "--json")
+    assert json.loads(made.stdout)["sandbox_id"] == "sb-cli"
+    listed = holdfast("list", "-l", "a=b")
+    assert "sb-cli" in listed.stdout
+    assert "a=b" in listed.stdout
+    assert holdfast("list", "-q", "-l", "a=b").stdout == "sb-cli\n"
+    assert [row["sandbox_id"] for row in json.loads(holdfast("list", "--json", "-l", "a=b").stdout)] == ["sb-cli"]
+    assert holdfast("rm", "sb-cli").returncode == 0
+    assert holdfast("list", "-q", "-l", "a=b").stdout == ""
+    gone = holdfast("rm", "sb-never")
+    assert (gone.returncode, gone.stderr) == (125, "holdfast: there is no sandbox sb-never\n")
+    assert holdfast("rm", "-f", "sb-never").returncode == 0
+    after = holdfast("exec", "sb-cli", "--", "true")
+    assert after.returncode == 125
+    assert after.stderr.startswith("holdfast: ")
+
+
+def test_exec(holdfast: Run, sandbox: str) -> None:
+    assert holdfast("exec", sandbox, "--", "printf", "%s|", "a b", "$X").stdout == "a b|$X|"
+    assert holdfast("exec", sandbox, "-c", "echo $GREETING; exit 5").returncode == 5
+    assert holdfast("exec", sandbox, "--", "no-such-thing").returncode == 127
+    late = holdfast("exec", sandbox, "--timeout", "0.3", "-c", "echo early; sleep 30")
+    assert (late.returncode, late.stdout) == (124, "early\n")
+    assert holdfast("exec", sandbox, "-i", "--", "tr", "a-z", "A-Z", input="shout").stdout == "SHOUT"
+
+
+def test_cp(holdfast: Run, sandbox: str, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(os.urandom(2_000_000))
+    assert holdfast("cp", str(source), f"{sandbox}:/tmp/x").returncode == 0
+    moved = json.loads(holdfast("cp", "--json", f"{sandbox}:/tmp/x", str(tmp_path / "back")).stdout)
+    assert moved["size_bytes"] == 2_000_000
+    assert (tmp_path / "back").read_bytes() == source.read_bytes()
+    (tmp_path / "tree" / "sub").mkdir(parents=True)
+    (tmp_path / "tree" / "sub" / "f").write_text("in a tree")
+    assert holdfast("cp", str(tmp_path / "tree"), f"{sandbox}:/tmp/tree").returncode == 0
+    assert holdfast("cp", f"{sandbox}:/tmp/tree", str(tmp_path / "copy")).returncode == 0
+    assert (tmp_path / "copy" / "sub" / "f").read_text() == "in a tree"
+    missing = holdfast("cp", f"{sandbox}:/tmp/none", str(tmp_path / "none"))
+    assert missing.returncode == 125
+    assert "/tmp/none" in missing.stderr
+    assert holdfast("cp", str(tmp_path / "none"), f"{sandbox}:/tmp/none").returncode == 2
+
+
+def test_images(holdfast: Run, tmp_path: Path) -> None:
+    (tmp_path / "root" / "etc").mkdir(parents=True)
+    (tmp_path / "root" / "etc" / "hostname").write_text("tiny")
+    done = holdfast("image", "import", str(tmp_path / "root"), "cli-tiny:1")
+    assert done.returncode == 0, done.stderr
+    names = [row["name"] for row in json.loads(holdfast("image", "list", "--json").stdout)]
+    assert "host" in names
+    assert any(name.endswith("cli-tiny:1") for name in names)
+    assert "cli-tiny:1" in holdfast("image", "list").stdout
+    assert holdfast("image", "rm", "cli-tiny:1").returncode == 0
+    assert holdfast("image", "rm", "cli-tiny:1").returncode == 125
+
+
+def test_port(holdfast: Run, sandbox: str, stack: Any) -> None:
+    server = [sys.executable, "-m", "holdfast.cli", "exec", sandbox, "-w", "/etc", "--", "python3", "-u", "-m", "http.server", "8123"]
+    with subprocess.Popen(server, env=stack.environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as serving:
+        assert serving.stdout is not None
+        assert "Serving" in serving.stdout.readline()
+        command = [sys.executable, "-m", "holdfast.cli", "port", sandbox, "8123"]
+        with subprocess.Popen(command, env=stack.environment(), stdout=subprocess.PIPE, text=True) as port:
+            assert port.stdout is not None
+            address = port.stdout.readline().strip()
+            with urllib.request.urlopen(f"http://{address}/hostname", timeout=10) as answer:
+                assert answer.status == 200
+            port.terminate()
+            assert port.wait(10) == 0
+        serving.terminate()
+
+
+def test_shell_takes_lines_from_a_pipe(holdfast: Run, sandbox: str) -> None:
+    done = holdfast("shell", sandbox, input="echo mar''ker\nexit 4\n")
+    assert "marker" in done.stdout
+    assert done.returncode == 4
+
+
+def test_doctor(holdfast: Run, stack: Any) -> None:
+    done = holdfast("doctor", "--json")
+    body = json.loads(done.stdout)
+    assert body["ok"] is True, done.stdout
+    assert {"service", "placement", "namespaces"} <= {check["name"] for check in body["checks"]}
+
+
+def test_doctor_without_a_service_looks_at_this_machine(tmp_path: Path) -> None:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST", "SANDBOX"))}
+    command = [sys.executable, "-m", "holdfast.cli", "doctor", "--json"]
+    environment = {**clean, "HOLDFAST_URL": "http://127.0.0.1:9", "HOLDFAST_API_KEY": "k", "HOLDFAST_DATA": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    body = json.loads(done.stdout)
+    assert done.returncode == 125
+    assert body["checks"][1]["ok"] is False
+    assert "127.0.0.1:9" in body["checks"][1]["detail"]
+    assert "namespaces" in {check["name"] for check in body["checks"]}
