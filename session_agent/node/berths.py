@@ -56,6 +56,15 @@ class Berth:
             os.close(self.ready)
             self.ready = -1
 
+    async def was_killed(self) -> bool:
+        """Whether the process, which has closed its end or is about to, died by a signal."""
+        try:
+            async with asyncio.timeout(1):
+                await self.gone.wait()
+        except TimeoutError:
+            return False
+        return self.killed
+
 
 class Berths:
     """Makes berths and takes them apart."""

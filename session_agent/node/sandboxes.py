@@ -119,6 +119,7 @@ class Sandboxes:
         return {
             "sandboxes": len(self._live),
             "failed": len(self._failed),
+            "spares": self.spares.count(),
             "cpu_s": sum(usage.get("cpu_s", 0) for usage in boxes.values()),
             "memory_bytes": sum(usage.get("memory_bytes", 0) for usage in boxes.values()),
             "limits": sorted(self._hierarchies.controllers),
@@ -177,18 +178,36 @@ class Sandboxes:
         self.events.close()
 
     async def _make(self, box: Sandbox) -> None:
+        spare = self.spares.take(box.image) if box.request.disk is None else None
         try:
-            berth = self.spares.take(box.image) if box.request.disk is None else None
-            box.berth = berth or await self._berths.make(box.image, box.request.disk)
-            await self._name(box, box.berth)
-            box.agent_epoch = await agent_epoch(box.berth, self._settings.ready_timeout_s)
+            if spare is None or not await self._use_spare(box, spare):
+                box.berth = await self._berths.make(box.image, box.request.disk)
+                await self._settle(box, box.berth)
         finally:
             if box.request.disk is None:
                 self.spares.done()
+        assert box.berth
         box.berth.close_channels()
         box.state = "ready"
         box.berth.on_end = lambda: self._ended(box)
         self._publish("ready", box, "", "", "")
+
+    async def _use_spare(self, box: Sandbox, spare: Berth) -> bool:
+        """False when the spare had been killed while it waited, which is no reason to fail a request."""
+        box.berth = spare
+        try:
+            await self._settle(box, spare)
+        except HoldfastError:
+            if not await spare.was_killed():
+                raise
+            log.warning("a spare had died; making another")
+            await self._give_back(box)
+            return False
+        return True
+
+    async def _settle(self, box: Sandbox, berth: Berth) -> None:
+        await self._name(box, berth)
+        box.agent_epoch = await agent_epoch(berth, self._settings.ready_timeout_s)
 
     async def _name(self, box: Sandbox, berth: Berth) -> None:
         """Make the berth this sandbox: folder, socket, limits, and the configuration that starts the agent."""
@@ -257,13 +276,17 @@ class Sandboxes:
 
     async def _dismantle(self, box: Sandbox) -> None:
         try:
-            if box.berth:
-                await self._berths.dismantle(box.berth)
-            if self._settings.sockets_dir:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(box.socket_path)
+            await self._give_back(box)
         finally:
             self._live.pop(box.request.sandbox_id, None)
+
+    async def _give_back(self, box: Sandbox) -> None:
+        if box.berth:
+            await self._berths.dismantle(box.berth)
+            box.berth = None
+        if self._settings.sockets_dir:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(box.socket_path)
 
     def _remember_failure(self, record: dict[str, Any]) -> None:
         self._failed[record["sandbox_id"]] = record

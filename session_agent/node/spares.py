@@ -57,6 +57,9 @@ class Spares:
                 return berth
         return None
 
+    def count(self) -> int:
+        return sum(len(stock) for stock in self._stock.values())
+
     def done(self) -> None:
         """The create that took is over."""
         self._busy -= 1
@@ -99,7 +102,7 @@ class Spares:
         return None
 
     async def _evict(self) -> None:
-        while sum(map(len, self._stock.values())) > TOTAL:
+        while self.count() > TOTAL:
             oldest = next(iter(self._stock))
             self._images.pop(oldest, None)
             await self._discard(self._stock.pop(oldest))

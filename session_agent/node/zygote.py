@@ -29,7 +29,21 @@ MAX_MESSAGE = 1 << 17
 _FDS = ("control", "ready", "stderr")
 _PLACES = ("/sys", "/dev/shm", "/mnt", "/media", "/srv")
 _CODECS = ("encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.utf_8", "stringprep")
-_LIBRARY = ("asyncio", "grp", "hashlib", "hmac", "json", "logging", "pwd", "secrets", "selectors", "tempfile", "traceback")
+_LIBRARY = (
+    "asyncio",
+    "concurrent.futures.thread",
+    "grp",
+    "hashlib",
+    "hmac",
+    "json",
+    "logging",
+    "pwd",
+    "secrets",
+    "selectors",
+    "shutil",
+    "tempfile",
+    "traceback",
+)
 Entry = Callable[[dict[str, Any], int, int], object]
 
 
@@ -134,9 +148,6 @@ class Zygote:
             step = "powers"
             namespaces.give_up_powers(self._last_capability, self._program)
             step = "agent"
-            # What is not imported by now would come from the sandbox's own files.
-            sys.path.clear()
-            sys.path_importer_cache.clear()
             gc.enable()
             self._entry(config, listen, fds["ready"])
             os._exit(0)
@@ -220,6 +231,10 @@ def main(argv: list[str]) -> int:
         return 1
     id_mapping = argv[3] == "init" and rootfs.id_mapping_works(argv[4], zygote.workshop)
     control.sendmsg([json.dumps({"ready": True, "id_mapping": id_mapping}).encode()])
+    # What is not imported by now would come from the sandbox's own files. Cleared here rather than in each fork, which
+    # would only write to memory it shares with all others.
+    sys.path.clear()
+    sys.path_importer_cache.clear()
     gc.collect()
     gc.freeze()
     gc.disable()

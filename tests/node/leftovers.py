@@ -12,13 +12,13 @@ def census(data: Path) -> dict[str, int]:
     """Everything of the node of *data* that is not the node itself."""
     return {
         "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()),
-        "sandboxed processes": len(_sandboxed(data)),
+        "sandboxed processes": len(sandboxed(data)),
         "cgroups": len(_cgroups(data)),
         "directories": len([*data.glob("sandboxes/*"), *data.glob("trash/*")]),
     }
 
 
-def _sandboxed(data: Path) -> list[int]:
+def sandboxed(data: Path) -> list[int]:
     """Processes in a pid namespace below ours and in a cgroup of this node; other nodes may be at work as well."""
     found = []
     for name in os.listdir("/proc"):

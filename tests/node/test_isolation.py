@@ -84,6 +84,17 @@ async def test_it_is_a_machine_of_its_own(client: NodeClient) -> None:
     ]  # fmt: skip
 
 
+async def test_what_is_shown_of_the_machine_is_read_only(client: NodeClient) -> None:
+    box = await client.create("mounts")
+    rows = [row.split() for row in (await ask(box["endpoint"], "read", path="/proc/self/mountinfo")).splitlines()]
+    mounts = {row[4]: set(row[5].split(",")) for row in rows}
+    assert {"ro", "nosuid", "nodev"} <= mounts["/usr"]
+    assert all("ro" in mounts[path] for path in ("/dev", "/proc/sys", "/proc/irq", "/proc/fs"))
+    assert {"nosuid", "nodev"} <= mounts["/"]
+    assert "nosuid" in mounts["/proc"]
+    assert {"/proc/keys", "/proc/timer_list"} <= set(mounts)
+
+
 async def test_the_agent_itself_keeps_only_what_it_needs(client: NodeClient) -> None:
     box = await client.create("powers")
     rows = dict(line.split(":\t", 1) for line in (await ask(box["endpoint"], "read", path="/proc/self/status")).splitlines())

@@ -12,6 +12,7 @@ import pytest
 from tests.node.harness import ENTRY, Node, NodeClient, ask, node, run
 from tests.node.leftovers import census
 from tests.support.requires import requires
+from tests.support.until import until_async
 
 pytestmark = [requires("namespaces", "cgroups"), pytest.mark.timeout(120)]
 
@@ -69,7 +70,9 @@ async def test_a_killed_node_takes_its_sandboxes_and_is_swept_up(tmp_path: Path)
     for name in ("a", "b"):
         box = await client.create(name, labels={"name": name})
         await run(box["endpoint"], "sh", "-c", "(setsid sleep 100 >/dev/null 2>&1 &) ; exit 0")
+    assert census(data)["sandboxed processes"] >= 4
     await first.stop(signal.SIGKILL)
+    await until_async(lambda: not census(data)["sandboxed processes"], deadline_s=10, what="the sandboxes to die with their node")
     async with node(data, HOLDFAST_NODE_SPARES="0") as second:
         client = await second.client()
         listed = {box["sandbox_id"]: box for box in (await client.call("list"))["sandboxes"]}

@@ -1,0 +1,71 @@
+"""Sandboxes made ahead: they are taken, made anew, and given back; nobody notices when one dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from tests.node.harness import Node, NodeClient, node, run
+from tests.node.leftovers import census, sandboxed
+from tests.node.ociimages import directory, oci_layout, tar
+from tests.support.requires import requires
+from tests.support.until import until_async
+
+pytestmark = requires("namespaces", "cgroups")
+
+
+async def stock(client: NodeClient, count: int) -> None:
+    async def reached() -> bool:
+        return bool((await client.call("stats"))["spares"] == count)
+
+    await until_async(reached, deadline_s=10, what=f"{count} spares")
+
+
+async def test_a_create_takes_one_and_it_is_made_anew(node: Node, client: NodeClient) -> None:
+    await client.create("first")
+    await stock(client, 4)
+    folders = {path.name for path in node.data.glob("sandboxes/.*")}
+    await client.create("second", env={"WHO": "second"})
+    await stock(client, 4)
+    assert len(folders & {path.name for path in node.data.glob("sandboxes/.*")}) == 3
+
+
+async def test_a_taken_spare_is_like_any_other(client: NodeClient) -> None:
+    await client.create("first")
+    await stock(client, 4)
+    box = await client.create("second", env={"WHO": "me"}, memory=64 << 20, pids=99)
+    done = await run(box["endpoint"], "bash", "-c", "hostname; cat /etc/hostname; echo $WHO; ulimit -u")
+    assert done["out"].split() == ["second", "second", "me", "131"]
+
+
+async def test_a_spare_that_dies_is_replaced(node: Node, client: NodeClient) -> None:
+    await client.create("first")
+    await stock(client, 4)
+    spares = [pid for pid in sandboxed(node.data) if b"zygote" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert len(spares) == 4
+    for pid in spares:
+        os.kill(pid, signal.SIGKILL)
+    box = await client.create("second")
+    assert (await run(box["endpoint"], "echo", "fine"))["out"] == "fine\n"
+    await stock(client, 4)
+    await client.call("delete", sandbox_id="first")
+    await client.call("delete", sandbox_id="second")
+    await stock(client, 4)
+    assert len(sandboxed(node.data)) == 4
+
+
+async def test_spares_follow_the_images_in_use_and_let_go_of_removed_ones(tmp_path: Path) -> None:
+    async with node(tmp_path / "data") as made:
+        client = await made.client()
+        for name in ("one", "two", "three"):
+            layout = oci_layout(tmp_path / name, [tar([directory(name)])])
+            await client.call("image_import", path=str(layout), name=name)
+            await client.create(f"box-{name}", image=name)
+        await stock(client, 8)
+        for name in ("one", "two", "three"):
+            await client.call("delete", sandbox_id=f"box-{name}")
+            await client.call("image_remove", name=name)
+        await stock(client, 0)
+        assert census(tmp_path / "data")["sandboxed processes"] == 0
+        assert os.listdir(tmp_path / "data/images/layers") == []
