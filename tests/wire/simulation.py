@@ -270,17 +270,17 @@ class World:
 
     def swallow(self) -> None:
         """The connection turns into a black hole: only silence can tell, and it must."""
-        if self.wire is None:
+        wire = self.wire
+        if wire is None:
             return
         self.faults += 1
-        self.wire.hole = True
-        self.wire.up.clear()
-        self.wire.down.clear()
+        wire.hole = True
+        wire.up.clear()
+        wire.down.clear()
         for _ in range(40):
-            if self.wire is None:
-                return
             self.tick(0.9)
-        raise ViolationError("a dead connection was never noticed")
+        if self.wire is wire:
+            raise ViolationError("a dead connection was never noticed")
 
     def _client_lost(self) -> None:
         self.client.disconnected()

@@ -70,7 +70,7 @@ EXAMPLES: list[tuple[Frame, int]] = [
 
 
 def _encode(frame: Frame, offset: int) -> bytes:
-    return encode_item(frame, offset) if isinstance(frame, Item) else encode(frame)  # type: ignore[arg-type]
+    return encode_item(frame, offset) if isinstance(frame, Item) else encode(frame)
 
 
 def test_golden_vectors() -> None:

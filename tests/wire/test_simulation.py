@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+
 import pytest
-from holdfast_wire import halves, session
+from holdfast_wire import session
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import AnyItem, Hello
 from holdfast_wire.halves import ReceiveHalf, SendHalf
@@ -77,7 +80,7 @@ def _resume_starts_at_what_was_sent(patch: pytest.MonkeyPatch) -> None:
     def rewind(self: SendHalf, received: int) -> list[str]:
         delivered = self.ack(received)
         pending = {id(stored) for stored in self._unsent}
-        self._unsent = halves.deque(stored for stored in self._stored if id(stored) in pending)
+        self._unsent = deque(stored for stored in self._stored if id(stored) in pending)
         return delivered
 
     patch.setattr(SendHalf, "rewind", rewind)
@@ -89,7 +92,7 @@ def _credit_not_repeated(patch: pytest.MonkeyPatch) -> None:
     def resume(self: session.Session, received: dict[int, int]) -> None:
         control = list(self._control)
         original(self, received)
-        self._control = session.deque(control)
+        self._control = deque(control)
 
     patch.setattr(session.Session, "_resume", resume)
 
@@ -161,7 +164,7 @@ PLANTED = [
 
 
 @pytest.mark.parametrize("plant", PLANTED)
-def test_a_planted_bug_is_caught(plant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_bug_is_caught(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
     for seed in range(BATCH):
         try:
