@@ -51,7 +51,7 @@ class RelaySettings:
     """Most attached sessions of one owner on this replica."""
     ticket_ttl_s: float = 24 * 3600.0
     drain_s: float = 10.0
-    """How long attached sessions get to leave after ``GoAway``."""
+    """How long attached sessions get to leave after ``GoAway`` (HOLDFAST_DRAIN_S, whole seconds): less than the platform's patience."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +125,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
         secret_file=_path(env, "HOLDFAST_SECRET_FILE", data_dir / "secret"),
         allowed_origins=origins,
         replica=env.get("HOSTNAME") or socket.gethostname(),
+        relay=RelaySettings(drain_s=max(_integer(env, "HOLDFAST_DRAIN_S", 10), 1)),
         placement=PlacementSettings(redis_url=env.get("HOLDFAST_REDIS_URL") or f"unix://{data_dir / 'redis.sock'}"),
     )
 
