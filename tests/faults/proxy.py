@@ -1,8 +1,8 @@
 """A fault proxy: stands between any two parts and delays, splits, cuts or swallows what passes, from a seed.
 
 Owns a thread with a loop of its own, so that it disturbs synchronous and asynchronous clients alike and is not disturbed by
-them. Endpoints are ``tcp://host:port`` or ``unix:///path`` on either side. Every fault is counted in ``faults``; the seed is
-printed by whoever fails.
+them. Endpoints are ``tcp://host:port`` or ``unix:///path`` on either side; with several targets it is a plain balancer, round
+robin. Every fault is counted in ``faults``; the seed is printed by whoever fails.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import random
 import socket
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -24,7 +25,8 @@ class Weather:
     """What happens to traffic. ``cut_every_bytes`` is the mean distance between cuts of one connection (0: none).
 
     ``split`` sends every chunk in small pieces, ``delay_s`` is the longest pause before a piece, ``rate_bytes_s`` a ceiling (0: none).
-    ``linger`` is the share of cuts that the far side hears of late (it sees silence first).
+    ``linger`` is the share of cuts that the far side hears of late (it sees silence first). ``lose`` is the share of chunks from the
+    far side that are lost together with their connection: what was answered there never arrives here.
     """
 
     cut_every_bytes: int = 0
@@ -32,6 +34,7 @@ class Weather:
     delay_s: float = 0.0
     rate_bytes_s: int = 0
     linger: float = 0.0
+    lose: float = 0.0
 
 
 @dataclass
@@ -41,15 +44,19 @@ class Faults:
     connections: int = 0
     cuts: int = 0
     refusals: int = 0
+    frozen: int = 0
     bytes: int = 0
-    cut_at: list[int] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        return self.cuts + self.refusals + self.frozen
 
 
 class FaultProxy:
     """``with FaultProxy("tcp://127.0.0.1:8765", seed=7) as proxy: … proxy.port``"""
 
-    def __init__(self, target: str, *, seed: int = 0, weather: Weather | None = None, listen_unix: str = "") -> None:
-        self.target = target
+    def __init__(self, *targets: str, seed: int = 0, weather: Weather | None = None, listen_unix: str = "") -> None:
+        self.targets = targets
         self.weather = weather or Weather()
         self.faults = Faults()
         self.port = 0
@@ -58,8 +65,9 @@ class FaultProxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="fault-proxy", daemon=True)
         self._pairs: set[_Pair] = set()
+        self._plan: deque[int] = deque()
         self._refusing = False
-        self._held: asyncio.Event | None = None
+        self._turn = 0
         self._server: asyncio.Server | None = None
 
     def __enter__(self) -> Self:
@@ -87,7 +95,7 @@ class FaultProxy:
                 self._cut(pair)
             return count
 
-        return self._call(cut)
+        return int(self._call(cut))
 
     def refuse(self, on: bool) -> None:
         """Close every new connection at once, or stop doing so."""
@@ -97,21 +105,38 @@ class FaultProxy:
 
         self._call(switch)
 
-    def hold(self, on: bool) -> None:
-        """Let nothing through any more, without closing anything, or let it flow again."""
+    def freeze(self) -> int:
+        """A black hole: connections that are there now let nothing through any more and are not closed. New ones work."""
 
-        async def switch() -> None:
-            assert self._held is not None
-            if on:
-                self._held.clear()
-            else:
-                self._held.set()
+        async def freeze() -> int:
+            count = len(self._pairs)
+            for pair in self._pairs:
+                pair.flows.clear()
+            self.faults.frozen += count
+            return count
 
-        self._call(switch)
+        return int(self._call(freeze))
 
-    def retarget(self, target: str) -> None:
+    def thaw(self) -> None:
+        """The black hole gives everything back."""
+
+        async def thaw() -> None:
+            for pair in self._pairs:
+                pair.flows.set()
+
+        self._call(thaw)
+
+    def cut_next(self, *budgets: int) -> None:
+        """Cut the next connection after the first number of bytes sent by the near side, the one after it after the second, …"""
+
+        async def plan() -> None:
+            self._plan.extend(budgets)
+
+        self._call(plan)
+
+    def retarget(self, *targets: str) -> None:
         """New connections go elsewhere."""
-        self.target = target
+        self.targets = targets
 
     # Inside the loop --------------------------------------------------------------------------------------------
 
@@ -126,8 +151,6 @@ class FaultProxy:
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(timeout=10)
 
     async def _start(self) -> None:
-        self._held = asyncio.Event()
-        self._held.set()
         if self._listen_unix:
             self._server = await asyncio.start_unix_server(self._serve, self._listen_unix)
         else:
@@ -150,35 +173,48 @@ class FaultProxy:
             writer.transport.abort()
             return
         self.faults.connections += 1
-        try:
-            scheme, _, rest = self.target.partition("://")
-            if scheme == "unix":
-                far = await asyncio.open_unix_connection(rest)
-            else:
-                host, _, port = rest.rpartition(":")
-                far = await asyncio.open_connection(host, int(port))
-        except OSError:
+        near_budget = [self._plan.popleft()] if self._plan else None
+        far = await self._reach()
+        if far is None:
             writer.transport.abort()
             return
         pair = _Pair(writer, far[1])
         self._pairs.add(pair)
         budget = self._distance()
         try:
-            await asyncio.gather(self._pump(reader, far[1], pair, budget), self._pump(far[0], writer, pair, budget))
+            up = self._pump(reader, far[1], pair, near_budget or budget, 0.0)
+            await asyncio.gather(up, self._pump(far[0], writer, pair, budget, self.weather.lose))
         finally:
             self._pairs.discard(pair)
             pair.abort()
+
+    async def _reach(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        """The next target that answers, None when none does."""
+        targets = self.targets
+        for _ in targets:
+            scheme, _, rest = targets[self._turn % len(targets)].partition("://")
+            self._turn += 1
+            try:
+                if scheme == "unix":
+                    return await asyncio.open_unix_connection(rest)
+                host, _, port = rest.rpartition(":")
+                return await asyncio.open_connection(host, int(port))
+            except OSError:
+                continue
+        return None
 
     def _distance(self) -> list[int]:
         mean = self.weather.cut_every_bytes
         return [int(self._rng.expovariate(1 / mean)) + 1 if mean else 1 << 62]
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pair: _Pair, budget: list[int]) -> None:
-        assert self._held is not None
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pair: _Pair, budget: list[int], lose: float) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             while data := await reader.read(_CHUNK):
+                if lose and self._rng.random() < lose:
+                    self._cut(pair)
+                    return
                 for piece in self._pieces(data):
-                    await self._held.wait()
+                    await pair.flows.wait()
                     if self.weather.delay_s:
                         await asyncio.sleep(self._rng.random() * self.weather.delay_s)
                     if self.weather.rate_bytes_s:
@@ -188,7 +224,6 @@ class FaultProxy:
                     self.faults.bytes += len(passed)
                     writer.write(passed)
                     if budget[0] <= 0:
-                        self.faults.cut_at.append(self.faults.bytes)
                         self._cut(pair)
                         return
                     await writer.drain()
@@ -206,6 +241,9 @@ class FaultProxy:
         return pieces
 
     def _cut(self, pair: _Pair) -> None:
+        if pair not in self._pairs:
+            return
+        self._pairs.discard(pair)
         self.faults.cuts += 1
         if self._rng.random() < self.weather.linger:
             pair.near.transport.abort()  # the far side hears nothing for a while
@@ -218,6 +256,10 @@ class FaultProxy:
 class _Pair:
     near: asyncio.StreamWriter
     far: asyncio.StreamWriter
+    flows: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.flows.set()
 
     def abort(self) -> None:
         for writer in (self.near, self.far):
