@@ -12,7 +12,7 @@ from holdfast._async.running import AsyncInput, AsyncRunning
 from holdfast._results import Chunk, CommandResult
 from holdfast._transport.aio import Cancelled, Link
 from holdfast._transport.calls import cancel_command, resize_call
-from holdfast._transport.sinks import Call
+from holdfast._transport.command_call import Call
 
 
 class AsyncProcess(AsyncInput):

@@ -13,7 +13,7 @@ from holdfast._sync.running import Input, Running
 from holdfast._results import Chunk, CommandResult
 from holdfast._transport.threads import Cancelled, Link
 from holdfast._transport.calls import cancel_command, resize_call
-from holdfast._transport.sinks import Call
+from holdfast._transport.command_call import Call
 
 
 class Process(Input):

@@ -14,7 +14,8 @@ from holdfast._errors import HoldfastError, WaitTimeoutError
 from holdfast._results import Chunk, CommandResult
 from holdfast._transport.threads import Cancelled, Gate, Link
 from holdfast._transport.calls import cancel_command, close_channel, kill_in_shell, signal_call
-from holdfast._transport.sinks import Call, CommandSink, ShellSink
+from holdfast._transport.command_call import Call
+from holdfast._transport.sinks import CommandSink, ShellSink
 
 
 def opened(gate: Gate) -> None:

@@ -39,7 +39,8 @@ from holdfast._requests import (
 from holdfast._results import CommandResult, PatchResult, SandboxInfo, read_patch
 from holdfast._transport.threads import Background, Cancelled, Flag, Gate, Link, Lock
 from holdfast._transport.calls import close_channel, open_command, open_shell
-from holdfast._transport.sinks import GONE, ShellSink
+from holdfast._transport.command_call import GONE
+from holdfast._transport.sinks import ShellSink
 
 if TYPE_CHECKING:
     from holdfast._sync.client import SandboxClient

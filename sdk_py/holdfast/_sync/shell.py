@@ -16,7 +16,8 @@ from holdfast._requests import input_of, name_of, new_id, run_params
 from holdfast._results import CommandResult
 from holdfast._transport.threads import Gate, Link
 from holdfast._transport.calls import close_channel, run_in_shell, signal_call
-from holdfast._transport.sinks import Call, ShellSink
+from holdfast._transport.command_call import Call
+from holdfast._transport.sinks import ShellSink
 
 
 class Shell:

@@ -9,8 +9,9 @@ from typing import Any
 
 from holdfast_wire.frames import Close, Resize, Signal
 
+from holdfast._transport.command_call import Call
 from holdfast._transport.engine import Engine
-from holdfast._transport.sinks import Call, CommandSink, ShellSink, TransferSink
+from holdfast._transport.sinks import CommandSink, ShellSink, TransferSink
 
 
 def open_command(

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import socket
 import ssl
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
-from urllib.parse import urlsplit
+from typing import Any, ParamSpec, TypeVar
 
-from holdfast._errors import error
 from holdfast._options import Options
 from holdfast._transport.engine import Engine
+from holdfast._transport.threads_gates import Flag, Gate, Shield, Turn
+from holdfast._transport.threads_keeper import Keeper
 from holdfast._transport.websocket import WebSocket
 
 P = ParamSpec("P")
@@ -35,94 +33,9 @@ Lock = threading.Lock
 sleep = time.sleep
 
 RECEIVE_BYTES = 256 * 1024
-DOZE_S = 0.1
-"""How long the keeper leaves an idle connection alone: commands that follow each other do not wake it each time."""
 _JOIN_S = 2.0
 
-
-class Gate:
-    """A flag to wait for. Set under the link's lock; setting it wakes every waiter."""
-
-    __slots__ = ("_link", "_open", "_waiters")
-
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self._open = False
-        self._waiters: list[Any] = []
-
-    def set(self) -> None:
-        self._open = True
-        if self._waiters:
-            for waiter in self._waiters:
-                if waiter.locked():
-                    waiter.release()
-            self._waiters.clear()
-
-    def clear(self) -> None:
-        self._open = False
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Until the gate is open; False when ``timeout_s`` passed first."""
-        return self._open or self._link.wait(self, timeout_s)
-
-
-class _Turn:
-    """The lock around every step of the engine. A step that an interrupt tore apart leaves ``torn``: nothing after it is trusted."""
-
-    __slots__ = ("link", "lock", "torn")
-
-    def __init__(self, link: Link) -> None:
-        self.link = link
-        self.lock = threading.Lock()
-        self.torn = False
-
-    def __enter__(self) -> None:
-        self.lock.acquire()
-        if self.torn:
-            self.torn = False
-            self.link.engine.fail(
-                error("session_lost", "a step of this session was interrupted half-way", reason="interrupted", fault="caller")
-            )
-        self.torn = True
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        self.torn = kind is not None and not issubclass(kind, Exception)
-        self.lock.release()
-
-
-class _Shield:
-    """Holds Ctrl-C back in the main thread, so that it never tears a step apart; it is raised right afterwards.
-
-    Only where Python's own handler is in place. ``waiter`` is released and the link's poll is woken, so that a wait ends at once.
-    """
-
-    __slots__ = ("active", "link", "noted", "waiter")
-
-    def __init__(self, link: Link) -> None:
-        self.link = link
-        self.active = False
-        self.noted = False
-        self.waiter: Any = None
-
-    def __enter__(self) -> Self:
-        here = threading.get_ident() == threading.main_thread().ident
-        if here and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            self.active = True
-            signal.signal(signal.SIGINT, self._note)
-        return self
-
-    def _note(self, *_: object) -> None:
-        self.noted = True
-        self.link.wake()
-        waiter = self.waiter
-        if waiter is not None and waiter.locked():
-            waiter.release()
-
-    def __exit__(self, *_: object) -> None:
-        if self.active:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            if self.noted:
-                raise KeyboardInterrupt
+__all__ = ["Background", "Cancelled", "Flag", "Gate", "Link", "Lock", "run_blocking", "sleep"]
 
 
 class Link:
@@ -130,7 +43,7 @@ class Link:
 
     def __init__(self, options: Options, sandbox_id: str) -> None:
         self.options = options
-        self._turn = _Turn(self)
+        self._turn = Turn(self)
         self.engine = Engine(options, sandbox_id, self.gate)
         self._socket: socket.socket | None = None
         self._websocket: WebSocket | None = None
@@ -144,16 +57,14 @@ class Link:
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
         self._finished = False
-        self._stirred = threading.Event()
-        self._keeper_sleeps = False
-        self._keeper = threading.Thread(target=self._keep, name=f"holdfast-link-{sandbox_id}", daemon=True)
+        self._keeper = Keeper(self)
 
     def gate(self) -> Gate:
         return Gate(self)
 
     def start(self) -> None:
         """Return once the session is attached. Raises the typed error that prevents it."""
-        self._keeper.start()
+        self._keeper.thread.start()
         ready: Any = self.engine.ready
         try:
             ready.wait()
@@ -167,7 +78,7 @@ class Link:
 
     def perform(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a step of engine or sinks, then write what it caused."""
-        with _Shield(self), self._turn:
+        with Shield(self), self._turn:
             try:
                 return step(*args, **kwargs)
             finally:
@@ -185,10 +96,10 @@ class Link:
         with self._turn:
             self.engine.close()
             self._flush()
-        self._stirred.set()
+        self._keeper.stir()
         self.wake()
-        if self._keeper.is_alive() and threading.current_thread() is not self._keeper:
-            self._keeper.join(_JOIN_S)
+        if self._keeper.thread.is_alive() and threading.current_thread() is not self._keeper.thread:
+            self._keeper.thread.join(_JOIN_S)
 
     def drop(self) -> None:
         """Break the connection as a failing network would. The session resumes; for tests."""
@@ -201,12 +112,12 @@ class Link:
     def wait(self, gate: Gate, timeout_s: float | None) -> bool:
         """Until ``gate`` is open: lead where nobody does, else follow."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        with _Shield(self) as shield:
+        with Shield(self) as shield:
             while not gate._open and not shield.noted and (deadline is None or time.monotonic() < deadline):
                 self._wait_once(gate, deadline, shield)
         return gate._open
 
-    def _wait_once(self, gate: Gate, deadline: float | None, shield: _Shield) -> None:
+    def _wait_once(self, gate: Gate, deadline: float | None, shield: Shield) -> None:
         """Lead until the gate opens or the connection goes, or follow until something has changed."""
         lock, me = self._turn.lock, threading.get_ident()
         waiter = None
@@ -272,9 +183,9 @@ class Link:
             self._leader = None
             self._close_pipe()
             self._promote()
-            stir = not self._followers and self._keeper_sleeps
+            stir = not self._followers and self._keeper.sleeps
         if stir:
-            self._stirred.set()
+            self._keeper.stir()
 
     def _promote(self) -> None:
         for waiter in self._followers:
@@ -363,7 +274,7 @@ class Link:
         if connection is not None:
             connection.close()
         self.engine.session.disconnected()
-        self._stirred.set()
+        self._keeper.stir()
         self.wake()
 
     def wake(self) -> None:
@@ -373,7 +284,7 @@ class Link:
             pass
 
     def _stir(self) -> None:
-        self._stirred.set()
+        self._keeper.stir()
         self.wake()
 
     def _close_pipe(self) -> None:
@@ -383,133 +294,10 @@ class Link:
             os.close(self._wake_write)
             self._wake_read = self._wake_write = -1
 
-    # The keeper -------------------------------------------------------------------------------------------------
-
-    def _keep(self) -> None:
-        try:
-            while self.engine.error is None:
-                delay_s = self._connect()
-                if delay_s is None:
-                    self._watch()
-                    delay_s = self._broken(self._websocket, "the connection was lost")
-                if delay_s is None:
-                    return
-                self._pause(delay_s)
-        finally:
-            with self._turn:
-                self._hang_up()
-            with self._turn.lock:
-                self._finished = True
-                self._close_pipe()
-
-    def _pause(self, delay_s: float) -> None:
-        until = time.monotonic() + delay_s
-        while self.engine.error is None and (left := until - time.monotonic()) > 0:
-            self._stirred.wait(left)
-            self._stirred.clear()
-
-    def _broken(self, websocket: WebSocket | None, why: str) -> float | None:
-        with self._turn:
-            return self.engine.broken(websocket, why, time.monotonic())
-
-    def _connect(self) -> float | None:
-        """Make a connection and shake hands. Returns None when it stands, else the seconds until the next attempt."""
-        parts = urlsplit(self.options.websocket_url)
-        context = ssl.create_default_context() if parts.scheme == "wss" else None
-        port = parts.port or (443 if context else 80)
-        limit_s = self.options.connect_timeout_s
-        websocket = self.engine.websocket()
-        connection: socket.socket | None = None
-        why = "the connection was lost"
-        try:
-            connection = socket.create_connection((parts.hostname or "", port), timeout=limit_s)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if context is not None:
-                connection = context.wrap_socket(connection, server_hostname=parts.hostname)
-            messages = _shake(connection, websocket, limit_s)
-            if websocket.open:
-                connection.setblocking(False)
-                self._adopt(connection, websocket, messages)
-                return None
-        except TimeoutError:
-            why = f"no answer from {parts.hostname}:{port} within {limit_s:g} s"
-        except ssl.SSLCertVerificationError as failure:
-            with self._turn:
-                self.engine.fail(error("agent_identity", f"the service's certificate is refused: {failure.verify_message}"))
-        except OSError as failure:
-            why = f"cannot connect to {parts.hostname}:{port}: {failure.strerror or type(failure).__name__}"
-        if connection is not None:
-            connection.close()
-        delay_s = self._broken(websocket, why)
-        return 0.0 if delay_s is None else delay_s
-
-    def _adopt(self, connection: socket.socket, websocket: WebSocket, messages: list[bytes]) -> None:
-        with self._turn:
-            if self.engine.error is not None:
-                connection.close()
-                return
-            now = time.monotonic()
-            self._socket, self._websocket, self._unwritten = connection, websocket, b""
-            self.engine.connected(websocket.headers, now)
-            self.engine.receive(messages, now)
-            self._flush()
-            self._promote()
-
-    def _watch(self) -> None:
-        """Serve the connection whenever nobody else does, until it goes."""
-        while self.engine.error is None:
-            connection = self._socket
-            if connection is None:
-                return
-            with self._turn.lock:
-                busy, leads = self._leader is not None, self._leads
-                self._keeper_sleeps = busy
-            if busy:
-                self._stirred.wait()
-                self._keeper_sleeps = False
-                self._stirred.clear()
-                continue
-            self._stirred.wait(DOZE_S)
-            self._stirred.clear()
-            while self._leader is None and self._leads == leads and self._socket is connection and self.engine.error is None:
-                self._serve_once(connection, None)
-
-
-def _shake(connection: socket.socket, websocket: WebSocket, limit_s: float) -> list[bytes]:
-    """The handshake, blocking."""
-    until = time.monotonic() + limit_s
-    connection.sendall(websocket.greeting())
-    messages: list[bytes] = []
-    while not websocket.open and not websocket.over:
-        left = until - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        connection.settimeout(left)
-        data = connection.recv(RECEIVE_BYTES)
-        if data:
-            messages += websocket.feed(data)
-        else:
-            websocket.feed_eof()
-    return messages
-
 
 def run_blocking(step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a blocking step here."""
     return step(*args, **kwargs)
-
-
-class Flag:
-    """A gate that belongs to no link."""
-
-    def __init__(self) -> None:
-        self._event = threading.Event()
-
-    def set(self) -> None:
-        self._event.set()
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Until the flag is set; False when ``timeout_s`` passed first."""
-        return self._event.wait(timeout_s)
 
 
 class Background:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -201,7 +202,8 @@ class Held:
 class FakeAgent:
     """The server. Attributes may be set by the test while it runs; ``call`` runs a function on its loop."""
 
-    def __init__(self, timing: Timing | None = None) -> None:
+    def __init__(self, timing: Timing | None = None, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.timing = timing or Timing()
         self.epoch = "epoch-1"
         self.sessions: dict[str, Held] = {}
@@ -237,7 +239,7 @@ class FakeAgent:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 
     def call(self, step: Callable[[], Any]) -> Any:
         async def once() -> Any:
@@ -323,6 +325,7 @@ class FakeAgent:
             self._serve,
             "127.0.0.1",
             0,
+            ssl=self._tls,
             compression=None,
             ping_interval=None,
             process_request=self._request,

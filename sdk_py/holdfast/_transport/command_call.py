@@ -1,0 +1,229 @@
+"""One command from its request to its outcome: started, output, exit, and what is known when the outcome never comes.
+
+Pure, as ``sinks`` is, whose channels it travels on. Whatever a fact holds is attacker input.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from holdfast_wire.errors import HoldfastError, ProtocolError
+from holdfast_wire.frames import Exited, Gap, Output, Signal, Started
+
+from holdfast._errors import error, from_map, typed
+from holdfast._results import STDERR, STDOUT, Chunk, CommandResult, read_cause, read_streams, take
+
+if TYPE_CHECKING:
+    from holdfast._transport.sinks import GateFactory, Sink
+
+GONE = frozenset({"sandbox_gone", "sandbox_lost", "sandbox_failed", "sandbox_not_found"})
+_PASSED_ON = frozenset({"session_fenced", "session_forbidden", "key_invalid", "key_missing"})
+
+
+class Call:
+    """One command from its request to its outcome.
+
+    While ``collecting``, output goes into the result and its credit back at once. Otherwise it waits in ``chunks`` (at most one
+    window) until somebody takes it, and the process in the sandbox waits with it.
+    """
+
+    __slots__ = (
+        "_eof",
+        "_input",
+        "_kept",
+        "_sizes",
+        "abandoned",
+        "adopts_id",
+        "chunks",
+        "collecting",
+        "command_id",
+        "done",
+        "dropped",
+        "error",
+        "exit",
+        "gate",
+        "handed",
+        "info",
+        "limit",
+        "params",
+        "received",
+        "sink",
+        "started",
+        "started_gate",
+    )
+
+    def __init__(self, sink: Sink, gates: GateFactory, command_id: str, limit: int, *, collecting: bool) -> None:
+        self.sink = sink
+        self.command_id = command_id
+        self.params: dict[str, Any] = {}
+        self.limit = limit
+        self.collecting = collecting
+        self.abandoned = False
+        self.adopts_id = False
+        """Whether the command may be one that runs already, under the id it began with."""
+        self.gate = gates()
+        self.started_gate = gates()
+        self.handed = False
+        self.started = False
+        self.info: dict[str, Any] = {}
+        self.done = False
+        self.exit: dict[str, Any] | None = None
+        self.error: HoldfastError | None = None
+        self.chunks: deque[Chunk] = deque()
+        self.received = {STDOUT: 0, STDERR: 0}
+        self.dropped = 0
+        self._kept: dict[int, list[bytes]] = {STDOUT: [], STDERR: []}
+        self._sizes = {STDOUT: 0, STDERR: 0}
+        self._input: memoryview | None = None
+        self._eof = False
+
+    # Facts ------------------------------------------------------------------------------------------------------
+
+    def on_started(self, item: Started) -> None:
+        if self.adopts_id:
+            self.command_id = item.command_id
+        if item.command_id != self.command_id:
+            raise ProtocolError("the agent started a command that was not asked for")
+        self.started = True
+        self.info = item.info
+        self.started_gate.set()
+        if self.abandoned:
+            self.sink.send(Signal(self.sink.number, "KILL"))
+        self.pump()
+
+    def on_output(self, item: Output) -> None:
+        stream, data = item.stream, item.data
+        if stream not in self.received:
+            raise ProtocolError("the agent answered an unknown output stream")
+        if not data:
+            return
+        size = len(data)
+        self.received[stream] += size
+        if self.collecting:
+            self._keep(stream, data)
+            self.sink.session.consume(self.sink.number, size)
+        else:
+            self.chunks.append(Chunk(stream, data))
+            self.gate.set()
+
+    def on_gap(self, item: Gap) -> None:
+        self.dropped += item.dropped
+
+    def on_exited(self, item: Exited) -> None:
+        if item.command_id != self.command_id:
+            raise ProtocolError("the agent ended a command that was not asked for")
+        self.exit = item.result
+        self.finish(None)
+
+    def finish(self, why: HoldfastError | None) -> None:
+        """The end, one way or the other."""
+        if self.done:
+            return
+        self.done = True
+        self.error = why
+        self._input = None
+        self.started_gate.set()
+        self.gate.set()
+
+    def lose(self, why: HoldfastError) -> None:
+        """The session ended before the outcome came: say what is known, and guess nothing."""
+        self.finish(lost_command(why, self.command_id, self.facts()))
+
+    def facts(self) -> dict[str, Any]:
+        """What is known of a command whose outcome is not."""
+        unknown = None if self.handed else False
+        started = True if self.started else unknown
+        return {"command_id": self.command_id, "accepted": started, "started": started, "received": dict(self.received)}
+
+    # Output -----------------------------------------------------------------------------------------------------
+
+    def take(self) -> Chunk | None:
+        """The next live chunk; its credit goes back now. It is kept for the result too, up to the limit."""
+        if not self.chunks:
+            return None
+        chunk = self.chunks.popleft()
+        self._keep(chunk.stream, chunk.data)
+        self.sink.session.consume(self.sink.number, len(chunk.data))
+        return chunk
+
+    def collect(self) -> None:
+        """Nobody takes chunks any more: from now on output goes into the result only."""
+        while self.take() is not None:
+            pass
+        self.collecting = True
+
+    def discard(self) -> None:
+        """Nobody wants the output: drop it, so that what runs can end."""
+        self.limit = 0
+        self.collect()
+
+    def _keep(self, stream: int, data: bytes) -> None:
+        free = self.limit - self._sizes[stream]
+        if free <= 0:
+            return
+        kept = data if len(data) <= free else data[:free]
+        self._sizes[stream] += len(kept)
+        self._kept[stream].append(kept)
+
+    # Input ------------------------------------------------------------------------------------------------------
+
+    def give(self, data: bytes) -> None:
+        """Standard input, all of it: sent as credit allows, then ended."""
+        self._input = memoryview(data)
+        self._eof = True
+
+    def pump(self) -> None:
+        """Send what input there is credit for."""
+        if self._input is None or self.done:
+            return
+        sent = self.sink.write(self._input, self._eof)
+        if sent < 0 or sent == len(self._input):
+            self._input = None
+        else:
+            self._input = self._input[sent:]
+
+    # Outcome ----------------------------------------------------------------------------------------------------
+
+    def result(self) -> CommandResult:
+        """The outcome. Raises the typed error when there is none, ``ProtocolError`` when the agent's account does not add up."""
+        if self.error is not None:
+            raise self.error
+        if self.exit is None:
+            raise RuntimeError("the command has not ended yet")
+        if "error" in self.exit:  # refused before it ran, or its outcome could not be known (PROTOCOL §7.4)
+            raise from_map(self.exit["error"], **self.facts())
+        exit_, stdout, stderr = self.exit, self._kept[STDOUT], self._kept[STDERR]
+        streams = read_streams(exit_.get("streams"))
+        for stream, count in streams.items():
+            if count.seen - count.dropped != self.received[stream]:
+                raise ProtocolError(
+                    f"the agent counted {count.seen - count.dropped} bytes of stream {stream}, {self.received[stream]} arrived"
+                )
+        shell = take(exit_, "shell", dict, default={})
+        over = self._sizes[STDOUT] < self.received[STDOUT] or self._sizes[STDERR] < self.received[STDERR]
+        return CommandResult(
+            exit_code=take(exit_, "exit_code", int),
+            stdout_bytes=stdout[0] if len(stdout) == 1 else b"".join(stdout),
+            stderr_bytes=stderr[0] if len(stderr) == 1 else b"".join(stderr),
+            duration_s=float(take(exit_, "duration_s", int, float, default=0.0)),
+            command_id=self.command_id,
+            timed_out=take(exit_, "timed_out", bool, default=False),
+            truncated=over or self.dropped > 0 or take(exit_, "truncated", bool, default=False),
+            signal=take(exit_, "signal", str),
+            cause=read_cause(exit_.get("cause")),
+            streams=streams,
+            shell_restarted=take(shell, "restarted", bool, default=False),
+            cwd=take(shell, "cwd", str),
+        )
+
+
+def lost_command(why: HoldfastError, command_id: str, facts: dict[str, Any]) -> HoldfastError:
+    """The error of a command whose session ended with ``why``."""
+    if why.code in GONE:
+        message = f"the sandbox was lost while command {command_id} was under way: {why.message}"
+        return error("sandbox_gone", message, reason=why.reason or "unknown", fault=why.fault, detail={**why.detail, **facts})
+    if facts["started"] is False or why.code in _PASSED_ON or why.reason == "closed":
+        return typed(why, **facts)
+    message = f"the outcome of command {command_id} cannot be known: {why.message}"
+    return error("outcome_unknown", message, reason=why.reason or why.code, fault=why.fault, detail=facts)

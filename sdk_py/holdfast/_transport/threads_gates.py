@@ -1,0 +1,115 @@
+"""What threads of the blocking face wait on and step through: gates, the lock around the engine, and the shield against Ctrl-C.
+
+Owns no sockets and no threads; ``threads.Link`` drives them.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from holdfast._errors import error
+
+if TYPE_CHECKING:
+    from holdfast._transport.threads import Link
+
+
+class Gate:
+    """A flag to wait for. Set under the link's lock; setting it wakes every waiter."""
+
+    __slots__ = ("_link", "_open", "_waiters")
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._open = False
+        self._waiters: list[Any] = []
+
+    def set(self) -> None:
+        self._open = True
+        if self._waiters:
+            for waiter in self._waiters:
+                if waiter.locked():
+                    waiter.release()
+            self._waiters.clear()
+
+    def clear(self) -> None:
+        self._open = False
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Until the gate is open; False when ``timeout_s`` passed first."""
+        return self._open or self._link.wait(self, timeout_s)
+
+
+class Turn:
+    """The lock around every step of the engine. A step that an interrupt tore apart leaves ``torn``: nothing after it is trusted."""
+
+    __slots__ = ("link", "lock", "torn")
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.lock = threading.Lock()
+        self.torn = False
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+        if self.torn:
+            self.torn = False
+            self.link.engine.fail(
+                error("session_lost", "a step of this session was interrupted half-way", reason="interrupted", fault="caller")
+            )
+        self.torn = True
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.torn = kind is not None and not issubclass(kind, Exception)
+        self.lock.release()
+
+
+class Shield:
+    """Holds Ctrl-C back in the main thread, so that it never tears a step apart; it is raised right afterwards.
+
+    Only where Python's own handler is in place. ``waiter`` is released and the link's poll is woken, so that a wait ends at once.
+    """
+
+    __slots__ = ("active", "link", "noted", "waiter")
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.active = False
+        self.noted = False
+        self.waiter: Any = None
+
+    def __enter__(self) -> Self:
+        here = threading.get_ident() == threading.main_thread().ident
+        if here and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            self.active = True
+            signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def _note(self, *_: object) -> None:
+        self.noted = True
+        self.link.wake()
+        waiter = self.waiter
+        if waiter is not None and waiter.locked():
+            waiter.release()
+
+    def __exit__(self, *_: object) -> None:
+        if self.active:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            if self.noted:
+                raise KeyboardInterrupt
+
+
+class Flag:
+    """A gate that belongs to no link."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Until the flag is set; False when ``timeout_s`` passed first."""
+        return self._event.wait(timeout_s)
