@@ -8,11 +8,14 @@ import itertools
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tests.support.until import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEADLINE_S = 20.0
@@ -107,49 +110,40 @@ async def run(endpoint: str, *argv: str, text: str = "") -> dict[str, Any]:
 
 @dataclass
 class Node:
+    """A node process, on no event loop in particular, so that tests may share one."""
+
     data: Path
     environment: Mapping[str, str]
     python: str = sys.executable
     user: int | None = None
-    process: asyncio.subprocess.Process | None = None
+    process: subprocess.Popen[bytes] | None = None
     clients: list[NodeClient] = field(default_factory=list)
-    output: bytearray = field(default_factory=bytearray)
-    drain: asyncio.Task[None] | None = None
 
     @property
     def socket(self) -> str:
-        return str(self.data / "node.sock")
+        return self.environment.get("HOLDFAST_NODE_SOCKET", str(self.data / "node.sock"))
 
     @property
     def pid(self) -> int:
         assert self.process
         return self.process.pid
 
-    async def start(self) -> None:
-        base = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        extra: dict[str, Any] = {}
-        if self.user is not None:
-            extra = {"user": self.user, "group": self.user, "extra_groups": []}
-        self.process = await asyncio.create_subprocess_exec(
-            self.python, "-m", "session_agent.node",
-            cwd=REPOSITORY, env={**base, "HOLDFAST_DATA": str(self.data), **self.environment},
-            stderr=asyncio.subprocess.PIPE, **extra,
-        )  # fmt: skip
-        assert self.process.stderr
-        async with asyncio.timeout(DEADLINE_S):
-            while line := await self.process.stderr.readline():
-                self.output += line
-                if b"serving on" in line:
-                    break
-            else:
-                raise AssertionError(f"the node did not start: {self.output.decode()}")
-        self.drain = asyncio.get_running_loop().create_task(self._drain(), name="node output")
+    @property
+    def log(self) -> Path:
+        return self.data.with_name(self.data.name + ".log")
 
-    async def _drain(self) -> None:
+    def start(self) -> None:
+        base = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        who: dict[str, Any] = {} if self.user is None else {"user": self.user, "group": self.user, "extra_groups": []}
+        environment = {**base, "HOLDFAST_DATA": str(self.data), **self.environment}
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen([self.python, "-m", "session_agent.node"], cwd=REPOSITORY, env=environment, stderr=log, **who)
+        until(self._settled, deadline_s=DEADLINE_S, what=lambda: f"the node to serve: {self.log.read_text()}")
+        assert self.process.poll() is None, f"the node did not start: {self.log.read_text()}"
+
+    def _settled(self) -> bool:
         assert self.process
-        assert self.process.stderr
-        while part := await self.process.stderr.read(65536):
-            self.output += part
+        return "serving on" in self.log.read_text() or self.process.poll() is not None
 
     async def client(self) -> NodeClient:
         client = await NodeClient.connect(self.socket)
@@ -157,25 +151,27 @@ class Node:
         return client
 
     async def stop(self, number: int = signal.SIGTERM) -> int:
+        self.close_clients()
+        return await asyncio.to_thread(self.end, number)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
         assert self.process
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(number)
-        async with asyncio.timeout(DEADLINE_S):
-            status = await self.process.wait()
-            if self.drain:
-                await self.drain
+        self.process.send_signal(number)
+        return self.process.wait(DEADLINE_S)
+
+    def close_clients(self) -> None:
         for client in self.clients:
             client.close()
         self.clients.clear()
-        return status
 
 
 @contextlib.asynccontextmanager
 async def node(data: Path, **environment: str) -> AsyncIterator[Node]:
     made = Node(data, {"HOLDFAST_AGENT_ENTRY": ENTRY, **environment})
-    await made.start()
+    made.start()
     try:
         yield made
     finally:
-        if made.process and made.process.returncode is None:
+        if made.process and made.process.poll() is None:
             await made.stop()
+        made.close_clients()

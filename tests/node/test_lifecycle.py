@@ -15,7 +15,7 @@ pytestmark = requires("namespaces")
 HOST_DISK = 64 << 20
 
 
-async def test_a_sandbox_comes_works_and_goes(node: Node, client: NodeClient) -> None:
+async def test_a_sandbox_comes_works_and_goes(shared: Node, client: NodeClient) -> None:
     answer = await client.create("one", labels={"run": "7"}, env={"A": "1"})
     assert answer["endpoint"].startswith("unix:///")
     assert answer["agent_epoch"]
@@ -81,8 +81,8 @@ async def test_nonsense_on_the_socket_is_answered(client: NodeClient) -> None:
     assert (await client.call("list"))["sandboxes"] == []
 
 
-async def test_a_line_without_end_closes_only_its_connection(node: Node, client: NodeClient) -> None:
-    other = await node.client()
+async def test_a_line_without_end_closes_only_its_connection(shared: Node, client: NodeClient) -> None:
+    other = await shared.client()
     client.writer.write(b"x" * (2 << 20))
     with pytest.raises((AssertionError, ConnectionError)):
         await client.receive()
@@ -99,9 +99,9 @@ async def test_an_agent_that_does_not_start_is_reported(client: NodeClient, how:
     await client.create("broken")
 
 
-async def test_watch_begins_with_all_and_tells_every_change(node: Node, client: NodeClient) -> None:
+async def test_watch_begins_with_all_and_tells_every_change(shared: Node, client: NodeClient) -> None:
     await client.create("before")
-    watcher = await node.client()
+    watcher = await shared.client()
     await watcher.send("watch")
     sync = await watcher.next_event("sync")
     assert [box["sandbox_id"] for box in sync["sandboxes"]] == ["before"]
@@ -112,9 +112,9 @@ async def test_watch_begins_with_all_and_tells_every_change(node: Node, client: 
     assert (gone["sandbox_id"], gone["reason"], gone["incarnation"]) == ("before", "deleted", "0" * 16)
 
 
-async def test_a_lost_agent_is_a_typed_failure_until_deleted(node: Node, client: NodeClient) -> None:
+async def test_a_lost_agent_is_a_typed_failure_until_deleted(shared: Node, client: NodeClient) -> None:
     box = await client.create("lost")
-    watcher = await node.client()
+    watcher = await shared.client()
     await watcher.send("watch")
     await watcher.next_event("sync")
     await ask(box["endpoint"], "exit", status=9)
@@ -130,9 +130,9 @@ async def test_a_lost_agent_is_a_typed_failure_until_deleted(node: Node, client:
 
 
 @requires("cgroups")
-async def test_an_agent_out_of_memory_is_the_workloads_fault(node: Node, client: NodeClient) -> None:
+async def test_an_agent_out_of_memory_is_the_workloads_fault(shared: Node, client: NodeClient) -> None:
     box = await client.create("hungry", memory=64 << 20)
-    watcher = await node.client()
+    watcher = await shared.client()
     await watcher.send("watch")
     await watcher.next_event("sync")
     await ask(box["endpoint"], "eat", mebibytes=400)
@@ -164,8 +164,8 @@ async def test_disk_is_bounded_where_asked(client: NodeClient) -> None:
     assert (await run(box["endpoint"], "sh", "-c", "rm /workspace/big; echo ok > /tmp/x; cat /tmp/x"))["out"] == "ok\n"
 
 
-async def test_many_at_once(node: Node) -> None:
-    clients = [await node.client() for _ in range(30)]
+async def test_many_at_once(shared: Node) -> None:
+    clients = [await shared.client() for _ in range(30)]
     boxes = await asyncio.gather(*(one.create(f"many-{number}") for number, one in enumerate(clients)))
     names = await asyncio.gather(*(run(box["endpoint"], "hostname") for box in boxes))
     assert [done["out"].strip() for done in names] == [f"many-{number}" for number in range(30)]
@@ -173,8 +173,8 @@ async def test_many_at_once(node: Node) -> None:
     assert (await clients[0].call("stats"))["sandboxes"] == 0
 
 
-async def test_a_create_goes_on_when_its_asker_is_gone(node: Node, client: NodeClient) -> None:
-    watcher = await node.client()
+async def test_a_create_goes_on_when_its_asker_is_gone(shared: Node, client: NodeClient) -> None:
+    watcher = await shared.client()
     await watcher.send("watch")
     await watcher.next_event("sync")
     body = {"incarnation": "1" * 16, "token": "ab", "image": "host", "env": {}, "labels": {}, "owner": "x"}
@@ -202,7 +202,7 @@ async def test_a_deep_data_directory_still_has_usable_sockets(tmp_path: object) 
     deep.mkdir(parents=True)
     short = f"/tmp/holdfast-test-{os.getpid()}.sock"
     async with running(deep, HOLDFAST_NODE_SOCKET=short) as made:
-        made.clients.append(client := await NodeClient.connect(short))
+        client = await made.client()
         box = await client.create("x" * 63)
         assert len(box["endpoint"]) < 107
         assert (await run(box["endpoint"], "echo", "hi"))["out"] == "hi\n"

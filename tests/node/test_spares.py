@@ -22,7 +22,8 @@ async def stock(client: NodeClient, count: int) -> None:
     await until_async(reached, deadline_s=10, what=f"{count} spares")
 
 
-async def test_a_create_takes_one_and_it_is_made_anew(node: Node, client: NodeClient) -> None:
+async def test_a_create_takes_one_and_it_is_made_anew(node: Node) -> None:
+    client = await node.client()
     await client.create("first")
     await stock(client, 4)
     folders = {path.name for path in node.data.glob("sandboxes/.*")}
@@ -31,7 +32,8 @@ async def test_a_create_takes_one_and_it_is_made_anew(node: Node, client: NodeCl
     assert len(folders & {path.name for path in node.data.glob("sandboxes/.*")}) == 3
 
 
-async def test_a_taken_spare_is_like_any_other(client: NodeClient) -> None:
+async def test_a_taken_spare_is_like_any_other(node: Node) -> None:
+    client = await node.client()
     await client.create("first")
     await stock(client, 4)
     box = await client.create("second", env={"WHO": "me"}, memory=64 << 20, pids=99)
@@ -39,7 +41,8 @@ async def test_a_taken_spare_is_like_any_other(client: NodeClient) -> None:
     assert done["out"].split() == ["second", "second", "me", "131"]
 
 
-async def test_a_spare_that_dies_is_replaced(node: Node, client: NodeClient) -> None:
+async def test_a_spare_that_dies_is_replaced(node: Node) -> None:
+    client = await node.client()
     await client.create("first")
     await stock(client, 4)
     spares = [pid for pid in sandboxed(node.data) if b"zygote" in Path(f"/proc/{pid}/cmdline").read_bytes()]

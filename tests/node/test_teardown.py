@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.harness import ENTRY, Node, NodeClient, ask, node, run
+from tests.node.harness import ENTRY, Node, ask, node, run
 from tests.node.leftovers import census
 from tests.support.requires import requires
 from tests.support.until import until_async
@@ -65,7 +65,7 @@ async def test_a_killed_node_takes_its_sandboxes_and_is_swept_up(tmp_path: Path)
     data = tmp_path / "data"
     before = census(data)
     first = Node(data, {"HOLDFAST_AGENT_ENTRY": ENTRY})
-    await first.start()
+    first.start()
     client = await first.client()
     for name in ("a", "b"):
         box = await client.create(name, labels={"name": name})
@@ -85,7 +85,8 @@ async def test_a_killed_node_takes_its_sandboxes_and_is_swept_up(tmp_path: Path)
     assert census(data) == before
 
 
-async def test_sandboxes_outlive_the_zygote(node: Node, client: NodeClient) -> None:
+async def test_sandboxes_outlive_the_zygote(node: Node) -> None:
+    client = await node.client()
     box = await client.create("survivor")
     zygotes = Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text().split()
     (zygote,) = [int(pid) for pid in zygotes if b"holdfast-zygote" in Path(f"/proc/{pid}/cmdline").read_bytes()]
@@ -99,4 +100,4 @@ async def test_sandboxes_outlive_the_zygote(node: Node, client: NodeClient) -> N
 async def test_one_node_per_data_directory(node: Node) -> None:
     second = Node(node.data, {"HOLDFAST_AGENT_ENTRY": ENTRY})
     with pytest.raises(AssertionError, match="another node is using"):
-        await second.start()
+        second.start()

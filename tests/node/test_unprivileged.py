@@ -50,13 +50,15 @@ async def node() -> AsyncIterator[Node]:
     os.chown(data, USER, USER)
     made = Node(data, {"HOLDFAST_AGENT_ENTRY": ENTRY, "PYTHONDONTWRITEBYTECODE": "1"}, python, USER)
     try:
-        await made.start()
+        made.start()
         yield made
-        if made.process and made.process.returncode is None:
+        if made.process and made.process.poll() is None:
             assert await made.stop() == 0
         assert not list(data.glob("sandboxes/*"))
         assert not list(data.glob("trash/*"))
     finally:
+        made.close_clients()
+        made.log.unlink(missing_ok=True)
         subprocess.run(["rm", "-rf", str(data)], check=True)
 
 
