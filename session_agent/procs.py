@@ -79,6 +79,7 @@ class Reaper:
         if os.getpid() != 1:
             ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._loop.add_signal_handler(signal.SIGCHLD, self.reap)
+        _ignore_for_ourselves_alone()
         self.reap()
 
     def stop(self) -> None:
@@ -202,6 +203,20 @@ class Reaper:
             pass
         finally:
             os.close(descriptor)
+
+
+def _ignore_for_ourselves_alone() -> None:
+    """Turn signals that we were told to ignore into handlers that do nothing: an exec keeps the former and resets the latter.
+
+    A command that inherits an ignored SIGINT cannot be interrupted, and its shell goes on with the next line of the script.
+    """
+    for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:  # which Popen restores
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, _do_nothing)
+
+
+def _do_nothing(number: int, frame: object) -> None:
+    """As ignoring it."""
 
 
 def _take_terminal() -> None:
