@@ -87,6 +87,10 @@ def _namespaces() -> Check:
     def steps() -> None:
         _own_root()
         sys_.unshare(sys_.CLONE_NEWPID | sys_.CLONE_NEWNET | sys_.CLONE_NEWIPC | sys_.CLONE_NEWUTS)
+        # Only a process of the new pid namespace may mount its /proc, and only where nothing hides parts of the old.
+        said = _attempt(lambda: sys_.mount("proc", "/tmp", "proc"))
+        if said:
+            raise OSError(f"{said} (parts of /proc are hidden, as in a container: run it with an unmasked /proc)")
 
     said = _attempt(steps)
     fix = "allow them: sysctl user.max_user_namespaces=65536"

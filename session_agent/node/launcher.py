@@ -7,6 +7,7 @@ its own part of the work (cgroups) while the zygote does the other. Called by sa
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 import os
@@ -82,10 +83,16 @@ class Launcher:
         """The new process: (pid, pidfd). It is a child of this process."""
         try:
             answer, fds = await self._receive(_FORK_TIMEOUT_S)
+            if answer.get("errno") in (errno.ENOSPC, errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
+                raise HoldfastError(
+                    "no_capacity",
+                    f"the machine has no room for another sandbox: {answer.get('error')}",
+                    hint="delete sandboxes, or raise user.max_*_namespaces, kernel.pid_max or the open files limit",
+                )
             if "pid" not in answer or not fds:
                 if not answer:
                     self.stop()
-                raise HoldfastError("runtime_unavailable", f"cannot fork a sandbox: {answer.get('error', 'zygote lost')}")
+                raise HoldfastError("runtime_unavailable", f"cannot fork a sandbox: {answer.get('error', 'the zygote was lost')}")
             return int(answer["pid"]), fds[0]
         except (TimeoutError, OSError) as error:
             self.stop()

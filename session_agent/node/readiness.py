@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 
 from holdfast_wire.errors import HoldfastError
 
 from session_agent.node.berths import Berth
 
 _MAX_LINE = 8192
+_EPOCH = re.compile(r"[\w-]{1,128}", re.ASCII)
 
 
 async def agent_epoch(berth: Berth, timeout_s: float) -> str:
@@ -44,7 +46,7 @@ async def agent_epoch(berth: Berth, timeout_s: float) -> str:
     if not isinstance(answer, dict):
         answer = {}
     epoch = answer.get("agent_epoch")
-    if isinstance(epoch, str) and epoch:
-        return epoch[:128]
+    if isinstance(epoch, str) and _EPOCH.fullmatch(epoch):
+        return epoch
     said = str(answer.get("error") or "")[:500] or berth.agent_log.tail() or "no reason given"
     raise HoldfastError("runtime_unavailable", f"the sandbox did not start: {said}")

@@ -91,7 +91,8 @@ class Sandboxes:
         """Sweep up after an earlier node, then be ready to fork. Raises HoldfastError where that cannot work."""
         settings = self._settings
         for path in (settings.sandboxes_dir, settings.trash_dir):
-            os.makedirs(path, mode=0o700, exist_ok=True)
+            os.makedirs(path, exist_ok=True)
+            os.chmod(path, 0o700)
         if settings.sockets_dir:
             os.makedirs(settings.sockets_dir, mode=0o700, exist_ok=True)
         for lost in await asyncio.to_thread(recovery.sweep, settings, self._hierarchies):

@@ -23,9 +23,9 @@ _ETC_FILES = (
     "debian_version", "os-release", "lsb-release", "redhat-release", "alpine-release", "ld.so.cache", "ld.so.conf",
     "localtime", "timezone", "locale.alias", "locale.conf", "mime.types", "magic", "magic.mime", "protocols",
     "services", "rpc", "ethertypes", "shells", "inputrc", "bash.bashrc", "bindresvport.blacklist", "gai.conf",
-    "host.conf", "xattr.conf", "debconf.conf",
+    "host.conf", "xattr.conf", "ssl/openssl.cnf", "debconf.conf",
 )  # fmt: skip
-_ETC_DIRECTORIES = ("alternatives", "ld.so.conf.d", "ssl/certs", "pki/tls/certs", "pki/ca-trust", "terminfo", "fonts")
+_ETC_DIRECTORIES = ("alternatives", "ld.so.conf.d", "ssl/certs", "pki/tls/certs", "pki/ca-trust", "terminfo", "fonts", "perl")
 _USERS = (
     "root:x:0:0:root:/root:/bin/bash\n"
     "daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n"

@@ -65,6 +65,8 @@ class ImageStore:
         *owner_shift* is added to every owner in the store, for machines whose kernel cannot map ids on the way.
         """
         self._shift = owner_shift
+        os.makedirs(self._directory, exist_ok=True)
+        os.chmod(self._directory, 0o700)
         for name in ("layers", "index", "tmp"):
             os.makedirs(self._path(name), mode=0o700, exist_ok=True)
         for leftover in os.listdir(self._path("tmp")):
@@ -114,10 +116,7 @@ class ImageStore:
         """Take an OCI layout or archive, a docker archive, a root tar or a root directory. Replaces *name*."""
         wanted = self._importable_name(name)
         async with self._changing:
-            record = await asyncio.to_thread(self._import, os.path.abspath(path), wanted)
-            self._records[wanted] = record
-            await asyncio.to_thread(self._collect_layers)
-        return record.to_map()
+            return await self._keep(os.path.abspath(path), wanted)
 
     async def pull(self, name: str) -> dict[str, Any]:
         """Fetch *name* from its registry with skopeo. Raises HoldfastError(image_pull_failed, unsupported)."""
@@ -126,10 +125,17 @@ class ImageStore:
             target = self._fresh()
             try:
                 await pull.fetch(wanted, target)
-                record = await asyncio.to_thread(self._import, target, wanted)
-                self._records[wanted] = record
+                return await self._keep(target, wanted)
             finally:
                 await asyncio.to_thread(shutil.rmtree, target, True)
+
+    async def _keep(self, path: str, name: str) -> dict[str, Any]:
+        record = await asyncio.to_thread(self._import, path, name)
+        replaced = self._records.get(name)
+        self._records[name] = record
+        if replaced and replaced.digest != record.digest and self.before_remove:
+            await self.before_remove(replaced.digest)
+        await asyncio.to_thread(self._collect_layers)
         return record.to_map()
 
     async def remove(self, name: str) -> None:
@@ -143,10 +149,11 @@ class ImageStore:
                 raise HoldfastError("image_not_found", f"there is no image {name} on this machine")
             if self.in_use(record.digest):
                 raise HoldfastError("image_in_use", f"sandboxes are using {name}")
+            # No create finds it from here on, and those that did are counted as using it.
+            del self._records[wanted]
+            os.unlink(self._index_file(wanted))
             if self.before_remove:
                 await self.before_remove(record.digest)
-            os.unlink(self._index_file(wanted))
-            del self._records[wanted]
             await asyncio.to_thread(self._collect_layers)
 
     def _import(self, path: str, name: str) -> ImageRecord:
