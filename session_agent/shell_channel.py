@@ -69,20 +69,25 @@ class ShellHandler:
         if self._gone:
             return
         try:
-            record = self._record(check_id(command_id), params)
+            record, fresh = self._record(check_id(command_id), params)
         except HoldfastError as error:
             self._waiting.append((command_id, error))
         else:
             self._last = record
             record.followers.append(self._follower)
+            if fresh and record.started and self._presenter is None and not self._waiting:
+                # that it has begun is told with its output or its end, or a moment later (Shell._begin): one message less
+                self._presenter = Presenter(self._channel, record)
+                return
             self._waiting.append(record)
         self._pump()
 
-    def _record(self, command_id: str, params: dict[str, Any]) -> Record:
+    def _record(self, command_id: str, params: dict[str, Any]) -> tuple[Record, bool]:
+        """The record of this id, and whether it was made now."""
         print_ = fingerprint("run", {**params, "": self._shell.name})
         record = self._context.records.find(command_id, print_)
         if record is not None:
-            return record
+            return record, False
         script = params.get("script")
         if isinstance(script, str):
             script = script.encode("utf-8", "surrogateescape")
@@ -98,7 +103,7 @@ class ShellHandler:
         except HoldfastError:
             self._context.records.forget(record)
             raise
-        return record
+        return record, True
 
     def _pump(self) -> None:
         while not self._gone:
