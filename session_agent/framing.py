@@ -39,6 +39,16 @@ class Private:
     err: int
     files: tuple[int, int]
 
+    @property
+    def all(self) -> tuple[int, int, int, int]:
+        """All four."""
+        return (self.out, self.err, *self.files)
+
+    def above(self) -> Private:
+        """Four numbers higher than all of these."""
+        base = max(self.all) + 1
+        return Private(base, base + 1, (base + 2, base + 3))
+
 
 class ReportReader:
     """Finds reports among whatever else a command, a trap or a prompt managed to print there."""
@@ -80,19 +90,33 @@ class BashDialect:
     kind = "bash"
     restores = "directory, variables, functions, aliases, options, traps"
 
-    def __init__(self, path: str, private: Private) -> None:
+    def __init__(self, path: str, inherited: Private) -> None:
         self.argv = [path, "--norc", "--noprofile", "--noediting", "-i"]
-        self.private = private
+        self._inherited = inherited
+        self._seen: set[int] = set()
+        self.private = inherited.above()
         self.token = secrets.token_hex(8).encode()
-        self._closed = b"".join(b" %d>&-" % fd for fd in (private.out, private.err, *private.files)) + b"\n"
-        self._streams = b" >/proc/self/fd/%d 2>/proc/self/fd/%d\n" % (private.out, private.err)
+        self._streams = b" >/proc/self/fd/%d 2>/proc/self/fd/%d\n" % (self.private.out, self.private.err)
 
     def prepare(self) -> bytes:
         """The first control lines."""
         return (
-            b"\\builtin set +o history +o histexpand +o monitor\n"
+            self._hide() + b"\\builtin set +o history +o histexpand +o monitor\n"
             b"\\builtin unset -v HISTFILE MAILCHECK PROMPT_COMMAND PS0; PS1= PS2=; \\builtin shopt -u checkwinsize\n"
         ) + self.exit_trap()
+
+    def _hide(self) -> bytes:
+        """Have the private descriptors closed on exec, so that no command inherits them, at no cost per command.
+
+        Bash keeps such copies of what a group redirects, from 10 up, and what it duplicates from one of them is closed on exec
+        too. Where another bash does it differently the descriptors are merely moved, and commands see them.
+        """
+        pairs = tuple(zip(self._inherited.all, self.private.all, strict=True))
+        moved = b"".join(b" %d<&%d" % (new, 10 + at) for at, (_, new) in enumerate(pairs))
+        closed = b"".join(b" %d<&-" % old for old, _ in pairs)
+        same = b" && ".join(b"/proc/self/fd/%d -ef /proc/self/fd/%d" % pair for pair in pairs)
+        plain = b"".join(b" %d<&%d" % (new, old) for old, new in pairs)
+        return b"{ \\exec%s; }%s\n[[ %s ]] || \\exec%s\n\\exec%s\n" % (moved, closed, same, plain, closed)
 
     def exit_trap(self) -> bytes:
         """Have a shell that ends say what it knew."""
@@ -116,12 +140,13 @@ class BashDialect:
                 b"__holdfast_status() { \\builtin unset -f __holdfast_status; \\builtin return %d; }; __holdfast_status\n" % last_status
             )
         mark = b"" if tag is None else b"\\builtin ulimit -SR %d\n" % tag
-        # two levels of redirection: where the inner one cannot be undone (``ulimit -n 20``), the outer one still is
-        run = b"{ \\builtin eval " + quote(script) + self._closed
+        run = b"\\builtin eval " + quote(script)
+        if self._seen:
+            run = b"{ " + run + b"".join(b" %d<&-" % fd for fd in sorted(self._seen)) + b"\n}"
         if stdin is None:
-            return mark + prefix + run + b"} </dev/null" + self._streams
+            return mark + prefix + run + b" </dev/null" + self._streams
         opened = self.report(number + OPENED)
-        return mark + prefix + b"{\n" + opened + run + b"}" + self._streams + b"} <" + quote(stdin) + b"\n"
+        return mark + prefix + b"{\n" + opened + run + self._streams + b"} <" + quote(stdin) + b"\n"
 
     def snapshot(self, number: int) -> bytes:
         """Write the shell's state to the memory file of ``number``."""
@@ -130,12 +155,14 @@ class BashDialect:
 
     def rotate(self, number: int, out: bytes | None, err: bytes | None) -> bytes:
         """Read the named pipes instead of the private ones from now on."""
-        new = b""
-        if out is not None:
-            new += b" %d<%s" % (self.private.out, quote(out))
-        if err is not None:
-            new += b" %d<%s" % (self.private.err, quote(err))
-        return b"\\exec%s; " % new + self.report(number)
+        old = new = b""
+        for path, descriptor in ((out, self.private.out), (err, self.private.err)):
+            if path is not None:
+                # closed first: bash puts back a descriptor that is closed on exec, taking it for one of its own
+                old += b" %d<&-" % descriptor
+                new += b" %d<%s" % (descriptor, quote(path))
+                self._seen.add(descriptor)  # what is merely opened is not closed on exec
+        return b"\\exec%s\n\\exec%s\n" % (old, new) + self.report(number)
 
     def rescue(self, number: int) -> bytes:
         """Report although functions stand where the driver's builtins were: in POSIX mode special builtins come first."""

@@ -6,6 +6,7 @@ import asyncio
 import os
 import resource
 import subprocess
+from pathlib import Path
 
 import pytest
 from holdfast_wire.errors import HoldfastError
@@ -54,10 +55,11 @@ async def test_a_child_of_other_code_is_not_stolen(reaper: Reaper) -> None:
     assert await asyncio.to_thread(foreign.wait) == 23
 
 
-async def test_orphans_are_reaped_in_the_end(reaper: Reaper) -> None:
-    await ended(reaper, "sh", "-c", "(sleep 0.02; exit 5) & exec true")
-    await until_async(lambda: has_strangers(reaper.pids), deadline_s=5, what="the orphan to arrive")
-    await until_async(lambda: not has_strangers(reaper.pids), deadline_s=5, what="the orphan to be buried")
+async def test_orphans_are_reaped_in_the_end(reaper: Reaper, tmp_path: Path) -> None:
+    await ended(reaper, "sh", "-c", f"(sleep 0.02; exit 5) & echo $! >{tmp_path}/pid; exec true")
+    orphan = Path("/proc") / (tmp_path / "pid").read_text().strip()
+    assert has_strangers(reaper.pids)
+    await until_async(lambda: not orphan.exists(), deadline_s=5, what="the orphan to be buried")
 
 
 async def test_children_are_the_better_victims(reaper: Reaper) -> None:

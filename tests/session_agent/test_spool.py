@@ -43,7 +43,7 @@ def test_random_pieces_with_random_readers() -> None:
     for _ in range(200):
         budget = Budget()
         spool = Spool(budget)
-        written = {1: b"", 2: b""}
+        written: dict[int, bytes] = {1: b"", 2: b""}
         readers: list[tuple[SpoolReader, dict[int, bytes]]] = []
         for _ in range(rng.randrange(1, 60)):
             match rng.randrange(3):
@@ -56,14 +56,14 @@ def test_random_pieces_with_random_readers() -> None:
                     reader = spool.attach(lambda: True, starts)
                     readers.append((reader, {s: written[s][: starts[s]] for s in (1, 2)}))
                 case _ if readers:
-                    reader, seen = readers[rng.randrange(len(readers))]
+                    reader, before = readers[rng.randrange(len(readers))]
                     piece = reader.take(rng.choice((1, 100, 100_000)))
                     if piece:
-                        seen[piece[0]] += piece[1]
+                        before[piece[0]] += piece[1]
         for reader, before in readers:
-            data, gaps = drain(reader)
+            rest, gaps = drain(reader)
             assert gaps == {1: 0, 2: 0}
-            assert {s: before[s] + data[s] for s in (1, 2)} == written
+            assert {s: before[s] + rest[s] for s in (1, 2)} == written
         for stream in (1, 2):
             assert spool.streams()[stream] == [len(written[stream]), 0, hashlib.sha256(written[stream]).hexdigest()]
         spool.release()
@@ -86,23 +86,27 @@ def test_taken_bytes_go_except_the_last_window() -> None:
     assert budget.held_bytes == 0
 
 
+def is_full(spool: Spool) -> bool:
+    return spool.full
+
+
 def test_full_depends_on_who_reads() -> None:
-    here = True
+    here = [True]
     spool = Spool(Budget(), limit_bytes=3 * ATTACHED_BYTES)
-    reader = spool.attach(lambda: here)
+    reader = spool.attach(lambda: here[0])
     spool.append(1, b"x" * ATTACHED_BYTES)
-    assert spool.full
-    here = False
-    assert not spool.full
+    assert is_full(spool)
+    here[0] = False
+    assert not is_full(spool)
     resumed: list[bool] = []
     spool.on_space = lambda: resumed.append(True)
     spool.taken()
     assert resumed == [True]
     spool.append(1, b"x" * (2 * ATTACHED_BYTES))
-    assert spool.full
-    here = True
+    assert is_full(spool)
+    here[0] = True
     drain(reader)
-    assert not spool.full
+    assert not is_full(spool)
 
 
 def test_tail_drops_the_oldest_with_an_exact_count() -> None:
