@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any, Literal
 
-from holdfast_wire.limits import ID_BYTES, PATH_BYTES
+import msgpack
+from holdfast_wire.limits import ID_BYTES, MESSAGE_BYTES, PATH_BYTES
 from holdfast_wire.rest import parse_bytes, parse_cpu
 
-from holdfast._errors import HoldfastError, InvalidArgumentError, InvalidPathError, typed
+from holdfast._errors import HoldfastError, InvalidArgumentError, InvalidPathError, RequestTooLargeError, typed
 
 Command = str | Sequence[str]
 Outlive = Literal["kill", "adopt", "wait"]
@@ -22,6 +23,8 @@ Spool = Literal["block", "tail"]
 RemotePath = str | bytes | PathLike[str]
 
 READY_TIMEOUT_S = 3600.0
+PARAMS_BYTES = MESSAGE_BYTES - 1024
+"""What all parameters of one request come to at most: it travels as one message, with its ids."""
 
 
 def new_id() -> str:
@@ -120,6 +123,20 @@ def command_of(command: Command) -> dict[str, Any]:
     return {"argv": argv}
 
 
+def bounded(params: dict[str, Any]) -> dict[str, Any]:
+    """``params``, when they can travel: valid text that fits one message."""
+    try:
+        size = len(msgpack.packb(params))
+    except UnicodeEncodeError:
+        raise bad("commands, names and variables are text that UTF-8 can hold", "for other bytes write a file and run that") from None
+    except (TypeError, ValueError, OverflowError) as wrong:
+        raise bad(f"a parameter has the wrong type: {wrong}") from None
+    if size > PARAMS_BYTES:
+        hint = "write the script or data to a file with sandbox.files.write() and run that, or give it as input"
+        raise RequestTooLargeError("request_too_large", f"the command and its variables are {size} bytes, over {PARAMS_BYTES}", hint=hint)
+    return params
+
+
 def command_params(
     command: Command,
     *,
@@ -139,21 +156,23 @@ def command_params(
         raise bad("outlive is 'kill', 'adopt' or 'wait'")
     if spool not in ("block", "tail"):
         raise bad("spool is 'block' or 'tail'")
-    return {
-        "id": name_of(command_id, "command_id") or new_id(),
-        **command_of(command),
-        **given(
-            cwd=None if cwd is None else path_of(cwd),
-            env=environment(env),
-            user=user,
-            timeout_s=seconds(timeout),
-            login=login or None,
-            stdin="pipe" if stdin else None,
-            outlive=None if outlive == "kill" else outlive,
-            spool=None if spool == "block" else spool,
-            detached=detached or None,
-        ),
-    }
+    return bounded(
+        {
+            "id": name_of(command_id, "command_id") or new_id(),
+            **command_of(command),
+            **given(
+                cwd=None if cwd is None else path_of(cwd),
+                env=environment(env),
+                user=user,
+                timeout_s=seconds(timeout),
+                login=login or None,
+                stdin="pipe" if stdin else None,
+                outlive=None if outlive == "kill" else outlive,
+                spool=None if spool == "block" else spool,
+                detached=detached or None,
+            ),
+        }
+    )
 
 
 def run_params(script: str, timeout: float | None, stdin: bool) -> dict[str, Any]:
@@ -163,7 +182,7 @@ def run_params(script: str, timeout: float | None, stdin: bool) -> dict[str, Any
         params["timeout_s"] = seconds(timeout)
     if stdin:
         params["stdin"] = "pipe"
-    return params
+    return bounded(params)
 
 
 def labels_of(labels: Mapping[str, str] | None) -> dict[str, str]:
@@ -230,12 +249,14 @@ def shell_params(
     """Open params of a ``shell`` channel."""
     if shell not in ("auto", "bash", "sh"):
         raise bad("shell is 'auto', 'bash' or 'sh'")
-    return given(
-        name=name_of(name, "name"),
-        shell=None if shell == "auto" else shell,
-        cwd=None if cwd is None else path_of(cwd),
-        env=environment(env),
-        user=user,
+    return bounded(
+        given(
+            name=name_of(name, "name"),
+            shell=None if shell == "auto" else shell,
+            cwd=None if cwd is None else path_of(cwd),
+            env=environment(env),
+            user=user,
+        )
     )
 
 
@@ -259,15 +280,17 @@ def terminal_params(
             command = shlex.split(script_of(command))
         except ValueError as wrong:
             raise bad(f"the command cannot be split into words: {wrong}") from None
-    return {
-        "rows": rows,
-        "cols": cols,
-        **given(
-            name=name_of(name, "name"),
-            argv=None if command is None else command_of(command)["argv"],
-            cwd=None if cwd is None else path_of(cwd),
-            env=environment(env),
-            user=user,
-            login=login or None,
-        ),
-    }
+    return bounded(
+        {
+            "rows": rows,
+            "cols": cols,
+            **given(
+                name=name_of(name, "name"),
+                argv=None if command is None else command_of(command)["argv"],
+                cwd=None if cwd is None else path_of(cwd),
+                env=environment(env),
+                user=user,
+                login=login or None,
+            ),
+        }
+    )
