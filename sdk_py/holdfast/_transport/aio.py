@@ -127,6 +127,8 @@ class Link:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+        for _ in range(2):
+            await asyncio.sleep(0)  # transports close on the loop's next turns
 
     def drop(self) -> None:
         """Break the connection as a failing network would. The session resumes; for tests."""
@@ -152,10 +154,10 @@ class Link:
             except TimeoutError:
                 why = f"no answer from {parts.hostname}:{port} within {self.options.connect_timeout_s:g} s"
                 wire.abort()
+            except ssl.SSLCertVerificationError as failure:
+                engine.fail(error("agent_identity", f"the service's certificate is refused: {failure.verify_message}"))
             except OSError as failure:
                 why = f"cannot connect to {parts.hostname}:{port}: {failure.strerror or type(failure).__name__}"
-            except ssl.CertificateError as failure:
-                engine.fail(error("agent_identity", f"the service's certificate is refused: {failure.reason}"))
             finally:
                 self._wire = None
             delay_s = engine.broken(wire.websocket, why, self._loop.time())
