@@ -110,7 +110,8 @@ def running_stack(environment: Mapping[str, str] | None = None, arguments: Seque
     mounts = [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(data) in line]
     assert not mounts, f"mounts left behind: {mounts}"
     tag = hashlib.sha256(str(data).encode()).hexdigest()[:12]
-    groups = [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/*{tag}*")]
+    # os.walk passes over what vanishes beneath it: the groups of other stacks come and go.
+    groups = [os.path.join(folder, name) for folder, names, _ in os.walk("/sys/fs/cgroup") for name in names if tag in name]
     assert not groups, f"cgroups left behind: {groups}"
     assert running.runner.returncode == 0, f"the runner ended with {running.runner.returncode}:\n{running.logs()}"
     shutil.rmtree(data, ignore_errors=True)
