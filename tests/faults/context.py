@@ -1,0 +1,109 @@
+"""What every chaos scenario is given and does alike: the seed, the time it has, progress, the end of a checked run.
+
+Owns the Procfile with several gateway replicas and the watching of a set of appenders. Scenarios own their faults.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.scripts.up.embed import free_port
+from tests.support.stack import Stack, running_stack
+
+from .history import History, check
+from .load import Appender, history_path
+from .proxy import FaultProxy
+from .report import Outcome
+
+_PROGRESS_S = 5.0
+IMAGE = "python:3.12"
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """``full``: the numbers of the promise, however long they take; else what fits into the scenario's seconds."""
+
+    seed: int
+    full: bool
+    say: Callable[[str], None]
+
+    def rng(self, *names: object) -> random.Random:
+        """A source of its own for each part of the run, from the one seed."""
+        return random.Random(":".join(str(name) for name in (self.seed, *names)))
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """A stack with several gateways on ports of their own; ``names`` are those of the Procfile."""
+
+    stack: Stack
+    names: tuple[str, ...]
+    ports: tuple[int, ...]
+
+    @property
+    def targets(self) -> list[str]:
+        return [f"tcp://127.0.0.1:{port}" for port in self.ports]
+
+
+@contextlib.contextmanager
+def replicated_stack(count: int = 3, **environment: str) -> Iterator[Replicas]:
+    """`make up` with ``count`` gateways instead of one."""
+    top = Path(__file__).resolve().parents[2]
+    lines = (top / "Procfile").read_text().splitlines()
+    gateway = next(line.partition(":")[2].strip() for line in lines if line.startswith("gateway:"))
+    more = {f"gateway{number}": free_port() for number in range(2, count + 1)}
+    lines += [f"{name}: env PORT={port} {gateway}" for name, port in more.items()]
+    with scratch_file("Procfile", "\n".join(lines) + "\n") as path, running_stack(environment, ["--procfile", str(path)]) as stack:
+        first = int(stack.url.rpartition(":")[2])
+        yield Replicas(stack, ("gateway", *more), (first, *more.values()))
+
+
+@contextlib.contextmanager
+def scratch_file(name: str, content: str) -> Iterator[Path]:
+    """A file for the length of the block."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="hf-chaos-") as folder:
+        path = Path(folder) / name
+        path.write_text(content)
+        yield path
+
+
+async def watch(
+    context: Context, name: str, tasks: Sequence[asyncio.Task[None]], appenders: Sequence[Appender], proxies: Sequence[FaultProxy]
+) -> None:
+    """Say how far it is until all ``tasks`` are done; raises what one of them raised."""
+    started = time.monotonic()
+    pending: set[asyncio.Task[None]] = set(tasks)
+    while pending:
+        done, pending = await asyncio.wait(pending, timeout=_PROGRESS_S)
+        for task in done:
+            task.result()
+        commands, cuts = sum(appender.done for appender in appenders), sum(proxy.faults.total for proxy in proxies)
+        context.say(
+            f"{name:8} {time.monotonic() - started:4.0f} s  {commands} commands, {cuts} faults, {len(pending)} of {len(tasks)} busy"
+        )
+
+
+def settle(outcome: Outcome, appenders: Sequence[Appender], proxies: Sequence[FaultProxy]) -> None:
+    """Add what the appenders saw and the proxies did."""
+    for appender in appenders:
+        outcome.reasons += appender.reasons
+        outcome.violations += appender.violations
+        outcome.resumes += appender.resumes
+    for proxy in proxies:
+        outcome.faults.update(cut=proxy.faults.cuts, refusal=proxy.faults.refusals, freeze=proxy.faults.frozen)
+    outcome.faults += type(outcome.faults)()  # leave out what did not occur
+
+
+def check_all(outcome: Outcome, data: Path, histories: dict[str, History]) -> None:
+    """Hold each sandbox's history against its file."""
+    for sandbox_id, history in histories.items():
+        path = history_path(data, sandbox_id)
+        outcome.add(check(history, path.read_text().splitlines() if path.exists() else []))

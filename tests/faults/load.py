@@ -1,0 +1,132 @@
+"""Sessions under load: each appends its commands' ids to one file of its sandbox and notes what it was told.
+
+Owns the appending loop, the reading of errors as "failed" or "unknown", and the stop-watch of resumes. Used by every scenario that
+ends with the history checker, in this process and in ``worker``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from holdfast import AsyncSandbox, AsyncShell, HoldfastError, SandboxLostError, SandboxNotFoundError
+
+from .history import Told
+
+HISTORY = "/tmp/history"
+PATIENCE_S = 240.0
+"""A command that has no outcome by then hangs, which is a violation of its own."""
+
+
+class Notes(Protocol):
+    """Where asked and told go: a ``History``, or the log of a worker."""
+
+    def asked(self, session: str, command: str) -> None: ...
+    def answer(self, command: str, told: Told) -> None: ...
+
+
+def history_path(data: Path, sandbox_id: str) -> Path:
+    """The file of ``HISTORY`` as the machine sees it: it can be read when nobody answers in the sandbox any more."""
+    return data / "sandboxes" / sandbox_id / "files" / "upper" / HISTORY.lstrip("/")
+
+
+def script(command_id: str) -> str:
+    """What a command does: leave its one trace, and answer with it."""
+    return f"echo {command_id} >> {HISTORY}; echo {command_id}"
+
+
+def read_told(error: HoldfastError) -> Told:
+    """An error that says the command did not start, or that is of no command yet, is a definite failure; any other leaves it open."""
+    facts = error.detail
+    return "failed" if facts.get("started", None if "command_id" in facts else False) is False else "unknown"
+
+
+class Appender:
+    """One session: one command after the other, on a named shell or by itself, until ``run``'s condition says stop."""
+
+    def __init__(self, name: str, sandbox: AsyncSandbox, notes: Notes, *, by_exec: bool, rng: random.Random, pause_s: float = 0.0) -> None:
+        self.name = name
+        self.done = 0
+        self.ended_by: str = ""
+        self.reasons: Counter[str] = Counter()
+        self.violations: list[str] = []
+        self.resumes: list[float] = []
+        self._sandbox = sandbox
+        self._notes = notes
+        self._by_exec = by_exec
+        self._rng = rng
+        self._pause_s = pause_s
+        self._shell: AsyncShell | None = None
+        self._watched: Any = None
+
+    async def run(self, more: Callable[[], bool], first: int = 0, again: str = "") -> None:
+        """Append while ``more()``. ``again`` is a command asked for before whose outcome is still open: the same id once more."""
+        number = first
+        if again:
+            await self._one(again)
+        while more() and not self.ended_by:
+            command = f"{self.name}.{number}"
+            number += 1
+            self._notes.asked(self.name, command)
+            await self._one(command)
+            if self._pause_s:
+                await asyncio.sleep(self._rng.random() * 2 * self._pause_s)
+
+    async def _one(self, command: str) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                result = await self._perform(command)
+        except HoldfastError as error:
+            self.reasons[f"{error.code}/{error.reason}" if error.reason else error.code] += 1
+            self._notes.answer(command, read_told(error))
+            self._shell = None
+            if isinstance(error, SandboxLostError | SandboxNotFoundError):
+                self.ended_by = error.reason or error.code
+            return
+        except TimeoutError:
+            self.violations.append(f"{command} had no outcome after {PATIENCE_S:g} s")
+            self.ended_by = "hung"
+            return
+        finally:
+            self.watch()
+        self.done += 1
+        if result.exit_code != 0 or result.stdout != command + "\n" or result.truncated:
+            self.violations.append(f"{command} answered {result.exit_code} {result.stdout!r} truncated={result.truncated}")
+        self._notes.answer(command, "acknowledged")
+
+    async def _perform(self, command: str) -> Any:
+        if self._by_exec:
+            return await self._sandbox.exec(script(command), command_id=command)
+        if self._shell is None:
+            self._shell = await self._sandbox.shell(self.name)
+            self.watch()
+        return await self._shell.run(script(command), command_id=command)
+
+    def watch(self) -> None:
+        """Time the resumes of the link in use now."""
+        link = self._sandbox._link
+        if link is not None and link is not self._watched:
+            self._watched = link
+            watch_resumes(link.engine, self.resumes)
+
+
+def watch_resumes(engine: Any, resumes: list[float]) -> None:
+    """Append to ``resumes`` the seconds from each loss of ``engine``'s connection to the next greeting."""
+    broken, attached = engine.broken, engine._attached
+    down_at: list[float] = []
+
+    def on_broken(websocket: Any, why: str, now: float) -> float | None:
+        if not down_at:
+            down_at.append(now)
+        return broken(websocket, why, now)  # type: ignore[no-any-return]
+
+    def on_attached(event: Any, now: float) -> None:
+        if down_at:
+            resumes.append(now - down_at.pop())
+        attached(event, now)
+
+    engine.broken, engine._attached = on_broken, on_attached
