@@ -45,6 +45,7 @@ class Launcher:
         argv = [sys.executable, "-m", "session_agent.node.zygote", str(theirs.fileno()), self._settings.agent_entry]
         # A bare environment: what the node was started with must not be found in a sandbox's memory.
         environment = {"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        # On the main thread: every sandbox is a child of the thread that starts the zygote, and dies with it.
         argv += [mode, self._settings.sandboxes_dir]
         self._process = subprocess.Popen(argv, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, cwd="/")
         theirs.close()

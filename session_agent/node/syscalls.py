@@ -20,7 +20,6 @@ MACHINE = platform.machine()
 AARCH64 = MACHINE == "aarch64"
 
 CLONE_NEWNS = 0x00020000
-CLONE_NEWCGROUP = 0x02000000
 CLONE_NEWUTS = 0x04000000
 CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000
@@ -49,7 +48,6 @@ MOVE_MOUNT_T_EMPTY_PATH = 0x40
 MOUNT_ATTR_RDONLY = 0x1
 MOUNT_ATTR_NOSUID = 0x2
 MOUNT_ATTR_NODEV = 0x4
-MOUNT_ATTR_NOEXEC = 0x8
 MOUNT_ATTR_IDMAP = 0x00100000
 
 PR_SET_PDEATHSIG = 1
@@ -63,7 +61,7 @@ PR_CAP_AMBIENT_CLEAR_ALL = 4
 _X86 = {"clone": 56, "pivot_root": 155, "capset": 126, "capget": 125, "seccomp": 317}
 _ARM = {"clone": 220, "pivot_root": 41, "capset": 91, "capget": 90, "seccomp": 277}
 _NUMBERS = _ARM if AARCH64 else _X86
-_OPEN_TREE, _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT = 428, 429, 430, 431, 432
+_OPEN_TREE, _MOVE_MOUNT = 428, 429
 _CLOSE_RANGE, _MOUNT_SETATTR = 436, 442
 
 
@@ -137,18 +135,6 @@ def mount_setattr(mount_fd: int, set_bits: int, *, userns_fd: int = 0, recursive
     attr = struct.pack("=QQQQ", set_bits, 0, 0, userns_fd)
     flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
     _syscall("mount_setattr", _MOUNT_SETATTR, _word(mount_fd), b"", _word(flags), attr, _word(len(attr)))
-
-
-def detached_filesystem(kind: str, options: dict[str, str], attributes: int = 0) -> int:
-    """A new file system of *kind* as a detached mount."""
-    context = _syscall(f"fsopen {kind}", _FSOPEN, kind.encode(), _word(1))
-    try:
-        for key, value in options.items():
-            _syscall(f"fsconfig {key}", _FSCONFIG, _word(context), _word(1), key.encode(), value.encode(), _word(0))
-        _syscall("fsconfig create", _FSCONFIG, _word(context), _word(6), None, None, _word(0))
-        return _syscall(f"fsmount {kind}", _FSMOUNT, _word(context), _word(1), _word(attributes))
-    finally:
-        os.close(context)
 
 
 def thread_id_address() -> int:

@@ -125,7 +125,8 @@ class Zygote:
             if os.read(mapped, 1) != b"1":
                 os._exit(70)
             namespaces.become_root_inside(ids)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_DFL)
             step = "file tree"
             rootfs.build(root, opened, self.workshop, ids)
             step = "network"
