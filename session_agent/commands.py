@@ -102,7 +102,6 @@ class Command:
         self._timer: asyncio.TimerHandle | None = None
         self._sink: Sink | None = None
         self._sources: list[Source] = []
-        self._oom_before = context.oom_kills() if context.oom_kills else 0
         self._pid = 0
         record.started = True
         try:
@@ -239,7 +238,7 @@ class Command:
         elif self._cancelled:
             exit_code, name = 128 + signal.SIGKILL, signal_name(signal.SIGKILL)
             cause = workload_cause("cancelled", "the command was cancelled by its caller")
-        elif name == "KILL" and self._context.oom_kills and self._context.oom_kills() > self._oom_before:
+        elif exit_code == 128 + signal.SIGKILL and self._context.oom_killed():
             cause = workload_cause("oom", "the sandbox ran out of memory and the kernel killed the command")
         self._release()
         self._store(Ending(exit_code, duration_s, name, self._timed_out, cause))

@@ -3,7 +3,7 @@
 Owns the control lines, the quoting and the reports; no descriptor and no process. The shell reads control lines from its own
 standard input; each run is a file it sources (so that ``return``, line numbers and an interrupt behave, and job notices stay silent),
 which evaluates the command with its streams re-opened and every private descriptor closed. Reports travel on the shell's own
-standard output, which no command sees. Why, and what else was tried: ``infra/decisions/living-shell.md``.
+standard output, which no command sees. Why, and what else was tried: ``infra/decisions/0005-living-shell.md``.
 """
 
 from __future__ import annotations

@@ -69,7 +69,8 @@ class Reaper:
 
     def __init__(self, *, oom_score_adj: int | None = None) -> None:
         self._owners: dict[int, Exit] = {}
-        self._strangers: dict[int, asyncio.TimerHandle] = {}
+        self._strangers: dict[int, float] = {}
+        self._burial: asyncio.TimerHandle | None = None
         self._oom_score_adj = None if oom_score_adj is None else str(oom_score_adj).encode()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -86,8 +87,9 @@ class Reaper:
         """Give SIGCHLD back. Children are not touched."""
         if self._loop is not None:
             self._loop.remove_signal_handler(signal.SIGCHLD)
-        for timer in self._strangers.values():
-            timer.cancel()
+        if self._burial is not None:
+            self._burial.cancel()
+            self._burial = None
         self._strangers.clear()
 
     @property
@@ -177,19 +179,35 @@ class Reaper:
             except Exception:
                 log.exception("the owner of process %d failed to take its exit", pid)
 
-    def _meet(self, pid: int) -> None:
-        """An orphan of the sandbox, or a child that code of ours waits for itself: give the latter a moment."""
+    def _meet(self, first: int) -> None:
+        """Orphans of the sandbox, or children that code of ours waits for itself: give the latter a moment."""
         assert self._loop is not None
-        if pid not in self._strangers:
-            self._strangers[pid] = self._loop.call_later(_STRANGER_GRACE_S, self._bury, pid)
-
-    def _bury(self, pid: int) -> None:
-        self._strangers.pop(pid, None)
-        if pid not in self._owners:
+        now = self._loop.time()
+        for pid in {first, *child_pids()} - self._owners.keys():
+            if pid in self._strangers:
+                continue
             try:
-                os.waitpid(pid, os.WNOHANG)
+                ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
-                pass
+                continue
+            if ended is not None:
+                self._strangers[pid] = now
+        if self._strangers and self._burial is None:
+            self._burial = self._loop.call_later(_STRANGER_GRACE_S, self._bury)
+
+    def _bury(self) -> None:
+        assert self._loop is not None
+        self._burial = None
+        due = self._loop.time() - _STRANGER_GRACE_S + 0.01
+        for pid in [pid for pid, seen in self._strangers.items() if seen <= due]:
+            del self._strangers[pid]
+            if pid not in self._owners:
+                try:
+                    os.waitpid(pid, os.WNOHANG)
+                except ChildProcessError:
+                    pass
+        if self._strangers:
+            self._burial = self._loop.call_later(_STRANGER_GRACE_S, self._bury)
         self.reap()
 
     def _prefer_as_victim(self, pid: int) -> None:
@@ -295,6 +313,15 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name.removeprefix("SIG")
     except ValueError:
         return str(number)
+
+
+def child_pids() -> list[int]:
+    """The agent's children, dead ones included; empty where the kernel does not list them."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
+            return [int(pid) for pid in file.read().split()]
+    except OSError:
+        return []
 
 
 def is_signal(name: str) -> bool:

@@ -68,6 +68,7 @@ class AgentContext:
         self.shells: dict[str, Shell] = {}
         self.terminals: dict[str, Terminal] = {}
         self.null = -1
+        self._oom_seen = oom_kills() if oom_kills else 0
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
@@ -92,6 +93,13 @@ class AgentContext:
     def busy(self) -> bool:
         """Whether a command runs whose outcome somebody may wait for."""
         return bool(self.commands) or bool(self.terminals) or any(shell.busy for shell in self.shells.values())
+
+    def oom_killed(self) -> bool:
+        """Whether the kernel killed for lack of memory since this was last asked; ask when something died of SIGKILL."""
+        before = self._oom_seen
+        if self.oom_kills is not None:
+            self._oom_seen = self.oom_kills()
+        return self._oom_seen > before
 
     @property
     def workdir(self) -> str:

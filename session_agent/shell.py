@@ -18,11 +18,11 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 
 from .framing import Report
-from .pipes import Sink
 from .procs import Launch, exit_outcome, signal_name, signal_number
 from .records import Ending, Record, workload_cause
 from .sandbox import AgentContext
-from .shell_process import ShellProcess, make_fifo
+from .shell_process import ShellProcess
+from .shell_run import Run
 from .trees import TreeKill, mark_run, members, owned_by, run_tag, signal_all
 
 log = logging.getLogger("session_agent.shell")
@@ -32,35 +32,6 @@ _STARTED_DELAY_S = 0.002
 _WATCH_S = 1.0
 _REBUILD_LIMIT_S = 10.0
 _REBUILDS = 4
-
-
-class Run:
-    """One command in a shell."""
-
-    __slots__ = (
-        "abort", "before", "began", "early", "fifo", "hold", "killing", "number", "pipe_stdin", "record", "script",
-        "sink", "tag", "tell", "tick", "timeout_s", "timer", "watched",
-    )  # fmt: skip
-
-    def __init__(self, record: Record, script: bytes, timeout_s: float | None, pipe_stdin: bool) -> None:
-        self.record = record
-        self.script = script
-        self.timeout_s = timeout_s
-        self.pipe_stdin = pipe_stdin
-        self.number = 0
-        self.tag = 0
-        self.began = 0.0
-        self.fifo = ""
-        self.hold = -1
-        self.early: list[tuple[bytes, bool, Callable[[int], None]]] = []
-        self.sink: Sink | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        self.tell: asyncio.TimerHandle | None = None
-        self.tick: asyncio.TimerHandle | None = None
-        self.abort = ""
-        self.before: frozenset[int] = frozenset()
-        self.killing: TreeKill | None = None
-        self.watched = 0
 
 
 class Shell:
@@ -148,9 +119,7 @@ class Shell:
             # it cannot mark itself either: what is there before the run is not the run's
             run.before = frozenset(members(owned_by(self.tag)))
         if run.pipe_stdin:
-            run.fifo = make_fifo(self._launch.uid, self._launch.gid) or ""
-            if run.fifo:
-                run.hold = os.open(run.fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)  # else its open would wait
+            run.expect_input(self._launch.uid, self._launch.gid)
         run.began = self._loop.time()
         last_status = 0 if "e" in self._flags else self._status
         run.number = process.begin(
@@ -170,20 +139,9 @@ class Shell:
         self._begin_watch()
 
     def input_opened(self, process: ShellProcess) -> None:
-        """The run has its standard input: feed it, and from now on its end is an end of file."""
-        run = self._current
-        if run is None or not run.fifo or run.sink is not None or process is not self._process:
-            return
-        try:
-            descriptor = os.open(run.fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return  # whoever was to read is gone already
-        run.sink = Sink(descriptor, lambda _: None)
-        self._let_go(run)
-        early, run.early = run.early, []
-        for data, eof, consumed in early:
-            run.sink.consumed_by(consumed)
-            run.sink.feed(data, eof)
+        """The run has its standard input."""
+        if self._current is not None and process is self._process:
+            self._current.input_opened()
 
     def reported(self, process: ShellProcess, report: Report) -> None:
         """The shell answered."""
@@ -221,10 +179,7 @@ class Shell:
         """Store how the run ended; its output is complete."""
         self._current = None
         self._stop_watch()
-        for timer in (run.timer, run.tell, run.tick):
-            if timer is not None:
-                timer.cancel()
-        self._close_input(run)
+        run.close()
         cause = None
         timed_out = run.abort == "timeout"
         if timed_out:
@@ -233,25 +188,13 @@ class Shell:
         elif run.abort == "cancelled":
             exit_code, name = 128 + signal.SIGKILL, signal_name(signal.SIGKILL)
             cause = workload_cause("cancelled", "the command was cancelled by its caller")
+        elif exit_code == 128 + signal.SIGKILL and self._context.oom_killed():
+            cause = workload_cause("oom", "the sandbox ran out of memory and the kernel killed what the command ran")
         shell = {"cwd": self.cwd, "restarted": self._restarted, "restored": self._restarted and self._restored}
         self._restarted = False
         now = self._loop.time()
         ending = Ending(exit_code, now - run.began, name, timed_out, cause, shell)
         self._context.records.finish(run.record, ending, now)
-
-    def _close_input(self, run: Run) -> None:
-        if run.sink is not None:
-            run.sink.close()
-        self._let_go(run)
-        for data, _, consumed in run.early:
-            consumed(len(data))
-        run.early.clear()
-
-    def _let_go(self, run: Run) -> None:
-        if run.hold >= 0:
-            os.close(run.hold)
-            run.hold = -1
-            _unlink_quietly(run.fifo)
 
     # abort -----------------------------------------------------------------------------------------------------
 
@@ -328,14 +271,10 @@ class Shell:
         run = self._current
         if run is None or run.record.command_id != command_id:
             run = next((waiting for waiting in self._queue if waiting.record.command_id == command_id), None)
-        if run is None or not run.pipe_stdin or (run.number and not run.fifo):
+        if run is None:
             consumed(len(data))
-            return
-        if run.sink is None:
-            run.early.append((data, eof, consumed))  # bounded by the channel's credit
-            return
-        run.sink.consumed_by(consumed)
-        run.sink.feed(data, eof)
+        else:
+            run.feed(data, eof, consumed)
 
     def cancel_command(self, command_id: str) -> None:
         """Abort the run, or take it out of the queue."""
@@ -493,10 +432,3 @@ class Shell:
 def describe(shell: Shell, *, created: bool) -> dict[str, Any]:
     """The info of Opened."""
     return {"name": shell.name, "pid": shell.pid, "shell": shell.kind, "created": created}
-
-
-def _unlink_quietly(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass

@@ -62,6 +62,13 @@ async def test_orphans_are_reaped_in_the_end(reaper: Reaper, tmp_path: Path) -> 
     await until_async(lambda: not orphan.exists(), deadline_s=5, what="the orphan to be buried")
 
 
+async def test_a_crowd_of_orphans_is_reaped_together(reaper: Reaper, tmp_path: Path) -> None:
+    script = f"for i in $(seq 50); do (sleep 0.02) & echo $! >>{tmp_path}/pids; done; exec true"
+    await ended(reaper, "sh", "-c", script)
+    orphans = [Path("/proc") / pid for pid in (tmp_path / "pids").read_text().split()]
+    await until_async(lambda: not any(o.exists() for o in orphans), deadline_s=6, what="fifty orphans to be buried")
+
+
 async def test_children_are_the_better_victims(reaper: Reaper) -> None:
     reader, writer = os.pipe()
     stdio = Stdio(null().stdin, writer, writer)

@@ -1,0 +1,97 @@
+"""One command in a living shell, and its standard input.
+
+Owns the run's timers and the pipe it reads from: a named pipe for the moment until the shell has opened it, a plain one with a real end
+of file afterwards. When it starts and how it ends is decided by ``shell``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+
+from .pipes import Sink
+from .records import Record
+from .shell_process import make_fifo
+from .trees import TreeKill
+
+
+class Run:
+    """One command in a shell."""
+
+    __slots__ = (
+        "abort", "before", "began", "early", "fifo", "hold", "killing", "number", "pipe_stdin", "record", "script",
+        "sink", "tag", "tell", "tick", "timeout_s", "timer", "watched",
+    )  # fmt: skip
+
+    def __init__(self, record: Record, script: bytes, timeout_s: float | None, pipe_stdin: bool) -> None:
+        self.record = record
+        self.script = script
+        self.timeout_s = timeout_s
+        self.pipe_stdin = pipe_stdin
+        self.number = 0
+        self.tag = 0
+        self.began = 0.0
+        self.fifo = ""
+        self.hold = -1
+        self.early: list[tuple[bytes, bool, Callable[[int], None]]] = []
+        self.sink: Sink | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.tell: asyncio.TimerHandle | None = None
+        self.tick: asyncio.TimerHandle | None = None
+        self.abort = ""
+        self.before: frozenset[int] = frozenset()
+        self.killing: TreeKill | None = None
+        self.watched = 0
+
+    def expect_input(self, uid: int | None, gid: int | None) -> None:
+        """Make the pipe that the run reads, and hold it open: else the shell's opening of it would wait for a writer."""
+        self.fifo = make_fifo(uid, gid) or ""
+        if self.fifo:
+            self.hold = os.open(self.fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def input_opened(self) -> None:
+        """The shell has it open: give it what came early, and from now on its end is an end of file."""
+        if not self.fifo or self.sink is not None:
+            return
+        try:
+            descriptor = os.open(self.fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return  # whoever was to read is gone already
+        self.sink = Sink(descriptor, lambda _: None)
+        self._let_go()
+        early, self.early = self.early, []
+        for data, eof, consumed in early:
+            self.sink.consumed_by(consumed)
+            self.sink.feed(data, eof)
+
+    def feed(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
+        """Bytes for its standard input; those it cannot take are given back."""
+        if not self.pipe_stdin or (self.number and not self.fifo):
+            consumed(len(data))
+        elif self.sink is None:
+            self.early.append((data, eof, consumed))  # bounded by the channel's credit
+        else:
+            self.sink.consumed_by(consumed)
+            self.sink.feed(data, eof)
+
+    def close(self) -> None:
+        """It is over: no more time-outs, ticks or input."""
+        for timer in (self.timer, self.tell, self.tick):
+            if timer is not None:
+                timer.cancel()
+        if self.sink is not None:
+            self.sink.close()
+        self._let_go()
+        for data, _, consumed in self.early:
+            consumed(len(data))
+        self.early.clear()
+
+    def _let_go(self) -> None:
+        if self.hold >= 0:
+            os.close(self.hold)
+            self.hold = -1
+            try:
+                os.unlink(self.fifo)
+            except OSError:
+                pass
