@@ -62,9 +62,12 @@ def name_of(value: str | None, what: str) -> str | None:
 
 def path_of(path: RemotePath) -> str | bytes:
     """A path in the sandbox as it travels: text, or bytes where it is not UTF-8."""
-    raw = fspath(path)
-    raw = raw.encode("utf-8", "surrogateescape") if isinstance(raw, str) else raw
-    if not isinstance(raw, bytes) or not 1 <= len(raw) <= PATH_BYTES or b"\0" in raw:
+    try:
+        raw = fspath(path)
+        raw = raw.encode("utf-8", "surrogateescape") if isinstance(raw, str) else raw
+    except (TypeError, UnicodeEncodeError):
+        raw = b""
+    if not 1 <= len(raw) <= PATH_BYTES or b"\0" in raw:
         raise InvalidPathError("invalid_path", f"a path is 1 to {PATH_BYTES} bytes without NUL")
     try:
         return raw.decode()
@@ -84,6 +87,8 @@ def environment(env: Mapping[str, str] | None) -> dict[str, str] | None:
     """Environment variables: names and values are strings without NUL."""
     if env is None:
         return None
+    if not isinstance(env, Mapping):
+        raise bad("env maps strings to strings")
     for name, value in env.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise bad("env maps strings to strings")
@@ -94,14 +99,33 @@ def environment(env: Mapping[str, str] | None) -> dict[str, str] | None:
 
 def input_of(data: object) -> bytes | None:
     """Standard input as bytes."""
-    if data is None or isinstance(data, bytes):
+    return None if data is None else content_of(data, "input")
+
+
+def content_of(data: object, what: str = "data") -> bytes:
+    """Bytes, or text as UTF-8."""
+    if isinstance(data, bytes):
         return data
-    if isinstance(data, str):
-        return data.encode()
     try:
-        return bytes(memoryview(data))  # type: ignore[arg-type]
-    except TypeError:
-        raise bad("input is bytes or a string") from None
+        return data.encode() if isinstance(data, str) else bytes(memoryview(data))  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # a number would be that many NULs, were it given to bytes()
+        raise bad(f"{what} is bytes, or text that UTF-8 can hold") from None
+
+
+def output_limit(value: int | None, default: int) -> int:
+    """How many bytes of each stream are kept."""
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise bad(f"max_output_bytes is a number of bytes, 0 or more, not {value!r:.40}")
+    return value
+
+
+def signal_of(name: str) -> str:
+    """The name of a signal without its prefix."""
+    if not isinstance(name, str) or not name.isascii() or not name.isprintable() or not 1 <= len(name) <= ID_BYTES:
+        raise bad("a signal is a name such as 'INT' or 'SIGTERM'")
+    return name.upper().removeprefix("SIG")
 
 
 def script_of(script: str) -> str:
@@ -187,8 +211,8 @@ def run_params(script: str, timeout: float | None, stdin: bool) -> dict[str, Any
 
 def labels_of(labels: Mapping[str, str] | None) -> dict[str, str]:
     """Labels: strings to strings."""
-    labels = labels or {}
-    if not all(isinstance(key, str) and isinstance(value, str) and key for key, value in labels.items()):
+    labels = {} if labels is None else labels
+    if not isinstance(labels, Mapping) or not all(isinstance(key, str) and isinstance(value, str) and key for key, value in labels.items()):
         raise bad("labels map strings to strings")
     return dict(labels)
 
@@ -209,7 +233,7 @@ def create_body(
     block_network: bool,
 ) -> dict[str, Any]:
     """The body of ``POST /sandboxes``."""
-    if not isinstance(image, str) or not image:
+    if not isinstance(image, str) or not image or not image.isprintable():
         raise bad("image is the name of an image")
     try:
         cpu is None or parse_cpu(cpu)

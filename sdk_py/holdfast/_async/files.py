@@ -20,7 +20,7 @@ from holdfast_wire.errors import ProtocolError
 from holdfast._archives import PIECE_BYTES, pack, unpack
 from holdfast._async.transfers import AsyncTransfer
 from holdfast._errors import ChecksumError, RemoteFileNotFoundError
-from holdfast._requests import RemotePath, given, path_of, text_path
+from holdfast._requests import RemotePath, content_of, given, path_of, text_path
 from holdfast._results import FileEntry, TransferResult, read_entry, take
 from holdfast._transport.aio import run_blocking
 
@@ -81,9 +81,7 @@ class AsyncFiles:
 
         ``atomic``: the target is replaced at the end, in one step; readers see the old or the new content, never a part.
         """
-        if isinstance(data, str):
-            data = data.encode()
-        whole = None if hasattr(data, "read") else bytes(data)
+        whole = None if hasattr(data, "read") else content_of(data)
         rest = await self._sandbox._fallback()
         if rest is not None:
             content = await run_blocking(data.read) if whole is None else whole  # type: ignore[union-attr]
@@ -96,7 +94,7 @@ class AsyncFiles:
 
     async def append(self, path: RemotePath, data: bytes | str) -> TransferResult:
         """Write at the end of a file, which is made where there is none. Not atomic."""
-        whole = data.encode() if isinstance(data, str) else bytes(data)
+        whole = content_of(data)
         try:
             size = (await self.stat(path)).size
         except RemoteFileNotFoundError:

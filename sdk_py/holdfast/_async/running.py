@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from holdfast._errors import HoldfastError, WaitTimeoutError
+from holdfast._requests import content_of, signal_of
 from holdfast._results import Chunk, CommandResult
 from holdfast._transport.aio import Cancelled, Gate, Link
 from holdfast._transport.calls import cancel_command, close_channel, kill_in_shell, signal_call
@@ -110,7 +111,7 @@ class AsyncRunning:
 
     async def signal(self, name: str) -> None:
         """Send a signal (``"INT"``, ``"TERM"``, …) to the command's process group; ``"KILL"`` meets its whole tree."""
-        self._link.perform(signal_call, self._call, name.upper().removeprefix("SIG"))
+        self._link.perform(signal_call, self._call, signal_of(name))
 
     async def terminate(self) -> None:
         """Ask the command to end: SIGTERM."""
@@ -162,7 +163,7 @@ class AsyncInput(AsyncRunning):
 
     async def write(self, data: bytes | str) -> None:
         """Write to its input; waits while the command does not read. Raises ``HoldfastError`` when it has ended."""
-        await self._write(data.encode() if isinstance(data, str) else bytes(data), False)
+        await self._write(content_of(data), False)
 
     async def _write(self, data: bytes, eof: bool) -> None:
         sink = self._call.sink

@@ -10,6 +10,7 @@ from typing import Any
 from holdfast_wire.errors import ProtocolError
 
 from holdfast._errors import HoldfastError
+from holdfast._requests import bounded
 from holdfast._transport.aio import Cancelled, Gate, Link
 from holdfast._transport.calls import close_channel, open_transfer
 from holdfast._transport.sinks import TransferSink
@@ -20,7 +21,7 @@ class AsyncTransfer:
 
     def __init__(self, link: Link, kind: str, params: dict[str, Any]) -> None:
         self._link = link
-        self._sink: TransferSink = link.perform(open_transfer, link.engine, kind, params)
+        self._sink: TransferSink = link.perform(open_transfer, link.engine, kind, bounded(params))
 
     async def opened(self) -> dict[str, Any]:
         """What the channel was opened with. Raises the typed refusal."""

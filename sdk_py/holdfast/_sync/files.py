@@ -21,7 +21,7 @@ from holdfast_wire.errors import ProtocolError
 from holdfast._archives import PIECE_BYTES, pack, unpack
 from holdfast._sync.transfers import Transfer
 from holdfast._errors import ChecksumError, RemoteFileNotFoundError
-from holdfast._requests import RemotePath, given, path_of, text_path
+from holdfast._requests import RemotePath, content_of, given, path_of, text_path
 from holdfast._results import FileEntry, TransferResult, read_entry, take
 from holdfast._transport.threads import run_blocking
 
@@ -82,9 +82,7 @@ class Files:
 
         ``atomic``: the target is replaced at the end, in one step; readers see the old or the new content, never a part.
         """
-        if isinstance(data, str):
-            data = data.encode()
-        whole = None if hasattr(data, "read") else bytes(data)
+        whole = None if hasattr(data, "read") else content_of(data)
         rest = self._sandbox._fallback()
         if rest is not None:
             content = run_blocking(data.read) if whole is None else whole  # type: ignore[union-attr]
@@ -97,7 +95,7 @@ class Files:
 
     def append(self, path: RemotePath, data: bytes | str) -> TransferResult:
         """Write at the end of a file, which is made where there is none. Not atomic."""
-        whole = data.encode() if isinstance(data, str) else bytes(data)
+        whole = content_of(data)
         try:
             size = (self.stat(path)).size
         except RemoteFileNotFoundError:

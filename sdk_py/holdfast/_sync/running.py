@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from holdfast._errors import HoldfastError, WaitTimeoutError
+from holdfast._requests import content_of, signal_of
 from holdfast._results import Chunk, CommandResult
 from holdfast._transport.threads import Cancelled, Gate, Link
 from holdfast._transport.calls import cancel_command, close_channel, kill_in_shell, signal_call
@@ -111,7 +112,7 @@ class Running:
 
     def signal(self, name: str) -> None:
         """Send a signal (``"INT"``, ``"TERM"``, …) to the command's process group; ``"KILL"`` meets its whole tree."""
-        self._link.perform(signal_call, self._call, name.upper().removeprefix("SIG"))
+        self._link.perform(signal_call, self._call, signal_of(name))
 
     def terminate(self) -> None:
         """Ask the command to end: SIGTERM."""
@@ -163,7 +164,7 @@ class Input(Running):
 
     def write(self, data: bytes | str) -> None:
         """Write to its input; waits while the command does not read. Raises ``HoldfastError`` when it has ended."""
-        self._write(data.encode() if isinstance(data, str) else bytes(data), False)
+        self._write(content_of(data), False)
 
     def _write(self, data: bytes, eof: bool) -> None:
         sink = self._call.sink

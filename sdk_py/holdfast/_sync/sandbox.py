@@ -25,12 +25,12 @@ from holdfast._requests import (
     Outlive,
     RemotePath,
     Spool,
-    bad,
     command_params,
     given,
     input_of,
     name_of,
     new_id,
+    output_limit,
     path_of,
     port_of,
     shell_params,
@@ -324,8 +324,4 @@ class Sandbox:
         return RestSandbox(self._rest, self.id) if self._by_rest else None
 
     def _limit(self, max_output_bytes: int | None) -> int:
-        if max_output_bytes is None:
-            return self._options.max_output_bytes
-        if max_output_bytes < 0:
-            raise bad("max_output_bytes is not negative")
-        return max_output_bytes
+        return output_limit(max_output_bytes, self._options.max_output_bytes)

@@ -12,7 +12,7 @@ from typing import Self
 
 from holdfast._sync.process import CommandStream
 from holdfast._sync.running import outcome
-from holdfast._requests import input_of, name_of, new_id, run_params
+from holdfast._requests import input_of, name_of, new_id, output_limit, run_params, signal_of
 from holdfast._results import CommandResult
 from holdfast._transport.threads import Gate, Link
 from holdfast._transport.calls import close_channel, run_in_shell, signal_call
@@ -72,9 +72,10 @@ class Shell:
 
     def signal(self, name: str) -> None:
         """Send a signal (``"INT"``, ``"TERM"``, …) to the command that runs now; nothing when none does."""
+        number = signal_of(name)
         call = self._sink.current
         if call is not None:
-            self._link.perform(signal_call, call, name.upper().removeprefix("SIG"))
+            self._link.perform(signal_call, call, number)
 
     def close(self) -> None:
         """End the shell and all it started."""
@@ -107,7 +108,7 @@ class Shell:
             link.engine,
             name_of(command_id, "command_id") or new_id(),
             run_params(command, timeout, data is not None),
-            link.options.max_output_bytes if max_output_bytes is None else max_output_bytes,
+            output_limit(max_output_bytes, link.options.max_output_bytes),
             data,
             collecting,
         )
