@@ -153,7 +153,7 @@ class Shell:
             then()
             return
         if self._loading and report.number == self._loading:
-            self._loading = 0
+            self._loading = self._rebuilds = 0
             self.cwd = report.cwd
             self._rebuilt(restored=True)
             return

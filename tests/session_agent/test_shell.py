@@ -261,6 +261,15 @@ async def test_state_comes_back_after_a_loss() -> None:
             )
 
 
+async def test_a_shell_may_be_lost_any_number_of_times() -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell()
+        await shell.run("set -e; X=kept")
+        for _ in range(12):
+            assert (await shell.run("false")).result["shell"]["restored"] is True
+        assert (await shell.run("echo $X")).stdout == b"kept\n"
+
+
 async def test_twenty_background_holders() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell()
