@@ -76,8 +76,8 @@ class Berths:
         self._privileged = privileged
         self._slots = list(range(settings.id_slots - 1, -1, -1))
 
-    async def make(self, image: ImageSpec, disk_bytes: int | None) -> Berth:
-        """Raises HoldfastError or OSError and leaves nothing behind when it cannot."""
+    async def make(self, image: ImageSpec, disk_bytes: int | None, *, ahead: bool = False) -> Berth:
+        """Raises HoldfastError or OSError and leaves nothing behind when it cannot. *ahead*: nobody waits for it yet."""
         if not self._slots:
             raise HoldfastError("no_capacity", "every id range of this node is in use")
         name = f".{secrets.token_hex(8)}"
@@ -98,7 +98,7 @@ class Berths:
         try:
             try:
                 await asyncio.to_thread(self._make_folder, berth)
-                await self._fork(berth, disk_bytes, [theirs.fileno(), ready_w, log_w])
+                await self._fork(berth, disk_bytes, ahead, [theirs.fileno(), ready_w, log_w])
             finally:
                 theirs.close()
                 os.close(ready_w)
@@ -137,7 +137,7 @@ class Berths:
         # Without id-mapped mounts the layers are stored with the ids of the first range, and all sandboxes share it.
         return self._settings.id_base + (slot * _RANGE if self._launcher.id_mapping else 0)
 
-    async def _fork(self, berth: Berth, disk_bytes: int | None, fds: list[int]) -> None:
+    async def _fork(self, berth: Berth, disk_bytes: int | None, ahead: bool, fds: list[int]) -> None:
         image = berth.image
         await self._launcher.begin(
             {
@@ -149,6 +149,7 @@ class Berths:
                 "folder": os.path.join(berth.folder, "files"),
                 "shm_bytes": self._settings.shm_bytes,
                 "disk_bytes": disk_bytes,
+                "rehearse": ahead,
                 "idmap": self._launcher.id_mapping,
                 "open_files": self._settings.open_files,
             },

@@ -100,8 +100,8 @@ def limit_tasks(tasks: int) -> None:
     resource.setrlimit(resource.RLIMIT_NPROC, (bound, bound))
 
 
-def give_up_powers(last_capability: int, program: bytes | None) -> None:
-    """Child, last step: nothing can be regained after this, and whatever is executed has no capability at all."""
+def bar_powers(last_capability: int) -> None:
+    """Child, while it waits: whatever is executed from here on has no capability at all, and can gain none."""
     for capability in range(last_capability + 1):
         sys_.prctl(sys_.PR_CAPBSET_DROP, capability)
     sys_.prctl(sys_.PR_CAP_AMBIENT, sys_.PR_CAP_AMBIENT_CLEAR_ALL)
@@ -110,6 +110,10 @@ def give_up_powers(last_capability: int, program: bytes | None) -> None:
         _NOROOT | _NOROOT_LOCKED | _KEEP_CAPS_LOCKED | _NO_AMBIENT | _NO_AMBIENT_LOCKED,
     )
     sys_.prctl(sys_.PR_SET_NO_NEW_PRIVS, 1)
+
+
+def give_up_powers(program: bytes | None) -> None:
+    """Child, last step: what the agent itself does not need goes, and cannot be regained."""
     sys_.capset(AGENT_CAPABILITIES, AGENT_CAPABILITIES)
     if program is not None:
         sys_.seccomp_install(program)

@@ -30,6 +30,7 @@ class Spares:
         self._images: dict[_Key, ImageSpec] = {}
         self._dead: list[Berth] = []
         self._busy = 0
+        self._distrust = False
         self._wanted = asyncio.Event()
         self._filler: asyncio.Task[None] | None = None
 
@@ -63,6 +64,7 @@ class Spares:
     def done(self) -> None:
         """The create that took is over."""
         self._busy -= 1
+        self._distrust = False
         if not self._busy:
             self._wanted.set()
 
@@ -78,9 +80,9 @@ class Spares:
             self._wanted.clear()
             dead, self._dead = self._dead, []
             await self._discard(dead)
-            while not self._busy and (key := self._lacking()) is not None:
+            while not self._busy and not self._distrust and (key := self._lacking()) is not None:
                 try:
-                    berth = await self._berths.make(self._images[key], None)
+                    berth = await self._berths.make(self._images[key], None, ahead=True)
                 except (HoldfastError, OSError) as error:
                     log.warning("no spare could be made: %s", error)
                     break
@@ -108,10 +110,11 @@ class Spares:
             await self._discard(self._stock.pop(oldest))
 
     def _died(self, berth: Berth, stock: list[Berth]) -> None:
-        """Nothing runs in a spare, so this is the machine's doing; what it held is given back at the next filling."""
+        """What it held is given back at once; others are made after the next create, lest they all die in a row."""
         if berth in stock:
             stock.remove(berth)
             self._dead.append(berth)
+            self._distrust = True
             self._wanted.set()
 
     async def _discard(self, berths: list[Berth]) -> None:

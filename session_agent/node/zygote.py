@@ -8,6 +8,7 @@ Started by sandboxes.py as `python -m session_agent.node.zygote FD`.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import gc
 import importlib
@@ -59,6 +60,7 @@ class Zygote:
         syscalls.mount("", "/", "", syscalls.MS_REC | (1 << 19))
         self._control = control
         self._entry = entry
+        self.rehearsal: Callable[[], object] | None = None
         self.workshop = rootfs.Workshop(next(place for place in _PLACES if os.path.isdir(place)))
         self._program = seccomp.build() if seccomp.supported() else None
         self._last_capability = namespaces.last_capability()
@@ -119,6 +121,12 @@ class Zygote:
             os.close(mapped_w)
             opened.close()
 
+    def _rehearse(self) -> None:
+        """Go through what every agent does first, so that a spare has its own copy of the memory this writes to."""
+        asyncio.run(_first_steps())
+        if self.rehearsal:
+            self.rehearsal()
+
     def _child(self, request: dict[str, Any], root: Root, opened: rootfs.Opened, ids: IdMap, mapped: int, fds: dict[str, int]) -> NoReturn:
         step = "ids"
         try:
@@ -139,6 +147,10 @@ class Zygote:
             namespaces.limit_resources(int(request["open_files"]))
             os.umask(0o022)
             os.setsid()
+            namespaces.bar_powers(self._last_capability)
+            if request["rehearse"]:
+                step = "rehearsal"
+                self._rehearse()
             step = "configuration"
             config = _receive_config(fds["control"])
             syscalls.set_title("holdfast-agent")
@@ -147,7 +159,7 @@ class Zygote:
             step = "name"
             _take_name(config["sandbox_id"])
             step = "powers"
-            namespaces.give_up_powers(self._last_capability, self._program)
+            namespaces.give_up_powers(self._program)
             step = "agent"
             gc.enable()
             self._entry(config, listen, fds["ready"])
@@ -157,6 +169,18 @@ class Zygote:
         except BaseException as error:  # noqa: BLE001 - the node has to hear why, whatever it is
             _report(fds["ready"], step, error)
             os._exit(71)
+
+
+def load_rehearsal(name: str) -> Callable[[], object] | None:
+    """What the agent's module offers for spares to do while they wait: ``rehearse`` beside the entry point."""
+    return getattr(importlib.import_module(name.partition(":")[0]), "rehearse", None)
+
+
+async def _first_steps() -> None:
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, loop.stop)
+    loop.remove_signal_handler(signal.SIGTERM)
+    await asyncio.sleep(0)
 
 
 def _take_name(name: str) -> None:
@@ -230,6 +254,7 @@ def main(argv: list[str]) -> int:
         traceback.print_exc()
         control.sendmsg([json.dumps({"error": str(error), "errno": getattr(error, "errno", None)}).encode()])
         return 1
+    zygote.rehearsal = load_rehearsal(argv[2])
     id_mapping = argv[3] == "init" and rootfs.id_mapping_works(argv[4], zygote.workshop)
     control.sendmsg([json.dumps({"ready": True, "id_mapping": id_mapping}).encode()])
     # What is not imported by now would come from the sandbox's own files. Cleared here rather than in each fork, which
