@@ -50,6 +50,8 @@ def problem_headers(error: HoldfastError) -> dict[str, str]:
         headers["Retry-After"] = str(RETRY_AFTER_S)
     if error.kind.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
+    if error.kind.status == 413:
+        headers["Connection"] = "close"  # else what the client still has to send would be read to its end
     return headers
 
 
