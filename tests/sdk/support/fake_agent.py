@@ -343,6 +343,8 @@ class FakeAgent:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for _ in range(5):
+            await asyncio.sleep(0)  # transports close on the loop's next turns
 
     def _request(self, connection: ServerConnection, request: Request) -> Response | None:
         self.requests.append(request.headers)
