@@ -32,6 +32,8 @@ _STARTED_DELAY_S = 0.002
 _WATCH_S = 1.0
 _REBUILD_LIMIT_S = 10.0
 _REBUILDS = 4
+_ASK_AGAIN_S = 0.05
+_ASK_TIMES = 8
 
 
 class Shell:
@@ -398,7 +400,19 @@ class Shell:
             then()
             self._next()
 
-        self._asking = (self._process.ask(), answered)
+        number = self._process.ask()
+        self._asking = (number, answered)
+        self._loop.call_later(_ASK_AGAIN_S, self._ask_again, number, 1)
+
+    def _ask_again(self, number: int, count: int) -> None:
+        """A late interrupt may have thrown the question away."""
+        if self.ended or self._asking is None or self._asking[0] != number or self._process.status is not None:
+            return
+        if count > _ASK_TIMES:
+            self._replace()
+            return
+        self._process.ask_again(number)
+        self._loop.call_later(_ASK_AGAIN_S * count, self._ask_again, number, count + 1)
 
     def _begin_watch(self) -> None:
         if self._watch is None:
