@@ -60,7 +60,7 @@ def find_options(
     if not url or not api_key:
         local = _read_env_file(environ, folder)
         # The key of the local stack goes to the local stack only, never to another address.
-        if not url or url.rstrip("/") == local.get("HOLDFAST_URL", "").rstrip("/"):
+        if not url or str(url).rstrip("/") == local.get("HOLDFAST_URL", "").rstrip("/"):
             url = url or local.get("HOLDFAST_URL")
             api_key = api_key or local.get("HOLDFAST_API_KEY")
     if not url:
@@ -70,6 +70,8 @@ def find_options(
         )
     if not api_key:
         raise ConfigurationError("no API key is configured", hint="set HOLDFAST_API_KEY")
+    if not isinstance(url, str) or not isinstance(api_key, str):
+        raise ConfigurationError("the address and the API key are text", hint="check HOLDFAST_URL and HOLDFAST_API_KEY")
     return check_url(url), check_key(api_key)
 
 

@@ -5,15 +5,17 @@ Owns the waiting around ``TransferSink``. Called by ``files``, ``sandbox`` (patc
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast_wire.errors import ProtocolError
 
-from holdfast._errors import HoldfastError
+from holdfast._errors import HoldfastError, RemoteFileError
 from holdfast._requests import bounded
 from holdfast._transport.aio import Cancelled, Gate, Link
 from holdfast._transport.calls import close_channel, open_transfer
 from holdfast._transport.sinks import TransferSink
+
+ErrorT = TypeVar("ErrorT", bound=HoldfastError | None)
 
 
 class AsyncTransfer:
@@ -21,6 +23,7 @@ class AsyncTransfer:
 
     def __init__(self, link: Link, kind: str, params: dict[str, Any]) -> None:
         self._link = link
+        self._path = params.get("path")
         self._sink: TransferSink = link.perform(open_transfer, link.engine, kind, bounded(params))
 
     async def opened(self) -> dict[str, Any]:
@@ -32,7 +35,7 @@ class AsyncTransfer:
             if sink.opened is None and not sink.ended:
                 await self._wait(gate)
         if sink.error is not None:
-            raise sink.error
+            raise self._refusal(sink.error)
         return sink.opened or {}
 
     async def read(self) -> bytes:
@@ -48,7 +51,7 @@ class AsyncTransfer:
             if sink.half_closed or sink.ended:
                 gate.set()
                 if sink.error is not None:
-                    raise sink.error
+                    raise self._refusal(sink.error)
                 return b""
             await self._wait(gate)
 
@@ -61,7 +64,7 @@ class AsyncTransfer:
             space.clear()
             sent = self._link.perform(sink.write, left, eof)
             if sent < 0:
-                raise sink.error or HoldfastError("io_error", "the channel ended before everything was sent", hint="")
+                raise self._refusal(sink.error) or HoldfastError("io_error", "the channel ended before everything was sent", hint="")
             left = left[sent:]
             if not left:
                 return
@@ -78,7 +81,7 @@ class AsyncTransfer:
             elif not sink.ended:
                 await self._wait(gate)
         if sink.error is not None:
-            raise sink.error
+            raise self._refusal(sink.error)
         if sink.closed is None:
             raise ProtocolError("the agent ended a transfer without a result")
         return sink.closed
@@ -88,6 +91,12 @@ class AsyncTransfer:
         if not self._sink.ended:
             self._link.perform(close_channel, self._sink, False)
         self._link.perform(self._sink.chunks.clear)
+
+    def _refusal(self, why: ErrorT) -> ErrorT:
+        """The error that ended it, naming the file that it was about."""
+        if isinstance(why, RemoteFileError) and why.filename is None:
+            why.filename = self._path
+        return why
 
     async def _wait(self, gate: Gate) -> None:
         try:

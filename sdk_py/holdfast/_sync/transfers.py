@@ -6,15 +6,17 @@ Owns the waiting around ``TransferSink``. Called by ``files``, ``sandbox`` (patc
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast_wire.errors import ProtocolError
 
-from holdfast._errors import HoldfastError
+from holdfast._errors import HoldfastError, RemoteFileError
 from holdfast._requests import bounded
 from holdfast._transport.threads import Cancelled, Gate, Link
 from holdfast._transport.calls import close_channel, open_transfer
 from holdfast._transport.sinks import TransferSink
+
+ErrorT = TypeVar("ErrorT", bound=HoldfastError | None)
 
 
 class Transfer:
@@ -22,6 +24,7 @@ class Transfer:
 
     def __init__(self, link: Link, kind: str, params: dict[str, Any]) -> None:
         self._link = link
+        self._path = params.get("path")
         self._sink: TransferSink = link.perform(open_transfer, link.engine, kind, bounded(params))
 
     def opened(self) -> dict[str, Any]:
@@ -33,7 +36,7 @@ class Transfer:
             if sink.opened is None and not sink.ended:
                 self._wait(gate)
         if sink.error is not None:
-            raise sink.error
+            raise self._refusal(sink.error)
         return sink.opened or {}
 
     def read(self) -> bytes:
@@ -49,7 +52,7 @@ class Transfer:
             if sink.half_closed or sink.ended:
                 gate.set()
                 if sink.error is not None:
-                    raise sink.error
+                    raise self._refusal(sink.error)
                 return b""
             self._wait(gate)
 
@@ -62,7 +65,7 @@ class Transfer:
             space.clear()
             sent = self._link.perform(sink.write, left, eof)
             if sent < 0:
-                raise sink.error or HoldfastError("io_error", "the channel ended before everything was sent", hint="")
+                raise self._refusal(sink.error) or HoldfastError("io_error", "the channel ended before everything was sent", hint="")
             left = left[sent:]
             if not left:
                 return
@@ -79,7 +82,7 @@ class Transfer:
             elif not sink.ended:
                 self._wait(gate)
         if sink.error is not None:
-            raise sink.error
+            raise self._refusal(sink.error)
         if sink.closed is None:
             raise ProtocolError("the agent ended a transfer without a result")
         return sink.closed
@@ -89,6 +92,12 @@ class Transfer:
         if not self._sink.ended:
             self._link.perform(close_channel, self._sink, False)
         self._link.perform(self._sink.chunks.clear)
+
+    def _refusal(self, why: ErrorT) -> ErrorT:
+        """The error that ended it, naming the file that it was about."""
+        if isinstance(why, RemoteFileError) and why.filename is None:
+            why.filename = self._path
+        return why
 
     def _wait(self, gate: Gate) -> None:
         try:
