@@ -1,9 +1,12 @@
-"""What the end-to-end tests share: a client of the session's stack, and one sandbox per module to be reused where isolation allows."""
+"""What the end-to-end tests share: a client of the session's stack, another tenant, and one sandbox per module where isolation allows."""
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 from collections.abc import Iterator
 
+import httpx
 import pytest
 from holdfast import Sandbox, SandboxClient
 
@@ -22,3 +25,19 @@ def sandbox(client: SandboxClient) -> Iterator[Sandbox]:
     """One sandbox for a module's tests: what a test leaves in it, the next one sees."""
     with client.create_sandbox("host") as sandbox:
         yield sandbox
+
+
+@pytest.fixture(scope="session")
+def stranger_key(stack: Stack) -> str:
+    """A key of the same service that belongs to another owner."""
+    key = f"hf_{secrets.token_hex(16)}"
+    with (stack.data / "keys").open("a") as file:
+        file.write(f"stranger {hashlib.sha256(key.encode()).hexdigest()}\n")
+    return key
+
+
+@pytest.fixture(scope="session")
+def rest(stack: Stack) -> Iterator[httpx.Client]:
+    """Plain HTTP with the stack's key."""
+    with httpx.Client(base_url=stack.url, headers={"X-API-Key": stack.key}, timeout=30) as rest:
+        yield rest
