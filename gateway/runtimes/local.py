@@ -69,11 +69,15 @@ class NodeClient:
         async with self._connecting:
             if self._writer is None or self._writer.is_closing():
                 reader, self._writer = await connect(self._path)
-                self._reader_task = asyncio.get_running_loop().create_task(self._read(reader, self._writer), name="node answers")
+                # Made here, not in the task: the first request is noted before the task has run for the first time.
+                waiting = self._pending = {}
+                reading = self._read(reader, self._writer, waiting)
+                self._reader_task = asyncio.get_running_loop().create_task(reading, name="node answers")
             return self._writer
 
-    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        waiting = self._pending = {}
+    async def _read(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, waiting: dict[int, asyncio.Future[dict[str, Any]]]
+    ) -> None:
         try:
             while line := await reader.readline():
                 body = orjson.loads(line)

@@ -1,0 +1,34 @@
+"""The gateway's connection to the node: the first request on it, and the first after it broke, are answered too."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from gateway.runtimes.local import NodeClient
+
+
+async def test_the_first_request_on_every_connection_is_answered(tmp_path: Path) -> None:
+    connections: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        while line := await reader.readline():
+            writer.write(json.dumps({"id": json.loads(line)["id"], "ok": True, "connection": len(connections)}).encode() + b"\n")
+        writer.close()
+
+    server = await asyncio.start_unix_server(serve, tmp_path / "node.sock")
+    client = NodeClient(tmp_path / "node.sock")
+    try:
+        assert (await client.call("stats", timeout_s=5))["connection"] == 1
+        assert (await client.call("stats", timeout_s=5))["connection"] == 1
+        connections[0].close()
+        assert client._reader_task is not None
+        await client._reader_task
+        assert (await client.call("stats", timeout_s=5))["connection"] == 2
+    finally:
+        await client.aclose()
+        server.close()
+        for writer in connections:
+            writer.close()
