@@ -1,0 +1,249 @@
+"""What code in a sandbox can reach and spoil, seen through the SDK: nothing of the machine, nothing of a neighbour, nothing of a stranger.
+
+The list of break-out attempts is the node's probe (`tests/node/probe.py`); here it runs as an agent's code would. The floods and bombs
+check three things each: the agent answers meanwhile, the result is still delivered, and a neighbour keeps its pace.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from holdfast import HoldfastError, Sandbox, SandboxClient, SandboxNotFoundError
+
+from tests.support.requires import requires
+from tests.support.stack import Stack
+
+pytestmark = [requires("namespaces", "redis", "bash")]
+
+PROBE = (Path(__file__).parents[1] / "node" / "probe.py").read_text()
+NAMED = (
+    "mount", "ptrace attach", "unshare user", "clone user", "keyctl", "bpf", "raw socket", "host files", "other processes", "network v4",
+    "proc writes", "descriptors", "capabilities", "userfaultfd", "io_uring_setup", "device node", "first process",
+)  # fmt: skip
+"""Attempts that reliability.md names: they must be among those that the probe makes."""
+ANSWER_S = 1.0
+
+
+@pytest.fixture(scope="module")
+def marker() -> Iterator[str]:
+    """Files that only the machine's owner should see, where people keep such files."""
+    name = f"holdfast-probe-marker-{uuid.uuid4().hex}"
+    made = []
+    for place in (Path("/root"), Path("/home"), Path.home(), Path("/tmp"), Path("/srv")):
+        try:
+            (place / name).write_text("private")
+        except OSError:
+            continue
+        made.append(place / name)
+    assert made
+    yield name
+    for path in made:
+        path.unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="module")
+def neighbour(client: SandboxClient) -> Iterator[Sandbox]:
+    with client.create_sandbox("host", memory="256Mi") as neighbour:
+        neighbour.exec("true")
+        yield neighbour
+
+
+@pytest.mark.parametrize("way", ["exec", "shell", "terminal"])
+def test_every_way_out_is_refused(sandbox: Sandbox, marker: str, way: str) -> None:
+    sandbox.files.write("/tmp/probe.py", PROBE)
+    command = f"python3 /tmp/probe.py {marker} > /tmp/found.json"
+    if way == "exec":
+        sandbox.exec(command, timeout=40).check()
+    elif way == "shell":
+        with sandbox.shell() as shell:
+            shell.run(command, timeout=40).check()
+    else:
+        with sandbox.terminal(["sh", "-c", command]) as terminal:
+            assert terminal.wait().exit_code == 0
+    found = json.loads(sandbox.files.read("/tmp/found.json"))
+    assert set(NAMED) <= set(found)
+    allowed = {"other processes"} if way != "exec" else set()  # the shell that runs the probe is one more
+    if way == "terminal":
+        allowed.add("descriptors")
+    broken = {name: said for name, said in found.items() if said is not None and name not in allowed}
+    assert broken == {}
+
+
+@pytest.mark.parametrize("way", ["exec", "shell"])
+def test_no_powers_and_no_way_back_to_them(sandbox: Sandbox, way: str) -> None:
+    script = "cat /proc/self/status"
+    if way == "exec":
+        text = sandbox.exec(script).stdout
+    else:
+        with sandbox.shell() as shell:
+            text = shell.run(script).stdout
+    rows = dict(line.split(":\t", 1) for line in text.splitlines())
+    assert {int(rows[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {0}
+    assert (rows["NoNewPrivs"], rows["Seccomp"]) == ("1", "2")
+
+
+def test_files_of_the_machine_are_not_there_by_any_face(sandbox: Sandbox, marker: str) -> None:
+    for place in ("/root", "/home", "/tmp", "/srv"):
+        assert not sandbox.files.exists(f"{place}/{marker}")
+        assert not sandbox.files.exists(f"/proc/1/root{place}/{marker}")
+        assert not sandbox.files.exists(f"/tmp/../../../../..{place}/{marker}")
+    sandbox.exec("ln -sfn / /tmp/up; ln -sfn /proc/1/root /tmp/one")
+    for link in ("/tmp/up", "/tmp/one"):
+        try:
+            names = {entry.name for entry in sandbox.files.list(f"{link}/root")}
+        except HoldfastError:
+            continue
+        assert marker not in names
+
+
+def test_two_sandboxes_do_not_see_each_other(sandbox: Sandbox, neighbour: Sandbox) -> None:
+    word = uuid.uuid4().hex
+    with neighbour.start(["sleep", "86399.5"], env={"WORD": word}), neighbour.shell() as shell:
+        neighbour.files.write(f"/tmp/{word}", word)
+        shell.run("python3 -m http.server 8765 --bind 127.0.0.1 >/dev/null 2>&1 &")
+        with neighbour.tunnel(8765) as address:
+            for _ in range(100):
+                try:
+                    assert httpx.get(f"http://{address}/", timeout=5).status_code == 200, "it is there, for its owner"
+                    break
+                except httpx.TransportError:
+                    neighbour.exec("true")
+        seen = sandbox.exec("cat /proc/*/cmdline /proc/*/environ 2>/dev/null | tr '\\0' ' '; ls -R /tmp /dev/shm /workspace").stdout
+        assert word not in seen
+        assert "86399" not in seen
+        assert sandbox.exec(["python3", "-c", "import socket; socket.create_connection(('127.0.0.1', 8765), 2)"]).exit_code == 1
+        assert sandbox.exec("ipcs -m; cat /proc/net/unix").stdout.count(neighbour.id) == 0
+    first = sandbox.exec("hostname; readlink /proc/self/ns/*").stdout.splitlines()
+    second = neighbour.exec("hostname; readlink /proc/self/ns/*").stdout.splitlines()
+    assert first[0] == sandbox.id
+    assert second[0] == neighbour.id
+    shared = {name.partition(":")[0] for name in set(first) & set(second)}
+    assert shared & {"mnt", "pid", "net", "ipc", "uts"} == set()
+
+
+# A stranger ----------------------------------------------------------------------------------------------------------
+
+_ROUTES = (
+    ("GET", "/sandboxes/{id}", None),
+    ("DELETE", "/sandboxes/{id}", None),
+    ("GET", "/sandboxes/{id}/wait?timeout=1", None),
+    ("POST", "/sandboxes/{id}/heartbeat", None),
+    ("POST", "/sandboxes/{id}/exec", {"command": "true"}),
+    ("POST", "/sandboxes/{id}/exec", {"command": "true", "wait": True}),
+    ("POST", "/sandboxes/{id}/apply_patch", {"patch": "x", "diff": "x"}),
+    ("POST", "/sandboxes/{id}/files", {"path": "/tmp/x", "content": "x", "data": "eA=="}),
+    ("GET", "/sandboxes/{id}/files?path=/etc/hostname", None),
+    ("GET", "/sandboxes/{id}/files/list?path=/", None),
+    ("GET", "/sandboxes/{id}/session", None),
+)
+
+
+def test_another_owners_sandbox_looks_like_a_missing_one(stack: Stack, sandbox: Sandbox, stranger_key: str) -> None:
+    missing = "sb-missing-one"
+    with httpx.Client(base_url=stack.url, headers={"X-API-Key": stranger_key}, timeout=20) as stranger:
+        assert stranger.get("/sandboxes").json()["sandboxes"] == [], "the key itself is a good one"
+        for method, path, body in _ROUTES:
+            answers = [stranger.request(method, path.format(id=name), json=body) for name in (sandbox.id, missing)]
+            told = [answer.text.replace(sandbox.id, "ID").replace(missing, "ID") for answer in answers]
+            assert told[0] == told[1], (method, path)
+            assert answers[0].status_code == answers[1].status_code
+            assert answers[0].status_code in (404, 400, 422, 426), (method, path, told[0])
+            headers = [{name: value for name, value in answer.headers.items() if name not in _VARY} for answer in answers]
+            assert headers[0] == headers[1]
+    assert sandbox.exec("echo alive").stdout == "alive\n", "the DELETE above did nothing"
+
+
+_VARY = {"date", "x-request-id", "content-length"}
+
+
+def test_nobody_gets_the_same_answer_for_every_id(stack: Stack, sandbox: Sandbox) -> None:
+    with httpx.Client(base_url=stack.url, timeout=20) as nobody:
+        for method, path, body in _ROUTES[:-1]:
+            for name in (sandbox.id, "sb-missing-one"):
+                answer = nobody.request(method, path.format(id=name), json=body)
+                assert (answer.status_code, answer.json()["code"]) == (401, "key_missing"), (method, path)
+
+
+def test_a_stranger_gets_no_session_and_takes_no_name(stack: Stack, sandbox: Sandbox, stranger_key: str) -> None:
+    with SandboxClient(stack.url, stranger_key) as stranger:
+        seen = []
+        for name in (sandbox.id, "sb-missing-one"):
+            with pytest.raises(SandboxNotFoundError) as refused:
+                stranger.get_sandbox(name).exec("true")
+            seen.append((refused.value.code, refused.value.message.replace(name, "ID"), refused.value.hint))
+        assert seen[0] == seen[1]
+        with pytest.raises(HoldfastError) as refused_name:
+            stranger.create_sandbox("host", sandbox_id=sandbox.id)
+        assert sandbox.id not in {one.sandbox_id for one in stranger.list_sandboxes()}
+        assert refused_name.value.fault == "caller"
+    assert sandbox.exec("echo alive").stdout == "alive\n"
+
+
+def test_a_job_of_another_owner_is_not_there(stack: Stack, sandbox: Sandbox, rest: httpx.Client, stranger_key: str) -> None:
+    job = rest.post(f"/sandboxes/{sandbox.id}/exec", json={"command": "sleep 5"}).json()["job_id"]
+    assert rest.get(f"/jobs/{job}").status_code == 200
+    with httpx.Client(base_url=stack.url, headers={"X-API-Key": stranger_key}) as stranger:
+        for path in (f"/jobs/{job}", f"/jobs/{job}/wait?timeout=1"):
+            assert stranger.get(path).status_code == 404
+
+
+# Bombs and floods ----------------------------------------------------------------------------------------------------
+
+FORK_BOMB = "f() { f | f & }; f; sleep 2; echo survived"
+PROCESS_BOMB = "python3 -c 'import os,time\ntry:\n    while os.fork() == 0: pass\n    while True: os.fork()\nexcept OSError: time.sleep(2)'"
+MEMORY_BOMB = "python3 -c 'x = []\nwhile True: x.append(bytearray(1 << 20))'"
+FULL_DISK = "head -c 4G /dev/zero > /dev/shm/full; head -c 300M /dev/zero > /tmp/full; echo full >&2"
+INODES = "mkdir -p /dev/shm/i && cd /dev/shm/i && for n in $(seq 1 20000); do : > $n || break; done; cd /; rm -rf /dev/shm/i"
+OUTPUT_FLOOD = "yes holdfast | head -c 60000000; exit 3"
+
+
+@pytest.mark.parametrize(
+    "bomb", [FORK_BOMB, PROCESS_BOMB, MEMORY_BOMB, FULL_DISK, INODES, OUTPUT_FLOOD],
+    ids=["forks", "processes", "memory", "disk", "inodes", "output"],
+)  # fmt: skip
+@requires("cgroups", "root")
+def test_a_bomb_harms_only_its_own(client: SandboxClient, neighbour: Sandbox, bomb: str) -> None:
+    """The agent answers within a second meanwhile and after, the result is delivered, the neighbour is not slowed to a halt."""
+    with client.create_sandbox("host", memory="256Mi", cpu=1) as victim, neighbour.shell() as next_door:
+        victim.files.write("/etc/asked", "here")
+        calm = pace(lambda: next_door.run("true"))
+        with victim.start(bomb, timeout=3, spool="tail") as process:
+            for _ in range(5):
+                began = time.monotonic()
+                assert victim.files.read("/etc/asked") == b"here"
+                assert time.monotonic() - began < ANSWER_S
+            meanwhile = pace(lambda: next_door.run("true"))
+            result = process.wait()
+        assert result.timed_out or result.exit_code is not None
+        began = time.monotonic()
+        assert victim.exec("echo over", timeout=5).stdout == "over\n"
+        assert time.monotonic() - began < ANSWER_S
+        assert meanwhile < max(20 * calm, 0.1), f"the neighbour's commands took {meanwhile:.4f} s instead of {calm:.4f} s"
+        assert neighbour.exec("echo fine").stdout == "fine\n"
+
+
+def pace(run: object) -> float:
+    """Median seconds of a small command."""
+    times = []
+    for _ in range(15):
+        began = time.monotonic()
+        run()  # type: ignore[operator]
+        times.append(time.monotonic() - began)
+    return statistics.median(times)
+
+
+def test_an_output_flood_that_nobody_reads_stands_still(sandbox: Sandbox, neighbour: Sandbox) -> None:
+    with sandbox.start("yes") as flood:
+        next(iter(flood))
+        for _ in range(20):
+            assert sandbox.exec("echo here", timeout=5).stdout == "here\n"
+            assert neighbour.exec("echo there", timeout=5).stdout == "there\n"
+        flood.kill()
+        assert flood.wait().signal == "KILL"
