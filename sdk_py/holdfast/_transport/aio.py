@@ -17,6 +17,9 @@ from holdfast._options import Options
 from holdfast._transport.engine import Engine
 from holdfast._transport.websocket import WebSocket
 
+CLOSE_S = 1.0
+"""How long a connection may take to close in good order."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -122,8 +125,11 @@ class Link:
         self.engine.close()
         if self._timer is not None:
             self._timer.cancel()
-        if self._wire is not None:
-            self._wire.end(self.engine.close_code())
+        wire = self._wire
+        if wire is not None:
+            wire.end(self.engine.close_code())
+            if not await wire.lost.wait(CLOSE_S):  # TLS waits for the other end to agree
+                wire.abort()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -195,6 +201,7 @@ class _Wire(asyncio.Protocol):
         self.websocket = websocket
         self.shaken = Gate()
         self.over = Gate()
+        self.lost = Gate()
         self._transport: asyncio.Transport | None = None
         self._paused = False
 
@@ -230,6 +237,7 @@ class _Wire(asyncio.Protocol):
         self.websocket.feed_eof()
         self._transport = None
         self._finish()
+        self.lost.set()
 
     def pause_writing(self) -> None:
         self._paused = True
