@@ -40,12 +40,12 @@ generate: .venv/.stamp ## Write the synchronous SDK again from the asynchronous 
 bench: .venv/.stamp ## Measure the figures of the budget, each beside its floor; writes bench.json
 	@exec $(PY) -m tests.bench $(ARGS)
 
-chaos: .venv/.stamp ## Faults under load, for minutes
-	@exec $(PY) -m pytest tests/faults -m chaos -o timeout=900 $(ARGS)
+chaos: .venv/.stamp ## Faults under load, for minutes (CHAOS_SECONDS, CHAOS_SEED, CHAOS_FULL=1); writes chaos.json and chaos.txt
+	@exec $(PY) -m tests.faults
 
 fuzz: .venv/.stamp ## Longer fuzzing of the decoders
 	@exec $(PY) -m pytest tests/fuzz -o timeout=900 $(ARGS)
 
 clean: ## Remove what was made (not the data of a running stack)
-	@rm -rf build dist bench.json .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .venv
+	@rm -rf build dist bench.json chaos.json chaos.txt .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .venv
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.support.requires import missing
 
-from . import appends, report, rolling, seq
+from . import appends, holes, monkey, report, rolling, seq
 from .context import Context, Replicas, replicated_stack
 from .report import Outcome
 
@@ -27,6 +27,8 @@ SHARES: dict[str, tuple[float, Scenario]] = {
     "seq": (0.12, seq.run),
     "rolling": (0.27, rolling.rolling),
     "redis": (0.15, rolling.redis_away),
+    "monkey": (0.18, monkey.run),
+    "holes": (0.08, holes.run),
 }
 """Each scenario's share of the time."""
 REPLICAS = {"rolling": 3, "redis": 3, "monkey": 2}

@@ -183,7 +183,8 @@ class FaultProxy:
         budget = self._distance()
         try:
             up = self._pump(reader, far[1], pair, near_budget or budget, 0.0)
-            await asyncio.gather(up, self._pump(far[0], writer, pair, budget, self.weather.lose))
+            with contextlib.suppress(asyncio.CancelledError):  # the proxy stops; streams would report it as an error
+                await asyncio.gather(up, self._pump(far[0], writer, pair, budget, self.weather.lose))
         finally:
             self._pairs.discard(pair)
             pair.abort()

@@ -110,24 +110,23 @@ async def redis_away(context: Context, replicas: Replicas, outcome: Outcome, sec
                 outcome.expect("retry-after" in headers, "a create without Redis was refused without Retry-After")
                 outcome.expect(took_s <= CREATE_ANSWER_S, f"a create without Redis was refused after {took_s:.2f} s")
                 resumed = sum(len(appender.resumes) for appender in appenders)
-                cut = balancer.cut_all()  # round robin: most come back through another replica
-                await asyncio.to_thread(
-                    until,
-                    lambda resumed=resumed, cut=cut: sum(len(a.resumes) for a in appenders) >= resumed + min(cut, len(appenders)),
-                    deadline_s=20,
-                    what="the cut sessions to resume without Redis",
-                )
+                balancer.cut_all()  # round robin: most come back through another replica
+                await asyncio.to_thread(_all_resumed, appenders, resumed + len(appenders))
                 await asyncio.sleep(min(4.0, max(end - time.monotonic(), 0)))
             stuck = sum(appender.done <= done for appender, done in zip(appenders, before, strict=True))
             outcome.expect(stuck == 0, f"{stuck} sessions made no progress without Redis")
         finally:
             os.kill(pid, signal.SIGCONT)
         back = time.monotonic()
-        async with await client.create_sandbox(IMAGE) as sandbox:
+        async with await client.create_sandbox(IMAGE, timeout=30) as sandbox:
             outcome.expect((await sandbox.exec("echo up")).stdout == "up\n", "a new sandbox does not work")
         outcome.notes["seconds to a new sandbox after Redis came back"] = round(time.monotonic() - back, 2)
     outcome.notes.update({"seconds without Redis": away_s, "creates refused": refused, "slowest refusal in seconds": round(slowest, 3)})
     outcome.seconds = time.monotonic() - started
+
+
+def _all_resumed(appenders: list[Appender], count: int) -> None:
+    until(lambda: sum(len(appender.resumes) for appender in appenders) >= count, deadline_s=20, what=f"{count} resumes without Redis")
 
 
 def _create(port: int, key: str) -> tuple[int, dict[str, str], float, str]:

@@ -1,0 +1,152 @@
+"""Chaos scenario: kill -9 of anything at random: gateways, controller, Redis, the client's process, and in the end the node.
+
+Rounds: some sandboxes, each with a client process of its own; kills every second or so; then the node, and with it every sandbox.
+The history file of each sandbox is held open from outside, so that what was acknowledged is checked even though the sandbox is
+gone. A command that was under way when the node died has a typed error, nothing hangs, and the machine takes new sandboxes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from holdfast import AsyncSandboxClient, HoldfastError
+
+from tests.support.until import until
+
+from .context import IMAGE, Context, Replicas, settle
+from .history import check
+from .load import HISTORY, history_path
+from .proxy import FaultProxy, Weather
+from .report import Outcome
+from .worker import Read, read_log
+
+WORKERS = 4
+SESSIONS = 4
+ROUND_S = 22.0
+PARTS = ("gateway", "gateway", "gateway2", "gateway2", "controller", "redis", "worker", "worker", "cut")
+"""What a kill may meet, the likelier named twice."""
+END_S = 60.0
+"""How long a client may take to hear that its sandbox is lost."""
+
+
+class Worker:
+    """One client process and its sandbox, which is watched from outside."""
+
+    def __init__(self, url: str, key: str, folder: Path, name: str, sandbox_id: str, data: Path) -> None:
+        self.log = folder / f"{name}.log"
+        self._arguments = [url, str(self.log), sandbox_id, name, str(SESSIONS)]
+        self._environment = {**os.environ, "HOLDFAST_API_KEY": key}
+        self._errors = folder / f"{name}.err"
+        path = history_path(data, sandbox_id)
+        until(path.exists, deadline_s=10, what=str(path))
+        self._history = path.open()
+        self.start()
+
+    def start(self) -> None:
+        with self._errors.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.faults.worker", *self._arguments], env=self._environment, stderr=errors
+            )
+
+    def kill_and_restart(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.start()
+
+    def finish(self, outcome: Outcome) -> Read:
+        """The process has ended, or is ended now; hold what it noted against what is in the file."""
+        try:
+            status: int | None = self.process.wait(timeout=END_S)
+        except subprocess.TimeoutExpired:
+            status = None
+            self.process.kill()
+            self.process.wait()
+        error = self._errors.read_text()[-600:]
+        outcome.expect(status == 0, f"a client ended with {status} after its sandbox was lost: {error}")
+        read = read_log(self.log)
+        outcome.add(check(read.history, self._history.read().splitlines()))
+        self._history.close()
+        for kind, value in read.notes:
+            if kind == "resume":
+                outcome.resumes.append(float(value))
+            elif kind == "violation":
+                outcome.violations.append(value)
+            elif kind == "reason":
+                count, _, reason = value.partition("x")
+                outcome.reasons[reason] += int(count)
+        return read
+
+
+async def run(context: Context, replicas: Replicas, outcome: Outcome, seconds: float) -> None:
+    """Rounds of ``ROUND_S`` while there is time, at least one."""
+    started, rng, rounds = time.monotonic(), context.rng("monkey"), 0
+    weather = Weather(cut_every_bytes=200_000, linger=0.3)
+    with (
+        tempfile.TemporaryDirectory(prefix="hf-monkey-") as folder,
+        FaultProxy(*replicas.targets, seed=context.seed, weather=weather) as proxy,
+    ):
+        while not rounds or time.monotonic() - started < seconds - ROUND_S / 2:
+            rounds += 1
+            await _round(context, replicas, outcome, proxy, rng, Path(folder), rounds)
+        settle(outcome, [], [proxy])
+    outcome.notes["rounds, each ended by the death of the node"] = rounds
+    outcome.seconds = time.monotonic() - started
+
+
+async def _round(
+    context: Context, replicas: Replicas, outcome: Outcome, proxy: FaultProxy, rng: random.Random, folder: Path, number: int
+) -> None:
+    stack = replicas.stack
+    async with AsyncSandboxClient(proxy.url, stack.key) as client:
+        made = [await _create(client) for _ in range(WORKERS)]
+        workers = [Worker(proxy.url, stack.key, folder, f"r{number}w{n}", sandbox_id, stack.data) for n, sandbox_id in enumerate(made)]
+        end = time.monotonic() + ROUND_S
+        while time.monotonic() < end:
+            await asyncio.sleep(rng.uniform(0.2, 1.2))
+            part = rng.choice(PARTS)
+            if part == "worker":
+                rng.choice(workers).kill_and_restart()
+            elif part == "cut":
+                proxy.cut_all()
+                continue
+            else:
+                await asyncio.to_thread(stack.kill_process, part)
+            outcome.faults[f"kill -9 {part}"] += 1
+        done = sum(len(read_log(worker.log).history.told) for worker in workers)
+        await asyncio.to_thread(_kill_node, replicas)
+        outcome.faults["kill -9 node"] += 1
+        context.say(
+            f"monkey   round {number}: {done} commands, {sum(outcome.faults.values())} kills, {proxy.faults.total} cuts; node killed"
+        )
+        reads = [await asyncio.to_thread(worker.finish, outcome) for worker in workers]
+        ended = [value for read in reads for kind, value in read.notes if kind == "ended"]
+        outcome.expect(len(ended) == WORKERS * SESSIONS, f"{len(ended)} of {WORKERS * SESSIONS} sessions heard that their sandbox is lost")
+        for value in ended:
+            outcome.expect(value not in ("", "hung"), f"a session ended by {value!r}, not by the loss of its sandbox")
+
+
+def _kill_node(replicas: Replicas) -> None:
+    old = replicas.stack.kill_process("node")
+    replicas.stack.wait_restarted("node", old)
+
+
+async def _create(client: AsyncSandboxClient) -> str:
+    """A new sandbox with an empty history; the machine may still be recovering."""
+    end = time.monotonic() + END_S
+    while True:
+        with contextlib.suppress(HoldfastError):
+            sandbox = await client.create_sandbox(IMAGE, timeout=20)
+            await sandbox.exec(f"touch {HISTORY}")
+            await sandbox.close()
+            return sandbox.id
+        if time.monotonic() > end:
+            raise AssertionError(f"no new sandbox within {END_S:g} s")
+        await asyncio.sleep(0.2)

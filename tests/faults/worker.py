@@ -1,0 +1,104 @@
+"""A process full of appending sessions that may be killed at any moment: ``python -m tests.faults.worker``.
+
+It writes what it asks before it asks and what it was told after it was told, one line each, so that whoever starts it again knows
+which outcomes are still open; the new process asks for those once more, under the same ids. Started by the monkey.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast import AsyncSandboxClient
+
+from .history import History, Told
+from .load import Appender
+
+
+class Log:
+    """The notes of a worker, each written with one system call. A line that was cut short by a kill was not written."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def asked(self, session: str, command: str) -> None:
+        self._write("asked", session, command)
+
+    def answer(self, command: str, told: Told) -> None:
+        self._write("told", command, told)
+
+    def note(self, kind: str, value: str) -> None:
+        self._write("note", kind, value)
+
+    def _write(self, *words: str) -> None:
+        os.write(self._file, (" ".join(words) + "\n").encode())
+
+
+@dataclass
+class Read:
+    """A worker's log, read back: the history, per session the next number and the command whose outcome is open, and notes."""
+
+    history: History = field(default_factory=History)
+    notes: list[tuple[str, str]] = field(default_factory=list)
+    next_number: dict[str, int] = field(default_factory=dict)
+    open_command: dict[str, str] = field(default_factory=dict)
+
+
+def read_log(path: Path) -> Read:
+    """What the log at ``path`` says."""
+    read = Read()
+    for line in path.read_text().splitlines() if path.exists() else []:
+        match line.split(" "):
+            case ["asked", session, command]:
+                read.history.asked(session, command)
+                read.next_number[session] = int(command.rpartition(".")[2]) + 1
+                read.open_command[session] = command
+            case ["told", command, told]:
+                read.history.answer(command, told)  # type: ignore[arg-type]
+                read.open_command.pop(command.rpartition(".")[0], None)
+            case ["note", kind, value]:
+                read.notes.append((kind, value))
+    return read
+
+
+async def work(url: str, key: str, path: Path, sandbox_id: str, name: str, sessions: int) -> None:
+    """Append on ``sessions`` sessions of one sandbox until it is lost or the process ends."""
+    read, log = read_log(path), Log(path)
+    async with AsyncSandboxClient(url, key) as client:
+        names = [f"{name}-{n}" for n in range(sessions)]
+        rng = random.Random(name)
+        appenders = [Appender(one, client.get_sandbox(sandbox_id), log, by_exec=n % 2 == 1, rng=rng) for n, one in enumerate(names)]
+        runs = [one.run(lambda: True, read.next_number.get(one.name, 0), read.open_command.get(one.name, "")) for one in appenders]
+        reporting = asyncio.create_task(_report(log, appenders))
+        await asyncio.gather(*runs)
+        reporting.cancel()
+        _tell(log, appenders)
+        for appender in appenders:
+            log.note("ended", appender.ended_by)
+
+
+async def _report(log: Log, appenders: list[Appender]) -> None:
+    while True:
+        await asyncio.sleep(0.2)
+        _tell(log, appenders)
+
+
+def _tell(log: Log, appenders: list[Appender]) -> None:
+    for appender in appenders:
+        while appender.resumes:
+            log.note("resume", f"{appender.resumes.pop():.6f}")
+        while appender.violations:
+            log.note("violation", json.dumps(appender.violations.pop()).replace(" ", "_"))
+        for reason, count in appender.reasons.items():
+            log.note("reason", f"{count}x{reason}")
+        appender.reasons.clear()
+
+
+if __name__ == "__main__":
+    _, url, path, sandbox_id, name, sessions = sys.argv
+    asyncio.run(work(url, os.environ["HOLDFAST_API_KEY"], Path(path), sandbox_id, name, int(sessions)))
