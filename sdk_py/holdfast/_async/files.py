@@ -31,6 +31,27 @@ LocalPath = str | os.PathLike[str]
 Entries = list[FileEntry]
 
 
+class _Seen:
+    """What has passed through: bytes and their SHA-256."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._digest = hashlib.sha256()
+
+    def note(self, data: bytes) -> None:
+        self.size += len(data)
+        self._digest.update(data)
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+    def check(self, result: dict[str, Any]) -> None:
+        """Raise ``ChecksumError`` unless the agent's account is the same."""
+        if take(result, "size", int, default=self.size) != self.size or take(result, "sha256", str, default=self.sha256) != self.sha256:
+            raise ChecksumError("checksum_mismatch", f"{self.size} bytes were moved and are not what the sandbox has")
+
+
 class AsyncFiles:
     """The files of one sandbox. Every method raises ``RemoteFileNotFoundError``, ``RemotePermissionError`` and their kin."""
 
@@ -53,17 +74,18 @@ class AsyncFiles:
 
     async def stream(self, path: RemotePath, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
         """The content of a file piece by piece, checked at the end. Raises ``ChecksumError`` when it is not what was sent."""
+        async for piece in self._pieces(path, offset, length, _Seen()):
+            yield piece
+
+    async def _pieces(self, path: RemotePath, offset: int, length: int | None, seen: _Seen) -> AsyncIterator[bytes]:
         params: dict[str, Any] = {"path": path_of(path), **given(offset=offset or None, length=length)}
         transfer = AsyncTransfer(await self._sandbox._attached(), "read", params)
-        digest = hashlib.sha256()
-        size = 0
         try:
             await transfer.opened()
             while data := await transfer.read():
-                digest.update(data)
-                size += len(data)
+                seen.note(data)
                 yield data
-            _check(await transfer.closed(), size, digest.hexdigest())
+            seen.check(await transfer.closed())
         finally:
             transfer.stop()
 
@@ -103,25 +125,22 @@ class AsyncFiles:
 
     async def _send(self, params: dict[str, Any], whole: bytes | None, source: IO[bytes] | None) -> TransferResult:
         transfer = AsyncTransfer(await self._sandbox._attached(), "write", params)
-        digest = hashlib.sha256()
-        size = 0
+        seen = _Seen()
         try:
             if source is None:
                 await transfer.write(whole or b"", eof=True)
-                size = len(whole or b"")
-                digest.update(whole or b"")
+                seen.note(whole or b"")
             else:
                 while data := await run_blocking(source.read, PIECE_BYTES):
-                    digest.update(data)
-                    size += len(data)
+                    seen.note(data)
                     await transfer.write(data)
                 await transfer.write(b"", eof=True)
             result = await transfer.closed()
         finally:
             transfer.stop()
         if not params.get("offset"):
-            _check(result, size, digest.hexdigest())
-        return TransferResult(size, 1, take(result, "sha256", str))
+            seen.check(result)
+        return TransferResult(seen.size, 1, take(result, "sha256", str))
 
     # Names ------------------------------------------------------------------------------------------------------
 
@@ -213,19 +232,22 @@ class AsyncFiles:
         if await run_blocking(target.is_dir):
             target /= PurePosixPath(os.fsdecode(path_of(remote))).name
         part = target.with_name(f".{target.name}.{os.getpid()}.part")
-        digest = hashlib.sha256()
-        size = 0
+        seen = _Seen()
         try:
             with await run_blocking(part.open, "wb") as file:
-                async for data in self.stream(remote):
-                    digest.update(data)
-                    size += len(data)
-                    await run_blocking(file.write, data)
+                held: list[bytes] = []
+                flushed = 0
+                async for data in self._pieces(remote, 0, None, seen):
+                    held.append(data)
+                    if seen.size - flushed >= PIECE_BYTES:
+                        await run_blocking(file.writelines, held)
+                        held, flushed = [], seen.size
+                await run_blocking(file.writelines, held)
             await run_blocking(os.replace, part, target)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 part.unlink()
-        return TransferResult(size, 1, digest.hexdigest())
+        return TransferResult(seen.size, 1, seen.sha256)
 
     async def _download_tree(self, remote: RemotePath, target: Path) -> TransferResult:
         transfer = AsyncTransfer(await self._sandbox._attached(), "download", {"path": path_of(remote)})
@@ -239,11 +261,6 @@ class AsyncFiles:
             spooled.seek(0)
             entries, size = await run_blocking(unpack, spooled, target)
         return TransferResult(size, entries)
-
-
-def _check(result: dict[str, Any], size: int, digest: str) -> None:
-    if take(result, "size", int, default=size) != size or take(result, "sha256", str, default=digest) != digest:
-        raise ChecksumError("checksum_mismatch", f"{size} bytes were moved and are not what the sandbox has")
 
 
 def _entries(unpacker: Any) -> Entries:
