@@ -303,3 +303,14 @@ async def test_a_session_that_breaks_each_connection_is_given_up(agent: FakeAgen
         await running
     assert agent.attaches > 1
     await sandbox.close()
+
+
+async def test_closing_the_client_lets_go_of_its_sandboxes(agent: FakeAgent, face: Any) -> None:
+    client = face.client(agent.url, "k")
+    sandboxes = [client.get_sandbox(f"sb-{n}") for n in range(3)]
+    for sandbox in sandboxes:
+        await sandbox.shell()
+    await client.close()
+    await eventually(lambda: all(held.connection is None for held in agent.sessions.values()), "all connections to end")
+    assert len(agent.sessions) == 3
+    assert [close.detach for close in agent.closes] == [False] * 3, "shells without a name end with their client"

@@ -50,6 +50,7 @@ class AsyncSandboxClient:
             max_output_bytes=max_output_bytes,
         )
         self._rest = AsyncRest(self._options)
+        self._in_use: set[AsyncSandbox] = set()
         self.images = AsyncImages(self._rest)
 
     @property
@@ -118,7 +119,9 @@ class AsyncSandboxClient:
         return await self._rest.doctor()
 
     async def close(self) -> None:
-        """Give the connections back. Sandboxes stay."""
+        """Let go of all sandboxes, which stay, and give the connections back."""
+        for sandbox in list(self._in_use):
+            await sandbox.close()
         await self._rest.close()
 
     async def _forget(self, sandbox_id: str) -> None:

@@ -259,12 +259,14 @@ class AsyncSandbox:
 
     async def _let_go(self) -> None:
         self._stopped.set()
+        self._client._in_use.discard(self)
         link, self._link = self._link, None
         if link is not None:
             await link.close()
         await self._background.stop()
 
     def _heartbeat(self, interval_s: float) -> None:
+        self._client._in_use.add(self)
         self._background.start(self._beat, interval_s, name=f"holdfast-heartbeat-{self.id}")
 
     async def _beat(self, interval_s: float) -> None:
@@ -310,6 +312,7 @@ class AsyncSandbox:
                     self._by_rest = self._options.transport == "auto" and link.engine.foreign
                     raise
                 self._link = link
+                self._client._in_use.add(self)
         return link
 
     async def _fallback(self) -> AsyncRestSandbox | None:

@@ -51,6 +51,7 @@ class SandboxClient:
             max_output_bytes=max_output_bytes,
         )
         self._rest = Rest(self._options)
+        self._in_use: set[Sandbox] = set()
         self.images = Images(self._rest)
 
     @property
@@ -119,7 +120,9 @@ class SandboxClient:
         return self._rest.doctor()
 
     def close(self) -> None:
-        """Give the connections back. Sandboxes stay."""
+        """Let go of all sandboxes, which stay, and give the connections back."""
+        for sandbox in list(self._in_use):
+            sandbox.close()
         self._rest.close()
 
     def _forget(self, sandbox_id: str) -> None:

@@ -260,12 +260,14 @@ class Sandbox:
 
     def _let_go(self) -> None:
         self._stopped.set()
+        self._client._in_use.discard(self)
         link, self._link = self._link, None
         if link is not None:
             link.close()
         self._background.stop()
 
     def _heartbeat(self, interval_s: float) -> None:
+        self._client._in_use.add(self)
         self._background.start(self._beat, interval_s, name=f"holdfast-heartbeat-{self.id}")
 
     def _beat(self, interval_s: float) -> None:
@@ -311,6 +313,7 @@ class Sandbox:
                     self._by_rest = self._options.transport == "auto" and link.engine.foreign
                     raise
                 self._link = link
+                self._client._in_use.add(self)
         return link
 
     def _fallback(self) -> RestSandbox | None:
