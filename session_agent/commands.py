@@ -184,6 +184,9 @@ class Command:
 
     def _kill_tree(self) -> None:
         roots = (self._pid,) if self._status is None else ()
+        if roots:
+            # at once and as a whole: a fork bomb that goes on while it is looked through leaves us no time to do so
+            kill_group(self._pid, signal.SIGSTOP)
         self._killing = TreeKill(owned_by(self._tag), self._killed, roots=roots)
 
     def _killed(self) -> None:
