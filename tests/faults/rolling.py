@@ -104,7 +104,7 @@ async def redis_away(context: Context, replicas: Replicas, outcome: Outcome, sec
             end = time.monotonic() + away_s
             before = [appender.done for appender in appenders]
             while time.monotonic() < end:
-                status, headers, took_s, code = await asyncio.to_thread(_create, balancer.port, stack.key)
+                status, headers, took_s, code = await asyncio.to_thread(try_create, balancer.port, stack.key)
                 slowest, refused = max(slowest, took_s), refused + 1
                 outcome.expect(status == 503, f"a create without Redis was answered {status} {code}")
                 outcome.expect("retry-after" in headers, "a create without Redis was refused without Retry-After")
@@ -129,7 +129,7 @@ def _all_resumed(appenders: list[Appender], count: int) -> None:
     until(lambda: sum(len(appender.resumes) for appender in appenders) >= count, deadline_s=20, what=f"{count} resumes without Redis")
 
 
-def _create(port: int, key: str) -> tuple[int, dict[str, str], float, str]:
+def try_create(port: int, key: str) -> tuple[int, dict[str, str], float, str]:
     """One bare create: status, headers, seconds, code."""
     began = time.monotonic()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
