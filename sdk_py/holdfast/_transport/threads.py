@@ -249,8 +249,15 @@ class Link:
         if websocket.has_reply:
             self._write(websocket.reply())
         leader = self._leader
-        if (self._unwritten or (leader is not None and leader._open)) and self._leader_thread != threading.get_ident():
+        if (self._unwritten or (leader is not None and leader._open)) and not self._polls():
             self.wake()
+            if leader is None:
+                self._keeper.stir()  # it writes on while the caller prepares the next piece
+
+    def _polls(self) -> bool:
+        """Whether this thread is the one that polls next: it sees by itself what there is to do."""
+        me = threading.get_ident()
+        return me == self._leader_thread or (self._leader is None and me == self._keeper.thread.ident)
 
     def _write(self, data: bytes) -> None:
         data = self._unwritten + data if self._unwritten else data
