@@ -54,6 +54,7 @@ class WebSocket:
         self._protocol = ClientProtocol(parse_uri(url), max_size=MESSAGE_BYTES)
         self._headers = dict(headers)
         self._buffer = bytearray()
+        self._needed = 0
         self._shaken = False
         self._in_fragments = False
         self._fragments: list[bytes] = []
@@ -84,9 +85,12 @@ class WebSocket:
             data = rest
         if self._buffer:
             self._buffer += data
+            if len(self._buffer) < self._needed:
+                return messages
             data = bytes(self._buffer)
             self._buffer.clear()
         position, end = 0, len(data)
+        self._needed = 0
         while end - position >= 2 and self.closed is None:
             size = data[position + 1]
             start = position + 2
@@ -95,6 +99,7 @@ class WebSocket:
             elif size == 127:
                 start += 8
             if start > end:
+                self._needed = start - position
                 break
             if start - position > 2:
                 size = int.from_bytes(data[position + 2 : start], "big")
@@ -104,6 +109,7 @@ class WebSocket:
                 self._protocol_frame(data[position:end], messages)  # a breach: the library names it and closes
                 return messages
             if not whole:
+                self._needed = stop - position  # until then bytes are only collected: no copy for each piece of a large frame
                 break
             if data[position] == 0x82 and not self._in_fragments:
                 messages.append(data[start:stop])
