@@ -82,7 +82,9 @@ async def doctor(request: Request) -> Response:
     ]
     if not away["runtime"]:
         checks += await gateway.runtime.doctor()
-    return json_response({"version": version(), "ok": all(check.get("ok") is True for check in checks), "checks": checks})
+    return json_response(
+        {"version": version(), "ok": all(check.get("ok") is True or check.get("required") is False for check in checks), "checks": checks}
+    )
 
 
 async def resources(request: Request) -> Response:

@@ -126,12 +126,16 @@ class AgentCall:
             self._take(await self._socket.message(), self._waiting)
 
     async def settled(self) -> list[Fact]:
-        """The facts that are there now: the channel's last one has come, or the agent has said all it has so far."""
-        self._pings += 1
-        self._socket.send(encode(Ping(self._pings)))
+        """The facts that are there now: the channel's last one has come, or the agent has said all it has so far.
+
+        A Pong may overtake facts that wait to be sent, but not those sent with the Pong before: so it takes two rounds.
+        """
         facts: deque[Fact] = deque()
-        while not self.ended and not self._take(await self._socket.message(), facts):
-            pass
+        for _ in range(2):
+            self._pings += 1
+            self._socket.send(encode(Ping(self._pings)))
+            while not self.ended and not self._take(await self._socket.message(), facts):
+                pass
         return list(facts)
 
     def acknowledge(self) -> None:

@@ -7,6 +7,7 @@ the routes do is in the modules they come from.
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -51,8 +52,8 @@ ROUTES: tuple[Route | WebSocketRoute, ...] = (
 )
 
 
-class CountRequests:
-    """Counts answers by route and status: pure ASGI, so that nothing is buffered on the way."""
+class MarkRequests:
+    """Gives each request an id and counts answers by route and status: pure ASGI, so that nothing is buffered on the way."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -62,8 +63,12 @@ class CountRequests:
             await self._app(scope, receive, send)
             return
 
+        request_id = secrets.token_hex(8)
+        scope["holdfast.request_id"] = request_id
+
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
                 route = scope.get("route")
                 path = route.path if isinstance(route, Route) else "unknown"
                 metrics = scope["app"].state.gateway.metrics
@@ -88,7 +93,7 @@ def build_app(gateway: Gateway, on_close: Callable[[], Any] | None = None) -> St
     app = Starlette(
         routes=ROUTES,
         lifespan=lifespan,
-        middleware=[Middleware(CountRequests)],
+        middleware=[Middleware(MarkRequests)],
         exception_handlers={HoldfastError: problems.on_error, HTTPException: problems.on_error, Exception: problems.on_error},
     )
     app.state.gateway = gateway

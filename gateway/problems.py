@@ -6,6 +6,7 @@ of what happened. Called by the app's exception handlers and by ``attach``.
 
 from __future__ import annotations
 
+import logging
 from http import HTTPStatus
 from typing import Any
 
@@ -14,6 +15,8 @@ from holdfast_wire.errors import TABLE, HoldfastError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+
+log = logging.getLogger("gateway")
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -74,7 +77,10 @@ async def on_error(request: Request, error: Exception) -> Response:
     """Exception handler of the app, for every class of error."""
     if isinstance(error, HTTPException):
         error = from_http(error)
-    return problem_response(error if isinstance(error, HoldfastError) else internal())
+    if isinstance(error, HoldfastError):
+        return problem_response(error)
+    log.error("request %s failed: %s", request.scope.get("holdfast.request_id", "?"), type(error).__name__)
+    return problem_response(internal())
 
 
 def _phrase(status: int) -> str:

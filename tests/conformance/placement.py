@@ -6,7 +6,7 @@ Owns the contract of `gateway.placement.store.PlacementStore`. `tests/gateway/te
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from holdfast_wire.errors import HoldfastError
@@ -190,7 +190,7 @@ class PlacementConformance:
 
     @pytest.mark.parametrize(("clock", "reason"), [("lifetime_s", "ttl"), ("idle_timeout_s", "idle"), ("heartbeat_timeout_s", "heartbeat")])
     async def test_clocks_end_a_ready_sandbox(self, store: PlacementStore, clock: str, reason: str) -> None:
-        await ready(store, spec(**{clock: 0.05}))
+        await ready(store, spec(**cast(dict[str, Any], {clock: 0.05})))
         await ready(store, spec("stays", lifetime_s=3600.0, idle_timeout_s=3600.0, heartbeat_timeout_s=3600.0))
         if reason == "heartbeat":
             assert await store.claim_expired(1) == []
