@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from holdfast_wire.limits import RUN_QUEUE, SPOOL_COMMAND_BYTES, SPOOL_SANDBOX_BYTES, Timing
 
+from .groups import Groups
 from .procs import Reaper
 from .records import Records
 from .settings import AgentSettings
@@ -38,7 +38,7 @@ class SandboxLimits:
     """
 
     oom_score_adj: int | None = 500
-    abort_patience_s: float = 0.4
+    abort_patience_s: float = 1.0
     spool_command_bytes: int = SPOOL_COMMAND_BYTES
     spool_sandbox_bytes: int = SPOOL_SANDBOX_BYTES
     run_queue: int = RUN_QUEUE
@@ -48,19 +48,13 @@ class SandboxLimits:
 
 
 class AgentContext:
-    """What handlers share. ``oom_kills`` counts out-of-memory kills of the sandbox where the runtime can tell."""
+    """What handlers share."""
 
-    def __init__(
-        self,
-        settings: AgentSettings,
-        limits: SandboxLimits | None = None,
-        *,
-        oom_kills: Callable[[], int] | None = None,
-    ) -> None:
+    def __init__(self, settings: AgentSettings, limits: SandboxLimits | None = None) -> None:
         self.settings = settings
         self.limits = limits or SandboxLimits()
-        self.oom_kills = oom_kills
-        self.reaper = Reaper(oom_score_adj=self.limits.oom_score_adj)
+        self.groups = Groups(settings.cgroup_join_fds, settings.cgroup_events_fd)
+        self.reaper = Reaper(oom_score_adj=self.limits.oom_score_adj, join=self.groups.join)
         self.tags = Tags()
         self.budget = Budget(self.limits.spool_sandbox_bytes)
         self.records = Records(self.limits.timing)
@@ -68,7 +62,7 @@ class AgentContext:
         self.shells: dict[str, Shell] = {}
         self.terminals: dict[str, Terminal] = {}
         self.null = -1
-        self._oom_seen = oom_kills() if oom_kills else 0
+        self._oom_seen = self.groups.oom_kills()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
@@ -97,8 +91,7 @@ class AgentContext:
     def oom_killed(self) -> bool:
         """Whether the kernel killed for lack of memory since this was last asked; ask when something died of SIGKILL."""
         before = self._oom_seen
-        if self.oom_kills is not None:
-            self._oom_seen = self.oom_kills()
+        self._oom_seen = self.groups.oom_kills()
         return self._oom_seen > before
 
     @property

@@ -206,23 +206,32 @@ class Shell:
             return
         run.abort = why
         self._began_abort = self._loop.time()
-        self._process.signal(signal.SIGINT)
-        signal_all(self._children(run), signal.SIGINT)
+        self._interrupt(run)
         run.tick = self._loop.call_later(0.005, self._tick, run, 1)
+
+    def _interrupt(self, run: Run) -> None:
+        """A Ctrl-C to all at once. The shell goes on with the next command when a child ends in any other way than by it.
+
+        So nobody moves while it is sent: or ``cat`` in ``sleep 60 | cat`` would end well because ``sleep`` was first to die.
+        """
+        process = self._process
+        process.signal(signal.SIGSTOP)
+        children = self._children(run)
+        for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGCONT):
+            signal_all(children, number)
+        process.signal(signal.SIGINT)
+        process.signal(signal.SIGCONT)
 
     def _tick(self, run: Run, count: int) -> None:
         process = self._process
         if run is not self._current or process.status is not None:
             return
         if self._loop.time() - self._began_abort > self._context.limits.abort_patience_s:
+            # killing only what ignores the interrupt would let the shell run the rest of the list
             process.signal(signal.SIGKILL)
             signal_all(self._children(run), signal.SIGKILL)
             return
-        # a shell goes on to the next command when its child did not die of the interrupt itself: insist
-        signal_all(self._children(run), signal.SIGKILL)
-        if count == 2:
-            process.signal(signal.SIGCONT)
-        process.signal(signal.SIGINT)
+        self._interrupt(run)
         process.ask_again(run.number)
         run.tick = self._loop.call_later(min(0.005 * count, 0.05), self._tick, run, count + 1)
 
