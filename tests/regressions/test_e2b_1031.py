@@ -1,0 +1,61 @@
+"""E2B #1031: a time-out killed only the leader of a command; its children stayed alive and kept the port.
+
+Reported as "process was not killed when auto paused"; isolated in the thread to the command's own (default, 60 s) time-out: the managed
+leader is gone and no longer listed, `next-server` still answers on port 3000. Here: the same shape, a server started by a shell that
+waits.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+from holdfast import Sandbox
+
+from tests.support.requires import requires
+
+pytestmark = [requires("namespaces", "redis", "bash")]
+
+SERVER = "python3 -m http.server {port} --bind 127.0.0.1"
+ASK = "import socket,sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), 2)"
+
+
+def answers(sandbox: Sandbox, port: int) -> bool:
+    return sandbox.exec(["python3", "-c", ASK, str(port)]).exit_code == 0
+
+
+def waiting(port: int) -> str:
+    """Start the server, wait until it listens, then wait for it as `npm run dev` does."""
+    server = SERVER.format(port=port)
+    ask = f'python3 -c "{ASK}" {port} 2>/dev/null'
+    return f"sh -c '{server}' >/dev/null 2>&1 & until {ask}; do sleep 0.02; done; echo listening; wait"
+
+
+def test_the_server_dies_with_the_command_that_timed_out(sandbox: Sandbox) -> None:
+    for number, prefix in enumerate(("", "setsid --wait ")):
+        port = 20000 + number + 10 * secrets.randbelow(1000)
+        result = sandbox.exec(prefix + "sh -c " + quoted(waiting(port)), timeout=1.5)
+        assert result.timed_out
+        assert result.stdout == "listening\n", "it was there"
+        assert not answers(sandbox, port), "and is not any more"
+        with sandbox.shell() as shell:
+            result = shell.run(waiting(port), timeout=1.5)
+            assert result.timed_out
+            assert result.stdout == "listening\n"
+            assert not answers(sandbox, port)
+
+
+def test_without_a_time_out_there_is_none(sandbox: Sandbox) -> None:
+    """There is no default time-out that could hit a server that is meant to stay: it lives as a job of its shell, or adopted."""
+    port = 31000 + secrets.randbelow(1000)
+    with sandbox.shell() as shell:
+        shell.run(waiting(port).removesuffix("wait"))
+        shell.run("sleep 10", timeout=0.1)
+        assert answers(sandbox, port), "the time-out of another command is none of its business"
+    assert not answers(sandbox, port), "it ends with its shell"
+    assert sandbox.exec(waiting(port).removesuffix("wait"), outlive="adopt").ok
+    assert answers(sandbox, port)
+    sandbox.exec(f"pkill -f 'http.server {port}'")
+
+
+def quoted(script: str) -> str:
+    return "'" + script.replace("'", "'\\''") + "'"

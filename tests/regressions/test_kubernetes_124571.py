@@ -1,0 +1,52 @@
+"""kubernetes #124571: `kubectl exec` cut standard output short and still ended with status 0.
+
+`seq 1 2000000` over a slow connection gave another last line every time. It is either all of it, or said to be incomplete. Here: the same
+command over a link that splits, delays and cuts, as collected output, as a stream and to a reader that is slow itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from tests.faults.proxy import Weather
+from tests.regressions.conftest import Link
+from tests.support.requires import requires
+
+pytestmark = [requires("namespaces", "redis", "bash"), pytest.mark.timeout(120)]
+
+LAST = 2_000_000
+WHOLE = "".join(f"{number}\n" for number in range(1, LAST + 1)).encode()
+
+
+@pytest.fixture
+def weather() -> Weather:
+    return Weather(cut_every_bytes=4_000_000, split=True)
+
+
+def test_all_of_it_or_an_error(link: Link) -> None:
+    for _ in range(2):
+        result = link.sandbox.exec(f"seq 1 {LAST}", timeout=60)
+        assert (result.exit_code, result.truncated) == (0, False)
+        assert result.stdout_bytes == WHOLE
+        assert result.streams[1].seen == len(WHOLE)
+    assert link.proxy.faults.cuts >= 2
+
+
+def test_as_a_stream(link: Link) -> None:
+    with link.sandbox.shell() as shell:
+        stream = shell.stream(f"seq 1 {LAST}", timeout=60)
+        digest = hashlib.sha256()
+        for chunk in stream:
+            digest.update(chunk.data)
+    assert digest.digest() == hashlib.sha256(WHOLE).digest()
+    assert stream.result.exit_code == 0
+
+
+def test_what_is_kept_in_part_is_said_to_be(link: Link) -> None:
+    result = link.sandbox.exec(f"seq 1 {LAST}", timeout=60, max_output_bytes=1_000_000)
+    assert result.truncated
+    assert result.stdout_bytes == WHOLE[:1_000_000]
+    assert result.streams[1].seen == len(WHOLE), "the count is of all"
+    assert result.streams[1].sha256 == hashlib.sha256(WHOLE).hexdigest()

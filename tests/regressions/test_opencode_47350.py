@@ -1,0 +1,66 @@
+"""opencode #47350: the shell tool never returned when a command left a background process that held its stdio.
+
+It waited for the end of the pipes, not of the command; 81 minutes in one report, because the time-out killed the process group and the
+holder had left it by `setsid`. The holder need not write anything. Here: every shape from that thread and from #22012, each answered at
+once, in a shell and as a command.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from holdfast import Sandbox
+
+from tests.support.requires import requires
+
+pytestmark = [requires("namespaces", "redis", "bash")]
+
+LIMIT_S = 2.0
+HOLDERS = {
+    "silent": "sleep 300 &",
+    "stderr alone": "sleep 300 </dev/null >/dev/null &",
+    "nothing held": "sleep 300 </dev/null >/dev/null 2>&1 &",
+    "left its group": "setsid sleep 300 &",
+    "disowned": "sleep 300 & disown 2>/dev/null",
+    "nohup": "nohup sleep 300 &",
+    "writes on and on": "(while :; do echo noise; sleep 0.01; done) &",
+    "writes on and on, elsewhere": "setsid sh -c 'while :; do echo noise >&2; sleep 0.01; done' &",
+    "double fork": "(setsid sh -c 'sleep 300 & exit' &)",
+    "bash -c": "bash -c 'sleep 300 &'",
+    "coprocess": "bash -c 'coproc sleep 300'",
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_the_command_answers_when_it_has_ended(sandbox: Sandbox, holder: str) -> None:
+    script = f"{HOLDERS[holder]}\necho foreground done; (exit 3)"
+    began = time.monotonic()
+    result = sandbox.exec(script, timeout=30)
+    assert time.monotonic() - began < LIMIT_S
+    assert (result.exit_code, result.timed_out) == (3, False)
+    assert "foreground done\n" in result.stdout
+    with sandbox.shell() as shell:
+        began = time.monotonic()
+        result = shell.run(script, timeout=30)
+        assert time.monotonic() - began < LIMIT_S
+        assert (result.exit_code, result.timed_out) == (3, False)
+        assert "foreground done\n" in result.stdout
+        began = time.monotonic()
+        after = shell.run("echo after", timeout=30)
+        assert time.monotonic() - began < LIMIT_S
+        assert after.stdout == "after\n", "the noise of an earlier job is not this command's output"
+
+
+@pytest.mark.parametrize("outlive", ["kill", "adopt"])
+def test_what_becomes_of_the_holder_is_declared(sandbox: Sandbox, outlive: str) -> None:
+    result = sandbox.exec("sleep 298.25 & echo $!", outlive=outlive, timeout=30)  # type: ignore[arg-type]
+    # not `kill -0`, to which the dead answer too until they are buried
+    lives = sandbox.exec(["cat", f"/proc/{result.stdout.strip()}/cmdline"]).stdout != ""
+    assert lives is (outlive == "adopt")
+    sandbox.exec(["kill", result.stdout.strip()])
+
+
+def test_waiting_for_the_holder_is_a_choice_too(sandbox: Sandbox) -> None:
+    result = sandbox.exec("(sleep 0.2; echo late) & echo soon", outlive="wait", timeout=30)
+    assert result.stdout == "soon\nlate\n"
