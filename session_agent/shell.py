@@ -272,8 +272,7 @@ class Shell:
         if number == signal.SIGKILL:
             self._abort(run, "cancelled")
         elif number == signal.SIGINT:
-            self._process.signal(number)
-            signal_all(self._children(run), number)
+            self._interrupt(run)
         else:
             signal_all(self._children(run), number)
 
