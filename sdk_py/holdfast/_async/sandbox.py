@@ -66,6 +66,11 @@ class AsyncSandbox:
         self._stopped = Flag()
         self._by_rest = options.transport == "rest"
 
+    @property
+    def sandbox_id(self) -> str:
+        """The id, under the name that REST and ``SandboxInfo`` use."""
+        return self.id
+
     # Commands ---------------------------------------------------------------------------------------------------
 
     async def exec(

@@ -67,6 +67,11 @@ class Sandbox:
         self._stopped = Flag()
         self._by_rest = options.transport == "rest"
 
+    @property
+    def sandbox_id(self) -> str:
+        """The id, under the name that REST and ``SandboxInfo`` use."""
+        return self.id
+
     # Commands ---------------------------------------------------------------------------------------------------
 
     def exec(
