@@ -74,7 +74,8 @@ async def test_exit_records_survive_a_cut_in_the_exit_window(
         return right
 
     proxy.weather = Weather(lose=0.06)
-    right = await asyncio.gather(*[session(number) for number in range(SESSIONS)])
+    async with asyncio.timeout(120):
+        right = await asyncio.gather(*[session(number) for number in range(SESSIONS)])
     assert sum(right) == COMMANDS
     assert proxy.faults.cuts > COMMANDS // 40, "the weather was too good"
     assert len(resumes) > COMMANDS // 80

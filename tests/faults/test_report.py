@@ -1,0 +1,59 @@
+"""The parts of a chaos run that turn what happened into words: they must not flatter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from holdfast import HoldfastError
+
+from .history import check
+from .load import read_told
+from .report import Outcome, percentile, reading, text, total, write
+from .worker import Log, read_log
+
+
+@pytest.mark.parametrize(
+    ("detail", "told"),
+    [
+        ({}, "failed"),
+        ({"command_id": "c"}, "unknown"),
+        ({"command_id": "c", "started": None}, "unknown"),
+        ({"command_id": "c", "started": True}, "unknown"),
+        ({"command_id": "c", "started": False}, "failed"),
+    ],
+)
+def test_only_an_error_that_says_so_is_a_definite_failure(detail: dict[str, object], told: str) -> None:
+    assert read_told(HoldfastError("internal", "x", detail=detail)) == told
+
+
+def test_percentiles_are_values_that_occurred() -> None:
+    assert percentile([], 99) == 0.0
+    assert percentile([3.0, 1.0, 2.0], 50) == 2.0
+    assert percentile([float(n) for n in range(1, 101)], 99) == 99.0
+    assert percentile([1.0, 9.0], 99) == 9.0
+
+
+def test_a_zero_is_read_honestly_and_a_violation_is_loud(tmp_path: Path) -> None:
+    clean = Outcome("a", 7)
+    clean.faults["cut"] = 300
+    assert reading(total([clean])) == "zero failures in 300 faults says only: fewer than 3/300"
+    violated = Outcome("b", 7)
+    violated.expect(True, "fine")
+    violated.expect(False, "it broke")
+    assert "CHAOS_SEED=7" in reading(total([clean, violated]))
+    assert "VIOLATION b: it broke" in text([clean, violated])
+    write([clean, violated], tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"chaos.txt", "chaos.json"}
+
+
+def test_a_killed_worker_s_log_names_what_is_open(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log")
+    log.asked("w-0", "w-0.0")
+    log.answer("w-0.0", "acknowledged")
+    log.asked("w-0", "w-0.1")
+    log.note("resume", "0.5")
+    read = read_log(tmp_path / "log")
+    assert (read.next_number, read.open_command, read.notes) == ({"w-0": 2}, {"w-0": "w-0.1"}, [("resume", "0.5")])
+    assert check(read.history, ["w-0.0"]).clean
+    assert check(read.history, ["w-0.0", "w-0.1", "w-0.1"]).duplicates == 1
