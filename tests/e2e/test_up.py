@@ -16,11 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from holdfast import SandboxClient
 
+from infra.scripts.up import embed
 from infra.scripts.up.datadir import read_env
 from infra.scripts.up.embed import TOP, free_port
+from tests.bench.memory import in_pid_namespace
 from tests.support.requires import requires
-from tests.support.stack import Stack, is_alive, processes_of, read_pid
+from tests.support.stack import Stack, is_alive, processes_of, read_pid, running_stack
 from tests.support.until import until
 
 _DEADLINE_S = 20.0
@@ -259,3 +262,28 @@ def test_any_part_of_the_real_stack_comes_back(stack: Stack, name: str) -> None:
     old = stack.kill_process(name)
     assert stack.wait_restarted(name, old) != old
     stack.wait_ready()
+
+
+@requires("namespaces", "redis")
+def test_a_killed_node_comes_back_and_makes_sandboxes() -> None:
+    with running_stack() as own, SandboxClient(own.url, own.key) as client:
+        old = own.kill_process("node")
+        own.wait_restarted("node", old)
+        own.wait_ready()
+        with client.create_sandbox("host", timeout=30) as sandbox:
+            assert sandbox.exec("echo here").stdout == "here\n"
+
+
+@requires("namespaces", "redis")
+@pytest.mark.parametrize("victim", ["keeper", "supervisor"])
+def test_kill_9_of_the_runner_ends_sandboxes_too(tmp_path: Path, victim: str) -> None:
+    with embed.running_stack(tmp_path / "data") as own, SandboxClient(own.url, own.key) as client:
+        sandbox = client.create_sandbox("host")
+        shell = sandbox.shell()
+        inside = shell.run("setsid sleep 600 & readlink /proc/self/ns/pid").stdout.strip()
+        assert in_pid_namespace(inside)
+        gateway = read_pid(own.data / "run" / "gateway.pid")
+        supervisor = int(Path(f"/proc/{gateway}/stat").read_bytes().rpartition(b")")[2].split()[1])
+        os.kill(own.runner.pid if victim == "keeper" else supervisor, signal.SIGKILL)
+        until(lambda: not in_pid_namespace(inside), deadline_s=_DEADLINE_S, what="the sandbox to end")
+        until(lambda: not processes_of(own.data), deadline_s=_DEADLINE_S, what="the stack to end")
