@@ -73,6 +73,8 @@ class Reaper:
         self._strangers: dict[int, float] = {}
         self._burial: asyncio.TimerHandle | None = None
         self._oom_score_adj = None if oom_score_adj is None else str(oom_score_adj).encode()
+        self._own_score = -1
+        self._own_score_adj = b"0"
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
@@ -82,6 +84,7 @@ class Reaper:
             ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._loop.add_signal_handler(signal.SIGCHLD, self.reap)
         _ignore_for_ourselves_alone()
+        self._open_own_score()
         self.reap()
 
     def stop(self) -> None:
@@ -92,6 +95,9 @@ class Reaper:
             self._burial.cancel()
             self._burial = None
         self._strangers.clear()
+        if self._own_score >= 0:
+            os.close(self._own_score)
+            self._own_score = -1
 
     @property
     def pids(self) -> frozenset[int]:
@@ -116,6 +122,7 @@ class Reaper:
         Raises ``CannotExecuteError`` for the program, ``HoldfastError`` for everything else.
         """
         tagged = _set_tag(tag) if tag else False
+        scored = self._set_own_score(self._oom_score_adj)
         reserved = _reserve_low() if place else []
         in_child = _take_terminal if tty else functools.partial(_place, place) if place else None
         try:
@@ -139,6 +146,8 @@ class Reaper:
         finally:
             if tagged:
                 _set_tag(0)
+            if scored:
+                self._set_own_score(self._own_score_adj)
             for descriptor in reserved:
                 os.close(descriptor)
         process.returncode = 0  # its wait is ours: keeps Popen from reaping or warning
@@ -146,8 +155,6 @@ class Reaper:
         self._owners[pid] = on_exit
         if self._join is not None:
             self._join(pid)
-        if self._oom_score_adj is not None:
-            self._prefer_as_victim(pid)
         return pid
 
     def reap(self) -> None:
@@ -213,17 +220,23 @@ class Reaper:
             self._burial = self._loop.call_later(_STRANGER_GRACE_S, self._bury)
         self.reap()
 
-    def _prefer_as_victim(self, pid: int) -> None:
+    def _open_own_score(self) -> None:
+        if self._oom_score_adj is not None and self._own_score < 0:
+            try:
+                self._own_score = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
+                self._own_score_adj = os.pread(self._own_score, 16, 0).strip()
+            except OSError:
+                self._own_score = -1
+
+    def _set_own_score(self, value: bytes | None) -> bool:
+        """Be the better victim for the moment of a fork: a child that was told afterwards would have children of its own that are not."""
+        if self._own_score < 0 or value is None:
+            return False
         try:
-            descriptor = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+            os.pwrite(self._own_score, value, 0)
         except OSError:
-            return
-        try:
-            os.write(descriptor, self._oom_score_adj or b"0")
-        except OSError:
-            pass
-        finally:
-            os.close(descriptor)
+            return False
+        return True
 
 
 def _ignore_for_ourselves_alone() -> None:
