@@ -18,8 +18,8 @@ from holdfast import AsyncSandbox, AsyncShell, HoldfastError, SandboxLostError, 
 from .history import Told
 
 HISTORY = "/tmp/history"
-PATIENCE_S = 240.0
-"""A command that has no outcome by then hangs, which is a violation of its own."""
+PATIENCE_S = 150.0
+"""A command that has no outcome by then hangs, which is a violation of its own; the SDK gives up a lost connection after 120 s."""
 
 
 class Notes(Protocol):
