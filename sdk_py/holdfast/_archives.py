@@ -67,7 +67,8 @@ def _content(path: Path, size: int) -> Iterator[bytes]:
                 raise ArchiveError("archive_invalid", f"{path.name} became shorter while it was read", hint="send it again")
             left -= len(data)
             yield data
-    yield b"\0" * (-size % _BLOCK)
+    if size % _BLOCK:  # never an empty piece: that is how the end is told
+        yield b"\0" * (-size % _BLOCK)
 
 
 def image_pieces(path: LocalImage) -> Iterator[bytes]:
