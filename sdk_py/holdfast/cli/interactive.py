@@ -79,7 +79,7 @@ def _size() -> tuple[int, int]:
         size = os.get_terminal_size(sys.stdout.fileno())
     except OSError:
         return 24, 80
-    return max(size.lines, 1), max(size.columns, 1)
+    return size.lines or 24, size.columns or 80  # a terminal that was never told its size says 0
 
 
 @contextlib.contextmanager
