@@ -70,6 +70,8 @@ class AgentCall:
         self._credited = WINDOW_BYTES
         self._pings = 0
         self._waiting: deque[Fact] = deque()
+        self._news = asyncio.Event()
+        """Set when credit came or the channel ended."""
         self.ended = False
         """The channel's last fact has come."""
 
@@ -113,6 +115,18 @@ class AgentCall:
         if not self.ended:
             self.send(Write(CHANNEL, b"", eof=True))
 
+    async def write(self, data: bytes) -> None:
+        """Send bytes within the agent's credit, while another task reads the facts (and so learns of credit)."""
+        view = memoryview(data)
+        while view and not self.ended:
+            piece = view[: min(DATA_BYTES, self._allowed - self._sent)]
+            if piece:
+                self.send(Write(CHANNEL, bytes(piece)))
+                view = view[len(piece) :]
+            else:
+                self._news.clear()
+                await self._news.wait()
+
     async def facts(self) -> AsyncIterator[Fact]:
         """Every fact of the channel, up to and including its last; output is credited as it is handed out."""
         while True:
@@ -153,9 +167,11 @@ class AgentCall:
                 raise AgentCallError("agent_unreachable", "the session agent broke the order of its facts")
             self._received += frame.length
             self.ended = isinstance(frame, _ENDS)
+            self._news.set()
             into.append(frame)
         elif isinstance(frame, Credit):
             self._allowed = max(self._allowed, frame.limit)
+            self._news.set()
         elif isinstance(frame, Ping):
             self._socket.send(encode(Pong(frame.number)))
         elif isinstance(frame, Pong):

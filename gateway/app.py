@@ -21,9 +21,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from . import admin, commands, files, problems, sandboxes
 from .attach import attach
 from .service import Gateway
+from .terminal import pty
 
 ROUTES: tuple[Route | WebSocketRoute, ...] = (
     WebSocketRoute("/sandboxes/{sandbox_id}/session", attach),
+    WebSocketRoute("/sandboxes/{sandbox_id}/exec/pty", pty),
     Route("/sandboxes/{sandbox_id}/exec", commands.execute, methods=["POST"]),
     Route("/sandboxes", sandboxes.create, methods=["POST"]),
     Route("/sandboxes", sandboxes.list_owned, methods=["GET"]),

@@ -27,7 +27,7 @@ from .service import gateway_of
 
 _WAIT_MORE_S = 30.0
 """A waiting exec waits this much longer than its command may run."""
-_LOGIN = "if [ -f ~/.bashrc ]; then . ~/.bashrc; fi; "
+LOGIN = "if [ -f ~/.bashrc ]; then . ~/.bashrc; fi; "
 _NO_TTY = (b"bash: cannot set terminal process group", b"bash: no job control in this shell")
 """What an interactive bash without a terminal says before it does anything."""
 
@@ -105,7 +105,7 @@ def _params(fields: Fields) -> dict[str, Any]:
     if fields.boolean("login_shell", False):
         # A script's own quoting stays; a list keeps its own as the shell's arguments.
         script = [command] if isinstance(command, str) else ['"$@"', "bash", *command]
-        params["argv"] = ["bash", "--login", "-i", "-c", _LOGIN + script[0], *script[1:]]
+        params["argv"] = ["bash", "--login", "-i", "-c", LOGIN + script[0], *script[1:]]
     elif isinstance(command, str):
         params["script"] = command
     else:

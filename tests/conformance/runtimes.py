@@ -1,0 +1,96 @@
+"""What every runtime must do: a suite to inherit from, given a `runtime` fixture and what its agents answer to.
+
+Owns the contract of `gateway.runtimes.base.Runtime`. Run on the local runtime with a real node, and on the tests' runtime in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from holdfast_wire.errors import HoldfastError
+
+from gateway.runtimes.base import BecameReady, Event, Order, Runtime, Synced, WentAway
+
+DEADLINE_S = 20.0
+CREATE_S = 30.0
+
+
+def order(sandbox_id: str, **more: Any) -> Order:
+    more.setdefault("incarnation", secrets.token_hex(8))
+    return Order(
+        sandbox_id=sandbox_id, token="ab" * 32, owner="ada", image=more.pop("image", "host"), cores=1.0, memory_bytes=256 << 20, **more
+    )
+
+
+async def next_of(events: AsyncIterator[Event], kind: type[Event], sandbox_id: str = "") -> Any:
+    async with asyncio.timeout(DEADLINE_S):
+        async for event in events:
+            if isinstance(event, kind) and getattr(event, "sandbox_id", "") == sandbox_id:
+                return event
+    raise AssertionError("the watch ended")
+
+
+class RuntimeConformance:
+    """Inherit and provide `runtime`."""
+
+    async def test_a_sandbox_is_made_listed_and_removed(self, runtime: Runtime) -> None:
+        asked = order("sb-1", labels={"run": "7", "holdfast/lifetime_s": "60"})
+        made = await runtime.create(asked, CREATE_S)
+        assert made.endpoint.startswith(("unix://", "tcp://"))
+        assert made.agent_epoch
+        (present,) = await runtime.list_all()
+        assert (present.sandbox_id, present.incarnation, present.owner) == ("sb-1", asked.incarnation, "ada")
+        assert (present.endpoint, present.image, present.labels) == (made.endpoint, "host", asked.labels)
+        assert present.state == "ready"
+        assert present.created_at > 1_600_000_000
+        assert await runtime.delete("sb-1")
+        assert not await runtime.delete("sb-1")
+        assert await runtime.list_all() == []
+
+    async def test_the_same_incarnation_again_is_the_same_sandbox(self, runtime: Runtime) -> None:
+        asked = order("sb-1")
+        first = await runtime.create(asked, CREATE_S)
+        again = await runtime.create(asked, CREATE_S)
+        assert again.endpoint == first.endpoint
+        with pytest.raises(HoldfastError) as caught:
+            await runtime.create(order("sb-1"), CREATE_S)
+        assert caught.value.code == "sandbox_exists"
+        assert len(await runtime.list_all()) == 1
+        await runtime.delete("sb-1")
+
+    async def test_an_unknown_image_is_refused_and_leaves_nothing(self, runtime: Runtime) -> None:
+        with pytest.raises(HoldfastError) as caught:
+            await runtime.create(order("sb-1", image="unknown-image"), CREATE_S)
+        assert caught.value.code == "image_not_found"
+        assert await runtime.list_all() == []
+
+    async def test_a_watch_begins_with_everything_and_tells_what_happens(self, runtime: Runtime) -> None:
+        await runtime.create(order("sb-1"), CREATE_S)
+        events = runtime.watch()
+        synced = await next_of(events, Synced)
+        assert [present.sandbox_id for present in synced.sandboxes] == ["sb-1"]
+        await runtime.delete("sb-1")
+        gone = await next_of(events, WentAway, "sb-1")
+        assert gone.cause.reason == "deleted"
+        await events.aclose()  # type: ignore[attr-defined]
+
+    async def test_many_at_once(self, runtime: Runtime) -> None:
+        ids = [f"sb-{number}" for number in range(8)]
+        made = await asyncio.gather(*(runtime.create(order(id_), CREATE_S) for id_ in ids))
+        assert len(made) == len(ids)
+        assert sorted(present.sandbox_id for present in await runtime.list_all()) == sorted(ids)
+        assert all(await asyncio.gather(*(runtime.delete(id_) for id_ in ids)))
+        assert await runtime.list_all() == []
+
+    async def test_it_can_be_asked_how_it_is(self, runtime: Runtime) -> None:
+        assert isinstance(await runtime.stats(), dict)
+        checks = await runtime.doctor()
+        assert checks
+        assert all({"name", "ok", "detail", "fix"} <= set(check) for check in checks)
+
+
+__all__ = ["BecameReady", "RuntimeConformance", "next_of", "order"]

@@ -1,0 +1,322 @@
+"""What the gateway's tests stand on: a served gateway in this process, a runtime in memory, an agent that does as it is told.
+
+Redis is real. The runtime in memory passes the runtimes' conformance suite; the scripted agent speaks the real dial proof and
+then whatever bytes a test gives it, as a hostile one might.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import socket
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import uvicorn
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.proof import DIAL_HEADER, PROOF_HEADER, agent_token, answer_dial
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.http11 import Request
+from websockets.server import ServerProtocol
+from websockets.utils import apply_mask
+
+from gateway.__main__ import server_config
+from gateway.auth import Keys
+from gateway.frame_headers import BINARY, CLOSE, server_frame
+from gateway.placement.redis_store import RedisStore
+from gateway.placement.store import Cause, Record, SandboxSpec
+from gateway.runtimes.base import Event, Images, Made, Order, Present, Synced, WentAway
+from gateway.service import Gateway
+from gateway.settings import PlacementSettings, RelaySettings, RestSettings, Settings
+
+SECRET = "s" * 64
+ADA, BOB = "hf_" + "a" * 32, "hf_" + "b" * 32
+DEADLINE_S = 10.0
+
+
+class MemoryRuntime:
+    """Makes nothing real. ``endpoint`` is what its sandboxes claim; ``refuse`` is raised by the next create."""
+
+    def __init__(self, endpoint: str = "unix:///nowhere") -> None:
+        self.endpoint = endpoint
+        self.present: dict[str, Present] = {}
+        self.deleted: list[str] = []
+        self.orders: list[Order] = []
+        self.refuse: HoldfastError | None = None
+        self.hold: asyncio.Event | None = None
+        self._watchers: list[asyncio.Queue[Event]] = []
+
+    @property
+    def images(self) -> Images | None:
+        return None
+
+    async def create(self, order: Order, timeout_s: float) -> Made:
+        self.orders.append(order)
+        if self.hold is not None:
+            await self.hold.wait()
+        if self.refuse is not None:
+            error, self.refuse = self.refuse, None
+            raise error
+        other = self.present.get(order.sandbox_id)
+        if other is not None and other.incarnation == order.incarnation:
+            return Made(other.endpoint, "e1")
+        if other is not None:
+            raise HoldfastError("sandbox_exists", "it is there")
+        if order.image == "unknown-image":
+            raise HoldfastError("image_not_found", "there is no such image")
+        self.add(order.sandbox_id, order.incarnation, owner=order.owner, image=order.image, labels=order.labels)
+        return Made(self.endpoint, "e1")
+
+    def add(self, sandbox_id: str, incarnation: str = "1" * 16, **more: Any) -> Present:
+        more.setdefault("owner", "ada")
+        more.setdefault("image", "host")
+        more.setdefault("created_at", time.time())
+        present = Present(sandbox_id=sandbox_id, incarnation=incarnation, endpoint=self.endpoint, **more)
+        self.present[sandbox_id] = present
+        return present
+
+    def lose(self, sandbox_id: str, cause: Cause) -> None:
+        """It ends by itself."""
+        present = self.present[sandbox_id]
+        self.present[sandbox_id] = replace(present, state="failed", cause=cause)
+        self._publish(WentAway(sandbox_id, present.incarnation, cause))
+
+    async def delete(self, sandbox_id: str) -> bool:
+        self.deleted.append(sandbox_id)
+        present = self.present.pop(sandbox_id, None)
+        if present is not None:
+            self._publish(WentAway(sandbox_id, present.incarnation, Cause("deleted", "caller")))
+        return present is not None
+
+    async def list_all(self) -> list[Present]:
+        return list(self.present.values())
+
+    async def watch(self) -> AsyncIterator[Event]:
+        queue: asyncio.Queue[Event] = asyncio.Queue(1000)
+        self._watchers.append(queue)
+        yield Synced(list(self.present.values()))
+        while True:
+            yield await queue.get()
+
+    async def doctor(self) -> list[dict[str, Any]]:
+        return [{"name": "memory", "ok": True, "detail": "", "fix": ""}]
+
+    async def stats(self) -> dict[str, Any]:
+        return {"sandboxes": len(self.present)}
+
+    async def aclose(self) -> None:
+        pass
+
+    def _publish(self, event: Event) -> None:
+        for queue in self._watchers:
+            queue.put_nowait(event)
+
+
+@dataclass
+class Served:
+    """A gateway that answers at ``url``."""
+
+    gateway: Gateway
+    server: uvicorn.Server
+    url: str
+    store: RedisStore
+    runtime: MemoryRuntime
+    done: asyncio.Task[None]
+
+    def client(self, key: str | None = ADA) -> httpx.AsyncClient:
+        headers = {"X-API-Key": key} if key else {}
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=DEADLINE_S, trust_env=False)
+
+    def attach(self, sandbox_id: str, key: str | None = ADA, **headers: str) -> connect:
+        if key:
+            headers["X-API-Key"] = key
+        url = f"ws{self.url.removeprefix('http')}/sandboxes/{sandbox_id}/session"
+        return connect(
+            url,
+            additional_headers={name.replace("_", "-"): text for name, text in headers.items()},
+            compression=None,
+            ping_interval=None,
+            proxy=None,
+            user_agent_header=None,
+            max_size=None,
+        )
+
+    async def place(self, sandbox_id: str, endpoint: str, owner: str = "ada", incarnation: str = "1" * 16) -> Record:
+        """A ready sandbox whose agent is at ``endpoint``."""
+        spec = SandboxSpec(sandbox_id=sandbox_id, owner=owner, incarnation=incarnation, image="host")
+        await self.store.create(spec, fingerprint=sandbox_id)
+        record = await self.store.mark_ready(sandbox_id, incarnation, endpoint, "e1")
+        assert isinstance(record, Record)
+        return record
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serve(
+    redis_url: str, folder: Path, relay: RelaySettings | None = None, rest: RestSettings | None = None
+) -> AsyncIterator[Served]:
+    """A gateway on a free port, with the keys of ada and bob."""
+    keys = folder / "keys"
+    keys.write_text("".join(f"{name} {hashlib.sha256(key.encode()).hexdigest()}\n" for name, key in (("ada", ADA), ("bob", BOB))))
+    settings = Settings(
+        data_dir=folder,
+        keys_file=keys,
+        placement=PlacementSettings(redis_url=redis_url),
+        relay=relay or RelaySettings(),
+        rest=rest or RestSettings(),
+    )
+    store, runtime = RedisStore(settings.placement), MemoryRuntime()
+    gateway = Gateway(settings, store, runtime, Keys(keys), SECRET)
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = server_config(settings, gateway)
+    config.setup_event_loop = lambda: None  # type: ignore[method-assign]
+    server = _Server(config)
+    done = asyncio.create_task(server.serve(sockets=[listener]), name="gateway under test")
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    served = Served(gateway, server, url, store, runtime, done)
+    try:
+        async with asyncio.timeout(DEADLINE_S), httpx.AsyncClient(trust_env=False) as client:
+            while True:
+                try:
+                    await client.get(f"{url}/healthz")
+                    break
+                except httpx.TransportError:
+                    await asyncio.sleep(0)
+        yield served
+    finally:
+        server.should_exit = True
+        server.config.timeout_graceful_shutdown = 1
+        await done
+
+
+Behaviour = Callable[["Connection"], Awaitable[None]]
+
+
+@dataclass(eq=False)
+class Connection:
+    """One upgraded connection at the scripted agent: raw bytes both ways."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def message(self) -> bytes:
+        """The next message. A Close is answered and ends the connection."""
+        first, payload = await self.frame()
+        if first == CLOSE:
+            await self.send(server_frame(CLOSE, payload))
+            raise ConnectionError("closed")
+        return payload
+
+    async def frame(self) -> tuple[int, bytes]:
+        """First byte and payload of the next frame a client sent, unmasked."""
+        head = await self.reader.readexactly(2)
+        size = head[1] & 0x7F
+        if size == 126:
+            size = int.from_bytes(await self.reader.readexactly(2), "big")
+        elif size == 127:
+            size = int.from_bytes(await self.reader.readexactly(8), "big")
+        assert head[1] & 0x80, "a client masks its frames"
+        mask = await self.reader.readexactly(4)
+        data = await self.reader.readexactly(size)
+        if mask != bytes(4):
+            data = apply_mask(data, mask)
+        return head[0], data
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+
+@dataclass
+class ScriptedAgent:
+    """Listens on a Unix socket, proves itself as the agent of ``sandbox_id``, then runs ``behave`` on each connection."""
+
+    behave: Behaviour
+    sandbox_id: str = "sb-1"
+    incarnation: str = "1" * 16
+    secret: str = SECRET
+    answer: bytes | None = None
+    """Instead of an upgrade, these bytes."""
+    folder: str = field(default_factory=lambda: tempfile.mkdtemp(prefix="hf-agent-"))
+    connections: list[Connection] = field(default_factory=list)
+    _server: asyncio.Server | None = None
+
+    @property
+    def endpoint(self) -> str:
+        return f"unix://{self.folder}/agent.sock"
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_unix_server(self._serve, f"{self.folder}/agent.sock")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        for connection in self.connections:
+            connection.writer.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{self.folder}/agent.sock")
+        os.rmdir(self.folder)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            if self.answer is not None:
+                writer.write(self.answer)
+                await writer.drain()
+                writer.close()
+                return
+            protocol = ServerProtocol()
+            protocol.receive_data(head)
+            (request,) = protocol.events_received()
+            assert isinstance(request, Request)
+            response = protocol.accept(request)
+            token = agent_token(self.secret, self.sandbox_id, self.incarnation)
+            proof = answer_dial(token, request.headers[DIAL_HEADER])
+            if proof is None:
+                response = protocol.reject(403, "refused")
+            else:
+                response.headers[PROOF_HEADER] = proof
+            protocol.send_response(response)
+            writer.write(b"".join(protocol.data_to_send()))
+            if proof is None:
+                writer.close()
+                return
+            connection = Connection(reader, writer)
+            self.connections.append(connection)
+            await self.behave(connection)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+
+async def echo(connection: Connection) -> None:
+    """Every message comes back."""
+    while True:
+        await connection.send(server_frame(BINARY, await connection.message()))
+
+
+async def silent(connection: Connection) -> None:
+    """Reads and says nothing."""
+    while await connection.reader.read(65536):
+        pass
+
+
+async def closed_with(connection: ClientConnection) -> tuple[int, str]:
+    """Wait until the other side has closed; its code and reason."""
+    async with asyncio.timeout(DEADLINE_S):
+        await connection.wait_closed()
+    return connection.close_code or 0, connection.close_reason or ""

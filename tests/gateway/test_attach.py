@@ -1,0 +1,356 @@
+"""Attaching: every refusal before the upgrade, the relay's transparency, hostile sides, back-pressure, the drain."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import orjson
+import pytest
+from holdfast_wire.codec import decode
+from holdfast_wire.frames import GoAway
+from holdfast_wire.limits import MESSAGE_BYTES
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from gateway import tickets
+from gateway.frame_headers import BINARY, CLOSE, server_frame
+from gateway.placement.store import Cause, SandboxSpec
+from gateway.settings import RelaySettings
+from tests.gateway.harness import BOB, DEADLINE_S, SECRET, Connection, ScriptedAgent, Served, closed_with, echo, serve
+from tests.support.redis_server import RedisServer
+from tests.support.requires import requires
+from tests.support.until import until_async
+
+pytestmark = requires("redis")
+
+OOM = Cause("oom", "workload", "killed for memory")
+
+
+async def refusal(
+    served: Served, sandbox_id: str = "sb-1", key: str | None = "default", **headers: str
+) -> tuple[int, str, dict[str, object]]:
+    keyed = {} if key == "default" else {"key": key}
+    with pytest.raises(InvalidStatus) as caught:
+        await served.attach(sandbox_id, **keyed, **headers)  # type: ignore[arg-type]
+    response = caught.value.response
+    assert response.headers["content-type"] == "application/problem+json"
+    body = orjson.loads(response.body or b"")
+    return response.status_code, body["code"], body
+
+
+# Refusals are HTTP answers -----------------------------------------------------------------------------------------
+
+
+async def test_nobody_and_a_wrong_key_are_refused(served: Served) -> None:
+    assert (await refusal(served, key=None))[:2] == (401, "key_missing")
+    assert (await refusal(served, key="hf_" + "0" * 32))[:2] == (403, "key_invalid")
+    assert (await refusal(served, key="k" * 2000))[:2] == (403, "key_invalid")
+
+
+async def test_unknown_and_anothers_look_the_same(served: Served) -> None:
+    await served.place("sb-1", "unix:///nowhere")
+    unknown = await refusal(served, "sb-0", key=BOB)
+    anothers = await refusal(served, "sb-1", key=BOB)
+    assert unknown[:2] == anothers[:2] == (404, "sandbox_not_found")
+    assert unknown[2] == {**anothers[2], "detail": "there is no sandbox 'sb-0'"}
+
+
+async def test_pending_failed_and_gone_say_so(served: Served) -> None:
+    spec = SandboxSpec(sandbox_id="sb-1", owner="ada", incarnation="1" * 16, image="host")
+    await served.store.create(spec, fingerprint="f")
+    assert (await refusal(served))[:2] == (409, "sandbox_not_ready")
+    await served.store.mark_failed("sb-1", "1" * 16, OOM)
+    assert (await refusal(served))[:2] == (409, "sandbox_failed")
+    await served.place("sb-2", "unix:///nowhere")
+    await served.store.mark_failed("sb-2", "1" * 16, OOM)
+    status, code, body = await refusal(served, "sb-2")
+    assert (status, code, body["reason"], body["fault"]) == (410, "sandbox_gone", "oom", "workload")
+    await served.store.delete("sb-2", Cause("ttl", "caller"), owner="ada")
+    status, code, body = await refusal(served, "sb-2")
+    assert (status, code, body["reason"]) == (410, "sandbox_gone", "ttl")
+
+
+async def test_an_agent_that_is_not_there_is_unreachable(served: Served) -> None:
+    await served.place("sb-1", "unix:///nowhere")
+    assert (await refusal(served))[:2] == (503, "agent_unreachable")
+
+
+async def test_a_recycled_address_is_found_out(served: Served) -> None:
+    """Whoever answers must prove that it is the agent of this incarnation, and learns no token by being dialled."""
+    for other in ({"incarnation": "2" * 16}, {"sandbox_id": "sb-9"}, {"secret": "x" * 64}):
+        async with ScriptedAgent(echo, **other) as agent:  # type: ignore[arg-type]
+            await served.place(f"sb-{len(agent.folder)}{next(iter(other))}".lower(), agent.endpoint)
+            await served.store.delete("sb-1", Cause("deleted", "caller"), owner="ada", forget=True)
+            await served.place("sb-1", agent.endpoint)
+            assert (await refusal(served))[:2] == (502, "agent_identity")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"garbage\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nX-Holdfast-Proof: " + b"0" * 64 + b"\r\n\r\n",
+        b"HTTP/1.1 101 x\r\nno colon\r\n\r\n",
+        b"A" * 40_000,
+    ],
+)
+async def test_a_hostile_upgrade_is_refused(served: Served, answer: bytes) -> None:
+    async with ScriptedAgent(echo, answer=answer) as agent:
+        await served.place("sb-1", agent.endpoint)
+        assert (await refusal(served))[0] in (502, 503)
+
+
+async def test_pages_of_unknown_origin_are_refused(served: Served) -> None:
+    async with ScriptedAgent(echo) as agent:
+        await served.place("sb-1", agent.endpoint)
+        assert (await refusal(served, Origin="https://evil.example"))[:2] == (403, "origin_refused")
+
+
+async def test_sessions_of_one_key_are_capped(redis_url: str, tmp_path: Path) -> None:
+    async with serve(redis_url, tmp_path, RelaySettings(sessions_per_owner=1)) as served, ScriptedAgent(echo) as agent:
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1"):
+            assert (await refusal(served))[:2] == (429, "session_limit")
+
+        async def again() -> bool:
+            try:
+                async with served.attach("sb-1"):
+                    return True
+            except InvalidStatus:
+                return False
+
+        await until_async(again, deadline_s=5, what="room for another session")
+
+
+# The relay ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 65535, 65536, MESSAGE_BYTES])
+async def test_messages_pass_unchanged(served: Served, size: int) -> None:
+    async with ScriptedAgent(echo) as agent:
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1") as client:
+            message = os.urandom(size)
+            for _ in range(3):
+                await client.send(message)
+            for _ in range(3):
+                assert await client.recv() == message
+
+
+async def test_what_the_agent_says_first_arrives(served: Served) -> None:
+    async def greet(connection: Connection) -> None:
+        await connection.send(server_frame(BINARY, b"early"))
+        await echo(connection)
+
+    async with ScriptedAgent(greet) as agent:
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1") as client:
+            assert await client.recv() == b"early"
+
+
+async def test_close_codes_pass_both_ways(served: Served) -> None:
+    seen: list[bytes] = []
+
+    async def close(connection: Connection) -> None:
+        message = await connection.message()
+        if message == b"go":
+            await connection.send(server_frame(CLOSE, b"\x11\x3bsession_fenced: later"))
+        seen.append((await connection.frame())[1])
+        await connection.send(server_frame(CLOSE, seen[-1]))
+
+    async with ScriptedAgent(close) as agent:
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1") as client:
+            await client.send(b"go")
+            assert await closed_with(client) == (4411, "session_fenced: later")
+        async with served.attach("sb-1") as client:
+            await client.send(b"stay")
+            await client.close(1001, "leaving")
+        await until_async(lambda: b"\x03\xe9leaving" in seen, deadline_s=5, what="the close at the agent")
+
+
+async def test_a_lost_agent_is_a_lost_connection(served: Served) -> None:
+    async def die(connection: Connection) -> None:
+        await connection.message()
+        connection.writer.transport.abort()
+
+    async with ScriptedAgent(die) as agent:
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1") as client:
+            await client.send(b"x")
+            assert (await closed_with(client))[0] == 1006
+
+
+async def test_a_lost_client_is_noticed_by_the_agent(served: Served) -> None:
+    async with ScriptedAgent(echo) as agent:
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1") as client:
+            client.transport.abort()
+            await until_async(lambda: len(served.gateway.attached) == 0, deadline_s=5, what="the session to go")
+            async with asyncio.timeout(DEADLINE_S):
+                assert await agent.connections[0].reader.read() == b""
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        server_frame(0x81, b"text"),
+        server_frame(0x02, b"fragment"),
+        server_frame(0xC2, b"compressed"),
+        bytes((BINARY, 0x80 | 1, 0, 0, 0, 0, 7)),
+        bytes((BINARY, 127)) + (MESSAGE_BYTES + 1).to_bytes(8, "big"),
+        bytes((0x89, 126, 0, 200)) + bytes(200),
+        b"\xff" * 100,
+    ],
+)
+async def test_a_hostile_agent_harms_its_session_only(served: Served, bad: bytes) -> None:
+    async def misbehave(connection: Connection) -> None:
+        if await connection.message() == b"bad":
+            await connection.send(bad)
+        await echo(connection)
+
+    async with ScriptedAgent(misbehave) as agent:
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1") as other, served.attach("sb-1") as client:
+            await other.send(b"good")
+            await client.send(b"bad")
+            assert (await closed_with(client))[0] == 1011
+            await other.send(b"still here")
+            assert await other.recv() == b"still here"
+
+
+async def test_a_client_that_breaks_the_framing_is_told(served: Served) -> None:
+    async with ScriptedAgent(echo) as agent:
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1") as client:
+            await client.send("text is not of this protocol")
+            assert (await closed_with(client))[0] == 4400
+        async with served.attach("sb-1") as client:
+            await client.send(bytes(MESSAGE_BYTES + 1))
+            assert (await closed_with(client))[0] == 4413
+
+
+async def test_a_reader_that_stops_holds_bounded_memory(redis_url: str, tmp_path: Path) -> None:
+    sent = 0
+
+    async def flood(connection: Connection) -> None:
+        nonlocal sent
+        frame = server_frame(BINARY, bytes(MESSAGE_BYTES))
+        while True:
+            await connection.send(frame)
+            sent += len(frame)
+
+    settings = RelaySettings(buffer_bytes=512 * 1024)
+    async with serve(redis_url, tmp_path, settings) as served, ScriptedAgent(flood) as agent:
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1") as client:
+            client.transport.pause_reading()
+            (relay,) = served.gateway.attached._relays
+            await until_async(lambda: relay.client_paused, deadline_s=10, what="the agent to be paused")
+            assert relay._client is not None
+            assert relay._client.get_write_buffer_size() < 2 * 1024 * 1024
+            for _ in range(2):
+                relay.sweep()
+            assert relay.stalled_sweeps >= 1
+            client.transport.resume_reading()
+            for _ in range(100):
+                assert len(await client.recv()) == MESSAGE_BYTES
+            assert relay.stalled_sweeps == 0
+            client.transport.abort()
+
+
+async def test_sweeps_cut_off_the_dead_and_note_the_living(redis_url: str, tmp_path: Path) -> None:
+    settings = RelaySettings(idle_limit_s=20.0, sweep_interval_s=10.0)
+    async with serve(redis_url, tmp_path, settings) as served, ScriptedAgent(echo) as agent:
+        spec = SandboxSpec(sandbox_id="sb-1", owner="ada", incarnation="1" * 16, image="host", idle_timeout_s=5.0)
+        await served.store.create(spec, fingerprint="f")
+        record = await served.store.mark_ready("sb-1", "1" * 16, agent.endpoint, "e")
+        async with served.attach("sb-1") as client:
+            await client.send(b"x")
+            await client.recv()
+            await served.gateway.attached.sweep()
+            after = await served.store.get("sb-1")
+            assert record is not None
+            assert after is not None
+            assert after.expires_at > record.expires_at + 10  # type: ignore[union-attr,operator]
+            await served.gateway.attached.sweep()
+            await served.gateway.attached.sweep()
+            assert (await closed_with(client))[0] == 1001
+
+
+# Tickets -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_ticket_resumes_while_redis_is_away(served: Served, redis_server: RedisServer) -> None:
+    async with ScriptedAgent(echo) as agent:
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1") as client:
+            assert client.response is not None
+            ticket = client.response.headers[tickets.HEADER]
+            redis_server.kill()
+            try:
+                began = time.monotonic()
+                assert (await refusal(served))[:2] == (503, "placement_unavailable")
+                assert time.monotonic() - began < 1.0
+                await client.send(b"the live one does not notice")
+                assert await client.recv() == b"the live one does not notice"
+                async with served.attach("sb-1", X_Holdfast_Ticket=ticket) as second:
+                    await second.send(b"x")
+                    assert await second.recv() == b"x"
+                assert (await refusal(served, key=BOB, X_Holdfast_Ticket=ticket))[0] == 503
+                assert (await refusal(served, "sb-2", X_Holdfast_Ticket=ticket))[0] == 503
+                assert (await refusal(served, X_Holdfast_Ticket=ticket[:-1] + "0"))[0] == 503
+            finally:
+                redis_server.start()
+
+
+async def test_a_ticket_of_an_ended_sandbox_says_why(served: Served) -> None:
+    async with ScriptedAgent(echo) as agent:
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1") as client:
+            assert client.response is not None
+            ticket = client.response.headers[tickets.HEADER]
+    await served.store.delete("sb-1", OOM, owner="ada")
+    status, code, body = await refusal(served, X_Holdfast_Ticket=ticket)
+    assert (status, code, body["reason"]) == (410, "sandbox_gone", "oom")
+
+
+@pytest.mark.parametrize("text", ["", ".", "a.b", "é.x", "x" * 5000, "bm90anNvbg.0000"])
+def test_only_our_tickets_are_read(text: str) -> None:
+    assert tickets.read(SECRET, text, 0.0) is None
+
+
+def test_a_ticket_expires_and_cannot_be_changed() -> None:
+    ticket = tickets.Ticket("sb-1", "ada", "1" * 16, "unix:///x", 1000)
+    text = tickets.sign(SECRET, ticket)
+    assert tickets.read(SECRET, text, 999.0) == ticket
+    assert tickets.read(SECRET, text, 1000.0) is None
+    assert tickets.read("y" * 64, text, 999.0) is None
+    for position in range(len(text)):
+        changed = text[:position] + ("A" if text[position] != "A" else "B") + text[position + 1 :]
+        assert tickets.read(SECRET, changed, 999.0) is None
+
+
+# The drain ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_stopping_gateway_asks_and_then_closes(redis_url: str, tmp_path: Path) -> None:
+    async with serve(redis_url, tmp_path, RelaySettings(drain_s=0.3)) as served, ScriptedAgent(echo) as agent:
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1") as client:
+            await client.send(b"before")
+            assert await client.recv() == b"before"
+            served.server.should_exit = True
+            message = await client.recv()
+            assert isinstance(message, bytes)
+            frame, _ = decode(message)
+            assert isinstance(frame, GoAway)
+            await client.send(b"still served")
+            assert await client.recv() == b"still served"
+            with pytest.raises(ConnectionClosed):
+                await client.recv()
+            assert client.close_code == 1012

@@ -1,0 +1,160 @@
+"""The controller on a real Redis and a runtime in memory: expiry, ends, wipes, two of them at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from gateway.clocks import to_labels, to_spec
+from gateway.controller.loop import Controller
+from gateway.placement.redis_store import RedisStore
+from gateway.placement.store import Cause, FencedError, PlacementUnavailableError, Record, SandboxSpec, Tombstone
+from gateway.settings import ControllerSettings, PlacementSettings
+from tests.gateway.harness import MemoryRuntime
+from tests.support.redis_server import RedisServer
+from tests.support.requires import requires
+from tests.support.until import until_async
+
+pytestmark = requires("redis")
+
+FAST = ControllerSettings(lease_ttl_s=1.0, lease_renew_s=0.05, expiry_interval_s=0.05, reconcile_interval_s=0.05, grace_s=0.2)
+
+
+@pytest_asyncio.fixture
+async def store(redis_url: str) -> AsyncIterator[RedisStore]:
+    made = RedisStore(PlacementSettings(redis_url=redis_url))
+    yield made
+    await made.aclose()
+
+
+@pytest.fixture
+def runtime() -> MemoryRuntime:
+    return MemoryRuntime()
+
+
+@contextlib.asynccontextmanager
+async def running(store: RedisStore, runtime: MemoryRuntime, name: str = "c1") -> AsyncIterator[Controller]:
+    controller = Controller(store, runtime, name, FAST)
+    task = asyncio.create_task(controller.run(), name=name)
+    try:
+        yield controller
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def add(store: RedisStore, runtime: MemoryRuntime, sandbox_id: str = "sb-1", **more: Any) -> SandboxSpec:
+    spec = SandboxSpec(sandbox_id=sandbox_id, owner="ada", incarnation="1" * 16, image="host", **more)
+    await store.create(spec, fingerprint="f")
+    runtime.add(sandbox_id, labels=to_labels(spec), cores=spec.cores, memory_bytes=spec.memory_bytes)
+    await store.mark_ready(sandbox_id, spec.incarnation, runtime.endpoint, "e1")
+    return spec
+
+
+async def becomes(store: RedisStore, sandbox_id: str, kind: type, reason: str | None) -> Any:
+    found: list[Any] = []
+
+    async def there() -> bool:
+        try:
+            entry = await store.get(sandbox_id)
+        except PlacementUnavailableError:
+            return False
+        found[:] = [entry]
+        if isinstance(entry, Record) and entry.status == "pending":
+            return False
+        return entry is not None and isinstance(entry, kind) and (entry.cause.reason if entry.cause else None) == reason
+
+    await until_async(there, deadline_s=10, what=f"{sandbox_id} to be a {kind.__name__} because of {reason}")
+    return found[0]
+
+
+async def test_what_expires_is_removed(store: RedisStore, runtime: MemoryRuntime) -> None:
+    await add(store, runtime, lifetime_s=0.1)
+    await add(store, runtime, "stays")
+    async with running(store, runtime):
+        await becomes(store, "sb-1", Tombstone, "ttl")
+        await until_async(lambda: "sb-1" not in runtime.present, deadline_s=5, what="the removal")
+    assert list(runtime.present) == ["stays"]
+
+
+async def test_an_end_is_recorded_with_its_cause(store: RedisStore, runtime: MemoryRuntime) -> None:
+    await add(store, runtime)
+    async with running(store, runtime) as controller:
+        await until_async(lambda: controller.leadership.term and runtime._watchers, deadline_s=5, what="the lead")
+        runtime.lose("sb-1", Cause("oom", "workload", "killed for memory"))
+        record = await becomes(store, "sb-1", Record, "oom")
+        assert (record.status, record.cause.fault) == ("failed", "workload")
+        await until_async(lambda: "sb-1" not in runtime.present, deadline_s=5, what="the remains to be removed")
+
+
+async def test_a_wiped_store_loses_no_sandbox(store: RedisStore, runtime: MemoryRuntime, redis_server: RedisServer) -> None:
+    specs = [await add(store, runtime, f"sb-{number}", labels={"n": str(number)}, lifetime_s=600.0) for number in range(30)]
+    async with running(store, runtime) as controller:
+        await until_async(lambda: controller.leadership.term, deadline_s=5, what="the lead")
+        redis_server.flush()
+        for spec in specs:
+            record = await becomes(store, spec.sandbox_id, Record, None)
+            assert record.spec == spec
+            assert record.status == "ready"
+        await until_async(store.generation, deadline_s=5, what="the marker")
+    assert runtime.deleted == []
+    assert len(runtime.present) == 30
+
+
+async def test_a_redis_away_for_a_while_loses_nothing(store: RedisStore, runtime: MemoryRuntime, redis_server: RedisServer) -> None:
+    await add(store, runtime)
+    async with running(store, runtime) as controller:
+        await until_async(store.generation, deadline_s=5, what="the marker")
+        redis_server.kill()
+        await until_async(lambda: controller.leadership.term is None, deadline_s=5, what="the lead to end")
+        redis_server.start()  # empty, as after a crash without persistence
+        record = await becomes(store, "sb-1", Record, None)
+        assert record.status == "ready"
+    assert runtime.deleted == []
+
+
+async def test_half_made_and_half_removed_sandboxes_are_finished(store: RedisStore, runtime: MemoryRuntime) -> None:
+    made = SandboxSpec(sandbox_id="made", owner="ada", incarnation="1" * 16, image="host")
+    await store.create(made, fingerprint="f")
+    runtime.add("made")
+    await add(store, runtime, "ended")
+    await store.delete("ended", Cause("deleted", "caller"), owner="ada")
+    await add(store, runtime, "vanished")
+    del runtime.present["vanished"]
+    async with running(store, runtime):
+        record = await becomes(store, "made", Record, None)
+        assert record.endpoint == runtime.endpoint
+        await becomes(store, "vanished", Record, "node-lost")
+        await until_async(lambda: "ended" not in runtime.present, deadline_s=5, what="the remains to be removed")
+
+
+async def test_one_of_two_acts_and_the_other_takes_over(store: RedisStore, runtime: MemoryRuntime) -> None:
+    async with running(store, runtime, "c1") as first:
+        await until_async(lambda: first.leadership.term, deadline_s=5, what="the first to lead")
+        async with running(store, runtime, "c2") as second:
+            assert await store.lead("c2", 1.0) is None
+            old = first.leadership.term
+            assert old is not None
+            # The first one freezes: its lease runs out, the second leads, and what the first still writes is refused.
+            first.leadership.renew = asyncio.Event().wait  # type: ignore[method-assign,assignment]
+            await until_async(lambda: second.leadership.term, deadline_s=10, what="the second to lead")
+            await add(store, runtime)
+            with pytest.raises(FencedError):
+                await store.mark_failed("sb-1", "1" * 16, Cause("oom", "workload"), term=old)
+
+
+def test_clocks_travel_through_labels() -> None:
+    spec = SandboxSpec(
+        sandbox_id="sb-1", owner="ada", incarnation="1" * 16, image="host", cpu="500m", memory="1Gi", cores=0.5, memory_bytes=2**30,
+        disk_bytes=2**31, block_network=False, labels={"a": "b"}, ready_timeout_s=9.0, lifetime_s=1.5, idle_timeout_s=2.0,
+        heartbeat_timeout_s=3.0,
+    )  # fmt: skip
+    present = MemoryRuntime().add("sb-1", labels=to_labels(spec), cores=0.5, memory_bytes=2**30)
+    assert to_spec(present) == spec
+    assert to_spec(MemoryRuntime().add("sb-1", labels={"holdfast/lifetime_s": "soon"})).lifetime_s is None

@@ -1,0 +1,91 @@
+"""Following frame headers: any split of any valid stream is understood alike, anything else is refused."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+
+import pytest
+from holdfast_wire.errors import ProtocolError
+from holdfast_wire.limits import MESSAGE_BYTES
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.frame_headers import BINARY, CLOSE, PING, PONG, FrameHeaders, close_frame, server_frame
+
+
+def masked(frame: bytes) -> bytes:
+    """The same frame as a client sends it, with a mask of zeros."""
+    size = frame[1]
+    start = 2 + {126: 2, 127: 8}.get(size, 0)
+    return bytes((frame[0], size | 0x80)) + frame[2:start] + bytes(4) + frame[start:]
+
+
+FRAMES = st.lists(
+    st.one_of(
+        st.sampled_from([0, 1, 125, 126, 127, 300, 65535, 65536]).map(lambda size: server_frame(BINARY, bytes(size))),
+        st.sampled_from([PING, PONG]).map(lambda kind: server_frame(kind, b"x" * 5)),
+    ),
+    max_size=6,
+)
+
+
+@given(frames=FRAMES, cuts=st.lists(st.integers(0, 200_000), max_size=12), client=st.booleans())
+def test_any_split_is_followed(frames: list[bytes], cuts: list[int], client: bool) -> None:
+    frames = [masked(frame) if client else frame for frame in frames]
+    stream = b"".join(frames)
+    starts = {0}
+    for frame in frames:
+        starts.add(max(starts) + len(frame))
+    points = sorted({0, len(stream), *(cut % (len(stream) + 1) for cut in cuts)})
+    headers = FrameHeaders(masked=client)
+    for begin, end in itertools.pairwise(points):
+        headers.feed(stream[begin:end])
+        assert headers.mid_frame == (end not in starts)
+        if headers.boundary >= 0:
+            assert begin + headers.boundary in starts
+        if end in starts:
+            assert headers.boundary == end - begin
+    assert not headers.close_seen
+
+
+def test_one_byte_at_a_time() -> None:
+    stream = server_frame(BINARY, bytes(300)) + close_frame(1000, "done")
+    headers = FrameHeaders(masked=False)
+    for byte in stream:
+        headers.feed(bytes((byte,)))
+    assert headers.close_seen
+    assert not headers.mid_frame
+
+
+@given(data=st.binary(max_size=2000), client=st.booleans())
+def test_any_bytes_are_followed_or_refused(data: bytes, client: bool) -> None:
+    whole, split = FrameHeaders(masked=client), FrameHeaders(masked=client)
+    outcomes = []
+    for headers, pieces in ((whole, [data]), (split, [data[i : i + 1] for i in range(len(data))])):
+        try:
+            for piece in pieces:
+                headers.feed(piece)
+            outcomes.append("followed")
+        except ProtocolError:
+            outcomes.append("refused")
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize(
+    ("frame", "code"),
+    [
+        (server_frame(0x81, b"text"), "protocol_error"),
+        (server_frame(0x02, b"first fragment"), "protocol_error"),
+        (server_frame(0x80, b"continuation"), "protocol_error"),
+        (server_frame(0xC2, b"reserved bit"), "protocol_error"),
+        (masked(server_frame(BINARY, b"x")), "protocol_error"),
+        (struct.pack("!BBQ", BINARY, 127, MESSAGE_BYTES + 1), "request_too_large"),
+        (struct.pack("!BBH", PING, 126, 126), "protocol_error"),
+        (struct.pack("!BBH", CLOSE, 126, 200), "protocol_error"),
+    ],
+)
+def test_what_a_session_may_not_carry_is_refused(frame: bytes, code: str) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        FrameHeaders(masked=False).feed(frame)
+    assert caught.value.code == code

@@ -1,0 +1,133 @@
+"""Runtimes: the conformance suite on the real node and on the runtime in memory; a node that is away, lies or comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from holdfast_wire.errors import HoldfastError
+
+from gateway.dial import dial
+from gateway.runtimes.base import BecameReady, RuntimeUnavailableError, Synced
+from gateway.runtimes.local import LocalRuntime
+from tests.conformance.runtimes import CREATE_S, RuntimeConformance, next_of, order
+from tests.gateway.harness import SECRET, MemoryRuntime
+from tests.node.harness import Node, node
+from tests.support.requires import requires
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def real_node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Node]:
+    async with node(tmp_path_factory.mktemp("node") / "data", HOLDFAST_AGENT_ENTRY="session_agent.server:serve_forked") as made:
+        yield made
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@requires("namespaces")
+class TestLocalRuntime(RuntimeConformance):
+    """The whole contract, on a real node."""
+
+    @pytest_asyncio.fixture(loop_scope="module")
+    async def runtime(self, real_node: Node) -> AsyncIterator[LocalRuntime]:
+        made = LocalRuntime(Path(real_node.socket))
+        yield made
+        for present in await made.list_all():
+            await made.delete(present.sandbox_id)
+        await made.aclose()
+
+    async def test_ready_is_told(self, runtime: LocalRuntime) -> None:
+        events = runtime.watch()
+        await next_of(events, Synced)
+        await runtime.create(order("sb-1"), CREATE_S)
+        assert isinstance(await next_of(events, BecameReady, "sb-1"), BecameReady)
+        await events.aclose()  # type: ignore[attr-defined]
+
+    async def test_the_agent_proves_itself(self, runtime: LocalRuntime) -> None:
+        from holdfast_wire.proof import agent_token
+
+        asked = order("sb-1")
+        token = agent_token(SECRET, "sb-1", asked.incarnation)
+        made = await runtime.create(
+            type(asked)(**{name: getattr(asked, name) for name in type(asked).__dataclass_fields__} | {"token": token}), CREATE_S
+        )
+        dialled = await dial(made.endpoint, SECRET, "sb-1", asked.incarnation, 5.0)
+        dialled.transport.abort()
+        with pytest.raises(HoldfastError) as caught:
+            await dial(made.endpoint, SECRET, "sb-1", "0" * 16, 5.0)
+        assert caught.value.code == "agent_identity"
+
+
+class TestMemoryRuntime(RuntimeConformance):
+    """The tests' own runtime keeps the contract, so that tests on it mean something."""
+
+    @pytest.fixture
+    def runtime(self) -> MemoryRuntime:
+        return MemoryRuntime()
+
+
+# The local runtime's connection --------------------------------------------------------------------------------------
+
+
+async def test_a_node_that_is_away_is_unavailable(tmp_path: Path) -> None:
+    runtime = LocalRuntime(tmp_path / "node.sock")
+    for call in (runtime.list_all(), runtime.stats(), runtime.delete("sb-1"), runtime.create(order("sb-1"), 5.0)):
+        with pytest.raises(RuntimeUnavailableError):
+            await call
+    await runtime.aclose()
+
+
+async def test_answers_find_their_requests_and_a_break_ends_them_all(tmp_path: Path) -> None:
+    requests: list[dict[str, object]] = []
+    arrived = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            requests.extend([json.loads(await reader.readline()) for _ in range(3)])
+            for request in requests[1::-1]:  # out of order
+                writer.write(json.dumps({"id": request["id"], "ok": True, "existed": request["sandbox_id"] == "sb-1"}).encode() + b"\n")
+            await writer.drain()
+            arrived.set()
+
+    server = await asyncio.start_unix_server(serve, tmp_path / "node.sock")
+    runtime = LocalRuntime(tmp_path / "node.sock")
+    results = await asyncio.gather(*(runtime.delete(f"sb-{number}") for number in (1, 2, 3)), return_exceptions=True)
+    assert results[:2] == [True, False]
+    assert isinstance(results[2], RuntimeUnavailableError)
+    server.close()
+    await runtime.aclose()
+
+
+@pytest.mark.parametrize(
+    "answer", [b"garbage\n", b"{}\n", b'{"id": 1}\n', b'{"id": 1, "ok": true}\n', b'{"id": 1, "ok": false, "error": 7}\n']
+)
+async def test_a_node_that_lies_is_a_typed_error(tmp_path: Path, answer: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_unix_server(serve, tmp_path / "node.sock")
+    runtime = LocalRuntime(tmp_path / "node.sock")
+    with pytest.raises(HoldfastError):
+        await runtime.create(order("sb-1"), 5.0)
+    server.close()
+    await runtime.aclose()
+
+
+async def test_a_broken_watch_starts_over_with_everything(tmp_path: Path) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(b'{"id": 1, "event": {"type": "sync", "sandboxes": []}}\n')
+        writer.close()
+
+    server = await asyncio.start_unix_server(serve, tmp_path / "node.sock")
+    events = LocalRuntime(tmp_path / "node.sock").watch()
+    for _ in range(2):
+        assert await next_of(events, Synced) == Synced([])
+    await events.aclose()  # type: ignore[attr-defined]
+    server.close()
