@@ -58,6 +58,7 @@ class Link(asyncio.Protocol):
         self._held: HeldSession | None = None
         self._paused = False
         self._flush_scheduled = False
+        self._receiving = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
 
@@ -73,12 +74,16 @@ class Link(asyncio.Protocol):
         self._timer = self._loop.call_later(GREETING_S, self._too_slow)
 
     def data_received(self, data: bytes) -> None:
-        self._socket.receive_data(data)
-        for event in self._socket.events_received():
-            if isinstance(event, Request):
-                self._upgrade(event)
-            elif isinstance(event, Frame) and event.opcode is not Opcode.PING and event.opcode is not Opcode.PONG:
-                self._take(event)
+        self._receiving = True
+        try:
+            self._socket.receive_data(data)
+            for event in self._socket.events_received():
+                if isinstance(event, Request):
+                    self._upgrade(event)
+                elif isinstance(event, Frame) and event.opcode is not Opcode.PING and event.opcode is not Opcode.PONG:
+                    self._take(event)
+        finally:
+            self._receiving = False
         self._flush()
 
     def eof_received(self) -> bool:
@@ -104,8 +109,12 @@ class Link(asyncio.Protocol):
 
     # sessions.Connection ----------------------------------------------------------------------------------------
 
-    def wake(self) -> None:
-        if not self._flush_scheduled:
+    def wake(self, *, now: bool) -> None:
+        if self._receiving:
+            return  # data_received flushes when all that came is dealt with
+        if now:
+            self._flush()  # somebody waits for the end of a command: another turn of the loop would cost them 20 µs
+        elif not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
 

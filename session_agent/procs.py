@@ -67,8 +67,7 @@ class CannotExecuteError(Exception):
 class Reaper:
     """Waits for all children. ``spawn`` registers before the loop can run again, so no exit is ever missed."""
 
-    def __init__(self, *, oom_score_adj: int | None = None, join: Callable[[int], None] | None = None) -> None:
-        self._join = join
+    def __init__(self, *, oom_score_adj: int | None = None) -> None:
         self._owners: dict[int, Exit] = {}
         self._strangers: dict[int, float] = {}
         self._burial: asyncio.TimerHandle | None = None
@@ -153,8 +152,6 @@ class Reaper:
         process.returncode = 0  # its wait is ours: keeps Popen from reaping or warning
         pid = process.pid
         self._owners[pid] = on_exit
-        if self._join is not None:
-            self._join(pid)
         return pid
 
     def reap(self) -> None:

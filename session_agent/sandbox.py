@@ -53,8 +53,8 @@ class AgentContext:
     def __init__(self, settings: AgentSettings, limits: SandboxLimits | None = None) -> None:
         self.settings = settings
         self.limits = limits or SandboxLimits()
-        self.groups = Groups(settings.cgroup_join_fds, settings.cgroup_events_fd)
-        self.reaper = Reaper(oom_score_adj=self.limits.oom_score_adj, join=self.groups.join)
+        self.groups = Groups(settings.cgroup_join_fds, settings.cgroup_events_fds)
+        self.reaper = Reaper(oom_score_adj=self.limits.oom_score_adj)
         self.tags = Tags()
         self.budget = Budget(self.limits.spool_sandbox_bytes)
         self.records = Records(self.limits.timing)

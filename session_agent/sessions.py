@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.frames import Close, Fact, Failed, Hello, Open, Resize, Run, Signal, Write
+from holdfast_wire.frames import Close, Exited, Fact, Failed, Hello, Open, Resize, Run, Signal, Write
 from holdfast_wire.limits import SESSIONS, Timing
 from holdfast_wire.session import AgentSession, Attached, Delivered, Dropped, Event, Retired, Writable, check_hello
 
@@ -27,8 +27,8 @@ log = logging.getLogger("session_agent.sessions")
 class Connection(Protocol):
     """What a held session needs of the link that carries it."""
 
-    def wake(self) -> None:
-        """Something is to be sent: flush when the loop comes round."""
+    def wake(self, *, now: bool) -> None:
+        """Something is to be sent: at once, or when the loop comes round."""
         ...
 
     def fence(self) -> None:
@@ -52,7 +52,7 @@ class _Channel:
 
     def send(self, fact: Fact) -> None:
         self._held.session.send(fact)
-        self._held.wake()
+        self._held.wake(now=isinstance(fact, Exited))
 
     def room(self) -> int:
         return self._held.session.room(self.number)
@@ -73,10 +73,10 @@ class HeldSession:
         self._factories = factories
         self._handlers: dict[int, Handler] = {}
 
-    def wake(self) -> None:
+    def wake(self, *, now: bool = False) -> None:
         """Let the connection, if there is one, send what is waiting."""
         if self.connection is not None:
-            self.connection.wake()
+            self.connection.wake(now=now)
 
     def dispatch(self) -> None:
         """Hand the session's events to the handlers."""

@@ -19,7 +19,7 @@ class AgentSettings:
     """``listen`` is ``tcp://host:port`` or ``unix:///path``; unused when a listening descriptor is handed over.
 
     ``workdir`` is where commands start unless told otherwise, ``env`` what they find in their environment, ``user`` whom they run
-    as (name or uid, empty: as the agent). ``cgroup_join_fds`` and ``cgroup_events_fd`` are described in ``groups``.
+    as (name or uid, empty: as the agent). ``cgroup_join_fds`` and ``cgroup_events_fds`` are described in ``groups``.
     """
 
     sandbox_id: str
@@ -31,7 +31,7 @@ class AgentSettings:
     env: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     cgroup_join_fds: tuple[int, ...] = ()
-    cgroup_events_fd: int | None = None
+    cgroup_events_fds: tuple[int, ...] = ()
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> AgentSettings:

@@ -432,7 +432,7 @@ class Shell:
             self._watch = None
 
     def _look(self) -> None:
-        """Once a second: a shell that waits for us while we wait for it had its driver taken away."""
+        """Once a second while busy: a shell that waits for us while we wait for it had its driver taken away."""
         self._watch = None
         process = self._process
         run = self._current

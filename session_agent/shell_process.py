@@ -116,6 +116,7 @@ class ShellProcess:
                 os.close(fd)
             if prompt_write >= 0:
                 os.close(prompt_write)
+        context.groups.join(self.pid)
         self._reports = ReportReader(self.dialect.token)
         for fd in (self._control, self._status, out[0], err[0]):
             os.set_blocking(fd, False)

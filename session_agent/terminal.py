@@ -117,6 +117,7 @@ class Terminal:
             raise
         finally:
             os.close(slave)
+        context.groups.join(self.pid)
         self._master = master
         self._sink = Sink(os.dup(master), lambda _: None)
         self._source = Source(master, 1, self.spool, arrived=self.record.notify, ended=self._quiet)

@@ -105,9 +105,8 @@ class Group:
             inner.append(commands)
             fds["cgroup_fd"] = self._own_directory(outer, commands, uid)
         fds["cgroup_join_fds"] = [os.open(f"{path}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for path in inner]
-        events = self._memory_events(_COMMANDS)
-        if events:
-            fds["cgroup_events_fd"] = [os.open(events, os.O_RDONLY | os.O_CLOEXEC)]
+        events = [path for part in ("", _AGENT, _COMMANDS) if (path := self._memory_events(part))]
+        fds["cgroup_events_fds"] = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in events]
         return fds
 
     @staticmethod

@@ -208,13 +208,11 @@ def _receive_config(control: int) -> dict[str, Any]:
             left -= len(part)
     config: dict[str, Any] = json.loads(b"".join(parts))
     names = config.pop("fds", [])
-    joins: list[int] = []
     for name, fd in zip(names, passed, strict=True):
-        if name == "cgroup_join_fds":
-            joins.append(fd)
+        if name.endswith("_fds"):
+            config.setdefault(name, []).append(fd)
         else:
             config[name] = fd
-    config["cgroup_join_fds"] = joins
     return config
 
 

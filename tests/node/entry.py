@@ -100,7 +100,7 @@ def _walk_up(fd: int) -> list[str]:
 
 def _run(config: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
     def join() -> None:
-        for fd in config["cgroup_join_fds"]:
+        for fd in config.get("cgroup_join_fds", ()):
             os.write(fd, b"0")
 
     done = subprocess.run(
