@@ -71,7 +71,7 @@ def one(context: Context, name: str, scenario: Scenario, seconds: float) -> Outc
             asyncio.run(scenario(context, replicas, outcome, seconds))
     except Exception as broken:
         traceback.print_exc()
-        outcome.violations.append(f"broke off: {type(broken).__name__}: {str(broken)[:500]}")
+        outcome.violations.append(f"broke off: {type(broken).__name__}: {str(broken).partition(chr(10))[0][:300]}")
     return outcome
 
 
