@@ -20,7 +20,7 @@ ROLLOUTS = 453
 
 @pytest.fixture
 def weather() -> Weather:
-    return Weather(cut_every_bytes=4000, lose=0.02)
+    return Weather(cut_every_bytes=8000, lose=0.02)
 
 
 def test_every_one_of_453_results_arrives(link: Link) -> None:
