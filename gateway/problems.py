@@ -79,8 +79,11 @@ async def on_error(request: Request, error: Exception) -> Response:
         error = from_http(error)
     if isinstance(error, HoldfastError):
         return problem_response(error)
-    log.error("request %s failed: %s", request.scope.get("holdfast.request_id", "?"), type(error).__name__)
-    return problem_response(internal())
+    request_id = request.scope.get("holdfast.request_id", "?")
+    log.error("request %s failed: %s", request_id, type(error).__name__)
+    answer = problem_response(internal())
+    answer.headers["X-Request-ID"] = request_id  # this answer is made outside of the app's own middleware
+    return answer
 
 
 def _phrase(status: int) -> str:

@@ -1,0 +1,53 @@
+"""An HTTP client that holds every answer against the API's document."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import httpx
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+from referencing import Registry, Resource
+from referencing.jsonschema import DRAFT202012
+
+from gateway.openapi import document
+
+_REGISTRY: Registry[Any] = Registry().with_resource("api", Resource(contents=document(), specification=DRAFT202012))
+
+
+def check(answer: httpx.Response) -> httpx.Response:
+    """Raises when the document does not describe this answer."""
+    path = answer.request.url.path
+    item = next(item for pattern, item in _paths() if pattern.fullmatch(path))
+    responses = item[answer.request.method.lower()]["responses"]
+    described = responses.get(str(answer.status_code)) or responses["default"]
+    if "$ref" in described:
+        described = document()["components"]["responses"][described["$ref"].rpartition("/")[2]]
+    media = answer.headers["content-type"].partition(";")[0]
+    schema = described["content"][media]["schema"]
+    Draft202012Validator(_absolute(schema), registry=_REGISTRY).validate(answer.json())
+    if answer.status_code in (429, 503):
+        assert "retry-after" in answer.headers
+    assert answer.headers["x-request-id"]
+    return answer
+
+
+def _paths() -> list[tuple[re.Pattern[str], Any]]:
+    items = sorted(document()["paths"].items(), key=lambda pair: pair[0].count("{"))
+    return [(re.compile(re.sub(r"{name}", ".+", re.sub(r"{(?!name)\w+}", "[^/]+", path))), item) for path, item in items]
+
+
+def _absolute(schema: Any) -> Any:
+    if isinstance(schema, dict):
+        return {name: "api" + value if name == "$ref" else _absolute(value) for name, value in schema.items()}
+    return [_absolute(value) for value in schema] if isinstance(schema, list) else schema
+
+
+class Checked:
+    """``await client("GET", "/sandboxes")``: the answer, which is as documented."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self.client = client
+
+    async def __call__(self, method: str, path: str, **more: Any) -> httpx.Response:
+        return check(await self.client.request(method, path, **more))

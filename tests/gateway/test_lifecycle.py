@@ -1,0 +1,329 @@
+"""Lifecycle over REST, on a runtime in memory: what is asked, what goes wrong, whose it is, and creating once."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+from holdfast_wire.errors import HoldfastError
+
+from gateway.placement.store import Cause
+from gateway.runtimes.base import RuntimeUnavailableError
+from tests.gateway.checked import Checked
+from tests.gateway.harness import ADA, BOB, Served
+from tests.support.redis_server import RedisServer
+from tests.support.requires import requires
+from tests.support.until import until_async
+
+pytestmark = requires("redis")
+
+
+@pytest_asyncio.fixture
+async def ada(served: Served) -> AsyncIterator[Checked]:
+    async with served.client(ADA) as client:
+        yield Checked(client)
+
+
+@pytest_asyncio.fixture
+async def bob(served: Served) -> AsyncIterator[Checked]:
+    async with served.client(BOB) as client:
+        yield Checked(client)
+
+
+async def made(call: Checked, **body: Any) -> dict[str, Any]:
+    answer = await call("POST", "/sandboxes", json={"image": "host", "wait": True, **body})
+    assert answer.status_code == 200, answer.text
+    record: dict[str, Any] = answer.json()
+    return record
+
+
+def problem(answer: httpx.Response) -> tuple[int, str]:
+    body = answer.json()
+    assert body["status"] == answer.status_code
+    assert body["detail"]
+    return answer.status_code, body["code"]
+
+
+# The life of a sandbox ---------------------------------------------------------------------------------------------
+
+
+async def test_a_sandbox_lives_and_ends(ada: Checked, served: Served) -> None:
+    record = await made(ada, cpu="500m", memory="512Mi", labels={"run": "7"}, env={"A": "1"}, lifetime_s=60)
+    assert (record["status"], record["ready"], record["cpu"], record["memory"]) == ("ready", True, "500m", "512Mi")
+    (order,) = served.runtime.orders
+    assert (order.cores, order.memory_bytes, order.env, order.network) == (0.5, 512 << 20, {"A": "1"}, False)
+    assert order.labels["run"] == "7"
+    where = f"/sandboxes/{record['sandbox_id']}"
+    assert (await ada("GET", where)).json() == record
+    assert (await ada("GET", f"{where}/wait", params={"timeout": "1"})).json() == record
+    assert (await ada("POST", f"{where}/heartbeat")).json()["status"] == "ok"
+    for _ in range(2):
+        assert (await ada("DELETE", where)).json() == {"status": "deleted", "sandbox_id": record["sandbox_id"]}
+    assert served.runtime.present == {}
+    gone = await ada("GET", where)
+    assert problem(gone) == (410, "sandbox_gone")
+    assert gone.json()["reason"] == "deleted"
+    assert problem(await ada("POST", f"{where}/heartbeat")) == (410, "sandbox_gone")
+
+
+async def test_without_wait_the_answer_is_pending(ada: Checked, served: Served) -> None:
+    served.runtime.hold = asyncio.Event()
+    answer = await ada("POST", "/sandboxes", json={"image": "host"})
+    assert answer.json()["status"] == "pending"
+    where = f"/sandboxes/{answer.json()['sandbox_id']}"
+    assert problem(await ada("GET", f"{where}/wait", params={"timeout": "0.05"})) == (408, "wait_timeout")
+    assert problem(await ada("POST", f"{where}/exec", json={"command": "true"})) == (409, "sandbox_not_ready")
+    waiting = asyncio.create_task(ada("GET", f"{where}/wait"))
+    served.runtime.hold.set()
+    assert (await waiting).json()["status"] == "ready"
+
+
+async def test_a_create_that_fails_says_why_now_and_later(ada: Checked) -> None:
+    assert problem(await ada("POST", "/sandboxes", json={"image": "unknown-image", "wait": True})) == (404, "image_not_found")
+    answer = await ada("POST", "/sandboxes", json={"image": "unknown-image", "sandbox_id": "later"})
+    assert answer.status_code == 200
+    record = (await ada("GET", "/sandboxes/later/wait")).json()
+    assert (record["status"], record["reason"], record["fault"]) == ("failed", "image-not-found", "caller")
+    assert record["status_message"]
+
+
+async def test_a_delete_while_it_is_made_wins(ada: Checked, served: Served) -> None:
+    served.runtime.hold = asyncio.Event()
+    answer = await ada("POST", "/sandboxes", json={"image": "host"})
+    where = f"/sandboxes/{answer.json()['sandbox_id']}"
+    await ada("DELETE", where)
+    served.runtime.hold.set()
+    await until_async(lambda: served.runtime.deleted and not served.runtime.present, deadline_s=5, what="the removal")
+    assert problem(await ada("GET", where)) == (410, "sandbox_gone")
+
+
+async def test_a_runtime_that_is_away(ada: Checked, served: Served) -> None:
+    served.runtime.refuse = RuntimeUnavailableError()
+    key = {"Idempotency-Key": "k"}
+    answer = await ada("POST", "/sandboxes", json={"image": "host", "wait": True}, headers=key)
+    assert problem(answer) == (503, "runtime_unavailable")
+    again = await ada("POST", "/sandboxes", json={"image": "host", "wait": True}, headers=key)
+    assert again.json()["status"] == "ready"
+    assert len(served.runtime.present) == 1
+
+
+async def test_no_capacity_can_be_tried_again_under_the_same_key(ada: Checked, served: Served) -> None:
+    served.runtime.refuse = HoldfastError("no_capacity", "full")
+    key = {"Idempotency-Key": "k"}
+    assert problem(await ada("POST", "/sandboxes", json={"image": "host", "wait": True}, headers=key)) == (503, "no_capacity")
+    assert (await ada("POST", "/sandboxes", json={"image": "host", "wait": True}, headers=key)).status_code == 200
+
+
+# Creating once -----------------------------------------------------------------------------------------------------
+
+
+async def test_the_same_key_five_times_at_once_is_one_sandbox(ada: Checked, bob: Checked, served: Served) -> None:
+    key = {"Idempotency-Key": "k"}
+    body = {"image": "host", "wait": True, "labels": {"a": "b"}}
+    answers = await asyncio.gather(*(ada("POST", "/sandboxes", json=body, headers=key) for _ in range(5)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert len({answer.json()["sandbox_id"] for answer in answers}) == 1
+    assert len(served.runtime.present) == 1
+    other = await ada("POST", "/sandboxes", json={**body, "labels": {"a": "c"}}, headers=key)
+    assert problem(other) == (422, "idempotency_conflict")
+    assert (await bob("POST", "/sandboxes", json=body, headers=key)).json()["sandbox_id"] != answers[0].json()["sandbox_id"]
+
+
+async def test_a_chosen_id_belongs_to_whoever_was_first(ada: Checked, bob: Checked) -> None:
+    await made(ada, sandbox_id="mine")
+    await made(ada, sandbox_id="mine")  # the same request again, as a client retries
+    assert problem(await ada("POST", "/sandboxes", json={"image": "other", "sandbox_id": "mine"})) == (409, "sandbox_exists")
+    assert problem(await bob("POST", "/sandboxes", json={"image": "host", "wait": True, "sandbox_id": "mine"})) == (409, "sandbox_exists")
+
+
+async def test_a_chosen_id_can_be_used_again(ada: Checked, served: Served) -> None:
+    first = await made(ada, sandbox_id="mine")
+    left_over = served.runtime.present["mine"]
+    await ada("DELETE", "/sandboxes/mine")
+    served.runtime.present["mine"] = left_over  # the removal had failed
+    second = await made(ada, sandbox_id="mine")
+    assert second["incarnation"] != first["incarnation"]
+
+
+# Whose it is -------------------------------------------------------------------------------------------------------
+
+
+async def test_anothers_sandbox_is_like_none_on_every_route(ada: Checked, bob: Checked) -> None:
+    await made(ada, sandbox_id="adas")
+    gone = await made(ada, sandbox_id="gone")
+    await ada("DELETE", "/sandboxes/gone")
+    assert gone["ready"]
+    content = base64.b64encode(b"x").decode()
+    routes: list[tuple[str, str, dict[str, Any]]] = [
+        ("GET", "/sandboxes/{}", {}),
+        ("DELETE", "/sandboxes/{}", {}),
+        ("GET", "/sandboxes/{}/wait", {}),
+        ("POST", "/sandboxes/{}/heartbeat", {}),
+        ("POST", "/sandboxes/{}/exec", {"json": {"command": "true"}}),
+        ("POST", "/sandboxes/{}/apply_patch", {"json": {"patch": "x"}}),
+        ("POST", "/sandboxes/{}/files", {"json": {"path": "/a", "content": content}}),
+        ("GET", "/sandboxes/{}/files", {"params": {"path": "/a"}}),
+        ("GET", "/sandboxes/{}/files/list", {}),
+        ("GET", "/jobs/{}.j0", {}),
+        ("GET", "/jobs/{}.j0/wait", {}),
+    ]
+    for method, path, more in routes:
+        answers = [await bob(method, path.format(id_), **more) for id_ in ("adas", "none", "gone")]
+        bodies = [str(a.json()).replace("adas", "*").replace("none", "*").replace("gone", "*") for a in answers]
+        assert answers[0].status_code == 404, path
+        assert bodies[0] == bodies[1] == bodies[2], path
+    assert (await bob("GET", "/sandboxes")).json()["sandboxes"] == []
+    assert (await ada("GET", "/sandboxes/adas")).json()["status"] == "ready"
+
+
+async def test_lists_are_paged_and_filtered(ada: Checked) -> None:
+    for number in range(7):
+        await made(ada, labels={"n": str(number), "odd": str(number % 2)})
+    found: list[str] = []
+    cursor: str | None = None
+    while True:
+        params: dict[str, Any] = {"limit": 2} | ({"cursor": cursor} if cursor else {})
+        page = (await ada("GET", "/sandboxes", params=params)).json()
+        found += [one["labels"]["n"] for one in page["sandboxes"]]
+        cursor = page["cursor"]
+        if cursor is None:
+            break
+    assert sorted(found) == [str(number) for number in range(7)]
+    odd = (await ada("GET", "/sandboxes", params=[("label", "odd=1"), ("label", "n=3")])).json()["sandboxes"]
+    assert [one["labels"]["n"] for one in odd] == ["3"]
+    assert problem(await ada("GET", "/sandboxes", params={"label": "odd"})) == (422, "invalid_argument")
+    assert problem(await ada("GET", "/sandboxes", params={"cursor": "x"})) == (422, "invalid_argument")
+
+
+# What is refused ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({}, "invalid_argument"),
+        ({"image": ""}, "invalid_argument"),
+        ({"image": "a b"}, "invalid_argument"),
+        ({"image": 7}, "invalid_argument"),
+        ({"image": "host", "cpu": "many"}, "invalid_quantity"),
+        ({"image": "host", "cpu": 0}, "invalid_quantity"),
+        ({"image": "host", "cpu": True}, "invalid_quantity"),
+        ({"image": "host", "memory": "4Gb"}, "invalid_quantity"),
+        ({"image": "host", "memory": -1}, "invalid_quantity"),
+        ({"image": "host", "disk": "x"}, "invalid_quantity"),
+        ({"image": "host", "sandbox_id": "../etc"}, "invalid_argument"),
+        ({"image": "host", "sandbox_id": "A" * 100}, "invalid_argument"),
+        ({"image": "host", "env": {"A": 1}}, "invalid_argument"),
+        ({"image": "host", "env": {"A=B": "x"}}, "invalid_argument"),
+        ({"image": "host", "env": {"A": "\0"}}, "invalid_argument"),
+        ({"image": "host", "labels": {"holdfast/lifetime_s": "1"}}, "invalid_argument"),
+        ({"image": "host", "labels": ["a"]}, "invalid_argument"),
+        ({"image": "host", "lifetime_s": -1}, "invalid_argument"),
+        ({"image": "host", "lifetime_s": "soon"}, "invalid_argument"),
+        ({"image": "host", "timeout": 1e300}, "invalid_argument"),
+        ({"image": "host", "wait": "yes"}, "invalid_argument"),
+    ],
+)
+async def test_a_wrong_field_is_named(ada: Checked, served: Served, body: dict[str, Any], code: str) -> None:
+    assert problem(await ada("POST", "/sandboxes", json=body)) == (422, code)
+    assert served.runtime.orders == []
+
+
+async def test_a_wrong_body_says_what_to_do(ada: Checked) -> None:
+    for content in (b"{", b"[]", b"\xff", b'"x"', b"nul"):
+        answer = await ada("POST", "/sandboxes", content=content)
+        assert problem(answer) == (400, "invalid_json")
+        assert answer.json()["hint"]
+
+
+async def test_too_much_is_refused_before_it_is_read(ada: Checked, served: Served) -> None:
+    answer = await ada("POST", "/sandboxes", content=b" " * (1024 * 1024 + 1))
+    assert problem(answer) == (413, "request_too_large")
+
+
+async def test_unknown_routes_and_methods(ada: Checked, served: Served) -> None:
+    for method, path, status, code in (("GET", "/nope", 404, "not_found"), ("PUT", "/sandboxes", 405, "method_not_allowed")):
+        answer = await ada.client.request(method, path)
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert problem(answer) == (status, code)
+
+
+async def test_an_unforeseen_error_tells_nothing(ada: Checked, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(sandbox_id: str) -> None:
+        raise ValueError("secret of the house")
+
+    monkeypatch.setattr(served.store, "get", broken)
+    answer = await ada("GET", "/sandboxes/sb-1")
+    assert problem(answer) == (500, "internal")
+    assert "secret" not in answer.text
+
+
+# When Redis is away ------------------------------------------------------------------------------------------------
+
+
+async def test_redis_away_is_503_within_a_second_and_ends_by_itself(ada: Checked, redis_server: RedisServer) -> None:
+    await made(ada, sandbox_id="sb-1")
+    assert (await ada("GET", "/readyz")).status_code == 200
+    redis_server.kill()
+    try:
+        for method, path in (("POST", "/sandboxes"), ("GET", "/sandboxes/sb-1"), ("GET", "/sandboxes"), ("DELETE", "/sandboxes/sb-1")):
+            began = time.monotonic()
+            answer = await ada(method, path, **({"json": {"image": "host"}} if method == "POST" else {}))
+            assert problem(answer) == (503, "placement_unavailable")
+            assert time.monotonic() - began < 1.0
+        assert (await ada("GET", "/healthz")).status_code == 200
+        ready = await ada("GET", "/readyz")
+        assert ready.status_code == 503
+        assert "placement" in ready.json()["unavailable"]
+    finally:
+        redis_server.start()
+
+    async def answers() -> bool:
+        return (await ada("GET", "/readyz")).status_code == 200
+
+    await until_async(answers, deadline_s=5, what="readiness to come back")
+
+
+# Odds and ends -----------------------------------------------------------------------------------------------------
+
+
+async def test_keys_may_come_as_bearer_and_are_read_again_when_they_change(served: Served) -> None:
+    async with served.client(None) as client:
+        bearer = {"Authorization": f"Bearer {ADA}"}
+        assert (await client.get("/sandboxes", headers=bearer)).status_code == 200
+        served.gateway.settings.keys_file.write_text("# none\n")
+        assert (await client.get("/sandboxes", headers=bearer)).status_code == 403
+
+
+async def test_metrics_count_answers(ada: Checked) -> None:
+    await made(ada)
+    text = (await ada.client.get("/metrics")).text
+    assert 'holdfast_requests_total{method="POST",route="/sandboxes",status="200"} 1' in text
+    assert "holdfast_attached_sessions 0" in text
+
+
+async def test_where_images_live_elsewhere_that_is_said(ada: Checked) -> None:
+    assert problem(await ada("GET", "/images")) == (501, "unsupported")
+
+
+async def test_doctor_and_resources(ada: Checked) -> None:
+    body = (await ada("GET", "/doctor")).json()
+    assert body["ok"]
+    assert {check["name"] for check in body["checks"]} >= {"placement", "runtime", "memory"}
+    assert (await ada("GET", "/resources")).json()["status"] == "ok"
+
+
+async def test_an_ended_sandbox_says_whose_doing_it_was(ada: Checked, served: Served) -> None:
+    record = await made(ada)
+    await served.store.mark_failed(record["sandbox_id"], record["incarnation"], Cause("oom", "workload", "killed for memory"))
+    body = (await ada("GET", f"/sandboxes/{record['sandbox_id']}")).json()
+    assert (body["status"], body["reason"], body["fault"]) == ("failed", "oom", "workload")
+    answer = await ada("POST", f"/sandboxes/{record['sandbox_id']}/exec", json={"command": "true"})
+    assert problem(answer) == (410, "sandbox_gone")
+    assert (answer.json()["reason"], answer.json()["fault"]) == ("oom", "workload")

@@ -1,0 +1,51 @@
+"""The API's document: valid, and it describes the routes that exist, all of them and no others."""
+
+from __future__ import annotations
+
+import re
+
+from openapi_spec_validator import validate
+from starlette.routing import Route
+
+from gateway.app import ROUTES
+from gateway.openapi import document
+from tests.gateway.harness import Served
+
+
+def test_the_document_is_valid() -> None:
+    validate(document())
+
+
+def test_every_route_is_documented_and_the_other_way_round() -> None:
+    served = set()
+    for route in ROUTES:
+        path = re.sub(r"{(\w+):\w+}", r"{\1}", route.path)
+        methods = (route.methods or set()) - {"HEAD"} if isinstance(route, Route) else {"GET"}
+        served |= {(method.lower(), path) for method in methods}
+    documented = {(method, path) for path, item in document()["paths"].items() for method in item if method != "parameters"}
+    assert served == documented
+
+
+def test_operations_are_named_once() -> None:
+    names = [operation["operationId"] for item in document()["paths"].values() for m, operation in item.items() if m != "parameters"]
+    assert len(names) == len(set(names))
+
+
+async def test_it_is_served(served: Served) -> None:
+    async with served.client(None) as client:
+        answer = await client.get("/openapi.json")
+    assert answer.status_code == 200
+    assert answer.json() == document()
+
+
+async def test_routes_without_a_key_are_exactly_those_that_say_so(served: Served) -> None:
+    open_paths = {path for path, item in document()["paths"].items() if item.get("get", {}).get("security") == []}
+    async with served.client(None) as nobody, served.client("hf_" + "0" * 32) as stranger:
+        for path, item in document()["paths"].items():
+            for method in item.keys() - {"parameters"}:
+                if path.endswith(("/session", "/pty")):
+                    continue
+                where = re.sub(r"{\w+}", "x", path)
+                for client, status in ((nobody, 401), (stranger, 403)):
+                    answer = await client.request(method, where)
+                    assert answer.status_code == (200 if path in open_paths else status), (method, path)
