@@ -113,13 +113,15 @@ def walk(root: int, path: str, flags: int, mode: int) -> int:
     """``openat2(RESOLVE_BENEATH)`` by hand: the fallback, with the same answers."""
     if path.startswith("/"):
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
-    todo = [part for part in reversed(path.split("/")) if part not in ("", ".")]
+    todo = _parts(path)
     passed: list[int] = []
     links = 0
     try:
         while todo:
             part = todo.pop()
             here = passed[-1] if passed else root
+            if part == ".":
+                continue
             if part == "..":
                 if not passed:
                     raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
@@ -135,7 +137,7 @@ def walk(root: int, path: str, flags: int, mode: int) -> int:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
                 if target.startswith("/"):
                     raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
-                todo += [piece for piece in reversed(target.split("/")) if piece not in ("", ".")]
+                todo += _parts(target)
             elif last:
                 return os.open(part, flags | os.O_NOFOLLOW, mode, dir_fd=here)
             else:
@@ -144,6 +146,14 @@ def walk(root: int, path: str, flags: int, mode: int) -> int:
     finally:
         for descriptor in passed:
             os.close(descriptor)
+
+
+def _parts(path: str) -> list[str]:
+    """The components, last one first. A ``.`` or slash at the end stays: what is before it has to be a directory."""
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if path.endswith(("/", "/.")):
+        parts.append(".")
+    return parts[::-1]
 
 
 def _link(directory: int, name: str) -> str | None:
