@@ -7,12 +7,12 @@ from typing import Any
 
 import httpx
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
-from referencing import Registry, Resource
+from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
 from gateway.openapi import document
 
-_REGISTRY: Registry[Any] = Registry().with_resource("api", Resource(contents=document(), specification=DRAFT202012))
+_REGISTRY: Registry[Any] = Registry().with_resource("api", DRAFT202012.create_resource(document()))
 
 
 def check(answer: httpx.Response) -> httpx.Response:
