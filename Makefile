@@ -7,7 +7,7 @@ ARGS ?=
 PORT ?= 8765
 HOLDFAST_DATA ?= .holdfast
 export PORT HOLDFAST_DATA
-SOURCES := $(wildcard schemas sdk_py session_agent gateway loadtest demo infra tests)
+SOURCES := $(wildcard schemas sdk_py session_agent gateway loadtest infra tests)
 
 .PHONY: help setup up demo test check format generate bench chaos fuzz clean
 
@@ -23,7 +23,7 @@ up: .venv/.stamp ## Run Redis, node, controller and gateway in the foreground (P
 	@exec $(PY) -m infra.scripts.up --with-parent $(ARGS)
 
 demo: .venv/.stamp ## One long agent episode in a sandbox (ARGS=--live: a real model drives)
-	@exec $(PY) -m demo $(ARGS)
+	@exec $(PY) -m infra.demo $(ARGS)
 
 test: .venv/.stamp ## The whole test suite (ARGS="-k shell")
 	@exec $(PY) -m pytest $(ARGS)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from demo import material
-from demo.errors import DemoError
+from infra.demo import material
+from infra.demo.errors import DemoError
 from infra.scripts.up.embed import TOP
 from tests.support.fake_openai import call, fake_model, raw_call, say
 from tests.support.requires import requires
@@ -47,7 +47,9 @@ def demo(stack: Stack | None, downloads: Path, *arguments: str, **settings: str)
     environment.update(settings, HOLDFAST_DATA=str(downloads))
     if stack is not None:
         environment.update(HOLDFAST_URL=stack.url, HOLDFAST_API_KEY=stack.key)
-    return subprocess.run([sys.executable, "-m", "demo", *arguments], cwd=TOP, env=environment, capture_output=True, text=True, timeout=150)
+    return subprocess.run(
+        [sys.executable, "-m", "infra.demo", *arguments], cwd=TOP, env=environment, capture_output=True, text=True, timeout=150
+    )
 
 
 def test_recorded_episode_repairs_a_real_library(stack: Stack, downloads: Path) -> None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from holdfast import Sandbox, Shell
 
-from demo.errors import DemoError
-from demo.policy import Turn
+from infra.demo.errors import DemoError
+from infra.demo.policy import Turn
 
 _SHOWN_LINES = 8
 _WIDTH = 150

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from holdfast import Sandbox
 
-from demo.material import BROKEN, PROJECT, Material
+from infra.demo.material import BROKEN, PROJECT, Material
 
 WORK = "/tmp/work"
 TREE = f"{WORK}/{PROJECT}-{BROKEN}"

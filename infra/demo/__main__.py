@@ -18,11 +18,11 @@ from pathlib import Path
 
 from holdfast import HoldfastError, SandboxClient
 
-from demo import live, material, policy
-from demo.episode import Episode, check
-from demo.errors import DemoError
-from demo.rest import play_over_rest
-from demo.summary import summary
+from infra.demo import live, material, policy
+from infra.demo.episode import Episode, check
+from infra.demo.errors import DemoError
+from infra.demo.rest import play_over_rest
+from infra.demo.summary import summary
 from infra.scripts.up.embed import running_stack
 from infra.scripts.up.errors import UpError
 

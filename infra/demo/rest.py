@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import httpx
 from holdfast import Sandbox
 
-from demo.episode import Played, check
-from demo.policy import Turn
+from infra.demo.episode import Played, check
+from infra.demo.policy import Turn
 
 _TURN_TIMEOUT_S = 60
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from demo.episode import Played
-from demo.rest import RestRun
+from infra.demo.episode import Played
+from infra.demo.rest import RestRun
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -15,9 +15,9 @@ from typing import Any
 
 import httpx
 
-from demo.episode import Episode, Played, shortened
-from demo.errors import DemoError
-from demo.policy import TARGET, TREE, Turn
+from infra.demo.episode import Episode, Played, shortened
+from infra.demo.errors import DemoError
+from infra.demo.policy import TARGET, TREE, Turn
 
 _MOST_OUTPUT = 8_000
 _TURN_TIMEOUT_S = 120.0

@@ -13,7 +13,7 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from demo.errors import DemoError
+from infra.demo.errors import DemoError
 
 PROJECT = "more-itertools"
 BROKEN = "9.0.0"
