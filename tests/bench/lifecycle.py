@@ -25,5 +25,8 @@ async def p6(client: AsyncSandboxClient, count: int = 40) -> Figure:
             assert result.exit_code == 0, result
             await sandbox.delete()
     value, floor = (percentile(samples[_WARM_UP:], 0.5) * 1e3 for samples in (figures, under))
-    how = f"p50 of {count}, one after the other, deletion not counted; floor: user, mount, pid, net, ipc and uts namespaces, mapped, with a first process, made and left"
+    how = (
+        f"p50 of {count}, one after the other, deletion not counted; "
+        "floor: user, mount, pid, net, ipc and uts namespaces, mapped, with a first process, made and left"
+    )
     return at_most("P6", "create to first command done, p50", value, "ms", floor, 8, 4, how)
