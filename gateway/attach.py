@@ -89,7 +89,9 @@ def _ticket(gateway: Gateway, record: Record) -> Ticket:
 
 
 def check_origin(gateway: Gateway, websocket: WebSocket) -> None:
-    """Browsers name the page that opens a WebSocket: only listed pages may (no cookies are involved either way)."""
+    """Browsers name the page that opens a WebSocket: only our own and listed ones may (no cookies are involved either way)."""
     origin = websocket.headers.get("origin")
-    if origin is not None and origin not in gateway.settings.allowed_origins:
+    if origin is None or origin in gateway.settings.allowed_origins:
+        return
+    if origin.partition("://")[2].lower() != websocket.headers.get("host", "").lower():
         raise HoldfastError("origin_refused", "pages of this origin may not open sessions")

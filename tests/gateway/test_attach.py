@@ -107,7 +107,11 @@ async def test_a_hostile_upgrade_is_refused(served: Served, answer: bytes) -> No
 async def test_pages_of_unknown_origin_are_refused(served: Served) -> None:
     async with ScriptedAgent(echo) as agent:
         await served.place("sb-1", agent.endpoint)
-        assert (await refusal(served, Origin="https://evil.example"))[:2] == (403, "origin_refused")
+        for origin in ("https://evil.example", "null", "", f"{served.url}.evil.example"):
+            assert (await refusal(served, Origin=origin))[:2] == (403, "origin_refused")
+        async with served.attach("sb-1", Origin=served.url) as client:
+            await client.send(b"same origin")
+            assert await client.recv() == b"same origin"
 
 
 async def test_sessions_of_one_key_are_capped(redis_url: str, tmp_path: Path) -> None:
