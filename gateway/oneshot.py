@@ -70,9 +70,11 @@ async def run(
     meanwhile, and ``outcome_unknown`` when the agent was lost after the command may have begun.
     """
     outcome = Outcome()
+    opened = False
     try:
         async with agent_call(gateway, record) as call:
             call.open("command", params)
+            opened = True
             try:
                 async with asyncio.timeout(wait_s):
                     async for fact in call.facts():
@@ -85,6 +87,8 @@ async def run(
                 call.acknowledge()
             call.detach()
     except AgentCallError as error:
+        if not opened:
+            raise
         await gateway.ready(record.owner, record.sandbox_id)
         raise HoldfastError("outcome_unknown", f"the command may have run: {error.message}") from error
     return outcome

@@ -1,0 +1,273 @@
+"""One-off requests against agents that lie, flood, stall and vanish: typed errors, bounded memory, nothing made up."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import msgpack
+import pytest
+import pytest_asyncio
+from holdfast_wire.codec import decode, encode, encode_item
+from holdfast_wire.frames import Closed, Credit, Exited, Failed, Hello, Open, Opened, Output, Ping, Pong, Started, Welcome, Write
+from holdfast_wire.limits import DATA_BYTES, WINDOW_BYTES
+
+from gateway.frame_headers import BINARY, CLOSE, PING, server_frame
+from gateway.settings import RelaySettings, RestSettings
+from tests.gateway.checked import Checked
+from tests.gateway.harness import Connection, ScriptedAgent, Served, serve
+from tests.support.requires import requires
+
+pytestmark = requires("redis")
+
+RESULT: dict[str, Any] = {
+    "exit_code": 0,
+    "signal": None,
+    "timed_out": False,
+    "cause": None,
+    "duration_s": 0.1,
+    "streams": {},
+    "truncated": False,
+}
+
+
+@pytest_asyncio.fixture
+async def served(redis_url: str, tmp_path: Any) -> AsyncIterator[Served]:
+    async with serve(redis_url, tmp_path, RelaySettings(dial_timeout_s=0.5), RestSettings(output_bytes=100_000)) as running:
+        yield running
+
+
+class Talk:
+    """The agent's side of one call, after the greeting and the Open."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.offset = 0
+        self.opened: Open | None = None
+
+    async def greet(self) -> None:
+        hello, _ = decode(await self.connection.message())
+        assert isinstance(hello, Hello)
+        await self.raw(encode(Welcome(hello.version, "e1", 1, False, {}, {})))
+        opened, _ = decode(await self.connection.message())
+        assert isinstance(opened, Open)
+        self.opened = opened
+
+    async def raw(self, message: bytes) -> None:
+        await self.connection.send(server_frame(BINARY, message))
+
+    async def say(self, *facts: Any) -> None:
+        for fact in facts:
+            await self.raw(encode_item(fact, self.offset))
+            self.offset += fact.length
+
+    async def next(self) -> Any:
+        return decode(await self.connection.message())[0]
+
+
+def scripted(script: Callable[[Talk], Awaitable[None]]) -> Callable[[Connection], Awaitable[None]]:
+    async def behave(connection: Connection) -> None:
+        talk = Talk(connection)
+        await talk.greet()
+        await script(talk)
+        while True:  # whatever else is said: the client hangs up
+            await connection.message()
+
+    return behave
+
+
+async def ask(served: Served, behave: Callable[[Connection], Awaitable[None]], method: str, path: str, **more: Any) -> Any:
+    async with ScriptedAgent(behave) as agent, served.client() as client:
+        await served.place("sb-1", agent.endpoint)
+        async with asyncio.timeout(15):
+            return await Checked(client)(method, f"/sandboxes/sb-1{path}", **more)
+
+
+async def execute(served: Served, script: Callable[[Talk], Awaitable[None]], **body: Any) -> Any:
+    return await ask(served, scripted(script), "POST", "/exec", json={"command": "true", "wait": True, **body})
+
+
+async def test_a_good_agent_is_understood(served: Served) -> None:
+    async def script(talk: Talk) -> None:
+        assert talk.opened is not None
+        assert talk.opened.params["script"] == "true"
+        await talk.raw(encode(Ping(7)))
+        await talk.connection.send(server_frame(PING, b"hi"))
+        await talk.say(Started(1, "j", {}), Output(1, 1, b"o"), Output(1, 2, b"e"), Exited(1, "j", RESULT))
+
+    answer = await execute(served, script)
+    assert (answer.json()["status"], answer.json()["stdout"], answer.json()["stderr"]) == ("succeeded", "o", "e")
+
+
+async def test_pings_are_answered(served: Served) -> None:
+    async def script(talk: Talk) -> None:
+        await talk.raw(encode(Ping(7)))
+        assert await talk.next() == Pong(7)
+        await talk.say(Started(1, "j", {}), Exited(1, "j", RESULT))
+
+    assert (await execute(served, script)).json()["exit_code"] == 0
+
+
+async def test_output_is_credited_and_kept_within_bounds(served: Served) -> None:
+    pieces = 3 * WINDOW_BYTES // DATA_BYTES
+
+    async def script(talk: Talk) -> None:
+        limit, sent = WINDOW_BYTES, 0
+        await talk.say(Started(1, "j", {}))
+        for _ in range(pieces):
+            while talk.offset + DATA_BYTES > limit:
+                frame = await talk.next()
+                if isinstance(frame, Credit):
+                    limit = frame.limit
+            await talk.say(Output(1, 1, b"x" * DATA_BYTES))
+            sent += DATA_BYTES
+        await talk.say(Exited(1, "j", RESULT))
+
+    job = (await execute(served, script)).json()
+    assert (len(job["stdout"]), job["truncated"], job["exit_code"]) == (100_000, True, 0)
+
+
+async def test_a_failure_of_the_agent_is_the_answer(served: Served) -> None:
+    async def script(talk: Talk) -> None:
+        await talk.say(Failed(1, {"code": "user_not_found", "message": "who?", "fault": "caller"}))
+
+    answer = await execute(served, script)
+    assert (answer.status_code, answer.json()["code"]) == (422, "user_not_found")
+
+
+@pytest.mark.parametrize("error", [{}, {"code": "no-such-code", "message": 7}, {"code": 1, "fault": [], "hint": {}}])
+async def test_a_made_up_failure_is_internal(served: Served, error: dict[str, Any]) -> None:
+    async def script(talk: Talk) -> None:
+        await talk.say(Failed(1, error))
+
+    answer = await execute(served, script)
+    assert (answer.status_code, answer.json()["code"]) == (500, "internal")
+
+
+async def test_made_up_results_harm_nobody(served: Served) -> None:
+    async def script(talk: Talk) -> None:
+        await talk.say(Exited(1, "j", {"exit_code": "x", "cause": 7, "duration_s": "soon", "signal": [], "truncated": 3, "timed_out": {}}))
+
+    job = (await execute(served, script)).json()
+    assert (job["status"], job["exit_code"], job["signal"], job["completed_at"]) == ("failed", None, None, None)
+
+
+async def _garbage(talk: Talk) -> None:
+    await talk.raw(b"\xc1")
+
+
+async def _out_of_order(talk: Talk) -> None:
+    await talk.raw(encode_item(Started(1, "j", {}), 5))
+
+
+async def _wrong_channel(talk: Talk) -> None:
+    await talk.raw(encode_item(Started(2, "j", {}), 0))
+
+
+async def _after_the_end(talk: Talk) -> None:
+    await talk.connection.send(
+        server_frame(BINARY, encode_item(Started(1, "j", {}), 0)) + server_frame(BINARY, encode_item(Started(1, "j", {}), 0))
+    )
+
+
+async def _text(talk: Talk) -> None:
+    await talk.connection.send(server_frame(0x81, b"text"))
+
+
+async def _huge(talk: Talk) -> None:
+    await talk.connection.send(bytes((BINARY, 127)) + (2**40).to_bytes(8, "big"))
+
+
+async def _masked(talk: Talk) -> None:
+    await talk.connection.send(bytes((BINARY, 0x81, 1, 2, 3, 4, 5)))
+
+
+async def _vanishes(talk: Talk) -> None:
+    talk.connection.writer.transport.abort()
+
+
+async def _closes(talk: Talk) -> None:
+    await talk.connection.send(server_frame(CLOSE, b"\x03\xe8"))
+
+
+@pytest.mark.parametrize("script", [_garbage, _out_of_order, _wrong_channel, _after_the_end, _text, _huge, _masked, _vanishes, _closes])
+async def test_a_broken_agent_leaves_an_outcome_unknown(served: Served, script: Callable[[Talk], Awaitable[None]]) -> None:
+    answer = await execute(served, script)
+    assert (answer.status_code, answer.json()["code"]) == (504, "outcome_unknown")
+
+
+async def test_when_the_sandbox_went_that_is_the_answer(served: Served) -> None:
+    from gateway.placement.store import Cause
+
+    async def script(talk: Talk) -> None:
+        await served.store.mark_failed("sb-1", "1" * 16, Cause("oom", "workload"))
+        await _vanishes(talk)
+
+    answer = await execute(served, script)
+    assert (answer.status_code, answer.json()["code"], answer.json()["reason"]) == (410, "sandbox_gone", "oom")
+
+
+async def test_an_agent_that_does_not_greet_is_unreachable(served: Served) -> None:
+    async def silent(connection: Connection) -> None:
+        await connection.message()
+        await connection.message()
+
+    answer = await ask(served, silent, "POST", "/exec", json={"command": "true", "wait": True})
+    assert (answer.status_code, answer.json()["code"]) == (503, "agent_unreachable")
+
+
+async def test_an_agent_that_is_full_says_so(served: Served) -> None:
+    async def full(connection: Connection) -> None:
+        await connection.message()
+        await connection.send(server_frame(CLOSE, b"\x11\x4dsession_limit: too many"))
+
+    answer = await ask(served, full, "POST", "/exec", json={"command": "true", "wait": True})
+    assert (answer.status_code, answer.json()["code"]) == (429, "session_limit")
+
+
+async def test_uploads_keep_to_the_agents_credit(served: Served) -> None:
+    content = bytes(2 * WINDOW_BYTES)
+    got = bytearray()
+
+    async def script(talk: Talk) -> None:
+        await talk.say(Opened(1, {}))
+        limit = WINDOW_BYTES
+        while True:
+            frame, offset = decode(await talk.connection.message())
+            assert isinstance(frame, Write)
+            got.extend(frame.data)
+            assert offset + len(frame.data) <= limit
+            if frame.eof:
+                break
+            if offset + len(frame.data) == limit:
+                limit += DATA_BYTES * 4
+                await talk.raw(encode(Credit(1, limit)))
+        await talk.say(Closed(1, {"size": len(got)}))
+
+    body = {"path": "/a", "content": base64.b64encode(content).decode()}
+    answer = await ask(served, scripted(script), "POST", "/files", json=body)
+    assert answer.status_code == 200
+    assert len(got) == len(content)
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [b"\xc1", b"\x93\x01", msgpack.packb({"name": {"a": 1}, "size": "x", "mtime": float("nan")}), b"\xdf\xff\xff\xff\xff"],
+)
+async def test_a_listing_of_junk(served: Served, junk: bytes) -> None:
+    async def script(talk: Talk) -> None:
+        await talk.say(Opened(1, {}), Output(1, 1, junk), Closed(1, {}))
+
+    answer = await ask(served, scripted(script), "GET", "/files/list")
+    assert answer.status_code in (200, 503)
+
+
+async def test_a_file_that_is_too_large_is_refused_while_it_is_read(redis_url: str, tmp_path: Any) -> None:
+    async def script(talk: Talk) -> None:
+        await talk.say(Opened(1, {}), Output(1, 1, bytes(2000)))
+
+    async with serve(redis_url, tmp_path, None, RestSettings(file_bytes=1000)) as served:
+        answer = await ask(served, scripted(script), "GET", "/files", params={"path": "/a"})
+    assert (answer.status_code, answer.json()["code"]) == (413, "request_too_large")

@@ -1,0 +1,115 @@
+"""Small parts by themselves: keys, log lines, metrics, reposts, settings."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from pathlib import Path
+
+import pytest
+from holdfast_wire.errors import HoldfastError
+
+from gateway.auth import Keys, key_of, read_secret
+from gateway.reposts import Posted, Reposts
+from gateway.settings import SettingsError, from_environment
+from gateway.telemetry import LineFormatter, Metrics
+
+
+def digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def test_keys_are_read_again_and_survive_a_broken_file(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"# people\nada {digest('a')}\n\nnonsense\nbob short\neve {digest('e')}\n")
+    keys = Keys(path)
+    assert (keys.owner_of("a"), keys.owner_of("e")) == ("ada", "eve")
+    for key, code in ((None, "key_missing"), ("", "key_missing"), ("b", "key_invalid"), (digest("a"), "key_invalid")):
+        with pytest.raises(HoldfastError) as caught:
+            keys.owner_of(key)
+        assert caught.value.code == code
+    path.unlink()
+    assert keys.owner_of("a") == "ada"
+    path.write_text(f"ada {digest('new')}\n")
+    assert keys.owner_of("new") == "ada"
+    with pytest.raises(HoldfastError):
+        keys.owner_of("a")
+
+
+def test_where_a_key_may_stand() -> None:
+    assert key_of({"x-api-key": "k"}) == "k"
+    assert key_of({"authorization": "Bearer k"}) == "k"
+    for headers in ({}, {"authorization": "Basic k"}, {"authorization": "Bearer "}, {"authorization": "k"}):
+        assert key_of(headers) is None
+
+
+def test_a_short_secret_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("short")
+    with pytest.raises(ValueError, match="shorter"):
+        read_secret(tmp_path / "secret")
+
+
+def test_log_lines_cannot_be_forged() -> None:
+    record = logging.LogRecord("gateway", logging.INFO, "", 0, "image %s", ("a\n\x1b[31mERROR\x00",), None)
+    line = LineFormatter().format(record)
+    assert "\n" not in line
+    assert "\x1b" not in line
+    assert "\\n\\x1b[31mERROR\\x00" in line
+
+
+def test_metrics_are_prometheus_text() -> None:
+    metrics = Metrics()
+    metrics.count("requests_total", route='/a"b\\\n', status="200")
+    metrics.count("requests_total", route='/a"b\\\n', status="200")
+    metrics.gauge("attached_sessions", 3)
+    text = metrics.render()
+    assert "# TYPE holdfast_requests_total counter\n" in text
+    assert text.count("\n") == 4
+    assert text.endswith("holdfast_attached_sessions 3\n")
+
+
+async def _there() -> bool:
+    return True
+
+
+async def _gone() -> bool:
+    return False
+
+
+async def test_reposts_are_joined_only_when_their_client_went_or_fell_back() -> None:
+    reposts = Reposts()
+    reposts.note(b"f", Posted("c1", True, _there))
+    assert await reposts.find(b"f", True) is None
+    assert await reposts.find(b"g", False) is None
+    assert await reposts.find(b"f", False) == "c1"
+    assert await reposts.find(b"f", False) is None
+    reposts.note(b"f", Posted("c2", False, _gone))
+    assert await reposts.find(b"f", False) == "c2"
+    posted = Posted("c3", True, _there)
+    reposts.note(b"f", posted)
+    posted.answered(connected=True)
+    assert await reposts.find(b"f", True) is None
+    assert await reposts.find(b"f", False) == "c3"
+    posted = Posted("c4", True, _there)
+    reposts.note(b"f", posted)
+    posted.answered(connected=False)
+    assert await reposts.find(b"f", True) == "c4"
+
+
+async def test_memory_of_posts_is_bounded() -> None:
+    reposts = Reposts()
+    for number in range(10_000):
+        reposts.note(b"%d" % (number % 5000), Posted("c", True, None))
+    assert len(reposts._posted) <= 4096
+
+
+def test_settings_come_from_the_environment() -> None:
+    settings = from_environment({"HOLDFAST_DATA": "/data", "PORT": "99", "HOLDFAST_ALLOWED_ORIGINS": "https://a, https://b"})
+    assert (settings.port, settings.node_socket, settings.allowed_origins) == (
+        99,
+        Path("/data/node.sock"),
+        frozenset({"https://a", "https://b"}),
+    )
+    for environment in ({"PORT": "x"}, {"HOLDFAST_RUNTIME": "moon"}):
+        with pytest.raises(SettingsError):
+            from_environment(environment)
