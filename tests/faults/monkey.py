@@ -126,7 +126,10 @@ async def _round(
         context.say(
             f"monkey   round {number}: {done} commands, {sum(outcome.faults.values())} kills, {proxy.faults.total} cuts; node killed"
         )
+        killed = time.monotonic()
         reads = [await asyncio.to_thread(worker.finish, outcome) for worker in workers]
+        heard = "slowest, from the node's death until every client heard that its sandbox is lost, in seconds"
+        outcome.notes[heard] = round(max(float(outcome.notes.get(heard, 0)), time.monotonic() - killed), 1)
         ended = [value for read in reads for kind, value in read.notes if kind == "ended"]
         outcome.expect(len(ended) == WORKERS * SESSIONS, f"{len(ended)} of {WORKERS * SESSIONS} sessions heard that their sandbox is lost")
         for value in ended:
