@@ -247,6 +247,8 @@ class ScriptedAgent:
     sandbox_id: str = "sb-1"
     incarnation: str = "1" * 16
     secret: str = SECRET
+    proof: str | None = None
+    """Upgrade every dial, with this for a proof."""
     answer: bytes | None = None
     """Instead of an upgrade, these bytes."""
     folder: str = field(default_factory=lambda: tempfile.mkdtemp(prefix="hf-agent-"))
@@ -284,7 +286,7 @@ class ScriptedAgent:
             assert isinstance(request, Request)
             response = protocol.accept(request)
             token = agent_token(self.secret, self.sandbox_id, self.incarnation)
-            proof = answer_dial(token, request.headers[DIAL_HEADER])
+            proof = self.proof if self.proof is not None else answer_dial(token, request.headers[DIAL_HEADER])
             if proof is None:
                 response = protocol.reject(403, "refused")
             else:

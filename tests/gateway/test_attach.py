@@ -104,6 +104,13 @@ async def test_a_hostile_upgrade_is_refused(served: Served, answer: bytes) -> No
         assert (await refusal(served))[0] in (502, 503)
 
 
+@pytest.mark.parametrize("proof", ["", "0" * 64, "é"])
+async def test_whoever_cannot_prove_itself_is_not_relayed_to(served: Served, proof: str) -> None:
+    async with ScriptedAgent(echo, proof=proof) as agent:
+        await served.place("sb-1", agent.endpoint)
+        assert (await refusal(served))[:2] == (502, "agent_identity")
+
+
 async def test_pages_of_unknown_origin_are_refused(served: Served) -> None:
     async with ScriptedAgent(echo) as agent:
         await served.place("sb-1", agent.endpoint)
@@ -284,6 +291,33 @@ async def test_sweeps_cut_off_the_dead_and_note_the_living(redis_url: str, tmp_p
             await served.gateway.attached.sweep()
             await served.gateway.attached.sweep()
             assert (await closed_with(client))[0] == 1001
+
+
+async def test_go_away_waits_for_the_end_of_a_message(served: Served) -> None:
+    halves: list[asyncio.Event] = [asyncio.Event(), asyncio.Event()]
+    frame = server_frame(BINARY, b"x" * 1000)
+
+    async def slow(connection: Connection) -> None:
+        await connection.send(frame + frame[:500])
+        halves[0].set()
+        await halves[1].wait()
+        await connection.send(frame[500:] + frame[:1])
+        await connection.send(frame[1:])
+        await echo(connection)
+
+    async with ScriptedAgent(slow) as agent:
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1") as client:
+            await halves[0].wait()
+            assert await client.recv() == b"x" * 1000
+            (relay,) = served.gateway.attached._relays
+            await until_async(lambda: relay._down.mid_frame, deadline_s=5, what="half a message")
+            relay.go_away(5.0, 1.0, "shutdown")
+            halves[1].set()
+            messages = [await client.recv() for _ in range(3)]
+    kinds = [isinstance(decode(m)[0], GoAway) if m[:1] != b"x" else False for m in messages if isinstance(m, bytes)]
+    assert sum(kinds) == 1
+    assert messages.count(b"x" * 1000) == 2
 
 
 # Tickets -----------------------------------------------------------------------------------------------------------
