@@ -1,8 +1,9 @@
-"""One load process: a share of the sessions, each in a closed loop, or attached and idle.
+"""One load process: a share of the sessions, each busy or attached and idle.
 
 Owns a client process of P2, P3, P9 and P12. Started as `python -m tests.bench.load busy|idle|proto COUNT WHERE`; says
-`ready` once every session has run a command, works from the line `go SECONDS` until they are over, and answers with
-one JSON line. Ends when its standard input ends.
+`ready` once every session has run a command, works from the line `go SECONDS PERIOD` until they are over (each session
+begins a command every PERIOD seconds, or with 0 as soon as the last one ended), and answers with one JSON line. Ends
+when its standard input ends.
 """
 
 from __future__ import annotations
@@ -22,20 +23,22 @@ from tests.bench.figures import percentile
 _ATTACH_AT_ONCE = 16
 
 
-async def _loops(work: list[Callable[[], Awaitable[object]]], seconds: float) -> dict[str, object]:
+async def _loops(work: list[Callable[[], Awaitable[object]]], seconds: float, period_s: float) -> dict[str, object]:
     latencies: list[float] = []
     end = time.perf_counter() + seconds
 
-    async def loop(one: Callable[[], Awaitable[object]]) -> None:
-        now = time.perf_counter()
-        while now < end:
+    async def loop(one: Callable[[], Awaitable[object]], phase: float) -> None:
+        due = time.perf_counter() + phase * period_s
+        while due < end:
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            began = time.perf_counter()
             await one()
             after = time.perf_counter()
-            latencies.append(after - now)
-            now = after
+            latencies.append(after - began)
+            due = max(after, due + period_s)
 
     started = time.perf_counter()
-    await asyncio.gather(*map(loop, work))
+    await asyncio.gather(*(loop(one, index / len(work)) for index, one in enumerate(work)))
     elapsed = time.perf_counter() - started
     return {"commands": len(latencies), "seconds": elapsed, "p50": percentile(latencies, 0.5), "p99": percentile(latencies, 0.99)}
 
@@ -47,7 +50,8 @@ async def _line() -> str:
 async def _work(work: list[Callable[[], Awaitable[object]]]) -> None:
     print("ready", flush=True)
     while line := await _line():
-        print(json.dumps(await _loops(work, float(line.split()[1]))), flush=True)
+        _, seconds, period_s = line.split()
+        print(json.dumps(await _loops(work, float(seconds), float(period_s))), flush=True)
 
 
 async def _busy(count: int) -> None:

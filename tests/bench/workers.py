@@ -27,9 +27,9 @@ class Workers:
     def __init__(self, processes: Sequence[asyncio.subprocess.Process]) -> None:
         self._processes = processes
 
-    async def work(self, seconds: float) -> Load:
-        """Let all of them work at once."""
-        answers = await asyncio.gather(*(self._one(process, seconds) for process in self._processes))
+    async def work(self, seconds: float, period_s: float = 0.0) -> Load:
+        """Let all of them work at once, each session beginning a command every `period_s`, or as fast as it can."""
+        answers = await asyncio.gather(*(self._one(process, seconds, period_s) for process in self._processes))
         return Load(
             per_second=sum(answer["commands"] / answer["seconds"] for answer in answers),
             p50=max(answer["p50"] for answer in answers),
@@ -37,9 +37,9 @@ class Workers:
         )
 
     @staticmethod
-    async def _one(process: asyncio.subprocess.Process, seconds: float) -> dict[str, float]:
+    async def _one(process: asyncio.subprocess.Process, seconds: float, period_s: float) -> dict[str, float]:
         assert process.stdin is not None
-        process.stdin.write(f"go {seconds}\n".encode())
+        process.stdin.write(f"go {seconds} {period_s}\n".encode())
         answer: dict[str, float] = json.loads(await _line(process, seconds + 60))
         return answer
 
