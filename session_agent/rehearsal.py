@@ -15,6 +15,7 @@ from holdfast_wire.frames import Hello, Open
 from holdfast_wire.proof import DIAL_HEADER, dial_header
 
 from .link import Link
+from .server import AgentServer
 from .settings import AgentSettings
 
 _TOKEN = "0" * 64
@@ -32,8 +33,6 @@ def rehearse() -> None:
 
 
 async def _rehearse() -> None:
-    from .server import AgentServer  # server offers this module's function to the node
-
     server = AgentServer(AgentSettings("rehearsal", _TOKEN, workdir="/"))
     server.context.start()
     ours, theirs = socket.socketpair()

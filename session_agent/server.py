@@ -25,12 +25,9 @@ from holdfast_wire.limits import SESSIONS
 from .channels import Factory
 from .handlers import FACTORIES
 from .link import Link
-from .rehearsal import rehearse
 from .sandbox import AgentContext
 from .sessions import Sessions
 from .settings import AgentSettings
-
-__all__ = ["AgentServer", "listening_socket", "main", "rehearse", "serve_forked"]
 
 LINKS = SESSIONS + 64
 """Most connections at once: one a session, and some that are greeting or about to be fenced."""

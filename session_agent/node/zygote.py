@@ -12,6 +12,7 @@ import asyncio
 import errno
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import signal
@@ -172,8 +173,12 @@ class Zygote:
 
 
 def load_rehearsal(name: str) -> Callable[[], object] | None:
-    """What the agent's module offers for spares to do while they wait: ``rehearse`` beside the entry point."""
-    return getattr(importlib.import_module(name.partition(":")[0]), "rehearse", None)
+    """What the agent's package offers for spares to do while they wait: ``rehearse`` of a module of that name beside the entry's."""
+    module = f"{name.partition(':')[0].rpartition('.')[0]}.rehearsal"
+    if importlib.util.find_spec(module) is None:
+        return None
+    rehearse: Callable[[], object] = importlib.import_module(module).rehearse
+    return rehearse
 
 
 async def _first_steps() -> None:
