@@ -16,6 +16,7 @@ from holdfast._async.sandbox import AsyncSandbox
 from holdfast._errors import HoldfastError
 from holdfast._options import Options, TransportChoice, find_options
 from holdfast._requests import create_body, labels_of, name_of, new_id
+from holdfast._session_token import SessionToken
 from holdfast._transport.aio import Cancelled
 
 HEARTBEATS_PER_TIMEOUT = 3
@@ -109,6 +110,20 @@ class AsyncSandboxClient:
     def get_sandbox(self, sandbox_id: str) -> AsyncSandbox:
         """The sandbox of that id; nothing is asked until it is used. Leaving its ``with`` block deletes it, ``close`` does not."""
         return AsyncSandbox(self, self._rest, self._options, name_of(sandbox_id, "sandbox_id") or "", None)
+
+    async def take_over(self, token: str) -> AsyncSandbox:
+        """The sandbox of ``sandbox.session_token()``, with its session: whoever held it gets ``SessionFencedError`` from now on.
+
+        What runs goes on: reach commands with ``follow(command_id)``, shells and terminals by their names. The new holder also sends the
+        heartbeats. Raises ``InvalidArgumentError`` when it is no token, ``AuthenticationError`` when its secret is wrong,
+        ``SessionLostError`` when the session has expired.
+        """
+        session = SessionToken.read(token)
+        sandbox = AsyncSandbox(self, self._rest, self._options, session.sandbox_id, None, session)
+        await sandbox._attached()
+        if session.heartbeat_s is not None:
+            sandbox._heartbeat(session.heartbeat_s)
+        return sandbox
 
     async def list_sandboxes(self, labels: Mapping[str, str] | None = None) -> Records:
         """The records of all sandboxes of this key, those that carry all of ``labels`` where any are given."""

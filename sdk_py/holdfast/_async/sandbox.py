@@ -36,6 +36,7 @@ from holdfast._requests import (
     terminal_params,
 )
 from holdfast._results import CommandResult, PatchResult, SandboxInfo, read_patch
+from holdfast._session_token import SessionToken
 from holdfast._transport.aio import Background, Cancelled, Flag, Gate, Link, Lock
 from holdfast._transport.calls import close_channel, open_command, open_shell
 from holdfast._transport.command_call import GONE
@@ -46,19 +47,29 @@ if TYPE_CHECKING:
 
 
 class AsyncSandbox:
-    """A sandbox. Leaving its ``with`` block deletes it; ``close`` only lets go of it.
+    """A sandbox. Leaving its ``with`` block deletes it, unless another client took the session over; ``close`` only lets go of it.
 
     Methods raise ``SandboxLostError`` when it is gone, ``OutcomeUnknownError`` when nobody can know whether a command ran, and
     ``ServiceUnavailableError`` when the service stays away for longer than ``resume_timeout_s``.
     """
 
-    def __init__(self, client: AsyncSandboxClient, rest: AsyncRest, options: Options, sandbox_id: str, info: SandboxInfo | None) -> None:
+    def __init__(
+        self,
+        client: AsyncSandboxClient,
+        rest: AsyncRest,
+        options: Options,
+        sandbox_id: str,
+        info: SandboxInfo | None,
+        token: SessionToken | None = None,
+    ) -> None:
         self.id = sandbox_id
         self.files = AsyncFiles(self)
         self._client = client
         self._rest = rest
         self._options = options
         self._info = info
+        self._token = token
+        self._heartbeat_s: float | None = None
         self._link: Link | None = None
         self._lock = Lock()
         self._shells: set[AsyncShell] = set()
@@ -244,6 +255,14 @@ class AsyncSandbox:
         self._info = await self._rest.get(self.id)
         return self._info
 
+    async def session_token(self) -> str:
+        """What another client needs to take this session over with ``client.take_over``: a secret, to be treated like a password.
+
+        It is good for as long as the session lives, also while nobody is connected (15 minutes).
+        """
+        session = (await self._attached()).engine.session
+        return SessionToken(self.id, session.session_id, session.secret, session.agent_epoch, self._heartbeat_s).write()
+
     async def keep_alive(self) -> None:
         """Tell the service that it is still needed: idle and heartbeat time-outs begin anew."""
         await self._rest.heartbeat(self.id)
@@ -265,17 +284,20 @@ class AsyncSandbox:
     async def _let_go(self) -> None:
         self._stopped.set()
         self._client._in_use.discard(self)
-        link, self._link = self._link, None
+        link = self._link
+        if not self._fenced:  # that answer stays: a new session here would be news to the new holder
+            self._link = None
         if link is not None:
             await link.close()
         await self._background.stop()
 
     def _heartbeat(self, interval_s: float) -> None:
+        self._heartbeat_s = interval_s
         self._client._in_use.add(self)
         self._background.start(self._beat, interval_s, name=f"holdfast-heartbeat-{self.id}")
 
     async def _beat(self, interval_s: float) -> None:
-        while not await self._stopped.wait(interval_s):
+        while not await self._stopped.wait(interval_s) and not self._fenced:
             try:
                 await self._rest.heartbeat(self.id)
             except HoldfastError as why:
@@ -286,15 +308,24 @@ class AsyncSandbox:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        await self.delete()
+        if self._fenced:
+            await self.close()  # it is somebody else's now
+        else:
+            await self.delete()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}>"
 
     # The session ------------------------------------------------------------------------------------------------
 
+    @property
+    def _fenced(self) -> bool:
+        """Whether another client took the session over."""
+        why = self._link.engine.error if self._link is not None else None
+        return why is not None and why.code == "session_fenced"
+
     async def _attached(self) -> Link:
-        """The link, attached. A session that expired is replaced by a new one; a sandbox that is gone stays gone."""
+        """The link, attached. A session that expired is replaced by a new one; what is gone or taken over stays so."""
         link = self._link
         if link is not None and link.engine.error is None:
             return link
@@ -305,12 +336,13 @@ class AsyncSandbox:
         async with self._lock:
             link = self._link
             if link is not None and link.engine.error is not None:
-                if link.engine.error.code in GONE:
+                if link.engine.error.code in GONE or self._fenced:
                     raise from_map(link.engine.error.to_map())
                 await link.close()
                 link = self._link = None
             if link is None:
-                link = Link(self._options, self.id)
+                token, self._token = self._token, None
+                link = Link(self._options, self.id, token)
                 try:
                     await link.start()
                 except HoldfastError:

@@ -37,6 +37,7 @@ from holdfast._requests import (
     terminal_params,
 )
 from holdfast._results import CommandResult, PatchResult, SandboxInfo, read_patch
+from holdfast._session_token import SessionToken
 from holdfast._transport.threads import Background, Cancelled, Flag, Gate, Link, Lock
 from holdfast._transport.calls import close_channel, open_command, open_shell
 from holdfast._transport.command_call import GONE
@@ -47,19 +48,29 @@ if TYPE_CHECKING:
 
 
 class Sandbox:
-    """A sandbox. Leaving its ``with`` block deletes it; ``close`` only lets go of it.
+    """A sandbox. Leaving its ``with`` block deletes it, unless another client took the session over; ``close`` only lets go of it.
 
     Methods raise ``SandboxLostError`` when it is gone, ``OutcomeUnknownError`` when nobody can know whether a command ran, and
     ``ServiceUnavailableError`` when the service stays away for longer than ``resume_timeout_s``.
     """
 
-    def __init__(self, client: SandboxClient, rest: Rest, options: Options, sandbox_id: str, info: SandboxInfo | None) -> None:
+    def __init__(
+        self,
+        client: SandboxClient,
+        rest: Rest,
+        options: Options,
+        sandbox_id: str,
+        info: SandboxInfo | None,
+        token: SessionToken | None = None,
+    ) -> None:
         self.id = sandbox_id
         self.files = Files(self)
         self._client = client
         self._rest = rest
         self._options = options
         self._info = info
+        self._token = token
+        self._heartbeat_s: float | None = None
         self._link: Link | None = None
         self._lock = Lock()
         self._shells: set[Shell] = set()
@@ -245,6 +256,14 @@ class Sandbox:
         self._info = self._rest.get(self.id)
         return self._info
 
+    def session_token(self) -> str:
+        """What another client needs to take this session over with ``client.take_over``: a secret, to be treated like a password.
+
+        It is good for as long as the session lives, also while nobody is connected (15 minutes).
+        """
+        session = (self._attached()).engine.session
+        return SessionToken(self.id, session.session_id, session.secret, session.agent_epoch, self._heartbeat_s).write()
+
     def keep_alive(self) -> None:
         """Tell the service that it is still needed: idle and heartbeat time-outs begin anew."""
         self._rest.heartbeat(self.id)
@@ -266,17 +285,20 @@ class Sandbox:
     def _let_go(self) -> None:
         self._stopped.set()
         self._client._in_use.discard(self)
-        link, self._link = self._link, None
+        link = self._link
+        if not self._fenced:  # that answer stays: a new session here would be news to the new holder
+            self._link = None
         if link is not None:
             link.close()
         self._background.stop()
 
     def _heartbeat(self, interval_s: float) -> None:
+        self._heartbeat_s = interval_s
         self._client._in_use.add(self)
         self._background.start(self._beat, interval_s, name=f"holdfast-heartbeat-{self.id}")
 
     def _beat(self, interval_s: float) -> None:
-        while not self._stopped.wait(interval_s):
+        while not self._stopped.wait(interval_s) and not self._fenced:
             try:
                 self._rest.heartbeat(self.id)
             except HoldfastError as why:
@@ -287,15 +309,24 @@ class Sandbox:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        self.delete()
+        if self._fenced:
+            self.close()  # it is somebody else's now
+        else:
+            self.delete()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}>"
 
     # The session ------------------------------------------------------------------------------------------------
 
+    @property
+    def _fenced(self) -> bool:
+        """Whether another client took the session over."""
+        why = self._link.engine.error if self._link is not None else None
+        return why is not None and why.code == "session_fenced"
+
     def _attached(self) -> Link:
-        """The link, attached. A session that expired is replaced by a new one; a sandbox that is gone stays gone."""
+        """The link, attached. A session that expired is replaced by a new one; what is gone or taken over stays so."""
         link = self._link
         if link is not None and link.engine.error is None:
             return link
@@ -306,12 +337,13 @@ class Sandbox:
         with self._lock:
             link = self._link
             if link is not None and link.engine.error is not None:
-                if link.engine.error.code in GONE:
+                if link.engine.error.code in GONE or self._fenced:
                     raise from_map(link.engine.error.to_map())
                 link.close()
                 link = self._link = None
             if link is None:
-                link = Link(self._options, self.id)
+                token, self._token = self._token, None
+                link = Link(self._options, self.id, token)
                 try:
                     link.start()
                 except HoldfastError:

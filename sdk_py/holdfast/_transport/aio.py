@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from holdfast._errors import error
 from holdfast._options import Options
+from holdfast._session_token import SessionToken
 from holdfast._transport.engine import Engine
 from holdfast._transport.websocket import WebSocket
 
@@ -80,10 +81,10 @@ def _wake(waiter: asyncio.Future[None]) -> None:
 class Link:
     """One session's connection: made on ``start``, remade whenever it breaks, until ``close`` or a fatal refusal."""
 
-    def __init__(self, options: Options, sandbox_id: str) -> None:
+    def __init__(self, options: Options, sandbox_id: str, token: SessionToken | None = None) -> None:
         self.options = options
         self._loop = asyncio.get_running_loop()
-        self.engine = Engine(options, sandbox_id, Gate)
+        self.engine = Engine(options, sandbox_id, Gate, token=token)
         self._task: asyncio.Task[None] | None = None
         self._wire: _Wire | None = None
         self._timer: asyncio.TimerHandle | None = None

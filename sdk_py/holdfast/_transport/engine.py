@@ -17,6 +17,7 @@ from holdfast_wire.session import Attached, ClientSession, Lost, Silent, Writabl
 
 from holdfast._errors import error, from_map, typed
 from holdfast._options import Options
+from holdfast._session_token import SessionToken
 from holdfast._transport.policy import Backoff, Verdict, judge_close, judge_refusal
 from holdfast._transport.sinks import GateFactory, Sink
 from holdfast._transport.websocket import WebSocket
@@ -29,11 +30,23 @@ STEADY_S = 5.0
 class Engine:
     """One session of one client. ``ready`` opens when it is attached or can never be."""
 
-    def __init__(self, options: Options, sandbox_id: str, gates: GateFactory, random_: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        options: Options,
+        sandbox_id: str,
+        gates: GateFactory,
+        random_: random.Random | None = None,
+        *,
+        token: SessionToken | None = None,
+    ) -> None:
         self.options = options
         self.sandbox_id = sandbox_id
         self.gates = gates
-        self.session = ClientSession(secrets.token_hex(16), secrets.token_bytes(32), options.timing)
+        if token is None:
+            self.session = ClientSession(secrets.token_hex(16), secrets.token_bytes(32), options.timing)
+        else:
+            self.session = ClientSession(token.session_id, token.secret, options.timing, take_over=True)
+            self.session.agent_epoch = token.agent_epoch  # an agent that lost the session says so, instead of making an empty one
         self.ready = gates()
         self.error: HoldfastError | None = None
         self.foreign = False

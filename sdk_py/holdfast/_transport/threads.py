@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from holdfast._options import Options
+from holdfast._session_token import SessionToken
 from holdfast._transport.engine import Engine
 from holdfast._transport.threads_gates import Flag, Gate, Shield, Turn
 from holdfast._transport.threads_keeper import Keeper
@@ -41,10 +42,10 @@ __all__ = ["Background", "Cancelled", "Flag", "Gate", "Link", "Lock", "run_block
 class Link:
     """One session's connection: made on ``start``, remade whenever it breaks, until ``close`` or a fatal refusal."""
 
-    def __init__(self, options: Options, sandbox_id: str) -> None:
+    def __init__(self, options: Options, sandbox_id: str, token: SessionToken | None = None) -> None:
         self.options = options
         self._turn = Turn(self)
-        self.engine = Engine(options, sandbox_id, self.gate)
+        self.engine = Engine(options, sandbox_id, self.gate, token=token)
         self._socket: socket.socket | None = None
         self._websocket: WebSocket | None = None
         self._unwritten = b""

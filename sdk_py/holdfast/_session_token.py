@@ -1,0 +1,73 @@
+"""The token by which one client hands its session to another: what ``sandbox.session_token()`` gives and ``client.take_over`` takes.
+
+Owns the token's form, which is nobody else's business: a prefix and a URL-safe text. It holds the session's secret, so no message and no
+``repr`` shows it. Whoever calls ``read`` may have been given anything.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+from holdfast_wire.limits import ID_BYTES
+
+from holdfast._errors import InvalidArgumentError
+
+_PREFIX = "hfs_"
+_MOST_CHARACTERS = 2048
+_LEAST_HEARTBEAT_S = 0.1
+_MOST_HEARTBEAT_S = 86_400.0 * 366
+_SANDBOX_ID = re.compile(rf"[A-Za-z0-9._-]{{1,{ID_BYTES}}}")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionToken:
+    """One session of one sandbox. ``heartbeat_s``: how often its holder has to tell that it is there, None where nobody asks."""
+
+    sandbox_id: str
+    session_id: str = field(repr=False)
+    secret: bytes = field(repr=False)
+    agent_epoch: str
+    heartbeat_s: float | None = None
+
+    def write(self) -> str:
+        """As text."""
+        packed: bytes = msgpack.packb([self.sandbox_id, self.session_id, self.secret, self.agent_epoch, self.heartbeat_s])
+        return _PREFIX + base64.urlsafe_b64encode(packed).decode().rstrip("=")
+
+    @classmethod
+    def read(cls, text: object) -> SessionToken:
+        """From text. Raises ``InvalidArgumentError``, which does not repeat it."""
+        if not isinstance(text, str) or not text.startswith(_PREFIX) or not text.isascii() or len(text) > _MOST_CHARACTERS:
+            raise _bad()
+        body = text[len(_PREFIX) :]
+        try:
+            fields = msgpack.unpackb(base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True))
+        except Exception:  # noqa: BLE001  whatever the decoders say, it may quote the secret
+            fields = None
+        if not _plausible(fields):
+            raise _bad()
+        return cls(*fields)
+
+
+def _plausible(fields: Any) -> bool:
+    if not isinstance(fields, list) or len(fields) != 5:
+        return False
+    sandbox_id, session_id, secret, epoch, heartbeat_s = fields
+    texts = all(isinstance(value, str) and value.isprintable() for value in (sandbox_id, session_id, epoch))
+    return (
+        texts
+        and _SANDBOX_ID.fullmatch(sandbox_id) is not None
+        and 16 <= len(session_id) <= 128
+        and isinstance(secret, bytes)
+        and 16 <= len(secret) <= 64
+        and 1 <= len(epoch) <= ID_BYTES
+        and (heartbeat_s is None or (type(heartbeat_s) is float and _LEAST_HEARTBEAT_S <= heartbeat_s <= _MOST_HEARTBEAT_S))
+    )
+
+
+def _bad() -> InvalidArgumentError:
+    return InvalidArgumentError("invalid_argument", "this is no session token", hint="take it from sandbox.session_token(), all of it")

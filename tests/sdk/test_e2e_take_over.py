@@ -1,0 +1,106 @@
+"""A session changes hands on the real stack, on both faces: the old holder is fenced, what runs goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from holdfast import AuthenticationError, InvalidArgumentError, SessionFencedError, SessionLostError
+from holdfast._session_token import SessionToken
+
+from tests.sdk.support.requirements import STACK
+
+pytestmark = STACK
+
+
+async def test_work_goes_on_with_the_new_holder(live: Any, stack: Any, face: Any) -> None:
+    shell = await live.shell("work")
+    await shell.run("X=kept; cd /tmp")
+    waiting = asyncio.create_task(shell.run("until test -e /tmp/go; do sleep 0.05; done; echo in-shell", command_id="in-shell"))
+    process = await live.start("echo before; until test -e /tmp/go; do sleep 0.05; done; echo after", command_id="one")
+    assert (await process.read(10)).data == b"before\n"
+    token = await live.session_token()
+
+    other = face.client(stack.url, stack.key)
+    taken = await other.take_over(token)
+    assert taken.id == live.id
+    with pytest.raises(SessionFencedError):
+        await asyncio.wait_for(waiting, 10)
+    with pytest.raises(SessionFencedError):
+        await process.wait(10)
+    for late in (live.exec("true"), live.files.read("/etc/passwd"), live.shell("work"), shell.run("true"), live.session_token()):
+        with pytest.raises(SessionFencedError):
+            await late
+
+    followed = await taken.follow("one")
+    in_shell = await taken.follow("in-shell")
+    await taken.files.write("/tmp/go", b"")
+    result = await followed.wait(10)
+    assert (result.exit_code, result.stdout) == (0, "before\nafter\n")
+    assert (await in_shell.wait(10)).stdout == "in-shell\n"
+    again = await taken.shell("work")
+    assert not again.created
+    assert (await again.run("echo $X; pwd")).stdout == "kept\n/tmp\n"
+    with pytest.raises(SessionFencedError):  # it never comes back by itself: the newer one is still attached
+        await live.exec("true")
+    assert (await taken.exec("echo mine")).stdout == "mine\n"
+    await other.close()
+
+
+async def test_a_session_can_be_handed_back(live: Any, client: Any, stack: Any, face: Any) -> None:
+    token = await live.session_token()
+    other = face.client(stack.url, stack.key)
+    taken = await other.take_over(token)
+    back = await client.take_over(await taken.session_token())
+    assert (await back.exec("echo back")).stdout == "back\n"
+    with pytest.raises(SessionFencedError):
+        await taken.exec("true")
+    await back.close()
+    await other.close()
+
+
+async def test_the_old_holder_does_not_delete_what_is_no_longer_its_own(client: Any, stack: Any, face: Any) -> None:
+    other = face.client(stack.url, stack.key)
+    async with await client.create_sandbox("host", memory="256Mi") as sandbox:
+        taken = await other.take_over(await sandbox.session_token())
+        with pytest.raises(SessionFencedError):
+            await sandbox.exec("true")
+        await sandbox.close()
+        with pytest.raises(SessionFencedError):
+            await sandbox.exec("true")
+    assert (await taken.exec("echo alive")).stdout == "alive\n"
+    assert await taken.delete()
+    await other.close()
+
+
+async def test_heartbeats_change_hands(client: Any, stack: Any, face: Any) -> None:
+    other = face.client(stack.url, stack.key)
+    async with await client.create_sandbox("host", memory="256Mi", heartbeat_timeout_s=60) as sandbox:
+        token = await sandbox.session_token()
+        assert SessionToken.read(token).heartbeat_s == 20
+        taken = await other.take_over(token)
+        assert SessionToken.read(await taken.session_token()).heartbeat_s == 20
+        assert await taken.delete()
+    await other.close()
+
+
+async def test_bad_tokens(live: Any, client: Any) -> None:
+    token = await live.session_token()
+    for bad in ("", "no token", "hfs_", token[:-4], token + "!", "x" + token, token.encode(), None, "hfs_" + "A" * 4000):
+        with pytest.raises(InvalidArgumentError) as wrong:
+            await client.take_over(bad)
+        assert token[4:] not in str(wrong.value)
+    known = SessionToken.read(token)
+    assert known.secret.hex() not in repr(known)
+    assert repr(known.secret) not in repr(known)
+    forged = SessionToken(known.sandbox_id, known.session_id, bytes(32), known.agent_epoch)
+    with pytest.raises(AuthenticationError):
+        await client.take_over(forged.write())
+    assert (await live.exec("echo unharmed")).stdout == "unharmed\n"
+    for lost in (
+        SessionToken(known.sandbox_id, "f" * 32, known.secret, known.agent_epoch),
+        SessionToken(known.sandbox_id, known.session_id, known.secret, "another epoch"),
+    ):
+        with pytest.raises(SessionLostError):
+            await client.take_over(lost.write())
