@@ -12,7 +12,7 @@ from os import PathLike, fspath
 from typing import Any, Literal
 
 import msgpack
-from holdfast_wire.limits import ID_BYTES, MESSAGE_BYTES, PATH_BYTES
+from holdfast_wire.limits import ID_BYTES, MESSAGE_BYTES, PATH_BYTES, SPOOL_COMMAND_BYTES
 from holdfast_wire.rest import parse_bytes, parse_cpu
 
 from holdfast._errors import HoldfastError, InvalidArgumentError, InvalidPathError, RequestTooLargeError, typed
@@ -173,6 +173,7 @@ def command_params(
     stdin: bool,
     outlive: Outlive,
     spool: Spool = "block",
+    spool_bytes: int | None = None,
     detached: bool = False,
 ) -> dict[str, Any]:
     """Open params of a ``command`` channel."""
@@ -180,6 +181,8 @@ def command_params(
         raise bad("outlive is 'kill', 'adopt' or 'wait'")
     if spool not in ("block", "tail"):
         raise bad("spool is 'block' or 'tail'")
+    if spool_bytes is not None and (type(spool_bytes) is not int or not 1 <= spool_bytes <= SPOOL_COMMAND_BYTES):
+        raise bad(f"spool_bytes is a number of bytes from 1 to {SPOOL_COMMAND_BYTES}, not {spool_bytes!r:.40}")
     return bounded(
         {
             "id": name_of(command_id, "command_id") or new_id(),
@@ -193,6 +196,7 @@ def command_params(
                 stdin="pipe" if stdin else None,
                 outlive=None if outlive == "kill" else outlive,
                 spool=None if spool == "block" else spool,
+                spool_bytes=spool_bytes,
                 detached=detached or None,
             ),
         }

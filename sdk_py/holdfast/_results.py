@@ -43,7 +43,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class StreamCount:
-    """Bytes of one output stream, by the agent's account: all it saw, those it dropped, SHA-256 (hex) of all it saw."""
+    """Bytes of one output stream: all the agent saw, those it dropped before this client could have them, SHA-256 (hex) of all it saw."""
 
     seen: int = 0
     dropped: int = 0

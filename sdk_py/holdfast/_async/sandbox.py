@@ -95,6 +95,8 @@ class AsyncSandbox:
         timeout: float | None = None,
         login: bool = False,
         outlive: Outlive = "kill",
+        spool: Spool = "block",
+        spool_bytes: int | None = None,
         command_id: str | None = None,
         max_output_bytes: int | None = None,
     ) -> CommandResult:
@@ -103,6 +105,7 @@ class AsyncSandbox:
         ``timeout`` (seconds) ends everything it started and answers exit code 124 with the output so far. ``input`` is its standard
         input, all of it; without one it reads end of file. ``outlive`` says what happens to children that live on after it:
         ``kill``, ``adopt`` or ``wait``. The same ``command_id`` again attaches to the same command. Cancelling the wait kills it.
+        ``spool`` and ``spool_bytes`` as for ``start``: what happens to output while this client cannot be reached.
         """
         data = input_of(input)
         params = command_params(
@@ -115,9 +118,13 @@ class AsyncSandbox:
             login=login,
             stdin=data is not None,
             outlive=outlive,
+            spool=spool,
+            spool_bytes=spool_bytes,
         )
         rest = await self._fallback()
         if rest is not None:
+            if "spool" in params or "spool_bytes" in params:
+                raise UnsupportedError("unsupported", "commands over REST have no spool", hint="use a session (WebSocket)")
             if data is not None:
                 raise UnsupportedError("unsupported", "commands over REST take no input", hint="use a session (WebSocket)")
             return await rest.exec(params)
@@ -137,11 +144,16 @@ class AsyncSandbox:
         stdin: bool = True,
         outlive: Outlive = "kill",
         spool: Spool = "block",
+        spool_bytes: int | None = None,
         detached: bool = False,
         command_id: str | None = None,
         max_output_bytes: int | None = None,
     ) -> AsyncProcess:
-        """Start a command and return while it runs. ``spool="tail"`` drops old output (counted) instead of making it wait."""
+        """Start a command and return while it runs.
+
+        The sandbox holds at most ``spool_bytes`` of output that nobody has read; beyond them the command waits, or with ``spool="tail"``
+        the oldest go: ``streams`` of the result counts them. ``detached``: it runs on when this client goes.
+        """
         params = command_params(
             command,
             command_id=command_id,
@@ -153,6 +165,7 @@ class AsyncSandbox:
             stdin=stdin,
             outlive=outlive,
             spool=spool,
+            spool_bytes=spool_bytes,
             detached=detached,
         )
         return await self._process("command", params, max_output_bytes)

@@ -6,6 +6,7 @@ Pure, as ``sinks`` is, whose channels it travels on. Whatever a fact holds is at
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast_wire.errors import HoldfastError, ProtocolError
@@ -72,11 +73,16 @@ class Call:
         self.error: HoldfastError | None = None
         self.chunks: deque[Chunk] = deque()
         self.received = {STDOUT: 0, STDERR: 0}
-        self.dropped = 0
+        self.dropped = {STDOUT: 0, STDERR: 0}
         self._kept: dict[int, list[bytes]] = {STDOUT: [], STDERR: []}
         self._sizes = {STDOUT: 0, STDERR: 0}
         self._input: memoryview | None = None
         self._eof = False
+
+    @property
+    def replayed(self) -> bool:
+        """Whether it is a terminal that was there before: its output began with a picture of the past, not with its first byte."""
+        return self.adopts_id and self.info.get("created") is False
 
     # Facts ------------------------------------------------------------------------------------------------------
 
@@ -108,7 +114,9 @@ class Call:
             self.gate.set()
 
     def on_gap(self, item: Gap) -> None:
-        self.dropped += item.dropped
+        if item.stream not in self.dropped:
+            raise ProtocolError("the agent answered an unknown output stream")
+        self.dropped[item.stream] += item.dropped
 
     def on_exited(self, item: Exited) -> None:
         if item.command_id != self.command_id:
@@ -196,10 +204,11 @@ class Call:
         exit_, stdout, stderr = self.exit, self._kept[STDOUT], self._kept[STDERR]
         streams = read_streams(exit_.get("streams"))
         for stream, count in streams.items():
-            if count.seen - count.dropped != self.received[stream]:
-                raise ProtocolError(
-                    f"the agent counted {count.seen - count.dropped} bytes of stream {stream}, {self.received[stream]} arrived"
-                )
+            told = self.received[stream] + self.dropped[stream]
+            if count.seen != told and not self.replayed:
+                raise ProtocolError(f"the agent counted {count.seen} bytes of stream {stream}, {told} arrived or were told to be lost")
+            # What another reader missed or got is not this one's affair: to it, exactly the gaps are lost.
+            streams[stream] = replace(count, dropped=self.dropped[stream])
         shell = take(exit_, "shell", dict, default={})
         over = self._sizes[STDOUT] < self.received[STDOUT] or self._sizes[STDERR] < self.received[STDERR]
         return CommandResult(
@@ -209,7 +218,7 @@ class Call:
             duration_s=float(take(exit_, "duration_s", int, float, default=0.0)),
             command_id=self.command_id,
             timed_out=take(exit_, "timed_out", bool, default=False),
-            truncated=over or self.dropped > 0 or take(exit_, "truncated", bool, default=False),
+            truncated=over or any(self.dropped.values()),
             signal=take(exit_, "signal", str),
             cause=read_cause(exit_.get("cause")),
             streams=streams,

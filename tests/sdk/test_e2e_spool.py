@@ -1,0 +1,62 @@
+"""What a spool drops is told exactly, on the real stack and both faces: received + dropped == seen, per stream."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+from holdfast import STDERR, STDOUT, InvalidArgumentError
+
+from tests.sdk.support.requirements import STACK
+
+pytestmark = STACK
+
+LINES = 400_000
+FLOOD = f"seq 1 {LINES}; seq 1 1000 >&2; : > /tmp/over"
+WHOLE = "".join(f"{n}\n" for n in range(1, LINES + 1)).encode()
+
+
+async def test_a_reader_who_does_not_read_gets_the_tail(live: Any) -> None:
+    """The command does not wait for its reader; the reader learns exactly what it missed, and where."""
+    process = await live.start(FLOOD, spool="tail", spool_bytes=100_000)
+    assert (await live.exec("until test -e /tmp/over; do sleep 0.05; done", timeout=20)).ok, "the command waited for its reader"
+    result = await process.wait(20)
+    out, err = result.streams[STDOUT], result.streams[STDERR]
+    assert (result.exit_code, result.truncated) == (0, True)
+    assert out.seen == len(WHOLE)
+    assert out.sha256 == hashlib.sha256(WHOLE).hexdigest()
+    assert out.dropped > 0
+    assert len(result.stdout_bytes) + out.dropped == out.seen
+    assert len(result.stderr_bytes) + err.dropped == err.seen == len("".join(f"{n}\n" for n in range(1, 1001)))
+    assert WHOLE.endswith(result.stdout_bytes[-50_000:])
+
+
+async def test_who_comes_late_learns_what_is_gone(live: Any) -> None:
+    process = await live.start(FLOOD, spool="tail", spool_bytes=65_536, detached=True)
+    await process.detach()
+    assert (await live.exec("until test -e /tmp/over; do sleep 0.05; done", timeout=20)).ok
+    result = await (await live.follow(process.command_id)).wait(20)
+    assert result.truncated
+    for number, kept in ((STDOUT, result.stdout_bytes), (STDERR, result.stderr_bytes)):
+        count = result.streams[number]
+        assert len(kept) + count.dropped == count.seen
+    assert len(result.stdout_bytes) + len(result.stderr_bytes) <= 65_536 + 16_384
+
+
+async def test_who_reads_along_misses_nothing(live: Any) -> None:
+    """Bytes that were taken before they went are not lost."""
+    pace = "for i in $(seq 40); do head -c 5000 /dev/zero; sleep 0.01; done"
+    result = await live.exec(pace, spool="tail", spool_bytes=60_000)
+    assert (len(result.stdout_bytes), result.streams[STDOUT].dropped, result.truncated) == (200_000, 0, False)
+
+
+async def test_what_a_small_block_spool_holds_is_whole(live: Any) -> None:
+    result = await live.exec(f"seq 1 {LINES}", spool_bytes=4096)
+    assert (result.stdout_bytes == WHOLE, result.streams[STDOUT].dropped, result.truncated) == (True, 0, False)
+
+
+@pytest.mark.parametrize("spool_bytes", [0, -1, 1 << 40, True, "1"])
+async def test_bad_sizes(live: Any, spool_bytes: Any) -> None:
+    with pytest.raises(InvalidArgumentError):
+        await live.exec("true", spool_bytes=spool_bytes)
