@@ -178,7 +178,7 @@ async def _parts(gateway: Gateway) -> dict[str, str]:
             return "it does not answer in time"
         return ""
 
-    placement, runtime = await asyncio.gather(answers(gateway.store.ping()), answers(gateway.runtime.stats()))
+    placement, runtime = await asyncio.gather(answers(gateway.store.ping()), answers(gateway.runtime.ping()))
     return {"placement": placement, "runtime": runtime}
 
 

@@ -115,8 +115,10 @@ class RedisConnection:
 
 
 def _client(settings: PlacementSettings) -> Any:
+    # No time limit of the client's own per command: it would use asyncio.wait_for, which on Python 3.11 can swallow a cancellation
+    # that comes in the moment the inner call ends (python/cpython#86296). `_guard` limits the whole step instead.
     options: dict[str, Any] = {
-        "socket_timeout": settings.step_timeout_s,
+        "socket_timeout": None,
         "socket_connect_timeout": settings.connect_timeout_s,
         "retry": Retry(NoBackoff(), 0),
     }

@@ -144,6 +144,10 @@ class Runtime(Protocol):
         """Checks of this machine or cluster: name, ok, detail, fix."""
         ...
 
+    async def ping(self) -> None:
+        """Raises when the runtime is away. Cheap, however many sandboxes there are."""
+        ...
+
     async def stats(self) -> dict[str, Any]:
         """What there is and what is taken: cpu and memory."""
         ...

@@ -158,6 +158,9 @@ class LocalRuntime:
         checks = (await self._node.call("doctor", timeout_s=30.0)).get("checks")
         return [check for check in checks if isinstance(check, dict)] if isinstance(checks, list) else []
 
+    async def ping(self) -> None:
+        await self._node.call("images")  # answered from memory, while stats looks at every sandbox
+
     async def stats(self) -> dict[str, Any]:
         return await self._node.call("stats")
 

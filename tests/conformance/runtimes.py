@@ -87,6 +87,7 @@ class RuntimeConformance:
         assert await runtime.list_all() == []
 
     async def test_it_can_be_asked_how_it_is(self, runtime: Runtime) -> None:
+        await runtime.ping()
         assert isinstance(await runtime.stats(), dict)
         checks = await runtime.doctor()
         assert checks

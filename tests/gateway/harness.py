@@ -108,6 +108,9 @@ class MemoryRuntime:
     async def doctor(self) -> list[dict[str, Any]]:
         return [{"name": "memory", "ok": True, "detail": "", "fix": ""}]
 
+    async def ping(self) -> None:
+        pass
+
     async def stats(self) -> dict[str, Any]:
         return {"sandboxes": len(self.present)}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.controller.plan import CREATE_LOST, NODE_LOST, Action, MarkFailed, MarkReady, Plan, Rebuild, Remove, plan
@@ -102,6 +102,7 @@ _IDS = st.sampled_from(["sb-1", "sb-2", "sb-3"])
 _INCARNATIONS = st.sampled_from(["i1", "i2"])
 
 
+@settings(deadline=None)
 @given(
     records=st.lists(
         st.builds(record, _IDS, _INCARNATIONS, st.sampled_from(["pending", "ready", "failed"]), st.sampled_from([1.0, 100.0, 1000.0])),

@@ -8,7 +8,7 @@ import struct
 import pytest
 from holdfast_wire.errors import ProtocolError
 from holdfast_wire.limits import MESSAGE_BYTES
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.frame_headers import BINARY, CLOSE, PING, PONG, FrameHeaders, close_frame, server_frame
@@ -30,6 +30,7 @@ FRAMES = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(frames=FRAMES, cuts=st.lists(st.integers(0, 200_000), max_size=12), client=st.booleans())
 def test_any_split_is_followed(frames: list[bytes], cuts: list[int], client: bool) -> None:
     frames = [masked(frame) if client else frame for frame in frames]
@@ -58,6 +59,7 @@ def test_one_byte_at_a_time() -> None:
     assert not headers.mid_frame
 
 
+@settings(deadline=None)
 @given(data=st.binary(max_size=2000), client=st.booleans())
 def test_any_bytes_are_followed_or_refused(data: bytes, client: bool) -> None:
     whole, split = FrameHeaders(masked=client), FrameHeaders(masked=client)
