@@ -1,0 +1,66 @@
+"""Images over REST on a whole real stack: an archive goes in, is listed, used and removed; what is none is refused."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest_asyncio
+
+from tests.gateway.checked import Checked
+from tests.support.requires import requires
+from tests.support.stack import Stack
+
+pytestmark = requires("namespaces", "redis")
+
+
+@pytest_asyncio.fixture
+async def call(stack: Stack) -> AsyncIterator[Checked]:
+    async with httpx.AsyncClient(base_url=stack.url, headers={"X-API-Key": stack.key}, timeout=30) as client:
+        yield Checked(client)
+
+
+def root_file_system() -> bytes:
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w") as archive:
+        for name in ("bin", "etc", "tmp"):
+            folder = tarfile.TarInfo(name)
+            folder.type, folder.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(folder)
+        text = b"made of a tar\n"
+        file = tarfile.TarInfo("etc/origin")
+        file.size = len(text)
+        archive.addfile(file, io.BytesIO(text))
+    return target.getvalue()
+
+
+async def test_an_archive_becomes_an_image(call: Checked, stack: Stack) -> None:
+    made = await call("POST", "/images", params={"name": "team/tiny:1"}, content=root_file_system())
+    assert made.status_code == 201, made.text
+    assert "tiny" in made.json()["name"]
+    names = [image["name"] for image in (await call("GET", "/images")).json()["images"]]
+    assert made.json()["name"] in names
+    assert list((stack.data / "uploads").iterdir()) == []
+    body = {"image": "team/tiny:1", "wait": True, "cpu": 1, "memory": "256Mi"}
+    sandbox = (await call("POST", "/sandboxes", json=body)).json()
+    where = f"/sandboxes/{sandbox['sandbox_id']}"
+    assert (await call("GET", f"{where}/files", params={"path": "/etc/origin"})).json()["size"] == 14
+    in_use = await call("DELETE", f"/images/{made.json()['name']}")
+    assert (in_use.status_code, in_use.json()["code"]) == (409, "image_in_use")
+    await call("DELETE", where)
+    assert (await call("DELETE", f"/images/{made.json()['name']}")).status_code == 200
+    names = [image["name"] for image in (await call("GET", "/images")).json()["images"]]
+    assert made.json()["name"] not in names
+
+
+async def test_what_is_no_image_is_refused_and_leaves_nothing(call: Checked, stack: Stack) -> None:
+    for content in (b"", b"not an archive" * 100):
+        answer = await call("POST", "/images", params={"name": "bad:1"}, content=content)
+        assert (answer.status_code, answer.json()["code"]) == (422, "image_invalid")
+    assert list((stack.data / "uploads").iterdir()) == []
+    for name in ("", "../x", "a b", "x" * 300):
+        answer = await call("POST", "/images", params={"name": name}, content=b"x")
+        assert answer.json()["code"] == "invalid_argument"
+    assert (await call("DELETE", "/images/no/such:1")).json()["code"] == "image_not_found"
