@@ -11,6 +11,7 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Exited, Failed, Gap, Output, Started
+from holdfast_wire.limits import DATA_BYTES
 
 from .channels import Channel
 from .procs import is_signal
@@ -21,7 +22,7 @@ from .sandbox import AgentContext
 class Presenter:
     """Sends one record to one channel. ``pump`` may be called at any time, any number of times."""
 
-    __slots__ = ("_channel", "_info", "_reader", "_started", "finished", "record")
+    __slots__ = ("_channel", "_info", "_preface", "_reader", "_started", "finished", "record")
 
     def __init__(
         self,
@@ -30,7 +31,10 @@ class Presenter:
         starts: dict[int, int] | None = None,
         *,
         info: dict[str, Any] | None = None,
+        preface: bytes = b"",
     ) -> None:
+        """``preface`` is sent as stream 1 before the spool's own bytes, which then do not begin at 0."""
+        self._preface = preface
         self._info = info
         self.record = record
         self.finished = False
@@ -50,6 +54,11 @@ class Presenter:
         if not self._started and record.started:
             self._started = True
             channel.send(Started(number, record.command_id, record.info if self._info is None else self._info))
+        while self._preface and (room := min(channel.room(), DATA_BYTES)) > 0:
+            piece_, self._preface = self._preface[:room], self._preface[room:]
+            channel.send(Output(number, 1, piece_))
+        if self._preface:
+            return False
         if not reader.at_end:
             moved = False
             while True:

@@ -159,6 +159,10 @@ class Spool:
         number = index - self._first
         return self._segments[number] if number < len(self._segments) else None
 
+    def held(self, stream: int) -> bytes:
+        """All that is kept of a stream."""
+        return b"".join(data for number, data in self._segments if number == stream)
+
     @property
     def size(self) -> int:
         """Bytes seen on both streams."""

@@ -1,8 +1,8 @@
 """Terminals: a program on a PTY of its own, with a size, a scrollback, and a life beyond one client.
 
-Owns the PTY, the controlling terminal, resizing and re-attaching by name: whoever attaches gets the last ``SCROLLBACK_BYTES`` as they were
-written, then what follows. A connected client that reads slowly makes the program wait; nobody connected makes the oldest output go.
-``open_terminal`` is the channel kind.
+Owns the PTY, the controlling terminal, resizing and re-attaching by name: whoever attaches is shown the last ``SCROLLBACK_BYTES``
+(``replay``), what runs is made to draw itself again, then comes what follows. A connected client that reads slowly makes the program
+wait; nobody connected makes the oldest output go. ``open_terminal`` is the channel kind.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from .pipes import Sink, Source
 from .presenting import Presenter
 from .procs import CannotExecuteError, Launch, Stdio, exit_outcome, is_signal, kill_signal, signal_number
 from .records import Ending, Record, workload_cause
+from .replay import replay
 from .sandbox import AgentContext
 from .spool import Spool
 from .trees import TreeKill, members, owned_by, signal_all
@@ -35,6 +36,8 @@ from .trees import TreeKill, members, owned_by, signal_all
 SCROLLBACK_BYTES = 256 * 1024
 TIMEOUT_EXIT_CODE = 124
 _MOST_CELLS = 4096
+_WIGGLE_S = 0.1
+"""How long a program has to notice a size that is not meant."""
 _END_OF_INPUT = b"\x04"
 
 
@@ -55,7 +58,12 @@ def open_terminal(context: AgentContext, channel: Channel) -> TerminalHandler:
         timeout_s = read.number(params, "timeout_s", None)
         terminal = Terminal(context, name, argv, launch, rows, columns, timeout_s)
     else:
-        terminal.resize(rows, columns)
+        resized = terminal.resize(rows, columns)
+        past, cut = terminal.past()
+        handler = TerminalHandler(channel, terminal, created=False, past=replay(past, cut=cut))
+        if not resized:
+            terminal.redraw(force=cut)
+        return handler
     return TerminalHandler(channel, terminal, created=created)
 
 
@@ -94,6 +102,8 @@ class Terminal:
         self._timer: asyncio.TimerHandle | None = None
         self._source: Source | None = None
         self._sink: Sink | None = None
+        self._wiggle: asyncio.TimerHandle | None = None
+        self._size = (rows, columns)
         self.spool = Spool(context.budget, tail=True, limit_bytes=SCROLLBACK_BYTES)
         self.record = Record(name, b"", self.spool)
         self.record.started = True
@@ -137,10 +147,40 @@ class Terminal:
             self._sink.consumed_by(lambda _: None)
             self._sink.feed(_END_OF_INPUT, False)
 
-    def resize(self, rows: int, columns: int) -> None:
-        """Change the size; the kernel tells the program with SIGWINCH."""
+    def resize(self, rows: int, columns: int) -> bool:
+        """Change the size; the kernel tells the program with SIGWINCH. False when it was that size already."""
+        changed = (rows, columns) != self._size
+        self._size = (rows, columns)
+        self._settle()
+        return changed
+
+    def past(self) -> tuple[bytes, bool]:
+        """The end of what it wrote so far, and whether something came before that is gone."""
+        held = self.spool.held(1)
+        tail = held[-SCROLLBACK_BYTES:]
+        return tail, len(tail) < self.spool.size
+
+    def redraw(self, *, force: bool) -> None:
+        """Make a full-screen program draw itself. Many look whether the size is another: ``force`` shows them one for a moment."""
+        if self._source is None or not self._source.open:
+            return
+        if force and self._wiggle is None:
+            rows, columns = self._size
+            self._set_size(rows + 1, columns)  # larger, not smaller: then no program has to throw a line away
+            self._wiggle = self._context.loop.call_later(_WIGGLE_S, self._settle)
+        elif not force:
+            self.signal("WINCH")
+
+    def _settle(self) -> None:
+        """Have the size that is meant."""
+        if self._wiggle is not None:
+            self._wiggle.cancel()
+            self._wiggle = None
         if self._source is not None and self._source.open:
-            fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+            self._set_size(*self._size)
+
+    def _set_size(self, rows: int, columns: int) -> None:
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def signal(self, name: str) -> None:
         """To whatever is in the foreground; KILL ends the terminal."""
@@ -192,8 +232,9 @@ class Terminal:
             self._source.close()
         if self._sink is not None:
             self._sink.close()
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._wiggle):
+            if timer is not None:
+                timer.cancel()
         exit_code, name = exit_outcome(self._status)
         cause = None
         if self._abort == "timeout":
@@ -221,13 +262,13 @@ def _prepare(master: int, slave: int, launch: Launch, rows: int, columns: int) -
 class TerminalHandler:
     """One client's view of a terminal."""
 
-    def __init__(self, channel: Channel, terminal: Terminal, *, created: bool) -> None:
+    def __init__(self, channel: Channel, terminal: Terminal, *, created: bool, past: bytes = b"") -> None:
         self._channel = channel
         self._terminal = terminal
         record = terminal.record
         info = {"pid": terminal.pid, "name": terminal.name, "created": created}
-        start = max(0, terminal.spool.size - SCROLLBACK_BYTES)
-        self._presenter = Presenter(channel, record, {1: max(start, terminal.spool.base(1))}, info=info)
+        start = 0 if created else terminal.spool.size
+        self._presenter = Presenter(channel, record, {1: start}, info=info, preface=past)
         self._follower: Callable[[], None] = self._pump
         record.followers.append(self._follower)
         terminal.attended()
