@@ -104,3 +104,21 @@ async def test_bad_tokens(live: Any, client: Any) -> None:
     ):
         with pytest.raises(SessionLostError):
             await client.take_over(lost.write())
+
+
+async def test_a_terminal_that_was_replayed_ends_with_a_result(live: Any) -> None:
+    """What a second client gets begins with a picture of the past, so its bytes are not those that the agent counted."""
+    command = ["sh", "-c", "seq 100000; echo shown; read line; echo bye; exit 3"]
+    first = await live.terminal(command, name="screen", max_output_bytes=0)
+    seen = b""
+    while b"shown" not in seen:
+        seen = seen[-16:] + (await first.read(10)).data
+    await first.detach()
+    again = await live.terminal(name="screen")
+    assert not again.created
+    await again.write("\n")
+    result = await again.wait(10)
+    assert result.exit_code == 3
+    assert result.stdout_bytes.startswith(b"\x1bc")
+    assert result.stdout_bytes.rstrip().endswith(b"bye")
+    assert len(result.stdout_bytes) < 300_000
