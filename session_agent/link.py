@@ -16,7 +16,7 @@ from holdfast_wire.errors import HoldfastError, ProtocolError
 from holdfast_wire.frames import Hello
 from holdfast_wire.limits import MESSAGE_BYTES
 from holdfast_wire.proof import DIAL_HEADER, PROOF_HEADER, answer_dial
-from websockets.frames import Frame, Opcode
+from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
@@ -96,7 +96,8 @@ class Link(asyncio.Protocol):
             self._timer.cancel()
         self._transport = None
         if self._held is not None:
-            self._host.sessions.detach(self._held, self)
+            close = self._socket.close_rcvd
+            self._host.sessions.detach(self._held, self, goodbye=close is not None and close.code == CloseCode.NORMAL_CLOSURE)
             self._held = None
         self._host.closed(self)
 

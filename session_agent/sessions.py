@@ -191,12 +191,18 @@ class Sessions:
             held.expiry = None
         return held
 
-    def detach(self, held: HeldSession, connection: Connection) -> None:
-        """``connection`` is gone. If it still carried the session, the session begins to age."""
+    def detach(self, held: HeldSession, connection: Connection, *, goodbye: bool) -> None:
+        """``connection`` is gone. If it still carried the session, the session begins to age.
+
+        After a ``goodbye`` (PROTOCOL §3.9) a session without live channels goes at once: one-off requests would fill the table.
+        """
         if held.connection is not connection:
             return
         held.connection = None
         held.detached()
+        if goodbye and held.session.idle:
+            self._expire(held)
+            return
         held.expiry = asyncio.get_running_loop().call_later(self._timing.detached_ttl_s, self._expire, held)
 
     def close(self) -> None:

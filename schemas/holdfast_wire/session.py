@@ -430,6 +430,11 @@ class AgentSession(Session):
         self._events.append(Attached(self.generation, resumed, {}))
         self._resume(hello.received)
 
+    @property
+    def idle(self) -> bool:
+        """Whether no channel is live: a client that says goodbye now has nothing to come back for."""
+        return all(channel.state is State.ENDED for channel in self._channels.values())
+
     def _check_outbound(self, channel: _Channel, item: AnyItem) -> None:
         channel.state = next_state(channel.kind, channel.state, item)
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 from holdfast_wire.codec import decode, encode, encode_item
-from holdfast_wire.frames import Closed, Fact, Hello, Open, Opened, Output, Ping, Pong, Run, Welcome
+from holdfast_wire.frames import Close, Closed, Fact, Hello, Open, Opened, Output, Ping, Pong, Run, Welcome
 from holdfast_wire.proof import DIAL_HEADER, PROOF_HEADER, agent_token, check_proof, dial_header
 from websockets.asyncio.client import ClientConnection, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -258,6 +258,25 @@ async def test_a_reader_that_stops_holds_no_more_than_its_window(agent: tuple[Ag
             handler.send(Output(1, 1, b"x" * piece))
             sent += piece
         assert sent <= 1 << 20
+
+
+async def test_a_goodbye_ends_a_session_that_has_nothing_left(agent: tuple[AgentServer, str]) -> None:
+    _, path = agent
+    async with dialled(path) as connection:
+        await greeted(connection, hello())
+        await connection.send(encode_item(Open(1, "tunnel", {}), 0))
+        await connection.recv()
+    async with dialled(path) as connection:
+        assert (await greeted(connection, hello(attempt=2, received={1: 1}, next_channel=2))).resumed, "a channel was live"
+        await connection.send(encode_item(Close(1), 1))
+        await connection.recv()
+    async with dialled(path) as connection:
+        assert not (await greeted(connection, hello(attempt=3))).resumed
+    async with dialled(path) as connection:
+        await greeted(connection, hello())
+        connection.transport.abort()
+    async with dialled(path) as connection:
+        assert (await greeted(connection, hello(attempt=2))).resumed, "a cut is no goodbye"
 
 
 def test_listening_addresses() -> None:

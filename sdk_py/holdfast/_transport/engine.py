@@ -118,11 +118,13 @@ class Engine:
         return self.session.outgoing(BATCH_BYTES)
 
     def close_code(self) -> int:
-        """The code to close the connection with when the session is over."""
-        if self.error is None or self.error.reason == "closed":
-            return 1000
+        """The code to close the connection with: 1000 is a goodbye, after which the agent may forget the session; 1001 is none."""
+        if self.error is None:
+            return 1001
         kind = TABLE.get(self.error.code)
-        return kind.close_code if kind and kind.close_code >= 4000 else 1000
+        if self.error.reason == "closed":
+            return 1000
+        return kind.close_code if kind and kind.close_code >= 4000 else 1001
 
     def broken(self, websocket: WebSocket | None, why: str, now: float) -> float | None:
         """The connection ended, or could not be made. Returns the seconds until the next attempt, None when it is over."""
