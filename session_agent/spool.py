@@ -144,15 +144,13 @@ class Spool:
             self._drop_first(lost=False)
 
     def _drop_first(self, *, lost: bool) -> None:
-        # What every reader took before it went is not lost.
-        taken = self._held - self._untaken() if lost else 0
         stream, data = self._segments.popleft()
         self._first += 1
         self._base[stream] += len(data)
         self._held -= len(data)
         self.budget.held_bytes -= len(data)
         if lost:
-            self._dropped[stream] += max(0, len(data) - max(0, taken))
+            self._dropped[stream] += len(data)
 
     def at(self, index: int) -> tuple[int, bytes] | None:
         """The segment with this number, None at the end."""
