@@ -127,6 +127,9 @@ class Command:
                 reader, writer = os.pipe()
                 ours.append(writer if index == 0 else reader)
                 theirs.append(reader if index == 0 else writer)
+            if request.launch.uid is not None:
+                for fd in theirs:
+                    os.fchown(fd, request.launch.uid, -1)  # so that it may open /dev/stdout and its like anew
             stdin = theirs[0] if request.pipe_stdin else context.null
             stdio = Stdio(stdin, theirs[-2], theirs[-1])
             self._pid = context.reaper.spawn(request.argv, request.launch, stdio, self._exited, tag=self._tag)

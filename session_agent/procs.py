@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import errno
 import fcntl
 import functools
 import logging
@@ -297,7 +298,13 @@ def _explain(error: Exception, program: str, launch: Launch) -> Exception:
         if "/" in program and os.path.exists(program):
             return CannotExecuteError(126, f"{program}: the interpreter it names is missing")
         return CannotExecuteError(127, f"{program}: command not found")
-    if isinstance(error, PermissionError) or error.errno == 8:  # ENOEXEC
+    if error.errno == errno.E2BIG:
+        return HoldfastError(
+            "request_too_large",
+            f"the arguments and environment of {program!r:.200} are too long for the kernel",
+            hint="one argument may have 128 KiB, all together 2 MiB: pass the rest as input or in a file",
+        )
+    if isinstance(error, PermissionError) or error.errno == errno.ENOEXEC:
         return CannotExecuteError(126, f"{program}: {error.strerror}")
     return HoldfastError(
         "spawn_failed",

@@ -122,6 +122,7 @@ class Session:
         self._heard = 0.0
         self._pinged = 0.0
         self._pings = 0
+        self._pong: int | None = None
 
     # The five verbs ---------------------------------------------------------------------------------------------
 
@@ -142,7 +143,7 @@ class Session:
             if channel is not None and channel.outbound.grant(frame.limit):
                 self._events.append(Writable(frame.channel))
         elif isinstance(frame, Ping):
-            self._control.append(encode(Pong(frame.number)))
+            self._pong = frame.number  # only the last is answered: a peer that asks and never reads piles nothing up here
         elif isinstance(frame, GoAway):
             self._events.append(frame)
         elif isinstance(frame, Hello | Welcome):
@@ -157,6 +158,9 @@ class Session:
         """Messages for the connection, at least one where there is any, about ``max_bytes`` at most; channels take turns."""
         messages: list[bytes] = []
         size = 0
+        if self._pong is not None:
+            messages.append(encode(Pong(self._pong)))
+            self._pong = None
         while self._control:
             messages.append(self._control.popleft())
         if not self.attached:
@@ -231,6 +235,7 @@ class Session:
         """The connection is gone. Everything unacknowledged stays stored for the next one."""
         self.connected = self.attached = False
         self._control.clear()
+        self._pong = None
         self._ack_due = None
 
     # Inside -----------------------------------------------------------------------------------------------------

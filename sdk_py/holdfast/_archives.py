@@ -1,7 +1,7 @@
 """Directories as tar streams, on this machine: packing one to send, unpacking one that came from a sandbox.
 
 Packing is a generator of bytes with bounded memory. Unpacking reads a spooled file and trusts nothing in it: the ``data``
-filter of ``tarfile`` (no absolute names, no way out through links, no devices) and limits on entries and bytes.
+filter of ``tarfile`` (no absolute names, no devices; symbolic links that lead out are left out) and limits on entries and bytes.
 """
 
 from __future__ import annotations
@@ -95,7 +95,12 @@ def unpack(file: IO[bytes], target: Path) -> tuple[int, int]:
                 size += member.size
                 if entries > MOST_ENTRIES or size > MOST_BYTES:
                     raise ArchiveError("archive_limit", f"the archive holds more than {MOST_ENTRIES} entries or {MOST_BYTES} bytes")
-                archive.extract(member, target, filter="data")
+                try:
+                    archive.extract(member, target, filter="data")
+                except (tarfile.AbsoluteLinkError, tarfile.LinkOutsideDestinationError):
+                    if not member.issym():
+                        raise
+                    entries -= 1  # a virtual environment's python, say: it means nothing here, and must not lead out
     except (tarfile.TarError, ValueError, EOFError) as wrong:
         raise ArchiveError("archive_invalid", f"the archive cannot be unpacked: {type(wrong).__name__}: {wrong}") from None
     return entries, size

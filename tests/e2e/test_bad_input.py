@@ -554,3 +554,8 @@ def test_expired(client: SandboxClient, limit: dict[str, float], reason: str) ->
             use()
         assert gone.value.reason == reason, gone.value
         is_clear(gone.value)
+
+
+def test_an_argument_too_long_for_the_kernel_is_the_callers_mistake(sandbox: Sandbox) -> None:
+    with pytest.raises(RequestTooLargeError, match="too long"):
+        sandbox.exec(["sh", "-c", "echo ${#1}", "_", "x" * 200_000])

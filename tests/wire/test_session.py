@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from holdfast_wire.codec import decode, encode, encode_item
 from holdfast_wire.errors import HoldfastError, ProtocolError
-from holdfast_wire.frames import Ack, Close, Closed, Credit, Exited, Hello, Open, Opened, Output, Ping, Run, Signal, Started, Write
+from holdfast_wire.frames import Ack, Close, Closed, Credit, Exited, Hello, Open, Opened, Output, Ping, Pong, Run, Signal, Started, Write
 from holdfast_wire.limits import WINDOW_BYTES
 from holdfast_wire.session import AgentSession, Attached, ClientSession, Delivered, Dropped, Lost, Retired, Silent
 
@@ -254,6 +254,13 @@ def test_items_before_the_greeting_are_a_breach() -> None:
     client.connect(0.0)
     with pytest.raises(ProtocolError):
         client.receive(encode_item(Output(1, 1, b"x"), 0), 0.0)
+
+
+def test_a_peer_that_asks_and_never_reads_piles_nothing_up() -> None:
+    pair = Pair()
+    for number in range(1000):
+        pair.client.receive(encode(Ping(number)), 0.0)
+    assert [decode(message)[0] for message in pair.client.outgoing()] == [Pong(999)]
 
 
 def test_silence_is_probed_and_then_fatal() -> None:

@@ -21,6 +21,7 @@ from holdfast.cli.output import escape_bytes, note, say_json
 
 DETACH_KEY = b"\x1d"  # Ctrl-]
 PIECE_BYTES = 16 * 1024
+_END_AGAIN_S = 0.25
 
 
 def shell(arguments: argparse.Namespace) -> int:
@@ -69,7 +70,8 @@ def _feed(terminal: Terminal, detached: threading.Event, may_detach: bool) -> No
                 terminal.detach()
                 return
             terminal.write(data)
-        terminal.write(b"\x04")
+        while not detached.wait(_END_AGAIN_S):
+            terminal.write(b"\x04")  # again, since a shell that has just begun throws away what was typed before its prompt
     except (HoldfastError, OSError):
         pass
 
