@@ -67,7 +67,7 @@ class Appender:
         """Append while ``more()``. ``again`` is a command asked for before whose outcome is still open: the same id once more."""
         number = first
         if again:
-            await self._one(again)
+            await self._one(again, asked_before=True)
         while more() and not self.ended_by:
             command = f"{self.name}.{number}"
             number += 1
@@ -76,13 +76,14 @@ class Appender:
             if self._pause_s:
                 await asyncio.sleep(self._rng.random() * 2 * self._pause_s)
 
-    async def _one(self, command: str) -> None:
+    async def _one(self, command: str, *, asked_before: bool = False) -> None:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 result = await self._perform(command)
         except HoldfastError as error:
             self.reasons[f"{error.code}/{error.reason}" if error.reason else error.code] += 1
-            self._notes.answer(command, read_told(error))
+            # that this process never got to ask says nothing of the one before it, which was killed while it waited
+            self._notes.answer(command, "unknown" if asked_before else read_told(error))
             self._shell = None
             if isinstance(error, SandboxLostError | SandboxNotFoundError):
                 self.ended_by = error.reason or error.code
