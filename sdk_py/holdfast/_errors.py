@@ -130,7 +130,11 @@ class _CommandError(HoldfastError):
 
     @property
     def started(self) -> bool | None:
-        """Whether the command had started; None when nobody can know. False: safe to run elsewhere."""
+        """Whether the command had started; None when nobody can know.
+
+        False: what this client asked never reached the agent, so it is safe to run elsewhere, unless another client asked for the
+        same command id before.
+        """
         value = self.detail.get("started")
         return value if isinstance(value, bool) else None
 
