@@ -271,7 +271,7 @@ class AsyncSandbox:
     async def session_token(self) -> str:
         """What another client needs to take this session over with ``client.take_over``: a secret, to be treated like a password.
 
-        It is good for as long as the session lives, also while nobody is connected (15 minutes).
+        It is good for as long as the session lives: 15 minutes without a connection, and not after ``close`` when nothing was running.
         """
         session = (await self._attached()).engine.session
         return SessionToken(self.id, session.session_id, session.secret, session.agent_epoch, self._heartbeat_s).write()
