@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from tests.support import requires
@@ -10,6 +12,8 @@ pytest_plugins = ["tests.support.redis_server", "tests.support.stack"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # started in a background: children would never hear a Ctrl-C
     config.addinivalue_line("markers", "requires(*needs): what the test needs from the machine (tests.support.requires)")
     config.addinivalue_line("markers", "chaos: minutes of faults under load; left out of `make test`")
 
