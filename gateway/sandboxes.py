@@ -23,6 +23,7 @@ from .parsing import SANDBOX_ID, Fields, check_label, read_json
 from .placement.redis_store import derived_id
 from .placement.store import Cause, Record, SandboxSpec, Tombstone
 from .runtimes.base import Made, Order
+from .runtimes.options import Egress
 from .service import Gateway, gateway_of, live, owned_entry
 
 _POLL_LEAST_S = 0.02
@@ -207,7 +208,7 @@ async def _make(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], *, for
         disk_bytes=spec.disk_bytes,
         env=env,
         labels=to_labels(spec),
-        network=not spec.block_network,
+        egress=Egress() if spec.block_network else Egress("internet"),
     )
     try:
         made = await _create(gateway, order, spec.ready_timeout_s)

@@ -18,6 +18,8 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.placement.store import Cause
 
+from .options import Egress, Options
+
 
 class RuntimeUnavailableError(HoldfastError):
     """The runtime is away. A create may or may not have happened: the controller finds out."""
@@ -40,7 +42,8 @@ class Order:
     disk_bytes: int | None = None
     env: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
-    network: bool = False
+    egress: Egress = field(default_factory=Egress)
+    options: Options = field(default_factory=Options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,18 @@ class WentAway:
     cause: Cause
 
 
-Event = Synced | BecameReady | WentAway
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A sandbox will end soon whatever it does: its node is drained, or was bought at an auction and lost. Sent once."""
+
+    sandbox_id: str
+    incarnation: str
+    cause: Cause
+    deadline: float
+    """Seconds since the epoch."""
+
+
+Event = Synced | BecameReady | Leaving | WentAway
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +146,17 @@ class Runtime(Protocol):
 
     async def delete(self, sandbox_id: str) -> bool:
         """End it and remove everything of it; True when there was something."""
+        ...
+
+    async def adopt(self, spare_id: str, order: Order, timeout_s: float) -> Made:
+        """Turn a spare sandbox of a warm pool, made with the same image, size and options, into the ordered one.
+
+        At most one caller gets a spare. Raises ``sandbox_not_found`` when it is gone or taken; then make one instead.
+        """
+        ...
+
+    async def allow(self, sandbox_id: str, egress: Egress) -> None:
+        """Change what a running sandbox may reach. Raises ``unsupported`` where that cannot be enforced, ``sandbox_not_found``."""
         ...
 
     async def list_all(self) -> list[Present]: ...

@@ -19,6 +19,7 @@ from holdfast_wire.errors import HoldfastError
 from gateway.placement.store import Cause
 
 from .base import BecameReady, Event, Image, Images, Made, Order, Present, RuntimeUnavailableError, Synced, WentAway
+from .options import Egress, Options
 
 _LINE_BYTES = 64 * 1024 * 1024
 """Longest line: a list of 100 000 sandboxes fits."""
@@ -27,6 +28,7 @@ _CALL_S = 10.0
 """Default time limit of a call: the node answers from memory, except where the caller says otherwise."""
 _LONG_S = 3600.0
 _RECONNECT_S = 0.5
+_PLAIN = "ask for image, cpu, memory, disk, env and labels only, or use a cluster"
 
 
 class NodeClient:
@@ -108,6 +110,8 @@ class LocalRuntime:
         return self._images
 
     async def create(self, order: Order, timeout_s: float) -> Made:
+        if order.options != Options():
+            raise HoldfastError("unsupported", "this runtime is one machine: it takes no options of a cluster", hint=_PLAIN)
         arguments: dict[str, Any] = {
             "sandbox_id": order.sandbox_id,
             "incarnation": order.incarnation,
@@ -117,7 +121,7 @@ class LocalRuntime:
             "memory": order.memory_bytes,
             "env": order.env,
             "labels": order.labels,
-            "network": order.network,
+            "network": order.egress != Egress(),
             "owner": order.owner,
         }
         if order.disk_bytes is not None:
@@ -136,6 +140,13 @@ class LocalRuntime:
     async def delete(self, sandbox_id: str) -> bool:
         body = await self._node.call("delete", {"sandbox_id": sandbox_id}, timeout_s=30.0)
         return body.get("existed") is True
+
+    async def adopt(self, spare_id: str, order: Order, timeout_s: float) -> Made:
+        raise HoldfastError("sandbox_not_found", "this runtime keeps its spares to itself")
+
+    async def allow(self, sandbox_id: str, egress: Egress) -> None:
+        if egress != Egress():
+            raise HoldfastError("unsupported", "this runtime gives sandboxes no network but loopback", hint="use a cluster")
 
     async def list_all(self) -> list[Present]:
         return _presents(await self._node.call("list"))

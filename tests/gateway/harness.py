@@ -33,6 +33,7 @@ from gateway.frame_headers import BINARY, CLOSE, server_frame
 from gateway.placement.redis_store import RedisStore
 from gateway.placement.store import Cause, Record, SandboxSpec
 from gateway.runtimes.base import Event, Images, Made, Order, Present, Synced, WentAway
+from gateway.runtimes.options import Egress
 from gateway.service import Gateway
 from gateway.settings import PlacementSettings, RelaySettings, RestSettings, Settings
 
@@ -49,6 +50,7 @@ class MemoryRuntime:
         self.present: dict[str, Present] = {}
         self.deleted: list[str] = []
         self.orders: list[Order] = []
+        self.allowed: dict[str, Egress] = {}
         self.refuse: HoldfastError | None = None
         self.hold: asyncio.Event | None = None
         self._watchers: list[asyncio.Queue[Event]] = []
@@ -73,6 +75,18 @@ class MemoryRuntime:
             raise HoldfastError("image_not_found", "there is no such image")
         self.add(order.sandbox_id, order.incarnation, owner=order.owner, image=order.image, labels=order.labels)
         return Made(self.endpoint, "e1")
+
+    async def adopt(self, spare_id: str, order: Order, timeout_s: float) -> Made:
+        if self.present.pop(spare_id, None) is None:
+            raise HoldfastError("sandbox_not_found", "that spare is gone")
+        self.orders.append(order)
+        self.add(order.sandbox_id, order.incarnation, owner=order.owner, image=order.image, labels=order.labels)
+        return Made(self.endpoint, "e1")
+
+    async def allow(self, sandbox_id: str, egress: Egress) -> None:
+        if sandbox_id not in self.present:
+            raise HoldfastError("sandbox_not_found", "there is no such sandbox")
+        self.allowed[sandbox_id] = egress
 
     def add(self, sandbox_id: str, incarnation: str = "1" * 16, **more: Any) -> Present:
         more.setdefault("owner", "ada")

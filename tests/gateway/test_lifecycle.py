@@ -57,7 +57,7 @@ async def test_a_sandbox_lives_and_ends(ada: Checked, served: Served) -> None:
     record = await made(ada, cpu="500m", memory="512Mi", labels={"run": "7"}, env={"A": "1"}, lifetime_s=60)
     assert (record["status"], record["ready"], record["cpu"], record["memory"]) == ("ready", True, "500m", "512Mi")
     (order,) = served.runtime.orders
-    assert (order.cores, order.memory_bytes, order.env, order.network) == (0.5, 512 << 20, {"A": "1"}, False)
+    assert (order.cores, order.memory_bytes, order.env, order.egress.mode) == (0.5, 512 << 20, {"A": "1"}, "none")
     assert order.labels["run"] == "7"
     where = f"/sandboxes/{record['sandbox_id']}"
     assert (await ada("GET", where)).json() == record

@@ -1,0 +1,22 @@
+"""Where the injected agent stands in a container and what starts it: what the bundle's builder and a cluster runtime agree on.
+
+Owns the mount path and the argument list. The loader is named first, so the image needs no shell, libc, Python or PATH. Called by
+``session_agent.package`` (which builds the folder) and by the gateway's Kubernetes runtime (which writes the container's command).
+"""
+
+from __future__ import annotations
+
+MOUNT = "/.holdfast"
+"""Where the bundle is mounted, read-only."""
+AGENT_PORT = 8717
+"""Port of the agent in a pod."""
+
+
+def agent_command(mount: str = MOUNT) -> list[str]:
+    """The container's command: the bundle's own loader, libraries, interpreter and agent."""
+    return [f"{mount}/lib/ld.so", "--library-path", f"{mount}/lib", f"{mount}/bin/python3", "-I", "-B", f"{mount}/agent"]
+
+
+def copy_command(target: str, mount: str = MOUNT) -> list[str]:
+    """An init container's command: copy the bundle it was started from into ``target``, where no image volume can be had."""
+    return [*agent_command(mount), "copy", target]
