@@ -32,6 +32,7 @@ _STARTED_DELAY_S = 0.002
 _WATCH_S = 1.0
 _REBUILD_LIMIT_S = 10.0
 _REBUILDS = 4
+_CHECKS = 3
 _ASK_AGAIN_S = 0.05
 _ASK_TIMES = 8
 
@@ -99,16 +100,20 @@ class Shell:
         elif process.status is None:
             if self._runs and not process.has_snapshot():
                 # back to back, or the private descriptors are gone (``ulimit -n 20``): find out which
-                self._ask(self._checked)
+                self._ask(lambda: self._checked(_CHECKS))
             else:
                 self._begin(self._queue.popleft())
 
-    def _checked(self) -> None:
-        if not self._process.has_snapshot():
+    def _checked(self, times: int) -> None:
+        """The state is written before the answer comes, unless a nudge has it written once more just now: then ask once more."""
+        if self._process.has_snapshot():
+            if self._queue and not self._process.broken:
+                self._begin(self._queue.popleft())
+        elif times > 1:
+            self._ask(lambda: self._checked(times - 1))
+        else:
             log.info("shell %s no longer has its descriptors", self.name)
             self._replace()
-        elif self._queue:
-            self._begin(self._queue.popleft())
 
     def _begin(self, run: Run) -> None:
         process = self._process
@@ -228,7 +233,7 @@ class Shell:
             return
         if self._loop.time() - self._began_abort > self._context.limits.abort_patience_s:
             # killing only what ignores the interrupt would let the shell run the rest of the list
-            process.signal(signal.SIGKILL)
+            process.kill()
             signal_all(self._children(run), signal.SIGKILL)
             return
         self._interrupt(run)
@@ -336,7 +341,7 @@ class Shell:
 
     def _replace(self) -> None:
         """The process no longer does what it is told: kill it, ``stopped`` rebuilds."""
-        self._process.signal(signal.SIGKILL)
+        self._process.kill()
 
     def stopped(self, process: ShellProcess, status: int) -> None:
         """exit, exec, set -e, a signal: whatever it was, the run has its result and the shell lives on in a new process."""

@@ -12,6 +12,7 @@ import asyncio
 import fcntl
 import os
 import secrets
+import signal
 import tempfile
 from collections.abc import Callable
 from typing import Protocol
@@ -201,6 +202,11 @@ class ShellProcess:
                 os.kill(self.pid, number)
             except (ProcessLookupError, PermissionError):
                 pass
+
+    def kill(self) -> None:
+        """End it. Until its end is noticed it looks alive: it is broken, so that no run begins in it."""
+        self.broken = True
+        self.signal(signal.SIGKILL)
 
     def idle(self) -> bool:
         """Whether it waits for a control line, as far as the kernel lets us see; False when it does not."""

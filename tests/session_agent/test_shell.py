@@ -10,6 +10,7 @@ from holdfast_wire.frames import Closed, Exited, Failed, Opened, Output, Started
 
 from session_agent.framing import ReportReader, quote
 from session_agent.sandbox import SandboxLimits
+from session_agent.shell_process import ShellProcess
 from tests.support.process_channel import LiveShell, client
 from tests.support.until import until_async
 
@@ -74,6 +75,30 @@ async def test_queue_is_bounded() -> None:
         assert refused.result["exit_code"] is None
         assert (await shell.wait(ids[3])).exit_code == 0
         assert (await shell.run("echo on", command_id=ids[4])).stdout == b"on\n"
+
+
+@SHELLS
+async def test_a_state_that_is_just_being_written_again_costs_no_run(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A nudge truncated the dump at the moment we looked: the shell was killed, and the next run was begun in the dying process.
+    written = ShellProcess.has_snapshot
+    looks = iter([False, False, True])
+    monkeypatch.setattr(ShellProcess, "has_snapshot", lambda process: next(looks, True) and written(process))
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell(shell=kind)
+        await shell.run("cd /usr")
+        after = await shell.run("pwd")
+    assert (after.exit_code, after.stdout, after.result["shell"]["restarted"]) == (0, b"/usr\n", False)
+
+
+async def test_no_run_begins_in_a_process_that_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = ShellProcess.has_snapshot
+    looks = iter([False, False, False, False, True])  # given up after the fourth, and there when asked once more
+    monkeypatch.setattr(ShellProcess, "has_snapshot", lambda process: next(looks, True) and written(process))
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell(shell="bash")
+        await shell.run("cd /usr")
+        after = await shell.run("pwd")
+    assert (after.exit_code, after.stdout, after.result["shell"]["restarted"]) == (0, b"/usr\n", True)
 
 
 async def test_the_same_id_never_runs_twice(tmp_path: Path) -> None:
