@@ -203,12 +203,12 @@ async def test_interrupt_is_a_ctrl_c(kind: str) -> None:
 async def test_kill_aborts_the_run_and_keeps_the_shell(kind: str) -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell(shell=kind)
-        run = shell.begin("echo begun; while :; do setsid sleep 71 & sleep 0.01; done")
+        run = shell.begin("echo begun; while :; do setsid sleep 7131 & sleep 0.01; done")
         await shell.channel.fact(Output)
         shell.handler.signal("KILL")
         outcome = await shell.wait(run)
         assert (outcome.exit_code, outcome.result["cause"]["reason"]) == (137, "cancelled")
-        assert descendants("71") == []
+        assert descendants("7131") == []
         assert (await shell.run("echo on")).stdout == b"on\n"
 
 
