@@ -96,6 +96,7 @@ def settle(outcome: Outcome, appenders: Sequence[Appender], proxies: Sequence[Fa
     for appender in appenders:
         outcome.reasons += appender.reasons
         outcome.violations += appender.violations
+        outcome.stories += appender.stories
         outcome.resumes += appender.resumes
     for proxy in proxies:
         outcome.faults.update(cut=proxy.faults.cuts, refusal=proxy.faults.refusals, freeze=proxy.faults.frozen)

@@ -45,6 +45,14 @@ def read_told(error: HoldfastError) -> Told:
     return "failed" if facts.get("started", None if "command_id" in facts else False) is False else "unknown"
 
 
+def story(command: str, told: Told, error: HoldfastError, *, asked_before: bool = False) -> str:
+    """The line of a report that explains why ``command`` was not acknowledged."""
+    code = f"{error.code}/{error.reason}" if error.reason else error.code
+    facts = ", ".join(f"{name}={error.detail[name]}" for name in ("accepted", "started", "received") if name in error.detail)
+    again = ", asked again" if asked_before else ""
+    return f"{told:7} {code:24} {command}{again}: {error.message} ({facts or 'no facts of a command'})"
+
+
 class Appender:
     """One session: one command after the other, on a named shell or by itself, until ``run``'s condition says stop."""
 
@@ -53,6 +61,8 @@ class Appender:
         self.done = 0
         self.ended_by: str = ""
         self.reasons: Counter[str] = Counter()
+        self.stories: list[str] = []
+        """One line for each command that was not acknowledged: what it was told, word for word."""
         self.violations: list[str] = []
         self.resumes: list[float] = []
         self._sandbox = sandbox
@@ -83,7 +93,9 @@ class Appender:
         except HoldfastError as error:
             self.reasons[f"{error.code}/{error.reason}" if error.reason else error.code] += 1
             # that this process never got to ask says nothing of the one before it, which was killed while it waited
-            self._notes.answer(command, "unknown" if asked_before else read_told(error))
+            told: Told = "unknown" if asked_before else read_told(error)
+            self.stories.append(story(command, told, error, asked_before=asked_before))
+            self._notes.answer(command, told)
             self._shell = None
             if isinstance(error, SandboxLostError | SandboxNotFoundError):
                 self.ended_by = error.reason or error.code

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import random
 import subprocess
@@ -33,6 +34,8 @@ SESSIONS = 4
 ROUND_S = 22.0
 PARTS = ("gateway", "gateway", "gateway2", "gateway2", "controller", "redis", "worker", "worker", "cut")
 """What a kill may meet, the likelier named twice."""
+EXPLAINED = frozenset({"sandbox_gone/node-lost"})
+"""What a command may be told instead of its result: nothing but the node is ever lost for good."""
 END_S = 60.0
 """How long a client may take to hear that its sandbox is lost."""
 
@@ -77,8 +80,10 @@ class Worker:
         for kind, value in read.notes:
             if kind == "resume":
                 outcome.resumes.append(float(value))
+            elif kind == "story":
+                outcome.stories.append(json.loads(value))
             elif kind == "violation":
-                outcome.violations.append(value)
+                outcome.violations.append(json.loads(value))
             elif kind == "reason":
                 count, _, reason = value.partition("x")
                 outcome.reasons[reason] += int(count)
@@ -97,6 +102,8 @@ async def run(context: Context, replicas: Replicas, outcome: Outcome, seconds: f
             rounds += 1
             await _round(context, replicas, outcome, proxy, rng, Path(folder), rounds)
         settle(outcome, [], [proxy])
+    unexplained = [line for line in outcome.stories if line.split()[1] not in EXPLAINED]
+    outcome.violations += [f"unexplained: {line}" for line in unexplained]
     outcome.notes["rounds, each ended by the death of the node"] = rounds
     outcome.seconds = time.monotonic() - started
 

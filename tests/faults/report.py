@@ -32,6 +32,8 @@ class Outcome:
     faults: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     """Why a command failed or its outcome is unknown, by code and reason of the typed error."""
+    stories: list[str] = field(default_factory=list)
+    """One line for each of those commands, with the error's own words."""
     resumes: list[float] = field(default_factory=list)
     notes: dict[str, float | str] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
@@ -98,9 +100,14 @@ def text(outcomes: Sequence[Outcome]) -> str:
     return "\n\n".join([*paragraphs, reading(whole)]) + "\n"
 
 
+def stories(outcomes: Sequence[Outcome]) -> str:
+    """Each command that was not acknowledged, and what was said of it."""
+    return "".join(f"\n{outcome.name}:\n" + "".join(f"  {line}\n" for line in outcome.stories) for outcome in outcomes if outcome.stories)
+
+
 def write(outcomes: Sequence[Outcome], folder: Path) -> None:
     """``chaos.json`` and ``chaos.txt``."""
-    (folder / "chaos.txt").write_text(text(outcomes))
+    (folder / "chaos.txt").write_text(text(outcomes) + stories(outcomes))
     whole = total(outcomes)
     document = {"scenarios": [_plain(outcome) for outcome in outcomes], "total": _plain(whole), "reading": reading(whole)}
     (folder / "chaos.json").write_text(json.dumps(document, indent=2) + "\n")

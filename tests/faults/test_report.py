@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from holdfast import HoldfastError
 
 from .history import check
-from .load import read_told
+from .load import read_told, story
 from .report import Outcome, percentile, reading, text, total, write
 from .worker import Log, read_log
 
@@ -57,3 +58,18 @@ def test_a_killed_worker_s_log_names_what_is_open(tmp_path: Path) -> None:
     assert (read.next_number, read.open_command, read.notes) == ({"w-0": 2}, {"w-0": "w-0.1"}, [("resume", "0.5")])
     assert check(read.history, ["w-0.0"]).clean
     assert check(read.history, ["w-0.0", "w-0.1", "w-0.1"]).duplicates == 1
+
+
+def test_each_command_without_a_result_has_its_line(tmp_path: Path) -> None:
+    lost = HoldfastError("sandbox_gone", "the node died\nwith it", reason="node-lost", detail={"command_id": "w-0.1", "started": True})
+    log = Log(tmp_path / "log")
+    log.asked("w-0", "w-0.1")
+    log.note("story", json.dumps(story("w-0.1", "unknown", lost, asked_before=True)))
+    ((kind, value),) = read_log(tmp_path / "log").notes
+    line = json.loads(value)
+    assert (kind, line.split()[:2]) == ("story", ["unknown", "sandbox_gone/node-lost"])
+    assert line.endswith("w-0.1, asked again: the node died\nwith it (started=True)")
+    told = Outcome("monkey", 7, stories=[line])
+    write([told], tmp_path)
+    assert line in (tmp_path / "chaos.txt").read_text()
+    assert json.loads((tmp_path / "chaos.json").read_text())["scenarios"][0]["stories"] == [line]

@@ -53,7 +53,7 @@ def read_log(path: Path) -> Read:
     """What the log at ``path`` says."""
     read = Read()
     for line in path.read_text().splitlines() if path.exists() else []:
-        match line.split(" "):
+        match line.split(" ", 2):
             case ["asked", session, command]:
                 read.history.asked(session, command)
                 read.next_number[session] = int(command.rpartition(".")[2]) + 1
@@ -92,8 +92,10 @@ def _tell(log: Log, appenders: list[Appender]) -> None:
     for appender in appenders:
         while appender.resumes:
             log.note("resume", f"{appender.resumes.pop():.6f}")
+        while appender.stories:
+            log.note("story", json.dumps(appender.stories.pop(0)))
         while appender.violations:
-            log.note("violation", json.dumps(appender.violations.pop()).replace(" ", "_"))
+            log.note("violation", json.dumps(appender.violations.pop()))
         for reason, count in appender.reasons.items():
             log.note("reason", f"{count}x{reason}")
         appender.reasons.clear()
