@@ -37,8 +37,16 @@ class Dialled:
 
 
 async def dial(endpoint: str, secret: str, sandbox_id: str, incarnation: str, timeout_s: float) -> Dialled:
-    """Reach the agent of one incarnation at ``unix:///path`` or ``tcp://host:port``. Raises ``DialError``."""
-    token = agent_token(secret, sandbox_id, incarnation)
+    """Reach the agent of one incarnation. Raises ``DialError``."""
+    return await dial_agent(endpoint, agent_token(secret, sandbox_id, incarnation), timeout_s)
+
+
+async def dial_agent(endpoint: str, token: str, timeout_s: float) -> Dialled:
+    """Reach the agent that knows ``token`` at ``unix:///path`` or ``tcp://host:port``; a cluster's end in ``#<pod uid>``.
+
+    Raises ``DialError``.
+    """
+    endpoint, _, _identity = endpoint.partition("#")
     nonce = secrets.token_hex(16)
     key = base64.b64encode(secrets.token_bytes(16))
     scheme, _, address = endpoint.partition("://")
