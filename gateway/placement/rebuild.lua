@@ -6,6 +6,7 @@ if fenced(KEYS[5], ARGV[11]) then return { 'fenced' } end
 if redis.call('EXISTS', KEYS[1]) == 1 then return { 'known' } end
 if redis.call('HGET', KEYS[2], 'inc') == ARGV[3] then return { 'dead' } end
 local now = string.format('%.0f', now_ms())
+redis.call('DEL', KEYS[2])
 redis.call('HSET', KEYS[1], 'doc', ARGV[4], 'owner', ARGV[2], 'inc', ARGV[3], 'fp', '', 'status', 'ready',
   'endpoint', ARGV[5], 'epoch', '', 'created', ARGV[6], 'ready', now, 'ready_by', '', 'life', ARGV[7], 'idle', ARGV[8],
   'hb', ARGV[9], 'active', now, 'beat', '', 'ended', '', 'reason', '', 'fault', '', 'message', '')

@@ -308,6 +308,14 @@ class PlacementConformance:
         assert not await store.rebuild(lost, "unix:///l.sock", 1_000.0, term=1)
         assert await store.rebuild(spec("lost", incarnation="i2"), "unix:///l.sock", 1_000.0, term=1)
 
+    async def test_a_rebuilt_sandbox_replaces_the_grave_of_an_earlier_one(self, store: PlacementStore) -> None:
+        await ready(store, spec())
+        await store.delete("sb-1", DELETED, owner="ada")
+        assert await store.rebuild(spec(incarnation="i2"), "unix:///l.sock", 1_000.0, term=1)
+        assert await store.tombstones(["sb-1"]) == {}
+        await store.delete("sb-1", DELETED, owner="ada", forget=True)
+        assert await store.get("sb-1") is None
+
     async def test_the_generation_marker_is_all_or_nothing(self, store: PlacementStore) -> None:
         assert await store.generation() is None
         await store.mark_generation("g1", term=1)

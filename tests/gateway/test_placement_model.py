@@ -51,7 +51,8 @@ class Placement(RuleBasedStateMachine):
         super().__init__()
         self.server.flush()
         self.runner = asyncio.Runner()
-        self.store = RedisStore(PlacementSettings(redis_url=self.server.url))
+        # Patient: a machine that is busy for a second is no disagreement.
+        self.store = RedisStore(PlacementSettings(redis_url=self.server.url, step_timeout_s=20.0, connect_timeout_s=20.0))
         self.known: dict[str, Known] = {}
         self.graves: dict[str, Known] = {}
         self.keyed: dict[str, str] = {}
@@ -168,6 +169,7 @@ class Placement(RuleBasedStateMachine):
         grave = self.graves.get(id_)
         assert written == (id_ not in self.known and not (grave and grave.incarnation == incarnation))
         if written:
+            self.graves.pop(id_, None)
             self.known[id_] = Known(owner, incarnation, "", "ready")
 
     @invariant()
