@@ -43,7 +43,7 @@ async def attach(websocket: WebSocket) -> None:
 async def _attach(gateway: Gateway, owner: str, sandbox_id: str, websocket: WebSocket) -> None:
     settings = gateway.settings.relay
     ticket, dialled = await _reach(gateway, owner, sandbox_id, websocket.headers.get(tickets.HEADER))
-    relay = Relay(sandbox_id, dialled.transport, settings.buffer_bytes)
+    relay = Relay(sandbox_id, dialled.transport, settings.buffer_bytes, settings.linger_s)
     server: TakeoverProtocol = websocket.scope["extensions"][EXTENSION]
     try:
         header = (tickets.HEADER.lower().encode(), tickets.sign(gateway.secret, ticket).encode())

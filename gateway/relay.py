@@ -3,7 +3,8 @@
 Owns two transports, back-pressure between them, and the one frame a gateway may put in (``GoAway``) or the Close it may add.
 It never decodes a message: it only follows frame headers, so that a hostile side cannot send what the other must not see
 (fragments, huge messages, extension bits). Each direction is paused on its own, only while the other side takes nothing, and
-cut off when that lasts (``sweep``). Set up by ``attach``.
+cut off when that lasts (``sweep``). A side that is closed still gets what was said to it, for ``linger_s``; the session counts
+until both transports are gone. Set up by ``attach``.
 """
 
 from __future__ import annotations
@@ -19,13 +20,17 @@ from .frame_headers import BINARY, FrameHeaders, close_frame, server_frame
 
 
 class Relay:
-    """One attached session. ``done`` resolves when both sides are closed or closing."""
+    """One attached session. ``done`` resolves when both transports are gone, with all that was buffered for them."""
 
     __slots__ = (
         "_agent",
+        "_agent_gone",
         "_client",
+        "_client_gone",
         "_down",
         "_go_away",
+        "_linger_s",
+        "_patience",
         "_seen",
         "_stalled_bytes",
         "_up",
@@ -38,7 +43,7 @@ class Relay:
         "stalled_sweeps",
     )
 
-    def __init__(self, sandbox_id: str, agent: asyncio.Transport, buffer_bytes: int) -> None:
+    def __init__(self, sandbox_id: str, agent: asyncio.Transport, buffer_bytes: int, linger_s: float) -> None:
         self.sandbox_id = sandbox_id
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.chunks = 0
@@ -52,6 +57,10 @@ class Relay:
         self._up = FrameHeaders(masked=True)
         self._down = FrameHeaders(masked=False)
         self._go_away = b""
+        self._linger_s = linger_s
+        self._patience: asyncio.TimerHandle | None = None
+        self._agent_gone = False
+        self._client_gone = False
         self._seen = 0
         self._stalled_bytes = 0
         agent.set_write_buffer_limits(high=buffer_bytes)
@@ -109,14 +118,16 @@ class Relay:
 
     def agent_lost(self) -> None:
         """The agent's side ended. What it said goes out first; without a Close the client sees 1006, and may resume."""
+        self._agent_gone = True
         if self._client is not None:
             self._client.close()
-        self._finish()
+        self._leave()
 
     def client_lost(self) -> None:
-        """The client's side ended; the agent keeps its session."""
+        """The client's side ended. What it said goes out first; the agent keeps its session."""
+        self._client_gone = True
         self._agent.close()
-        self._finish()
+        self._leave()
 
     def close(self, code: int, reason: str) -> None:
         """End both sides from here, telling the client why where a frame still fits in."""
@@ -125,14 +136,13 @@ class Relay:
                 self._client.write(close_frame(code, reason))
             self._client.close()
         self._agent.close()
-        self._finish()
+        self._leave()
 
     def abort(self) -> None:
         """End both sides at once: they take nothing any more."""
         if self._client is not None:
             self._client.abort()
         self._agent.abort()
-        self._finish()
 
     def go_away(self, deadline_s: float, jitter_s: float, reason: str) -> None:
         """Ask the client to leave, at the next place between two messages."""
@@ -154,9 +164,15 @@ class Relay:
         self.stalled_sweeps = self.stalled_sweeps + 1 if waiting and waiting >= self._stalled_bytes else 0
         self._stalled_bytes = waiting
 
-    def _finish(self) -> None:
-        if not self.done.done():
-            self.done.set_result(None)
+    def _leave(self) -> None:
+        """Done once both are gone; who still has bytes to take has ``linger_s`` for them."""
+        if self._agent_gone and self._client_gone:
+            if self._patience is not None:
+                self._patience.cancel()
+            if not self.done.done():
+                self.done.set_result(None)
+        elif self._patience is None:
+            self._patience = asyncio.get_running_loop().call_later(self._linger_s, self.abort)
 
 
 class AgentEnd(asyncio.Protocol):

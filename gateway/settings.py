@@ -47,6 +47,8 @@ class RelaySettings:
     """How often sessions are looked at: silence, stalls, and activity noted to placement."""
     buffer_bytes: int = 1024 * 1024
     """Bytes that may wait for a slow side before the fast side is read no further."""
+    linger_s: float = 10.0
+    """How long a side that is being closed may take to receive what was said to it before."""
     sessions_per_owner: int = 10_000
     """Most attached sessions of one owner on this replica."""
     ticket_ttl_s: float = 24 * 3600.0

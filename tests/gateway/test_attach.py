@@ -196,6 +196,53 @@ async def test_a_lost_agent_is_a_lost_connection(served: Served) -> None:
             assert (await closed_with(client))[0] == 1006
 
 
+async def _last_words(connection: Connection) -> None:
+    """Say more than any socket holds at once, and end without waiting for it to be read."""
+    await connection.message()
+    connection.writer.write(server_frame(BINARY, bytes(MESSAGE_BYTES)) * 16)
+    await connection.reader.read(1)
+    connection.writer.transport.abort()
+
+
+async def test_what_a_lost_agent_said_last_still_arrives(redis_url: str, tmp_path: Path) -> None:
+    settings = RelaySettings(buffer_bytes=64 * MESSAGE_BYTES)
+    async with serve(redis_url, tmp_path, settings) as served, ScriptedAgent(_last_words) as agent:
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1") as client:
+            client.transport.pause_reading()
+            await client.send(b"speak")
+            (relay,) = served.gateway.attached._relays
+            assert relay._client is not None
+            await until_async(lambda: relay._down.boundary >= 0 and relay.chunks > 16, deadline_s=10, what="all of it at the gateway")
+            await client.send(b"end")
+            await until_async(lambda: relay._agent_gone, deadline_s=10, what="the agent to be gone")
+            assert relay._client.get_write_buffer_size() > 0
+            assert not relay.done.done()
+            assert len(served.gateway.attached) == 1, "it counts until its buffer is empty"
+            client.transport.resume_reading()
+            for _ in range(16):
+                assert len(await client.recv()) == MESSAGE_BYTES
+            assert (await closed_with(client))[0] == 1006
+        await until_async(lambda: len(served.gateway.attached) == 0, deadline_s=5, what="the session to go")
+
+
+async def test_a_client_that_takes_nothing_holds_a_lost_session_for_a_while_only(redis_url: str, tmp_path: Path) -> None:
+    settings = RelaySettings(buffer_bytes=64 * MESSAGE_BYTES, linger_s=0.2, sessions_per_owner=1)
+    async with serve(redis_url, tmp_path, settings) as served, ScriptedAgent(_last_words) as agent:
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1") as client:
+            client.transport.pause_reading()
+            await client.send(b"speak")
+            (relay,) = served.gateway.attached._relays
+            await until_async(lambda: relay.chunks > 16, deadline_s=10, what="all of it at the gateway")
+            await client.send(b"end")
+            await until_async(lambda: relay._agent_gone, deadline_s=10, what="the agent to be gone")
+            assert (await refusal(served))[:2] == (429, "session_limit"), "memory it holds is memory it is charged for"
+            await until_async(lambda: len(served.gateway.attached) == 0, deadline_s=5, what="patience to end")
+            assert relay.done.done()
+            client.transport.abort()
+
+
 async def test_a_lost_client_is_noticed_by_the_agent(served: Served) -> None:
     async with ScriptedAgent(echo) as agent:
         await served.place("sb-1", agent.endpoint)
@@ -341,7 +388,7 @@ async def test_a_ticket_resumes_while_redis_is_away(served: Served, redis_server
                     assert await second.recv() == b"x"
                 assert (await refusal(served, key=BOB, X_Holdfast_Ticket=ticket))[0] == 503
                 assert (await refusal(served, "sb-2", X_Holdfast_Ticket=ticket))[0] == 503
-                assert (await refusal(served, X_Holdfast_Ticket=ticket[:-1] + "0"))[0] == 503
+                assert (await refusal(served, X_Holdfast_Ticket=ticket[:-1] + ("1" if ticket[-1] == "0" else "0")))[0] == 503
             finally:
                 redis_server.start()
 
