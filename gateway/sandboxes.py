@@ -172,6 +172,7 @@ def _spec(gateway: Gateway, owner: str, fields: Fields, key: str | None) -> tupl
     cpu, memory, disk = fields.get("cpu"), fields.get("memory"), fields.get("disk")
     cpu = rest.default_cpu if cpu is None else cpu
     memory = rest.default_memory if memory is None else memory
+    block_network = fields.boolean("block_network", True)
     spec = SandboxSpec(
         sandbox_id=chosen or (derived_id(owner, key) if key else f"sb-{secrets.token_hex(10)}"),
         owner=owner,
@@ -182,12 +183,13 @@ def _spec(gateway: Gateway, owner: str, fields: Fields, key: str | None) -> tupl
         cores=parse_cpu(cpu),
         memory_bytes=parse_bytes(memory),
         disk_bytes=None if disk is None else parse_bytes(disk, "disk"),
-        block_network=fields.boolean("block_network", True),
+        block_network=block_network,
         labels=fields.labels(),
         ready_timeout_s=fields.seconds("timeout") or rest.ready_timeout_s,
         lifetime_s=fields.seconds("lifetime_s"),
         idle_timeout_s=fields.seconds("idle_timeout_s"),
         heartbeat_timeout_s=fields.seconds("heartbeat_timeout_s"),
+        egress=Egress() if block_network else Egress("internet"),
     )
     return spec, fields.environment()
 
@@ -208,7 +210,8 @@ async def _make(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], *, for
         disk_bytes=spec.disk_bytes,
         env=env,
         labels=to_labels(spec),
-        egress=Egress() if spec.block_network else Egress("internet"),
+        egress=spec.egress,
+        options=spec.options,
     )
     try:
         made = await _create(gateway, order, spec.ready_timeout_s)

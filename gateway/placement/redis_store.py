@@ -10,12 +10,12 @@ import hashlib
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, cast
 
-import orjson
 from holdfast_wire.errors import HoldfastError
 
 from gateway.settings import PlacementSettings
 
 from . import keys
+from .documents import read_spec, write_spec
 from .redis_connection import Argument, RedisConnection, load_script
 from .store import (
     SHARDS,
@@ -69,7 +69,7 @@ class RedisStore:
                 spec.owner,
                 spec.incarnation,
                 fingerprint,
-                _doc(spec),
+                write_spec(spec),
                 _ms(spec.ready_timeout_s),
                 *_clocks(spec),
                 self._idempotency_ms if derived else "",
@@ -246,7 +246,7 @@ class RedisStore:
                 id_,
                 spec.owner,
                 spec.incarnation,
-                _doc(spec),
+                write_spec(spec),
                 endpoint,
                 _ms(created_at),
                 *_clocks(spec),
@@ -309,15 +309,6 @@ def _clocks(spec: SandboxSpec) -> list[Argument]:
     return ["" if clock is None else _ms(clock) for clock in clocks]
 
 
-def _doc(spec: SandboxSpec) -> bytes:
-    return orjson.dumps({name: getattr(spec, name) for name in SandboxSpec.__dataclass_fields__})
-
-
-def _spec(doc: str) -> SandboxSpec:
-    known = SandboxSpec.__dataclass_fields__  # a newer replica may have written more
-    return SandboxSpec(**{name: value for name, value in orjson.loads(doc).items() if name in known})
-
-
 def _text(value: bytes | str) -> str:
     return value if isinstance(value, str) else value.decode()
 
@@ -348,7 +339,7 @@ def _record(fields: dict[str, str]) -> Record:
     if fields["reason"]:
         cause = Cause(fields["reason"], cast(Fault, fields["fault"]), fields["message"])
     return Record(
-        spec=_spec(fields["doc"]),
+        spec=read_spec(fields["doc"]),
         status=cast(Status, fields["status"]),
         created_at=_moment(fields["created"]) or 0.0,
         endpoint=fields["endpoint"],

@@ -17,6 +17,8 @@ from typing import Literal, Protocol
 
 from holdfast_wire.errors import HoldfastError
 
+from gateway.runtimes.options import Egress, Options
+
 Status = Literal["pending", "ready", "failed"]
 Fault = Literal["workload", "infrastructure", "caller"]
 
@@ -68,6 +70,12 @@ class SandboxSpec:
     lifetime_s: float | None = None
     idle_timeout_s: float | None = None
     heartbeat_timeout_s: float | None = None
+    egress: Egress = field(default_factory=Egress)
+    options: Options = field(default_factory=Options)
+    group: str = ""
+    """The group of the owner's sandboxes it belongs to; it ends with that group's lease."""
+    group_ttl_s: float | None = None
+    """The group's lease when it was made: what a rebuilt group is given."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,10 @@ import pytest_asyncio
 
 from gateway.clocks import to_labels, to_spec
 from gateway.controller.loop import Controller
+from gateway.placement.documents import read_spec, write_spec
 from gateway.placement.redis_store import RedisStore
 from gateway.placement.store import Cause, FencedError, PlacementUnavailableError, Record, SandboxSpec, Tombstone
+from gateway.runtimes.options import Egress, Options, Port, Reach, Toleration, Volume
 from gateway.settings import ControllerSettings, PlacementSettings
 from tests.gateway.harness import MemoryRuntime
 from tests.support.redis_server import RedisServer
@@ -153,8 +155,13 @@ def test_clocks_travel_through_labels() -> None:
     spec = SandboxSpec(
         sandbox_id="sb-1", owner="ada", incarnation="1" * 16, image="host", cpu="500m", memory="1Gi", cores=0.5, memory_bytes=2**30,
         disk_bytes=2**31, block_network=False, labels={"a": "b"}, ready_timeout_s=9.0, lifetime_s=1.5, idle_timeout_s=2.0,
-        heartbeat_timeout_s=3.0,
+        heartbeat_timeout_s=3.0, group="run-7", group_ttl_s=60.0,
+        egress=Egress("listed", (Reach("10.0.0.0/8", (Port(1, 9, "UDP"),)),), ("*.example.org",), dns=True),
+        options=Options({"nvidia.com/gpu": 1}, 9, (Volume("claim", "/data", "mine"),), {"a": "b"}, (Toleration("spot", seconds=3),),
+                        pull_secrets=("s",), user=0),
     )  # fmt: skip
     present = MemoryRuntime().add("sb-1", labels=to_labels(spec), cores=0.5, memory_bytes=2**30)
     assert to_spec(present) == spec
-    assert to_spec(MemoryRuntime().add("sb-1", labels={"holdfast/lifetime_s": "soon"})).lifetime_s is None
+    assert read_spec(write_spec(spec)) == spec
+    damaged = MemoryRuntime().add("sb-1", labels={"holdfast/lifetime_s": "soon", "holdfast/egress": "[1]", "holdfast/options": "{"})
+    assert (to_spec(damaged).lifetime_s, to_spec(damaged).egress, to_spec(damaged).options) == (None, Egress(), Options())

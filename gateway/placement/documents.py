@@ -1,0 +1,64 @@
+"""What was asked of a sandbox as JSON and back: the ``doc`` of its record, and what a runtime's labels carry of it.
+
+Owns the two nested records (what it may reach, what it asks of a cluster). A document may come from a newer replica or a damaged
+label, so unknown fields are passed over and what cannot be read is refused with ValueError. Called by ``redis_store`` and ``clocks``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from gateway.runtimes.options import Egress, Options, Port, Reach, Toleration, Volume
+
+from .store import SandboxSpec
+
+
+def write_spec(spec: SandboxSpec) -> bytes:
+    return orjson.dumps(spec)
+
+
+def read_spec(document: bytes | str) -> SandboxSpec:
+    """Raises ValueError or TypeError for what ``write_spec`` of no version wrote."""
+    body = _known(SandboxSpec, orjson.loads(document))
+    body["egress"] = egress_from(body.get("egress"))
+    body["options"] = options_from(body.get("options"))
+    return SandboxSpec(**body)
+
+
+def write_part(part: Egress | Options) -> str:
+    """The part as text for a label; the same part gives the same text."""
+    return orjson.dumps(part, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def egress_from(body: Any) -> Egress:
+    """From a map; nothing at all reaches nothing."""
+    if not body:
+        return Egress()
+    known = _known(Egress, body)
+    known["reaches"] = tuple(_reach(one) for one in known.get("reaches") or ())
+    known["domains"] = tuple(known.get("domains") or ())
+    return Egress(**known)
+
+
+def options_from(body: Any) -> Options:
+    """From a map; nothing asks for nothing."""
+    if not body:
+        return Options()
+    known = _known(Options, body)
+    known["volumes"] = tuple(Volume(**_known(Volume, one)) for one in known.get("volumes") or ())
+    known["tolerations"] = tuple(Toleration(**_known(Toleration, one)) for one in known.get("tolerations") or ())
+    known["pull_secrets"] = tuple(known.get("pull_secrets") or ())
+    return Options(**known)
+
+
+def _reach(body: Any) -> Reach:
+    known = _known(Reach, body)
+    return Reach(str(known["cidr"]), tuple(Port(**_known(Port, one)) for one in known.get("ports") or ()))
+
+
+def _known(kind: Any, body: Any) -> dict[str, Any]:
+    if not isinstance(body, dict):
+        raise ValueError(f"{kind.__name__} is no map")
+    return {name: value for name, value in body.items() if name in kind.__dataclass_fields__}
