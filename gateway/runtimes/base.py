@@ -77,6 +77,8 @@ class Synced:
     """First event of a watch, and again after any break: everything there is now."""
 
     sandboxes: list[Present]
+    began_at: float | None = None
+    """Where a restart of the runtime ends all it had: when it began with nothing (seconds since the epoch). None elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +146,8 @@ class Runtime(Protocol):
         """
         ...
 
-    async def delete(self, sandbox_id: str) -> bool:
-        """End it and remove everything of it; True when there was something."""
+    async def delete(self, sandbox_id: str, incarnation: str | None = None) -> bool:
+        """End it and remove everything of it; True when there was something. With ``incarnation``, only if it is that one."""
         ...
 
     async def adopt(self, spare_id: str, order: Order, timeout_s: float) -> Made:

@@ -27,7 +27,7 @@ _CONNECT_S = 2.0
 _CALL_S = 10.0
 """Default time limit of a call: the node answers from memory, except where the caller says otherwise."""
 _LONG_S = 3600.0
-_RECONNECT_S = 0.5
+_RECONNECT_S = 0.1
 _PLAIN = "ask for image, cpu, memory, disk, env and labels only, or use a cluster"
 
 
@@ -137,8 +137,9 @@ class LocalRuntime:
             raise
         return Made(_text(body, "endpoint"), _text(body, "agent_epoch"))
 
-    async def delete(self, sandbox_id: str) -> bool:
-        body = await self._node.call("delete", {"sandbox_id": sandbox_id}, timeout_s=30.0)
+    async def delete(self, sandbox_id: str, incarnation: str | None = None) -> bool:
+        arguments = {"sandbox_id": sandbox_id} | ({} if incarnation is None else {"incarnation": incarnation})
+        body = await self._node.call("delete", arguments, timeout_s=30.0)
         return body.get("existed") is True
 
     async def adopt(self, spare_id: str, order: Order, timeout_s: float) -> Made:
@@ -247,7 +248,8 @@ def _event(body: dict[str, Any]) -> Event | None:
         return None
     match event.get("type"):
         case "sync":
-            return Synced(_presents(event))
+            began = event.get("began_at")
+            return Synced(_presents(event), float(began) if isinstance(began, int | float) and began > 0 else None)
         case "ready":
             return BecameReady(_text(event, "sandbox_id"), _text(event, "incarnation"))
         case "gone" | "failed":

@@ -17,6 +17,8 @@ class Events:
     """Fan-out of sandbox events."""
 
     def __init__(self, snapshot: Callable[[], list[dict[str, Any]]]) -> None:
+        self.began_at = 0.0
+        """Since when (seconds since the epoch) this node has been the only one: nothing of an earlier one was alive then."""
         self._snapshot = snapshot
         self._watchers: dict[int, asyncio.Queue[dict[str, Any] | None]] = {}
         self._next = 0
@@ -37,7 +39,7 @@ class Events:
         self._next += 1
         self._watchers[key] = queue
         try:
-            yield {"type": "sync", "sandboxes": self._snapshot()}
+            yield {"type": "sync", "began_at": self.began_at, "sandboxes": self._snapshot()}
             while (event := await queue.get()) is not None:
                 yield event
         finally:

@@ -97,6 +97,7 @@ class Sandboxes:
             os.makedirs(settings.sockets_dir, mode=0o700, exist_ok=True)
         for lost in await asyncio.to_thread(recovery.sweep, settings, self._hierarchies):
             self._remember_failure(lost)
+        self.events.began_at = time.time()
         await self._launcher.start()
         self.spares.start()
 
@@ -151,17 +152,26 @@ class Sandboxes:
                 raise
         return {"endpoint": f"unix://{box.socket_path}", "agent_epoch": box.agent_epoch, "created_at": box.created_at}
 
-    async def delete(self, sandbox_id: str) -> bool:
-        """True when there was one. Returns when nothing of it is left."""
+    async def delete(self, sandbox_id: str, incarnation: str | None = None) -> bool:
+        """True when there was one, of that incarnation where one is named. Returns when nothing of it is left."""
         box = self._live.get(sandbox_id)
+        if box is not None and incarnation not in (None, box.request.incarnation):
+            return False
         if box is None:
-            return self._failed.pop(sandbox_id, None) is not None
+            return self._forget(sandbox_id, incarnation)
         async with box.lock:
             if self._live.get(sandbox_id) is not box:
-                return self._failed.pop(sandbox_id, None) is not None
+                return self._forget(sandbox_id, incarnation)
             box.state = "deleting"
             await self._dismantle(box)
         self._publish("gone", box, "deleted", "caller", "the sandbox was deleted")
+        return True
+
+    def _forget(self, sandbox_id: str, incarnation: str | None) -> bool:
+        failed = self._failed.get(sandbox_id)
+        if failed is None or incarnation not in (None, failed.get("incarnation")):
+            return False
+        del self._failed[sandbox_id]
         return True
 
     async def stop(self) -> None:

@@ -135,7 +135,8 @@ class NodeServer:
         return await self._sandboxes.create(parse_create(body, self._settings.default_pids))
 
     async def _delete(self, body: dict[str, Any]) -> dict[str, Any]:
-        return {"existed": await self._sandboxes.delete(sandbox_id(body))}
+        incarnation = None if body.get("incarnation") is None else _text(body, "incarnation")
+        return {"existed": await self._sandboxes.delete(sandbox_id(body), incarnation)}
 
     async def _list(self, body: dict[str, Any]) -> dict[str, Any]:
         return {"sandboxes": self._sandboxes.list()}

@@ -47,7 +47,9 @@ class RuntimeConformance:
         assert (present.endpoint, present.image, present.labels) == (made.endpoint, "host", asked.labels)
         assert present.state == "ready"
         assert present.created_at > 1_600_000_000
-        assert await runtime.delete("sb-1")
+        assert not await runtime.delete("sb-1", "f" * 16)
+        assert len(await runtime.list_all()) == 1
+        assert await runtime.delete("sb-1", asked.incarnation)
         assert not await runtime.delete("sb-1")
         assert await runtime.list_all() == []
 

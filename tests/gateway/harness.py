@@ -102,7 +102,10 @@ class MemoryRuntime:
         self.present[sandbox_id] = replace(present, state="failed", cause=cause)
         self._publish(WentAway(sandbox_id, present.incarnation, cause))
 
-    async def delete(self, sandbox_id: str) -> bool:
+    async def delete(self, sandbox_id: str, incarnation: str | None = None) -> bool:
+        there = self.present.get(sandbox_id)
+        if there is not None and incarnation not in (None, there.incarnation):
+            return False
         self.deleted.append(sandbox_id)
         present = self.present.pop(sandbox_id, None)
         if present is not None:
