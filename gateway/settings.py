@@ -81,8 +81,9 @@ class RestSettings:
 class ControllerSettings:
     """Numbers of the controller."""
 
-    lease_ttl_s: float = 10.0
-    lease_renew_s: float = 3.0
+    lease_ttl_s: float = 3.0
+    """How long a leader that is gone is waited for."""
+    lease_renew_s: float = 1.0
     expiry_interval_s: float = 1.0
     reconcile_interval_s: float = 10.0
     grace_s: float = 60.0

@@ -7,12 +7,16 @@ by our own clock). Called by ``loop``.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 from gateway.placement.store import FencedError, PlacementStore, PlacementUnavailableError
 from gateway.settings import ControllerSettings
 
 log = logging.getLogger("gateway.controller")
+
+_AFTER_END_S = 0.01
+"""How long after the end of another's lease it is asked for."""
 
 
 class Leadership:
@@ -29,10 +33,14 @@ class Leadership:
         self._good_until = 0.0
 
     async def run(self) -> None:
-        """Take and renew the lease until cancelled."""
+        """Take and renew the lease until cancelled. Who waits asks again the moment the other's lease ends, not a period later."""
         while True:
             await self.renew()
-            await asyncio.sleep(self._settings.lease_renew_s)
+            pause_s = self._settings.lease_renew_s
+            if self.term is None:
+                with contextlib.suppress(PlacementUnavailableError):
+                    pause_s = min(pause_s, await self._store.lease_left_s() + _AFTER_END_S)
+            await asyncio.sleep(pause_s)
 
     async def renew(self) -> None:
         clock = asyncio.get_running_loop().time
@@ -62,7 +70,5 @@ class Leadership:
 
     async def resign(self) -> None:
         self.term = None
-        try:
+        with contextlib.suppress(PlacementUnavailableError):  # then the lease runs out by itself
             await self._store.resign(self._holder)
-        except PlacementUnavailableError:
-            pass  # the lease runs out by itself

@@ -47,6 +47,7 @@ class Controller:
     async def _watch(self) -> None:
         async for event in self._runtime.watch():
             if isinstance(event, Synced):
+                self._reconciler.began_at = event.began_at
                 self.leadership.changed.set()
             elif isinstance(event, WentAway):
                 term = self.leadership.term
@@ -63,7 +64,7 @@ class Controller:
                     expired = await self._store.claim_expired(term)
                     for one in expired:
                         log.info("sandbox %s has ended: %s", one.sandbox_id, one.cause.reason)
-                    await self._reconciler.remove(one.sandbox_id for one in expired)
+                    await self._reconciler.remove([(one.sandbox_id, one.incarnation) for one in expired], term)
 
     async def _reconcile(self) -> None:
         changed = self.leadership.changed

@@ -2,7 +2,8 @@
 
 Owns the rules of evidence. A sandbox is only removed, or called lost, when the store says so and is known to be whole, when it is past
 the grace, when the pass before saw the same, and at most a tenth of all in one pass (but at least one). A sandbox the store does not
-know is never removed for that: its record is written again. Called by ``reconcile``.
+know is never removed for that: its record is written again. One exception: a runtime that says it began with nothing at some moment
+has lost what was ready before, all of it, and that is recorded at once. Called by ``reconcile``.
 """
 
 from __future__ import annotations
@@ -74,8 +75,9 @@ def plan(
     grace_s: float,
     whole: bool,
     suspects: frozenset[Action] = frozenset(),
+    began_at: float | None = None,
 ) -> Plan:
-    """``whole``: the store is known to have lost nothing. ``suspects`` are the previous pass's."""
+    """``whole``: the store is known to have lost nothing. ``suspects`` are the previous pass's. ``began_at``: see ``Synced``."""
     actions: list[Action] = []
     doubtful: list[Action] = []
     by_id = {present.sandbox_id: present for present in presents}
@@ -84,7 +86,10 @@ def plan(
     for record in records.values():
         other = by_id.get(record.sandbox_id)
         if other is None or other.incarnation != record.incarnation:
-            _judge_absent(record, now, grace_s, doubtful)
+            if other is None and record.status == "ready" and began_at is not None and (record.ready_at or now) < began_at:
+                actions.append(MarkFailed(record.sandbox_id, record.incarnation, NODE_LOST))
+            else:
+                _judge_absent(record, now, grace_s, doubtful)
     if not whole:
         return Plan(actions, frozenset())
     certain = [action for action in doubtful if action in suspects]
@@ -101,24 +106,21 @@ def _judge_present(
     actions: list[Action],
     doubtful: list[Action],
 ) -> None:
-    remove = Remove(present.sandbox_id, present.incarnation)
+    over = False  # whether the store says that it has ended
     if record is None:
-        if present.state == "failed" or (tombstone is not None and tombstone.incarnation == present.incarnation):
-            doubtful.append(remove)
-        else:
+        over = present.state == "failed" or (tombstone is not None and tombstone.incarnation == present.incarnation)
+        if not over:
             actions.append(Rebuild(present))
     elif record.incarnation != present.incarnation:
-        if now - record.created_at > grace_s:
-            doubtful.append(remove)
+        over = now - record.created_at > grace_s
+    elif record.status == "failed":
+        over = True
     elif present.state == "failed":
-        if record.status == "failed":
-            doubtful.append(remove)
-        else:
-            actions.append(MarkFailed(record.sandbox_id, record.incarnation, present.cause or NODE_LOST))
+        actions.append(MarkFailed(record.sandbox_id, record.incarnation, present.cause or NODE_LOST))
     elif record.status == "pending":
         actions.append(MarkReady(record.sandbox_id, record.incarnation, present.endpoint))
-    elif record.status == "failed":
-        doubtful.append(remove)
+    if over and now - present.created_at > grace_s:
+        doubtful.append(Remove(present.sandbox_id, present.incarnation))
 
 
 def _judge_absent(record: Record, now: float, grace_s: float, doubtful: list[Action]) -> None:

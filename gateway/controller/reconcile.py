@@ -34,9 +34,12 @@ class Reconciler:
         self._runtime = runtime
         self._grace_s = grace_s
         self._suspects: frozenset[Action] = frozenset()
+        self.began_at: float | None = None
+        """The runtime's last word on when it began with nothing."""
 
     async def run_once(self, term: int) -> list[Action]:
         """One pass as the leader of ``term``; what was done. Raises FencedError and the errors of store and runtime."""
+        began_at = self.began_at  # said before the lists are asked for, so that they are not older
         before = await self._store.generation()
         presents = await self._runtime.list_all()
         records = {record.sandbox_id: record async for record in self._store.scan()}
@@ -53,6 +56,7 @@ class Reconciler:
             grace_s=self._grace_s,
             whole=whole,
             suspects=self._suspects,
+            began_at=began_at,
         )
         self._suspects = planned.suspects
         await self._act(planned.actions, term)
@@ -61,21 +65,25 @@ class Reconciler:
             log.info("the placement store was new or wiped: %d sandboxes of the runtime are recorded", len(everything))
         return planned.actions
 
-    async def remove(self, sandbox_ids: Iterable[str]) -> None:
-        """Remove from the runtime what has ended in the store; what fails is found again by a later pass."""
-        gate = asyncio.Semaphore(_AT_ONCE)
+    async def remove(self, ended: Iterable[tuple[str, str]], term: int) -> None:
+        """Remove from the runtime what has ended in the store: ids and incarnations. What fails is found again by a later pass.
 
-        async def one(sandbox_id: str) -> None:
-            async with gate:
-                try:
-                    await self._runtime.delete(sandbox_id)
-                except HoldfastError as error:
-                    log.warning("removing %s failed: %s", sandbox_id, error.code)
+        Removals cannot be undone, so the term is checked again before every few of them.
+        """
 
-        await asyncio.gather(*(one(sandbox_id) for sandbox_id in sandbox_ids))
+        async def one(sandbox_id: str, incarnation: str) -> None:
+            try:
+                await self._runtime.delete(sandbox_id, incarnation)
+            except HoldfastError as error:
+                log.warning("removing %s failed: %s", sandbox_id, error.code)
+
+        everything = list(ended)
+        for start in range(0, len(everything), _AT_ONCE):
+            await self._store.check_term(term)
+            await asyncio.gather(*(one(*pair) for pair in everything[start : start + _AT_ONCE]))
 
     async def _act(self, actions: list[Action], term: int) -> None:
-        removals: list[str] = []
+        removals: list[tuple[str, str]] = []
         for action in actions:
             try:
                 match action:
@@ -87,13 +95,12 @@ class Reconciler:
                     case MarkFailed(sandbox_id, incarnation, cause):
                         log.info("sandbox %s has failed: %s", sandbox_id, cause.reason)
                         await self._store.mark_failed(sandbox_id, incarnation, cause, term=term)
-                    case Remove(sandbox_id):
-                        removals.append(sandbox_id)
+                    case Remove(sandbox_id, incarnation):
+                        removals.append((sandbox_id, incarnation))
             except (FencedError, PlacementUnavailableError):
                 raise
             except HoldfastError as error:
                 log.warning("%s failed: %s", type(action).__name__, error.code)
         if removals:
-            await self._store.fence(term)  # still ours? removals are not undone
             log.info("removing what is left of %d ended sandboxes", len(removals))
-            await self.remove(removals)
+            await self.remove(removals, term)

@@ -186,6 +186,9 @@ class RedisStore:
     async def lead(self, holder: str, ttl_s: float, least_term: int = 0) -> int | None:
         return int(await self._run("lead", [keys.lease(), keys.last_term()], [holder, _ms(ttl_s), least_term])) or None
 
+    async def lease_left_s(self) -> float:
+        return max(int(await self._redis.command("PTTL", keys.lease())), 0) / 1000
+
     async def resign(self, holder: str) -> None:
         await self._run("resign", [keys.lease()], [holder])
 
@@ -205,6 +208,11 @@ class RedisStore:
             [([keys.term(shard), keys.generation(shard)], [term, marker]) for shard in range(SHARDS)],
         )
         if not all(answers):
+            raise FencedError
+
+    async def check_term(self, term: int) -> None:
+        held = await self._redis.command("HGET", keys.lease(), "term")
+        if held is None or int(held) != term:
             raise FencedError
 
     async def claim_expired(self, term: int, limit: int = 100) -> list[Expired]:

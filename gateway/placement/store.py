@@ -201,11 +201,17 @@ class PlacementStore(Protocol):
     async def lead(self, holder: str, ttl_s: float, least_term: int = 0) -> int | None:
         """Take or renew the lease: the fencing term when ``holder`` leads, None when another does."""
 
+    async def lease_left_s(self) -> float:
+        """How long the lease still holds if nobody renews it; 0 when nobody has it."""
+
     async def resign(self, holder: str) -> None:
         """Give the lease up, if it is ours."""
 
     async def fence(self, term: int) -> None:
         """Refuse every later write of an older term, in every shard. Raises ``FencedError`` when ours is the older."""
+
+    async def check_term(self, term: int) -> None:
+        """Raises ``FencedError`` when another holds the lease, or nobody does: asked before what no store can refuse."""
 
     async def claim_expired(self, term: int, limit: int = 100) -> list[Expired]:
         """End up to ``limit`` sandboxes whose time ran out, each atomically and re-checked."""

@@ -53,6 +53,7 @@ class MemoryRuntime:
         self.allowed: dict[str, Egress] = {}
         self.refuse: HoldfastError | None = None
         self.hold: asyncio.Event | None = None
+        self.began_at: float | None = None
         self._watchers: list[asyncio.Queue[Event]] = []
 
     @property
@@ -102,6 +103,12 @@ class MemoryRuntime:
         self.present[sandbox_id] = replace(present, state="failed", cause=cause)
         self._publish(WentAway(sandbox_id, present.incarnation, cause))
 
+    def restart(self) -> None:
+        """As a node that was killed: all it had is gone, and it says so."""
+        self.present.clear()
+        self.began_at = time.time()
+        self._publish(Synced([], self.began_at))
+
     async def delete(self, sandbox_id: str, incarnation: str | None = None) -> bool:
         there = self.present.get(sandbox_id)
         if there is not None and incarnation not in (None, there.incarnation):
@@ -118,7 +125,7 @@ class MemoryRuntime:
     async def watch(self) -> AsyncIterator[Event]:
         queue: asyncio.Queue[Event] = asyncio.Queue(1000)
         self._watchers.append(queue)
-        yield Synced(list(self.present.values()))
+        yield Synced(list(self.present.values()), self.began_at)
         while True:
             yield await queue.get()
 

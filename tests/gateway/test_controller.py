@@ -11,7 +11,9 @@ import pytest
 import pytest_asyncio
 
 from gateway.clocks import to_labels, to_spec
+from gateway.controller.leadership import Leadership
 from gateway.controller.loop import Controller
+from gateway.controller.reconcile import Reconciler
 from gateway.placement.documents import read_spec, write_spec
 from gateway.placement.redis_store import RedisStore
 from gateway.placement.store import Cause, FencedError, PlacementUnavailableError, Record, SandboxSpec, Tombstone
@@ -149,6 +151,70 @@ async def test_one_of_two_acts_and_the_other_takes_over(store: RedisStore, runti
             await add(store, runtime)
             with pytest.raises(FencedError):
                 await store.mark_failed("sb-1", "1" * 16, Cause("oom", "workload"), term=old)
+
+
+async def test_a_killed_leader_is_succeeded_within_its_lease(store: RedisStore, runtime: MemoryRuntime) -> None:
+    """As deployed: about 3 s without a leader, not a lease and a period."""
+    settings = ControllerSettings()
+    clock = asyncio.get_running_loop().time
+    first = Leadership(store, "killed", settings)
+    await first.renew()
+    assert first.term is not None
+    killed_at = clock()
+    second = Leadership(store, "next", settings)
+    waiting = asyncio.create_task(second.run(), name="the next leader")
+    try:
+        async with asyncio.timeout(10):
+            await second.changed.wait()
+        assert settings.lease_ttl_s - 0.5 < clock() - killed_at < settings.lease_ttl_s + 0.5
+        assert second.term is None or second.term > first.term
+    finally:
+        waiting.cancel()
+
+
+async def test_a_runtime_that_began_anew_is_heard_of_at_once(store: RedisStore, runtime: MemoryRuntime) -> None:
+    """With the deployed settings: a grace of a minute and a pass every ten seconds."""
+    for number in range(30):
+        await add(store, runtime, f"sb-{number}")
+    controller = Controller(store, runtime, "c1", ControllerSettings())
+    task = asyncio.create_task(controller.run(), name="c1")
+    try:
+        await until_async(store.generation, deadline_s=5, what="the first pass")
+        runtime.restart()
+        begun = asyncio.get_running_loop().time()
+        for number in range(30):
+            record = await becomes(store, f"sb-{number}", Record, "node-lost")
+            assert (record.status, record.cause.fault) == ("failed", "infrastructure")
+        assert asyncio.get_running_loop().time() - begun < 2.0
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_a_stopped_leader_that_wakes_late_removes_nothing(store: RedisStore, runtime: MemoryRuntime) -> None:
+    """It planned to remove, froze, and another leads by now: the id may be somebody else's sandbox."""
+    await add(store, runtime)
+    await store.delete("sb-1", Cause("deleted", "caller"), owner="ada")
+    old = await store.lead("stopped", 0.05)
+    assert old is not None
+    await until_async(lambda: _lead(store, "next"), deadline_s=5, what="another to lead")
+    with pytest.raises(FencedError):
+        await Reconciler(store, runtime, 0.0).remove([("sb-1", "1" * 16)], old)
+    assert runtime.deleted == []
+    assert "sb-1" in runtime.present
+
+
+async def _lead(store: RedisStore, holder: str) -> bool:
+    return await store.lead(holder, 60) is not None
+
+
+async def test_only_the_incarnation_that_ended_is_removed(store: RedisStore, runtime: MemoryRuntime) -> None:
+    term = await store.lead("c1", 60)
+    assert term is not None
+    runtime.add("sb-1", "2" * 16)
+    await Reconciler(store, runtime, 0.0).remove([("sb-1", "1" * 16)], term)
+    assert "sb-1" in runtime.present
 
 
 def test_clocks_travel_through_labels() -> None:

@@ -35,6 +35,7 @@ def decide(
     *,
     whole: bool = True,
     suspects: frozenset[Action] = frozenset(),
+    began_at: float | None = None,
 ) -> Plan:
     return plan(
         {one.sandbox_id: one for one in records},
@@ -44,6 +45,7 @@ def decide(
         grace_s=GRACE,
         whole=whole,
         suspects=suspects,
+        began_at=began_at,
     )
 
 
@@ -77,6 +79,13 @@ def test_removal_needs_two_looks_and_a_whole_store() -> None:
     assert decide([], [present()], [grave()], whole=False, suspects=first.suspects).actions == []
 
 
+def test_nothing_young_is_removed() -> None:
+    young = present(created_at=NOW - GRACE + 1)
+    assert twice([], [young], [grave()]) == []
+    assert twice([record(status="failed")], [young]) == []
+    assert twice([record(incarnation="i2")], [young]) == []
+
+
 def test_a_grave_of_another_incarnation_is_no_evidence() -> None:
     assert decide([], [present()], [grave(incarnation="i0")]).actions == [Rebuild(present())]
 
@@ -87,6 +96,17 @@ def test_what_is_missing_is_lost_only_after_the_grace() -> None:
     assert twice([record(status="pending", age=GRACE + 1)], []) == []
     assert twice([record(status="pending", age=5 * GRACE + 1)], []) == [MarkFailed("sb-1", "i1", CREATE_LOST)]
     assert twice([record(status="failed")], []) == []
+
+
+def test_a_runtime_that_began_anew_has_lost_what_was_ready_before() -> None:
+    old = [record(f"sb-{number}") for number in range(20)]
+    lost = [MarkFailed(one.sandbox_id, "i1", NODE_LOST) for one in old]
+    assert decide(old, began_at=NOW - 5).actions == lost
+    assert decide(old, began_at=NOW - 5, whole=False).actions == lost
+    assert decide([record(age=4.0)], began_at=NOW - 5).actions == []
+    assert decide([record(status="pending")], began_at=NOW - 5).actions == []
+    assert decide([record(incarnation="i2")], [present()], began_at=NOW - 5).actions == []
+    assert decide(old, [present(one.sandbox_id) for one in old], began_at=NOW - 5).actions == []
 
 
 def test_at_most_a_tenth_but_at_least_one() -> None:
