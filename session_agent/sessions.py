@@ -69,6 +69,7 @@ class HeldSession:
         self.session = session
         self.connection: Connection | None = None
         self.expiry: asyncio.TimerHandle | None = None
+        self.detached_at = 0.0
         self._context = context
         self._factories = factories
         self._handlers: dict[int, Handler] = {}
@@ -203,7 +204,9 @@ class Sessions:
         if goodbye and held.session.idle:
             self._expire(held)
             return
-        held.expiry = asyncio.get_running_loop().call_later(self._timing.detached_ttl_s, self._expire, held)
+        loop = asyncio.get_running_loop()
+        held.detached_at = loop.time()
+        held.expiry = loop.call_later(self._timing.detached_ttl_s, self._expire, held)
 
     def close(self) -> None:
         """End all sessions."""
@@ -212,14 +215,27 @@ class Sessions:
 
     def _create(self, hello: Hello) -> HeldSession:
         if len(self._held) >= SESSIONS:
-            oldest = next((h for h in self._held.values() if h.connection is None), None)
-            if oldest is None:
-                raise HoldfastError("session_limit", f"{SESSIONS} sessions are attached to this sandbox")
-            self._expire(oldest)
+            self._expire(self._dispensable())
         session = AgentSession(hello.session_id, hello.secret, self.agent_epoch, self._timing)
         session.info = self._info
         held = self._held[hello.session_id] = HeldSession(session, self._context, self._factories)
         return held
+
+    def _dispensable(self) -> HeldSession:
+        """Whom a new session may displace when the table is full (PROTOCOL §3.9). Raises ``session_limit``: nobody.
+
+        Never one that is attached or whose client may still be trying to come back, however many sessions others ask for.
+        """
+        detached = [held for held in self._held.values() if held.connection is None]
+        settled = asyncio.get_running_loop().time() - self._timing.detached_least_s
+        leaving = [held for held in detached if held.session.empty] or [held for held in detached if held.detached_at <= settled]
+        if not leaving:
+            raise HoldfastError(
+                "session_limit",
+                f"{SESSIONS} sessions are attached to this sandbox, or were a moment ago",
+                hint="close sessions that are not needed, or come again in two minutes",
+            )
+        return min(leaving, key=lambda held: held.detached_at)
 
     def _expire(self, held: HeldSession) -> None:
         if held.expiry is not None:

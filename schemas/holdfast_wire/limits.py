@@ -62,6 +62,8 @@ class Timing:
     """Received bytes after which an Ack goes out at once."""
     detached_ttl_s: float = 15 * 60
     """How long an agent keeps a session that nobody is attached to."""
+    detached_least_s: float = 2 * 60
+    """How long it keeps one whatever the need for room: a client tries to resume for this long (PROTOCOL §3.9)."""
     record_ttl_s: float = 5 * 60
     """How long an acknowledged exit record can still be asked for."""
     record_max_age_s: float = 24 * 3600

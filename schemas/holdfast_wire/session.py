@@ -440,6 +440,11 @@ class AgentSession(Session):
         """Whether no channel is live: a client that says goodbye now has nothing to come back for."""
         return all(channel.state is State.ENDED for channel in self._channels.values())
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to come back for at all: no channel, and no last word that was not acknowledged."""
+        return not self._channels
+
     def _check_outbound(self, channel: _Channel, item: AnyItem) -> None:
         channel.state = next_state(channel.kind, channel.state, item)
 

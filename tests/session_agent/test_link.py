@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import pytest
 from holdfast_wire.codec import decode, encode, encode_item
 from holdfast_wire.frames import Close, Closed, Fact, Hello, Open, Opened, Output, Ping, Pong, Run, Welcome
+from holdfast_wire.limits import Timing
 from holdfast_wire.proof import DIAL_HEADER, PROOF_HEADER, agent_token, check_proof, dial_header
 from websockets.asyncio.client import ClientConnection, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -22,6 +23,7 @@ from session_agent.channels import Channel
 from session_agent.sandbox import AgentContext
 from session_agent.server import AgentServer, listening_socket
 from session_agent.settings import AgentSettings
+from tests.support.until import until_async
 
 TOKEN = agent_token("a deployment's secret", "sb", "1")
 
@@ -277,6 +279,60 @@ async def test_a_goodbye_ends_a_session_that_has_nothing_left(agent: tuple[Agent
         connection.transport.abort()
     async with dialled(path) as connection:
         assert (await greeted(connection, hello(attempt=2))).resumed, "a cut is no goodbye"
+
+
+async def test_a_flood_of_sessions_displaces_nobody_who_may_come_back(
+    agent: tuple[AgentServer, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PROTOCOL §3.10: the table is everybody's, so what one client asks for must not cost another its session."""
+    monkeypatch.setattr("session_agent.sessions.SESSIONS", 4)
+    server, path = agent
+
+    async def leave(session_id: str, *, channel: bool) -> None:
+        async with dialled(path) as connection:
+            await greeted(connection, hello(session_id))
+            if channel:
+                await connection.send(encode_item(Open(1, "tunnel", {}), 0))
+                await connection.recv()
+            connection.transport.abort()
+
+    async def comes_back(session_id: str, *, channel: bool) -> bool:
+        async with dialled(path) as connection:
+            again = hello(session_id, attempt=2, agent_epoch=server.agent_epoch, generation=1, received={1: 1} if channel else {})
+            await connection.send(encode(again))
+            try:
+                answer = decode(await connection.recv(decode=False))[0]
+            except ConnectionClosed:
+                return (await closed_with(connection))[0] != 4414
+            assert isinstance(answer, Welcome)
+            connection.transport.abort()
+            return answer.resumed
+
+    async with contextlib.AsyncExitStack() as attached:
+        await leave("working" * 3, channel=True)
+        await leave("nothing" * 3, channel=False)
+        await leave("working too" * 3, channel=True)
+        flood = [await attached.enter_async_context(dialled(path)) for _ in range(3)]
+        await greeted(flood[0], hello("flood 0" * 3))
+        await greeted(flood[1], hello("flood 1" * 3))  # the fifth: one without channels had to go, though it was not the oldest
+        assert not await comes_back("nothing" * 3, channel=False)
+        await flood[2].send(encode(hello("flood 2" * 3)))
+        assert (await closed_with(flood[2]))[0] == 4429, "the rest is attached, or was a moment ago"
+        assert await comes_back("working" * 3, channel=True)
+        assert await comes_back("working too" * 3, channel=True)
+        await until_async(
+            lambda: sum(h.connection is None for h in server.sessions._held.values()) == 2, deadline_s=5, what="both to be away"
+        )
+        for number, name in enumerate(("working too" * 3, "working" * 3)):
+            server.sessions._held[name].detached_at -= Timing().detached_least_s + 1 - number
+        late = await attached.enter_async_context(dialled(path))
+        await greeted(late, hello("late" * 4))
+        assert "working" * 3 in server.sessions._held
+        assert "working too" * 3 not in server.sessions._held, "nobody tries to resume for so long, and it was away for longest"
+        assert sum(echo.dropped for echo in Echo.made) == 1
+        for connection, name in ((flood[0], "flood 0"), (flood[1], "flood 1"), (late, "late")):
+            await connection.send(encode(Ping(1)))
+            assert decode(await connection.recv(decode=False))[0] == Pong(1), f"{name} is attached and stays so"
 
 
 def test_listening_addresses() -> None:
