@@ -9,7 +9,7 @@ HOLDFAST_DATA ?= .holdfast
 export PORT HOLDFAST_DATA
 SOURCES := $(wildcard schemas sdk_py session_agent gateway loadtest infra tests)
 
-.PHONY: help setup up demo test check format generate bench chaos fuzz clean
+.PHONY: help setup up demo test check format generate bundle bench chaos fuzz clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -36,6 +36,9 @@ format: .venv/.stamp ## Format and fix what can be fixed
 
 generate: .venv/.stamp ## Write the synchronous SDK again from the asynchronous one
 	@exec $(PY) infra/scripts/generate_sync.py
+
+bundle: .venv/.stamp ## Build the folder that is injected into images, and an image of it (build/bundle, build/bundle.tar)
+	@exec $(PY) -m session_agent.package --output build/bundle --oci build/bundle.tar $(ARGS)
 
 bench: .venv/.stamp ## Measure the figures of the budget, each beside its floor; writes bench.json
 	@exec $(PY) -m tests.bench $(ARGS)

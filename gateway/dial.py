@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.proof import DIAL_HEADER, PROOF_HEADER, agent_token, check_proof, dial_header
+from holdfast_wire.proof import DIAL_HEADER, IDENTITY_HEADER, PROOF_HEADER, agent_token, check_proof, dial_header
 
 _ACCEPT_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455 §1.3
 _HEAD_BYTES = 16 * 1024
@@ -44,9 +44,9 @@ async def dial(endpoint: str, secret: str, sandbox_id: str, incarnation: str, ti
 async def dial_agent(endpoint: str, token: str, timeout_s: float) -> Dialled:
     """Reach the agent that knows ``token`` at ``unix:///path`` or ``tcp://host:port``; a cluster's end in ``#<pod uid>``.
 
-    Raises ``DialError``.
+    Where the endpoint names a uid the agent must prove to be in that pod. Raises ``DialError``.
     """
-    endpoint, _, _identity = endpoint.partition("#")
+    endpoint, _, expected = endpoint.partition("#")
     nonce = secrets.token_hex(16)
     key = base64.b64encode(secrets.token_bytes(16))
     scheme, _, address = endpoint.partition("://")
@@ -79,8 +79,9 @@ async def dial_agent(endpoint: str, token: str, timeout_s: float) -> Dialled:
             transport.abort()
         raise
     accept = base64.b64encode(hashlib.sha1(key + _ACCEPT_GUID, usedforsecurity=False).digest()).decode()
-    proof = headers.get(PROOF_HEADER.lower(), "")
-    if status == 101 and headers.get("sec-websocket-accept") == accept and check_proof(token, nonce, proof):
+    identity = headers.get(IDENTITY_HEADER.lower(), "")
+    proven = check_proof(token, nonce, headers.get(PROOF_HEADER.lower(), ""), identity) and identity == (expected or identity)
+    if status == 101 and headers.get("sec-websocket-accept") == accept and proven:
         return Dialled(transport, early)
     transport.abort()
     if status in (101, 403):

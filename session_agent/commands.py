@@ -16,7 +16,7 @@ from holdfast_wire.errors import HoldfastError
 
 from . import params as read
 from .channels import Channel
-from .launching import find_shell, launch_from
+from .launching import find_shell, launch_from, shell_words
 from .pipes import Sink, Source, discard
 from .presenting import CommandHandler
 from .procs import CannotExecuteError, Stdio, exit_outcome, signal_name, signal_number
@@ -73,9 +73,9 @@ class _Request:
         if (argv is None) == (script is None):
             raise HoldfastError("invalid_argument", "give either argv or script")
         if script is not None:
-            kind, path = find_shell("auto")
+            kind, path = find_shell(context, "auto")
             login = ["--login"] if kind == "bash" else ["-l"]
-            argv = [path, *(login if read.boolean(params, "login", False) else []), "-c", script]
+            argv = [*shell_words(path), *(login if read.boolean(params, "login", False) else []), "-c", script]
         if not argv:
             raise HoldfastError("invalid_argument", "argv is empty", hint="its first entry is the program")
         self.argv = argv

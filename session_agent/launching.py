@@ -59,17 +59,24 @@ def find_program(names: tuple[str, ...], path: str = DEFAULT_PATH) -> str | None
     return None
 
 
-def find_shell(wanted: str) -> tuple[str, str]:
-    """``(kind, path)`` of ``auto``, ``bash`` or ``sh``. Raises ``shell_unavailable``."""
+def find_shell(context: AgentContext, wanted: str) -> tuple[str, str]:
+    """``(kind, path)`` of ``auto``, ``bash`` or ``sh``, on the image's own PATH first. Raises ``shell_unavailable``."""
+    named = [folder for folder in context.settings.env.get("PATH", "").split(":") if folder.startswith("/")]
+    search = ":".join([*named, DEFAULT_PATH])
     if wanted in {"auto", "bash"}:
-        path = find_program(("bash",))
+        path = find_program(("bash",), search)
         if path is not None:
             return "bash", path
     if wanted in {"auto", "sh"}:
-        path = find_program(("sh", "dash", "ash", "busybox"))
+        path = find_program(("sh", "dash", "ash", "busybox"), search)
         if path is not None:
             return "sh", path
     raise HoldfastError("shell_unavailable", f"the image has no {'bash or sh' if wanted == 'auto' else wanted}")
+
+
+def shell_words(path: str) -> list[str]:
+    """The words that start a shell: a bare busybox has to be told which of its programs is meant."""
+    return [path, "sh"] if path.endswith("/busybox") else [path]
 
 
 def _environment(user: User, term: str | None) -> dict[str, str]:

@@ -15,7 +15,7 @@ from holdfast_wire.codec import decode
 from holdfast_wire.errors import HoldfastError, ProtocolError
 from holdfast_wire.frames import Hello
 from holdfast_wire.limits import MESSAGE_BYTES
-from holdfast_wire.proof import DIAL_HEADER, PROOF_HEADER, answer_dial
+from holdfast_wire.proof import DIAL_HEADER, IDENTITY_HEADER, PROOF_HEADER, answer_dial
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
 from websockets.protocol import OPEN
@@ -37,6 +37,7 @@ class Host(Protocol):
 
     sessions: Sessions
     token: str
+    identity: str
 
     def opened(self, link: Link) -> bool:
         """Register the link; False when there are too many."""
@@ -137,7 +138,8 @@ class Link(asyncio.Protocol):
         if request.path == "/healthz":
             self._socket.send_response(self._socket.reject(200, "ok\n"))
             return
-        proof = answer_dial(self._host.token, request.headers.get(DIAL_HEADER, ""))
+        identity = self._host.identity
+        proof = answer_dial(self._host.token, request.headers.get(DIAL_HEADER, ""), identity)
         if request.path != "/session" or proof is None:
             status = 404 if request.path != "/session" else 403
             self._socket.send_response(self._socket.reject(status, "refused\n"))
@@ -145,6 +147,8 @@ class Link(asyncio.Protocol):
         response = self._socket.accept(request)
         if response.status_code == 101:
             response.headers[PROOF_HEADER] = proof
+            if identity:
+                response.headers[IDENTITY_HEADER] = identity
         self._socket.send_response(response)
 
     def _take(self, frame: Frame) -> None:

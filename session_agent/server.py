@@ -23,6 +23,7 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import SESSIONS
 
 from .channels import Factory
+from .container import given_environment, wipe_settings
 from .handlers import FACTORIES
 from .link import Link
 from .sandbox import AgentContext
@@ -40,6 +41,7 @@ class AgentServer:
 
     def __init__(self, settings: AgentSettings, factories: Mapping[str, Factory] = FACTORIES) -> None:
         self.token = settings.token
+        self.identity = settings.pod_uid
         self.agent_epoch = secrets.token_hex(16)
         self.context = AgentContext(settings)
         info = {"sandbox_id": settings.sandbox_id, "incarnation": settings.incarnation, "protocol": PROTOCOL_VERSION}
@@ -124,7 +126,8 @@ def main() -> int:
     """Serve as a container's command; the exit status is 0 after SIGTERM and 78 when the settings do not do."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="session_agent: %(message)s")
     try:
-        settings = AgentSettings.from_environment()
+        settings = AgentSettings.from_environment(given_environment())
+        wipe_settings()
         listener = listening_socket(settings.listen)
     except (HoldfastError, OSError) as error:
         print(f"session_agent: {error}", file=sys.stderr)

@@ -13,13 +13,16 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
+from .container import PREFIX
+
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
     """``listen`` is ``tcp://host:port`` or ``unix:///path``; unused when a listening descriptor is handed over.
 
     ``workdir`` is where commands start unless told otherwise, ``env`` what they find in their environment, ``user`` whom they run
-    as (name or uid, empty: as the agent). ``cgroup_join_fds`` and ``cgroup_events_fds`` are described in ``groups``.
+    as (name or uid, empty: as the agent). ``pod_uid`` is what the agent proves to be, beside its token. ``grace_s`` is how long a stopping
+    agent keeps telling what happened. ``cgroup_join_fds`` and ``cgroup_events_fds`` are described in ``groups``.
     """
 
     sandbox_id: str
@@ -30,6 +33,8 @@ class AgentSettings:
     user: str = ""
     env: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
+    pod_uid: str = ""
+    grace_s: float = 2.0
     cgroup_join_fds: tuple[int, ...] = ()
     cgroup_events_fds: tuple[int, ...] = ()
 
@@ -40,8 +45,8 @@ class AgentSettings:
         return cls(**known)
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> AgentSettings:
-        """From ``HOLDFAST_AGENT_*``. Raises ``HoldfastError`` naming what is missing."""
+    def from_environment(cls, environ: Mapping[str, str]) -> AgentSettings:
+        """From ``HOLDFAST_AGENT_*`` of the environment the container was given. Raises ``HoldfastError`` naming what is wrong."""
         token = environ.get("HOLDFAST_AGENT_TOKEN", "")
         token_file = environ.get("HOLDFAST_AGENT_TOKEN_FILE")
         if token_file:
@@ -51,15 +56,30 @@ class AgentSettings:
         if not token or not listen:
             missing = "HOLDFAST_AGENT_TOKEN or HOLDFAST_AGENT_TOKEN_FILE" if not token else "HOLDFAST_AGENT_LISTEN"
             raise HoldfastError("invalid_argument", f"the agent cannot start: {missing} is not set")
-        inherited = {
-            name: value for name, value in environ.items() if not name.startswith("HOLDFAST_AGENT_")
-        }  # a container's env is meant for what runs in it
+        inherited = {name: value for name, value in environ.items() if not name.startswith(PREFIX)}  # meant for what runs in the container
+        try:
+            grace_s = float(environ.get("HOLDFAST_AGENT_GRACE_S", "25"))
+        except ValueError:
+            grace_s = -1.0
+        if not 0 <= grace_s <= 3600:
+            raise HoldfastError("invalid_argument", "HOLDFAST_AGENT_GRACE_S is a number of seconds, at most 3600")
         return cls(
             sandbox_id=environ.get("HOLDFAST_AGENT_SANDBOX_ID", "sandbox"),
             token=token,
             incarnation=environ.get("HOLDFAST_AGENT_INCARNATION", ""),
             listen=listen,
-            workdir=environ.get("HOLDFAST_AGENT_WORKDIR", ""),
+            workdir=environ.get("HOLDFAST_AGENT_WORKDIR", "") or _given_directory(),
             user=environ.get("HOLDFAST_AGENT_USER", ""),
             env=inherited,
+            pod_uid=environ.get("HOLDFAST_AGENT_POD_UID", ""),
+            grace_s=grace_s,
         )
+
+
+def _given_directory() -> str:
+    """Where the container was started: its image's working directory; empty where it names none."""
+    try:
+        directory = os.getcwd()
+    except OSError:
+        return ""
+    return "" if directory == "/" else directory

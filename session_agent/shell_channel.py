@@ -39,7 +39,7 @@ def open_shell(context: AgentContext, channel: Channel) -> ShellHandler:
     if shell is None:
         if len(context.shells) >= context.limits.shells:
             raise HoldfastError("session_limit", f"{len(context.shells)} shells are open in this sandbox")
-        kind, path = find_shell(read.choice(params, "shell", "auto", ("auto", "bash", "sh")))
+        kind, path = find_shell(context, read.choice(params, "shell", "auto", ("auto", "bash", "sh")))
         launch = launch_from(context, params)
         try:
             shell = context.shells[name] = Shell(context, name, kind, path, launch)

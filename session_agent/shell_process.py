@@ -13,7 +13,6 @@ import fcntl
 import os
 import secrets
 import signal
-import tempfile
 from collections.abc import Callable
 from typing import Protocol
 
@@ -387,7 +386,7 @@ class ShellProcess:
 
 def make_fifo(uid: int | None, gid: int | None) -> str | None:
     """A named pipe with a name nobody guesses, for the moment until the shell has opened it."""
-    for directory in ("/dev/shm", "/tmp", "/run", "/var/tmp", tempfile.gettempdir()):
+    for directory in ("/dev/shm", "/tmp", "/run", "/var/tmp"):
         path = f"{directory}/.holdfast-{secrets.token_hex(12)}"
         try:
             os.mkfifo(path, 0o600)

@@ -23,7 +23,7 @@ from holdfast_wire.limits import ID_BYTES
 
 from . import params as read
 from .channels import Channel
-from .launching import find_shell, launch_from
+from .launching import find_shell, launch_from, shell_words
 from .pipes import Sink, Source
 from .presenting import Presenter
 from .procs import CannotExecuteError, Launch, Stdio, exit_outcome, is_signal, kill_signal, signal_number
@@ -54,7 +54,7 @@ def open_terminal(context: AgentContext, channel: Channel) -> TerminalHandler:
         if len(context.terminals) >= context.limits.terminals:
             raise HoldfastError("session_limit", f"{len(context.terminals)} terminals are open in this sandbox")
         launch = launch_from(context, params, term="xterm-256color")
-        argv = read.texts(params, "argv") or _shell(login=read.boolean(params, "login", False))
+        argv = read.texts(params, "argv") or _shell(context, login=read.boolean(params, "login", False))
         timeout_s = read.number(params, "timeout_s", None)
         terminal = Terminal(context, name, argv, launch, rows, columns, timeout_s)
     else:
@@ -73,9 +73,9 @@ def _size(params: dict[str, Any]) -> tuple[int, int]:
     return rows, columns
 
 
-def _shell(*, login: bool) -> list[str]:
-    kind, path = find_shell("auto")
-    return [path, *(["--login" if kind == "bash" else "-l"] if login else []), "-i"]
+def _shell(context: AgentContext, *, login: bool) -> list[str]:
+    kind, path = find_shell(context, "auto")
+    return [*shell_words(path), *(["--login" if kind == "bash" else "-l"] if login else []), "-i"]
 
 
 class Terminal:

@@ -1,7 +1,8 @@
-"""How a gateway and an agent prove themselves to each other on dialling (PROTOCOL §1.3).
+"""How a gateway and an agent prove themselves to each other on dialling (PROTOCOL §1.3, §1.6, §1.7).
 
-Owns the token's derivation and the two proofs. The token itself never travels: a recycled address that reaches somebody else's
-agent learns nothing from the attempt, and fails to answer. Called by the gateway's dial and the agent's server.
+Owns the token's derivation, the proofs, and how a token is handed over when an agent is adopted. The token itself never travels: a
+recycled address that reaches somebody else's agent learns nothing from the attempt, and fails to answer. Called by the gateway's dial
+and the agent's server.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import hmac
 
 DIAL_HEADER = "X-Holdfast-Dial"
 PROOF_HEADER = "X-Holdfast-Proof"
+IDENTITY_HEADER = "X-Holdfast-Identity"
+BODY_HEADER = "X-Holdfast-Body"
 
 
 def _mac(key: str, text: str) -> str:
@@ -27,14 +30,41 @@ def dial_header(token: str, nonce: str) -> str:
     return f"{nonce}.{_mac(token, 'dial:' + nonce)}"
 
 
-def answer_dial(token: str, header: str) -> str | None:
-    """The agent's ``X-Holdfast-Proof`` for a valid dial header, None for any other."""
+def dialled_nonce(token: str, header: str) -> str | None:
+    """The nonce of a valid dial header, None for any other."""
     nonce, _, mac = header.partition(".")
     if not header.isascii() or len(nonce) != 32 or not hmac.compare_digest(mac, _mac(token, "dial:" + nonce)):
         return None
-    return _mac(token, "proof:" + nonce)
+    return nonce
 
 
-def check_proof(token: str, nonce: str, proof: str) -> bool:
-    """Whether ``proof`` shows that the agent which answered knows ``token``."""
-    return proof.isascii() and hmac.compare_digest(proof, _mac(token, "proof:" + nonce))
+def proof_of(token: str, nonce: str, identity: str = "") -> str:
+    """The agent's ``X-Holdfast-Proof``. ``identity`` is what it sends as ``X-Holdfast-Identity``, empty where it sends none."""
+    return _mac(token, f"proof:{nonce}:{identity}" if identity else f"proof:{nonce}")
+
+
+def answer_dial(token: str, header: str, identity: str = "") -> str | None:
+    """The agent's ``X-Holdfast-Proof`` for a valid dial header, None for any other."""
+    nonce = dialled_nonce(token, header)
+    return None if nonce is None else proof_of(token, nonce, identity)
+
+
+def check_proof(token: str, nonce: str, proof: str, identity: str = "") -> bool:
+    """Whether ``proof`` shows that the agent which answered knows ``token`` and says to be ``identity``."""
+    return proof.isascii() and hmac.compare_digest(proof, proof_of(token, nonce, identity))
+
+
+def body_mac(token: str, nonce: str, body: bytes) -> str:
+    """What goes with the body of a request to an agent as ``X-Holdfast-Body``: nobody can change it on its way (PROTOCOL §1.7)."""
+    return _mac(token, f"body:{nonce}:{hashlib.sha256(body).hexdigest()}")
+
+
+def check_body(token: str, nonce: str, body: bytes, mac: str) -> bool:
+    """Whether whoever knows ``token`` sent this body."""
+    return mac.isascii() and hmac.compare_digest(mac, body_mac(token, nonce, body))
+
+
+def seal_token(token: str, nonce: str, new_token: str) -> str:
+    """A new token (64 hexadecimal digits) as it travels to an agent that knows ``token``. Applied again, it gives the new token back."""
+    pad = hmac.digest(token.encode(), f"seal:{nonce}".encode(), hashlib.sha256)
+    return bytes(a ^ b for a, b in zip(pad, bytes.fromhex(new_token), strict=True)).hex()

@@ -1,0 +1,46 @@
+"""What an agent finds when it is a container's command: the environment as the container runtime gave it.
+
+Owns reading it from the kernel, which unlike ``os.environ`` shows nothing that the interpreter or the bundle added, and wiping our own
+settings from where every process of the container could read them. Called by ``settings`` and ``server``.
+"""
+
+from __future__ import annotations
+
+import os
+
+PREFIX = "HOLDFAST_AGENT_"
+
+
+def given_environment() -> dict[str, str]:
+    """The environment this process was started with."""
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            entries = file.read().split(b"\0")
+    except OSError:
+        return dict(os.environ)
+    pairs = (entry.partition(b"=") for entry in entries if b"=" in entry[1:])
+    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+
+
+def wipe_settings() -> bool:
+    """Overwrite ``HOLDFAST_AGENT_*`` in this process's memory and environment: ``/proc/1/environ`` is open to the same user.
+
+    False where the kernel does not allow it. Whoever is root in the container can still read our memory; the token is only worth that
+    one's own sandbox.
+    """
+    for name in [name for name in os.environ if name.startswith(PREFIX)]:
+        del os.environ[name]
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        start, end = int(fields[47]), int(fields[48])  # env_start and env_end of proc(5), counted behind the name
+        with open("/proc/self/mem", "r+b", buffering=0) as memory:
+            memory.seek(start)
+            block = memory.read(end - start)
+            for entry in block.split(b"\0"):
+                if entry.startswith(PREFIX.encode()):
+                    memory.seek(start + block.index(entry))
+                    memory.write(bytes(len(entry)))
+    except (OSError, ValueError, IndexError):
+        return False
+    return True

@@ -1,0 +1,148 @@
+"""Puts a bundle together: interpreter, libraries, loader, modules, agent, manifest.
+
+Owns the layout (described in ``infra/decisions/0011``), stripping and the size budget. What goes in is computed by ``imports`` and
+``libraries``. The folder is made beside its place and renamed, so that there is never half a bundle. Called by ``__main__`` and tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from holdfast_wire import PROTOCOL_VERSION
+from holdfast_wire.bundle import MOUNT
+
+from . import compiling, manifest
+from .elf import MACHINES, is_elf, read_elf
+from .imports import Module, closure
+from .libraries import libraries_of
+
+BUDGET_BYTES = 45 * 1024 * 1024
+"""Largest size unpacked."""
+TIME_S = 1_577_836_800
+"""The time of every file: 2020-01-01, since zero upsets some tools."""
+ENTRY = Path(__file__).with_name("entry.py")
+
+
+class BuildError(Exception):
+    """No bundle can be made of this interpreter, or it would be too large."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A bundle that was built."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @property
+    def size_bytes(self) -> int:
+        """Unpacked."""
+        return int(self.manifest["size_bytes"])
+
+    @property
+    def digest(self) -> str:
+        """The same for every bundle with the same content."""
+        return str(self.manifest["digest"])
+
+
+def build(output: Path, *, strip: bool = True) -> Bundle:
+    """Build into ``output``, replacing what a build has left there. Raises ``BuildError`` and ``MissingLibraryError``."""
+    output = output.absolute()
+    if output.exists() and not (output / manifest.NAME).is_file() and any(output.iterdir()):
+        raise BuildError(f"{output} is there and is no bundle: it is left alone")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f".{output.name}-", dir=output.parent))
+    try:
+        facts = _assemble(folder, strip=strip and shutil.which("strip") is not None)
+        made = manifest.write(folder, facts)
+        if made["size_bytes"] > BUDGET_BYTES:
+            largest = sorted(made["files"], key=lambda file: -int(file["size_bytes"]))[:8]
+            listed = ", ".join(f"{file['path']} {file['size_bytes']}" for file in largest)
+            raise BuildError(f"the bundle has {made['size_bytes']} bytes, its budget is {BUDGET_BYTES}; the largest: {listed}")
+        manifest.settle(folder, TIME_S)
+        if output.exists():
+            shutil.rmtree(output)
+        folder.rename(output)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return Bundle(output, made)
+
+
+def _assemble(folder: Path, *, strip: bool) -> dict[str, Any]:
+    interpreter = Path(sys.executable).resolve()
+    elf = read_elf(interpreter)
+    loader = Path(elf.interpreter)
+    if not loader.name.startswith("ld-linux"):
+        raise BuildError(f"this Python's loader is {elf.interpreter or 'none'}: a bundle needs an interpreter on glibc, linked dynamically")
+    standard = f"{sys.platlibdir}/python{sys.version_info[0]}.{sys.version_info[1]}"
+    stand_ins = _stand_ins()
+    modules = closure(replaced=stand_ins)
+    extensions = [module for module in modules if module.is_extension]
+    libraries = libraries_of([interpreter, *(module.file for module in extensions)], loader)
+    _copy(interpreter, folder / "bin/python3", strip=strip, executable=True)
+    _copy(loader, folder / "lib/ld.so", strip=strip, executable=True)
+    for name, file in libraries.items():
+        _copy(file, folder / "lib" / name, strip=strip)
+    for module in extensions:
+        _copy(module.file, folder / _place(module, standard), strip=strip)
+    (folder / standard / "lib-dynload").mkdir(parents=True, exist_ok=True)  # the landmark of the platform's half
+    _compile(folder, [module for module in modules if not module.is_extension], standard, stand_ins)
+    return {
+        "agent_version": metadata.version("holdfast"),
+        "protocol_version": PROTOCOL_VERSION,
+        "architecture": MACHINES.get(elf.machine, platform.machine()),
+        "python": platform.python_version(),
+        "libc": os.confstr("CS_GNU_LIBC_VERSION"),
+        "packages": {name: metadata.version(name) for name in ("msgpack", "websockets")},
+        "libraries": ["ld.so", *libraries],
+        "stripped": strip,
+        "modules": [module.name for module in modules],
+    }
+
+
+def _place(module: Module, standard: str) -> str:
+    parts = module.name.split(".")
+    if module.is_extension:
+        return f"{standard}/lib-dynload/{module.file.name}" if module.is_standard else "/".join(["agent", *parts[:-1], module.file.name])
+    name = "/".join(parts) + ("/__init__" if module.is_package else "")
+    return f"{standard if module.is_standard else 'agent'}/{name}.pyc"
+
+
+def _copy(source: Path, target: Path, *, strip: bool, executable: bool = False) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+    if strip and is_elf(target):
+        subprocess.run(["strip", "--strip-unneeded", "--remove-section=.comment", str(target)], check=True, capture_output=True)
+    target.chmod(0o755 if executable else 0o644)
+
+
+def _compile(folder: Path, modules: list[Module], standard: str, stand_ins: dict[str, str]) -> None:
+    jobs = [[f"{MOUNT}/agent/main.py", ENTRY.read_text(), 0, str(folder / "agent/main.pyc")]]
+    for module in modules:
+        place = _place(module, standard)
+        target = folder / place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        text = stand_ins.get(module.name) or module.file.read_text(encoding="utf-8")
+        ours = module.name.startswith(("session_agent", "holdfast_wire"))
+        # what others wrote goes without doc strings; ours keeps them, since a dataclass without one makes up its own at import
+        jobs.append([f"{MOUNT}/{place.removesuffix('c')}", text, 0 if ours else 2, str(target)])
+    program = [sys.executable, "-S", "-s", "-P", "-B", compiling.__file__]
+    environment = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8"}
+    subprocess.run(program, input=json.dumps(jobs).encode(), env=environment, cwd=os.sep, check=True)
+
+
+def _stand_ins() -> dict[str, str]:
+    """Modules that get another text. ``websockets.version`` imports all of ``importlib.metadata``: a fifth of the agent's start."""
+    version = metadata.version("websockets")
+    return {"websockets.version": f'tag = version = commit = "{version}"\n'}

@@ -1,0 +1,73 @@
+"""What a bundle says of itself: ``manifest.json``, and the digest that two equal bundles share.
+
+Owns the list of files with their hashes and modes, the digest over it, and the check of a folder against it. The digest covers names,
+modes and contents, and no times. Called by ``build``; the file is read by people, tests and ``oci``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+NAME = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file: its path in the bundle, size in bytes, SHA-256 and whether it can be executed."""
+
+    path: str
+    size_bytes: int
+    sha256: str
+    executable: bool
+
+
+def entries_of(folder: Path) -> list[Entry]:
+    """Every file of the bundle but the manifest, by path."""
+    found = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.relative_to(folder).as_posix() != NAME:
+            data = path.read_bytes()
+            executable = bool(path.stat().st_mode & stat.S_IXUSR)
+            found.append(Entry(path.relative_to(folder).as_posix(), len(data), hashlib.sha256(data).hexdigest(), executable))
+    return found
+
+
+def digest_of(entries: list[Entry]) -> str:
+    """One hash for the whole tree."""
+    lines = "".join(f"{entry.sha256} {int(entry.executable)} {entry.path}\n" for entry in entries)
+    return "sha256:" + hashlib.sha256(lines.encode()).hexdigest()
+
+
+def write(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """Write the manifest and answer it. ``facts`` are what its reader should know of the parts."""
+    entries = entries_of(folder)
+    manifest = {
+        **facts,
+        "digest": digest_of(entries),
+        "size_bytes": sum(entry.size_bytes for entry in entries),
+        "files": [{"path": e.path, "size_bytes": e.size_bytes, "sha256": e.sha256, "executable": e.executable} for e in entries],
+    }
+    (folder / NAME).write_text(json.dumps(manifest, indent=1) + "\n")
+    return manifest
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The manifest of a bundle."""
+    manifest: dict[str, Any] = json.loads((folder / NAME).read_text())
+    return manifest
+
+
+def settle(folder: Path, time_s: int) -> None:
+    """Give everything its final mode and time: readable by every user of any image, writable by nobody."""
+    for path in [*folder.rglob("*"), folder]:
+        if path.is_dir():
+            path.chmod(0o755)
+        else:
+            path.chmod(0o555 if path.stat().st_mode & stat.S_IXUSR else 0o444)
+        os.utime(path, (time_s, time_s))
