@@ -162,10 +162,18 @@ def _job(record: Record, command_id: str, command: str, outcome: Outcome, *, log
         "started_at": made_at,
         "completed_at": made_at + duration_s if isinstance(duration_s, int | float) else None,
         "error": error,
+        "cause": _cause(cause),
         "signal": result["signal"] if isinstance(result.get("signal"), str) else None,
         "timed_out": result.get("timed_out") is True,
         "truncated": outcome.truncated,
     }
+
+
+def _cause(told: object) -> dict[str, str] | None:
+    """Why a command did not end by itself, and whose fault that is. An agent is not believed to blame anybody but its own sandbox."""
+    if not isinstance(told, dict):
+        return None
+    return {"fault": "workload", **{name: str(told.get(name) or "")[:1000] for name in ("reason", "message")}}
 
 
 def _without_tty_warnings(stderr: bytes, login: bool) -> bytes:

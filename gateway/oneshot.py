@@ -18,7 +18,7 @@ from holdfast_wire.frames import STDERR, STDOUT, Closed, Exited, Fact, Failed, G
 
 from .agent_call import AgentCall, AgentCallError, fact_error
 from .dial import dial
-from .placement.store import Record
+from .placement.store import PlacementUnavailableError, Record
 from .service import Gateway
 
 _CALL_S = 30.0
@@ -89,9 +89,21 @@ async def run(
     except AgentCallError as error:
         if not opened:
             raise
-        await gateway.ready(record.owner, record.sandbox_id)
-        raise HoldfastError("outcome_unknown", f"the command may have run: {error.message}") from error
+        raise await _lost(gateway, record, outcome, error) from error
     return outcome
+
+
+async def _lost(gateway: Gateway, record: Record, outcome: Outcome, error: AgentCallError) -> HoldfastError:
+    """What to say of a command that was asked for when the connection to its agent broke: why, and whether it had started."""
+    started = None if outcome.status == "queued" else True
+    known = {"accepted": started, "started": started}
+    try:
+        await gateway.ready(record.owner, record.sandbox_id)
+    except PlacementUnavailableError:
+        pass  # on its own this answer says that nothing was done
+    except HoldfastError as gone:
+        return HoldfastError(gone.code, gone.message, fault=gone.fault, reason=gone.reason, detail={**gone.detail, **known})
+    return HoldfastError("outcome_unknown", f"the command may have run: {error.message}", detail=known)
 
 
 async def look(gateway: Gateway, record: Record, command_id: str, wait_s: float | None) -> Outcome:

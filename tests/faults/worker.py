@@ -19,6 +19,9 @@ from holdfast import AsyncSandboxClient
 from .history import History, Told
 from .load import Appender
 
+ATTACH_S = 45.0
+"""A client that was restarted may find Redis, gateways and controller dead at once, and the runner waits up to 5 s before each start."""
+
 
 class Log:
     """The notes of a worker, each written with one system call. A line that was cut short by a kill was not written."""
@@ -69,7 +72,7 @@ def read_log(path: Path) -> Read:
 async def work(url: str, key: str, path: Path, sandbox_id: str, name: str, sessions: int) -> None:
     """Append on ``sessions`` sessions of one sandbox until it is lost or the process ends."""
     read, log = read_log(path), Log(path)
-    async with AsyncSandboxClient(url, key) as client:
+    async with AsyncSandboxClient(url, key, connect_timeout_s=ATTACH_S) as client:
         names = [f"{name}-{n}" for n in range(sessions)]
         rng = random.Random(name)
         appenders = [Appender(one, client.get_sandbox(sandbox_id), log, by_exec=n % 2 == 1, rng=rng) for n, one in enumerate(names)]

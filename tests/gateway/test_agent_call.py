@@ -18,6 +18,7 @@ from gateway.frame_headers import BINARY, CLOSE, PING, server_frame
 from gateway.settings import RelaySettings, RestSettings
 from tests.gateway.checked import Checked
 from tests.gateway.harness import Connection, ScriptedAgent, Served, serve
+from tests.support.redis_server import RedisServer
 from tests.support.requires import requires
 
 pytestmark = requires("redis")
@@ -207,6 +208,29 @@ async def test_when_the_sandbox_went_that_is_the_answer(served: Served) -> None:
 
     answer = await execute(served, script)
     assert (answer.status_code, answer.json()["code"], answer.json()["reason"]) == (410, "sandbox_gone", "oom")
+
+
+async def test_an_answer_after_the_command_was_asked_for_says_how_far_it_got(served: Served, redis_server: RedisServer) -> None:
+    """Also while placement is away: an answer that it is away would say that nothing was done."""
+    from gateway.placement.store import Cause
+
+    async def runs_and_goes(talk: Talk) -> None:
+        await talk.raw(encode_item(Started(1, "j", {}), 0))
+        await served.store.mark_failed("sb-1", "1" * 16, Cause("oom", "workload"))
+        await _vanishes(talk)
+
+    async def redis_goes_too(talk: Talk) -> None:
+        redis_server.kill()
+        await _vanishes(talk)
+
+    answer = (await execute(served, runs_and_goes)).json()
+    assert (answer["code"], answer["reason"], answer["context"]) == ("sandbox_gone", "oom", {"accepted": True, "started": True})
+    await served.store.delete("sb-1", Cause("deleted", "caller"), owner="ada", forget=True)
+    try:
+        answer = (await execute(served, redis_goes_too)).json()
+        assert (answer["code"], answer["context"]) == ("outcome_unknown", {"accepted": None, "started": None})
+    finally:
+        redis_server.start()
 
 
 async def test_an_agent_that_does_not_greet_is_unreachable(served: Served) -> None:

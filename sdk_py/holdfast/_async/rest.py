@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -15,17 +16,21 @@ from urllib.parse import quote
 
 from holdfast_wire.errors import HoldfastError
 
-from holdfast._errors import ServiceError, ServiceUnavailableError, UnsupportedError, error
+from holdfast._errors import ServiceError, UnsupportedError, error
 from holdfast._options import Options
 from holdfast._requests import given
-from holdfast._results import Cause, CommandResult, FileEntry, ImageInfo, PatchResult, SandboxInfo, read_patch, take
+from holdfast._results import Cause, CommandResult, FileEntry, ImageInfo, PatchResult, SandboxInfo, read_cause, read_patch, take
 from holdfast._transport.aio import run_blocking, sleep
 from holdfast._transport.aio_http import Http
-from holdfast._transport.http import ATTEMPTS, BACKOFF_BASE_S, BACKOFF_CAP_S, Answer, Failure, judge_answer
+from holdfast._transport.command_call import lost_command
+from holdfast._transport.http import ATTEMPTS, BACKOFF_BASE_S, BACKOFF_CAP_S, Answer, Effect, Failure, UnreachableError, judge_answer
 from holdfast._transport.policy import Backoff
 
 _MARGIN_S = 15.0
-_EXEC_WAIT_S = 24 * 3600.0
+_EXEC_WAIT_S = 330.0
+"""Longest time for one answer to an exec without a time-out: the service answers after 300 s, and then we ask again."""
+_WAIT_MORE_S = 30.0
+"""The service waits this much longer than a command may run."""
 _PAGE = 500
 _MOST_PAGES = 10_000
 
@@ -57,11 +62,33 @@ class AsyncRest:
                 failure = judge_answer(answer)
                 if failure is None:
                     return answer
-            except ServiceUnavailableError as lost:
-                failure = Failure(lost, again=True)
+            except UnreachableError as lost:
+                failure = Failure(lost, again=True, reached=lost.reached)
             if not (idempotent and failure.again) or backoff.attempts + 1 >= ATTEMPTS:
                 raise failure.why
             await sleep(backoff.delay_s(failure.after_s))
+
+    async def effect(self, effect: Effect, method: str, path: str, *, timeout_s: float, **more: Any) -> Answer:
+        """One request that makes something happen, or waits for it. Notes in ``effect`` whether it may have reached the service.
+
+        When the service will know it again it is asked again until ``resume_timeout_s`` have passed, as a session would resume.
+        """
+        backoff = Backoff(self._options.backoff_base_s, self._options.backoff_cap_s)
+        end = time.monotonic() + self._options.resume_timeout_s
+        while True:
+            try:
+                answer = await self._http.send(method, path, timeout_s=timeout_s, **more)
+                failure = judge_answer(answer)
+                if failure is None:
+                    effect.reached = True
+                    return answer
+            except UnreachableError as lost:
+                failure = Failure(lost, again=True, reached=lost.reached)
+            effect.note(failure)
+            left = end - time.monotonic()
+            if not (effect.known_again and (failure.again or failure.why.code == "outcome_unknown")) or left <= 0:
+                raise failure.why
+            await sleep(min(backoff.delay_s(failure.after_s), left))
 
     async def close(self) -> None:
         await self._http.close()
@@ -144,7 +171,10 @@ class AsyncRest:
     # Inside a sandbox -------------------------------------------------------------------------------------------
 
     async def exec(self, sandbox_id: str, params: dict[str, Any]) -> CommandResult:
-        """``POST /sandboxes/{id}/exec`` and wait. Not sent twice: REST cannot say whether the first arrived."""
+        """``POST /sandboxes/{id}/exec`` and wait. The key makes it one command, however often it has to be asked for.
+
+        Raises ``SandboxLostError`` and ``OutcomeUnknownError`` with what is known, as a session does.
+        """
         if "user" in params:
             raise UnsupportedError("unsupported", "commands over REST cannot choose a user", hint="use a session (WebSocket)")
         body = given(
@@ -155,23 +185,28 @@ class AsyncRest:
             login_shell=params.get("login"),
         )
         timeout_s = params.get("timeout_s")
-        answer = await self.request(
-            "POST",
-            f"{_sandbox(sandbox_id)}/exec",
-            json={**body, "wait": True},
-            timeout_s=(timeout_s or _EXEC_WAIT_S) + _MARGIN_S,
-            idempotent=False,
-            headers={"Idempotency-Key": params["id"]},
-        )
-        job = answer.map()
-        while job.get("status") in ("queued", "running"):
-            path = f"/jobs/{quote(str(job.get('job_id')), safe='')}/wait"
-            job = (await self.request("GET", path, params={"timeout": 30}, timeout_s=30 + _MARGIN_S)).map()
+        wait_s = (timeout_s + _WAIT_MORE_S if timeout_s else _EXEC_WAIT_S) + _MARGIN_S
+        path, headers = f"{_sandbox(sandbox_id)}/exec", {"Idempotency-Key": params["id"]}
+        effect = Effect(known_again=True)
+        try:
+            job = (await self.effect(effect, "POST", path, json={**body, "wait": True}, timeout_s=wait_s, headers=headers)).map()
+            while job.get("status") in ("queued", "running"):
+                path = f"/jobs/{quote(str(job.get('job_id')), safe='')}/wait"
+                job = (await self.effect(effect, "GET", path, params={"timeout": 30}, timeout_s=30 + _MARGIN_S)).map()
+        except HoldfastError as why:
+            raise lost_command(why, params["id"], effect.facts(params["id"])) from None
         return _job_result(job, params["id"])
 
     async def patch(self, sandbox_id: str, diff: str) -> PatchResult:
-        path = f"{_sandbox(sandbox_id)}/apply_patch"
-        return read_patch((await self.request("POST", path, json={"patch": diff}, idempotent=False)).map())
+        """``POST /sandboxes/{id}/apply_patch``. Raises ``OutcomeUnknownError`` when it may have been applied."""
+        path, effect = f"{_sandbox(sandbox_id)}/apply_patch", Effect(known_again=False)
+        try:
+            answer = await self.effect(effect, "POST", path, json={"patch": diff}, timeout_s=self._options.request_timeout_s)
+        except HoldfastError as why:
+            if not effect.reached:
+                raise
+            raise error("outcome_unknown", f"whether the patch was applied cannot be known: {why.message}", reason=why.code) from None
+        return read_patch(answer.map())
 
     async def read_file(self, sandbox_id: str, path: str) -> bytes:
         body = (await self.request("GET", f"{_sandbox(sandbox_id)}/files", params={"path": path})).map()
@@ -265,7 +300,9 @@ def _job_result(job: dict[str, Any], command_id: str) -> CommandResult:
     why = take(job, "error", str)
     if exit_code is None:
         raise error("outcome_unknown", f"the job ended without an exit code: {why or 'no reason given'}", detail={"command_id": command_id})
-    cause = Cause("workload", "timeout", why or "the command ran out of time") if timed_out else None
+    cause = read_cause(job.get("cause"))
+    if cause is None and timed_out:
+        cause = Cause("workload", "timeout", why or "the command ran out of time")
     return CommandResult(
         exit_code=exit_code,
         stdout_bytes=take(job, "stdout", str, default="").encode(),
@@ -274,5 +311,6 @@ def _job_result(job: dict[str, Any], command_id: str) -> CommandResult:
         command_id=command_id,
         timed_out=timed_out,
         truncated=take(job, "truncated", bool, default=False),
+        signal=take(job, "signal", str),
         cause=cause,
     )

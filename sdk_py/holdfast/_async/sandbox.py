@@ -17,7 +17,7 @@ from holdfast._async.running import outcome
 from holdfast._async.shell import AsyncShell
 from holdfast._async.transfers import AsyncTransfer
 from holdfast._async.tunnel import AsyncTunnel
-from holdfast._errors import HoldfastError, UnsupportedError, from_map
+from holdfast._errors import HoldfastError, ServiceUnavailableError, UnsupportedError, from_map
 from holdfast._options import Options
 from holdfast._requests import (
     Command,
@@ -355,15 +355,40 @@ class AsyncSandbox:
                 link = self._link = None
             if link is None:
                 token, self._token = self._token, None
+                link = await self._begun(token)
+                self._link = link
+                self._client._in_use.add(self)
+        return link
+
+    async def _begun(self, token: SessionToken | None) -> Link:
+        """A link that is attached. Raises why there is none; where only REST gets through, that is chosen for good."""
+        link = Link(self._options, self.id, token)
+        try:
+            await link.start()
+        except HoldfastError:
+            if self._options.transport != "auto" or not link.engine.foreign:
+                raise
+            if not link.engine.blocked:
+                # Connections that end without an answer: something that swallows WebSockets, or an outage. REST tells which.
+                if not await self._answers_rest():
+                    raise
                 link = Link(self._options, self.id, token)
                 try:
                     await link.start()
                 except HoldfastError:
-                    self._by_rest = self._options.transport == "auto" and link.engine.foreign
+                    self._by_rest = link.engine.foreign
                     raise
-                self._link = link
-                self._client._in_use.add(self)
+                return link
+            self._by_rest = True
+            raise
         return link
+
+    async def _answers_rest(self) -> bool:
+        try:
+            await self._rest.get(self.id)
+        except HoldfastError as why:
+            return not isinstance(why, ServiceUnavailableError)
+        return True
 
     async def _fallback(self) -> AsyncRestSandbox | None:
         """The REST face, where that is chosen or WebSockets do not pass; None where a session is."""

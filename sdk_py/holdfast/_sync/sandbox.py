@@ -18,7 +18,7 @@ from holdfast._sync.running import outcome
 from holdfast._sync.shell import Shell
 from holdfast._sync.transfers import Transfer
 from holdfast._sync.tunnel import Tunnel
-from holdfast._errors import HoldfastError, UnsupportedError, from_map
+from holdfast._errors import HoldfastError, ServiceUnavailableError, UnsupportedError, from_map
 from holdfast._options import Options
 from holdfast._requests import (
     Command,
@@ -356,15 +356,40 @@ class Sandbox:
                 link = self._link = None
             if link is None:
                 token, self._token = self._token, None
+                link = self._begun(token)
+                self._link = link
+                self._client._in_use.add(self)
+        return link
+
+    def _begun(self, token: SessionToken | None) -> Link:
+        """A link that is attached. Raises why there is none; where only REST gets through, that is chosen for good."""
+        link = Link(self._options, self.id, token)
+        try:
+            link.start()
+        except HoldfastError:
+            if self._options.transport != "auto" or not link.engine.foreign:
+                raise
+            if not link.engine.blocked:
+                # Connections that end without an answer: something that swallows WebSockets, or an outage. REST tells which.
+                if not self._answers_rest():
+                    raise
                 link = Link(self._options, self.id, token)
                 try:
                     link.start()
                 except HoldfastError:
-                    self._by_rest = self._options.transport == "auto" and link.engine.foreign
+                    self._by_rest = link.engine.foreign
                     raise
-                self._link = link
-                self._client._in_use.add(self)
+                return link
+            self._by_rest = True
+            raise
         return link
+
+    def _answers_rest(self) -> bool:
+        try:
+            self._rest.get(self.id)
+        except HoldfastError as why:
+            return not isinstance(why, ServiceUnavailableError)
+        return True
 
     def _fallback(self) -> RestSandbox | None:
         """The REST face, where that is chosen or WebSockets do not pass; None where a session is."""

@@ -51,6 +51,8 @@ class Engine:
         self.error: HoldfastError | None = None
         self.foreign = False
         """Whether what answers is no Holdfast service, or a proxy that stops WebSockets."""
+        self.blocked = False
+        """Whether that answered, with something of its own."""
         self.leave = False
         """Whether the face should end the current connection and come back on another."""
         self.attached_once = False
@@ -147,6 +149,7 @@ class Engine:
         definite = verdict.foreign and not self.attached_once and verdict.why.hint != ""
         if definite or spent >= patience:
             self.foreign = verdict.foreign and not self.attached_once
+            self.blocked = definite
             self.fail(typed(verdict.why, waited_s=round(spent, 1)))
             return None
         return min(self._backoff.delay_s(verdict.retry_after_s), max(patience - spent, 0.01))

@@ -55,6 +55,34 @@ class Answer:
 _FOREIGN = "is this the address of a Holdfast service?"
 
 
+class UnreachableError(ServiceUnavailableError):
+    """There was no answer. ``reached``: the request may have been read before the connection broke."""
+
+    reached = False
+
+
+@dataclass(slots=True)
+class Effect:
+    """A request that makes something happen. ``known_again``: the service recognises it when it is repeated."""
+
+    known_again: bool
+    reached: bool = False
+    """Whether it may have happened."""
+    started: bool = False
+    """Whether the service said that it had begun."""
+
+    def note(self, failure: Failure) -> None:
+        """One attempt failed."""
+        self.reached |= failure.reached or "started" in failure.why.detail
+        self.started |= failure.why.detail.get("started") is True
+
+    def facts(self, command_id: str) -> dict[str, Any]:
+        """What is known of the command it asked for (as ``Call.facts``)."""
+        unknown = None if self.reached else False
+        known = True if self.started else unknown
+        return {"command_id": command_id, "accepted": known, "started": known}
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why a request failed, and whether the same one may succeed after ``after_s`` seconds."""
@@ -62,6 +90,8 @@ class Failure:
     why: HoldfastError
     again: bool
     after_s: float = 0.0
+    reached: bool = False
+    """Whether the service may have acted on it all the same."""
 
 
 def judge_answer(answer: Answer) -> Failure | None:
@@ -72,17 +102,19 @@ def judge_answer(answer: Answer) -> Failure | None:
     again = answer.status in BALANCER_STATUSES and answer.status not in (408, 500)
     after_s = retry_after(answer.headers)
     if known is not None:
-        return Failure(known, again and known.retryable, after_s)
+        return Failure(known, again and known.retryable, after_s, reached=known.code in ("outcome_unknown", "internal", "wait_timeout"))
     if again:
         why: HoldfastError = ServiceUnavailableError("runtime_unavailable", f"the service answered HTTP {answer.status}")
     else:
         code = _BY_STATUS.get(answer.status, "internal")
         why = error(code, f"the service answered HTTP {answer.status}", **({"hint": _FOREIGN} if code == "not_found" else {}))
-    return Failure(why, again, after_s)
+    return Failure(why, again, after_s, reached=answer.status in (500, 502, 504))  # somebody on the way lost it half-way
 
 
-def unreachable(url: str, why: str) -> ServiceUnavailableError:
+def unreachable(url: str, why: str, *, reached: bool) -> UnreachableError:
     """Nobody answers."""
-    return ServiceUnavailableError(
+    lost = UnreachableError(
         "runtime_unavailable", f"cannot reach {url}: {why}", hint="check HOLDFAST_URL, and that the service runs (`make up`)"
     )
+    lost.reached = reached
+    return lost

@@ -35,7 +35,8 @@ class Http:
         try:
             response = self._client.request(method, path, timeout=timeout, headers=headers, **more)
         except httpx.HTTPError as failure:
-            raise unreachable(self._options.url, str(failure) or type(failure).__name__) from None
+            reached = not isinstance(failure, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
+            raise unreachable(self._options.url, str(failure) or type(failure).__name__, reached=reached) from None
         return Answer(response.status_code, response.headers, response.content)
 
     def close(self) -> None:

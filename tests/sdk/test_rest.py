@@ -1,0 +1,159 @@
+"""REST where it matters what a failure means: an exec is one command however often it is asked for, and nothing is guessed."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+import pytest
+from holdfast import HoldfastError, InvalidArgumentError, OutcomeUnknownError, SandboxLostError, ServiceUnavailableError
+
+Answer = tuple[int, dict[str, Any]] | None
+"""A status and a JSON body, or None: read the request and hang up."""
+
+
+class Service:
+    """Plays a list of answers to requests, the last one for ever; notes each request's line and Idempotency-Key."""
+
+    def __init__(self) -> None:
+        self.answers: list[Answer] = []
+        self.requests: list[tuple[str, str]] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._serve, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with connection, connection.makefile("rb") as reader:
+                line = reader.readline().decode().strip()
+                headers = {}
+                while header := reader.readline().decode().strip():
+                    name, _, value = header.partition(":")
+                    headers[name.lower()] = value.strip()
+                reader.read(int(headers.get("content-length", 0)))
+                self.requests.append((line.rpartition(" ")[0], headers.get("idempotency-key", "")))
+                answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+                if answer is None:
+                    continue
+                body = json.dumps(answer[1]).encode()
+                kind = "application/problem+json" if answer[0] >= 400 else "application/json"
+                head = f"HTTP/1.1 {answer[0]} x\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+                connection.sendall(head.encode() + body)
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with Service() as service:
+        yield service
+
+
+@pytest.fixture
+def rest(service: Service, face: Any) -> Callable[..., Any]:
+    def sandbox(**options: Any) -> Any:
+        return face.client(service.url, "k", transport="rest", **options).get_sandbox("sb")
+
+    return sandbox
+
+
+def job(**more: Any) -> Answer:
+    done = {"job_id": "sb.k1", "status": "succeeded", "stdout": "x\n", "exit_code": 0, "started_at": 1.0, "completed_at": 2.0}
+    return 200, {**done, **more}
+
+
+def problem(status: int, code: str, **more: Any) -> Answer:
+    return status, {"code": code, "detail": "because", **more}
+
+
+async def test_an_exec_whose_answer_was_lost_is_asked_for_again_by_its_key(service: Service, rest: Any) -> None:
+    unknown = problem(504, "outcome_unknown", context={"accepted": None, "started": None})
+    service.answers = [None, problem(503, "placement_unavailable"), unknown, job()]
+    assert (await rest().exec("echo x", command_id="mine")).stdout == "x\n"
+    assert service.requests == [("POST /sandboxes/sb/exec", "mine")] * 4
+
+
+async def test_an_exec_that_may_have_run_is_no_plain_failure(service: Service, rest: Any) -> None:
+    service.answers = [None]
+    with pytest.raises(OutcomeUnknownError) as unknown:
+        await rest(resume_timeout_s=0.1).exec("x", command_id="mine")
+    assert (unknown.value.command_id, unknown.value.started, unknown.value.fault) == ("mine", None, "infrastructure")
+
+
+@pytest.mark.parametrize("answer", [problem(503, "placement_unavailable"), problem(409, "sandbox_not_ready")])
+async def test_an_exec_that_was_refused_did_not_start(service: Service, rest: Any, answer: Answer) -> None:
+    service.answers = [answer]
+    with pytest.raises(HoldfastError) as refused:
+        await rest(resume_timeout_s=0.1).exec("x", command_id="mine")
+    assert not isinstance(refused.value, OutcomeUnknownError)
+    assert (refused.value.detail["command_id"], refused.value.detail["started"]) == ("mine", False)
+
+
+async def test_nobody_there_means_nothing_ran(face: Any) -> None:
+    sandbox = face.client("http://127.0.0.1:9", "k", transport="rest", resume_timeout_s=0.1).get_sandbox("sb")
+    with pytest.raises(ServiceUnavailableError) as away:
+        await sandbox.exec("x")
+    assert away.value.detail["started"] is False
+
+
+@pytest.mark.parametrize(
+    ("answers", "started"),
+    [
+        ([problem(410, "sandbox_gone", reason="oom", fault="workload")], False),
+        ([problem(410, "sandbox_gone", reason="oom", fault="workload", context={"accepted": True, "started": True})], True),
+        ([None, problem(410, "sandbox_gone", reason="oom", fault="workload")], None),
+    ],
+)
+async def test_a_sandbox_that_went_says_why_and_what_is_known(service: Service, rest: Any, answers: list[Answer], started: Any) -> None:
+    service.answers = list(answers)
+    with pytest.raises(SandboxLostError) as lost:
+        await rest().exec("x", command_id="mine")
+    assert (lost.value.reason, lost.value.fault, lost.value.started, lost.value.command_id) == ("oom", "workload", started, "mine")
+
+
+async def test_a_request_that_is_wrong_is_asked_once(service: Service, rest: Any) -> None:
+    service.answers = [problem(422, "invalid_argument")]
+    with pytest.raises(InvalidArgumentError):
+        await rest().exec("x")
+    assert len(service.requests) == 1
+
+
+async def test_a_command_that_was_killed_for_memory_says_so(service: Service, rest: Any) -> None:
+    service.answers = [job(status="failed", exit_code=137, signal="KILL", cause={"fault": "workload", "reason": "oom", "message": "m"})]
+    result = await rest().exec("x")
+    assert (result.exit_code, result.signal) == (137, "KILL")
+    assert result.cause is not None
+    assert (result.cause.fault, result.cause.reason) == ("workload", "oom")
+
+
+async def test_a_patch_that_may_have_been_applied_is_not_sent_again(service: Service, rest: Any) -> None:
+    service.answers = [None]
+    with pytest.raises(OutcomeUnknownError):
+        await rest().apply_patch("diff")
+    assert len(service.requests) == 1
+
+
+async def test_upgrades_that_are_swallowed_leave_rest(service: Service, face: Any) -> None:
+    """A proxy that hangs up on every WebSocket: sessions do not pass, REST does, so REST it is."""
+    here = {"sandbox_id": "sb", "namespace": "", "image": "i", "status": "ready", "ready": True}
+    sandbox = face.client(service.url, "k", connect_timeout_s=0.2).get_sandbox("sb")
+
+    class Swallow(list[Answer]):
+        def pop(self, index: Any = 0) -> Answer:
+            line = service.requests[-1][0]
+            return None if line.endswith("/session") else (200, here) if line.startswith("GET") else job()
+
+    service.answers = Swallow([None, None])
+    assert (await sandbox.exec("echo x")).stdout == "x\n"
+    assert ("GET /sandboxes/sb", "") in service.requests
