@@ -14,7 +14,7 @@ from holdfast_wire.limits import MESSAGE_BYTES
 from .app import build_app
 from .auth import Keys, read_secret
 from .placement.redis_store import RedisStore
-from .runtimes.local import LocalRuntime
+from .runtimes.choose import runtime_of
 from .service import Gateway
 from .settings import Settings, SettingsError, from_environment
 from .takeover import TakeoverProtocol
@@ -30,7 +30,7 @@ def build_gateway(settings: Settings) -> Gateway:
     return Gateway(
         settings=settings,
         store=RedisStore(settings.placement),
-        runtime=LocalRuntime(settings.node_socket),
+        runtime=runtime_of(settings),
         keys=Keys(settings.keys_file),
         secret=secret,
     )

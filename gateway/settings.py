@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .runtimes.kubernetes.settings import KubernetesSettings
+from .runtimes.kubernetes.settings import read as read_kubernetes
+
 
 class SettingsError(Exception):
     """The environment holds a value that cannot be used; the message names the variable."""
@@ -87,7 +90,15 @@ class ControllerSettings:
     expiry_interval_s: float = 1.0
     reconcile_interval_s: float = 10.0
     grace_s: float = 60.0
-    """Nothing younger than this is judged missing."""
+    """Nothing younger than this is judged missing, or removed as a leftover."""
+    refill_interval_s: float = 0.5
+    """How often warm pools are counted."""
+    spares_at_once: int = 16
+    """Most spares being made at a time."""
+    spare_timeout_s: float = 300.0
+    """How long a spare may take to become ready."""
+    claim_grace_s: float = 60.0
+    """A spare that was taken and is still nobody's after this long was taken by a gateway that is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +114,14 @@ class Settings:
     secret_file: Path = Path("secret")
     allowed_origins: frozenset[str] = frozenset()
     """Origins whose pages may open WebSockets; no browser page may by default."""
+    pools_file: Path | None = None
+    """HOLDFAST_POOLS_FILE: which spares wait for whom (``pools``)."""
     replica: str = "gateway"
     placement: PlacementSettings = field(default_factory=PlacementSettings)
     relay: RelaySettings = field(default_factory=RelaySettings)
     rest: RestSettings = field(default_factory=RestSettings)
     controller: ControllerSettings = field(default_factory=ControllerSettings)
+    kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
@@ -116,8 +130,8 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
     data_dir = Path(env.get("HOLDFAST_DATA") or ".holdfast").absolute()
     origins = frozenset(part.strip() for part in env.get("HOLDFAST_ALLOWED_ORIGINS", "").split(",") if part.strip())
     runtime = env.get("HOLDFAST_RUNTIME") or "local"
-    if runtime != "local":
-        raise SettingsError(f"HOLDFAST_RUNTIME={runtime} is not built yet: use local")
+    if runtime not in ("local", "kubernetes"):
+        raise SettingsError(f"HOLDFAST_RUNTIME={runtime!r} is neither local nor kubernetes")
     return Settings(
         data_dir=data_dir,
         host=env.get("HOLDFAST_HOST") or "127.0.0.1",
@@ -127,10 +141,26 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
         keys_file=_path(env, "HOLDFAST_KEYS_FILE", data_dir / "keys"),
         secret_file=_path(env, "HOLDFAST_SECRET_FILE", data_dir / "secret"),
         allowed_origins=origins,
+        pools_file=_pools_file(env, runtime),
+        kubernetes=_kubernetes(env) if runtime == "kubernetes" else KubernetesSettings(),
         replica=env.get("HOSTNAME") or socket.gethostname(),
         relay=RelaySettings(drain_s=max(_integer(env, "HOLDFAST_DRAIN_S", 10), 1)),
         placement=PlacementSettings(redis_url=env.get("HOLDFAST_REDIS_URL") or f"unix://{data_dir / 'redis.sock'}"),
     )
+
+
+def _pools_file(env: Mapping[str, str], runtime: str) -> Path | None:
+    name = env.get("HOLDFAST_POOLS_FILE")
+    if name and runtime == "local":
+        raise SettingsError("HOLDFAST_POOLS_FILE is for a cluster: the node of one machine keeps spares of its own")
+    return Path(name) if name else None
+
+
+def _kubernetes(env: Mapping[str, str]) -> KubernetesSettings:
+    try:
+        return read_kubernetes(env)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
 
 
 def _path(env: Mapping[str, str], name: str, default: Path) -> Path:

@@ -9,7 +9,7 @@ import signal
 import sys
 
 from gateway.placement.redis_store import RedisStore
-from gateway.runtimes.local import LocalRuntime
+from gateway.runtimes.choose import runtime_of
 from gateway.settings import Settings, SettingsError, from_environment
 from gateway.telemetry import configure_logging
 
@@ -18,7 +18,7 @@ from .loop import Controller
 
 async def serve(settings: Settings) -> None:
     store = RedisStore(settings.placement)
-    runtime = LocalRuntime(settings.node_socket)
+    runtime = runtime_of(settings)
     holder = f"{settings.replica}-{secrets.token_hex(4)}"
     controller = Controller(store, runtime, holder, settings.controller)
     task = asyncio.create_task(controller.run(), name="controller")

@@ -70,6 +70,8 @@ class Present:
     state: Literal["ready", "failed"] = "ready"
     cause: Cause | None = None
     """Why it failed."""
+    egress: Egress = field(default_factory=Egress)
+    options: Options = field(default_factory=Options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,77 @@
+"""Turning a spare pod into an ordered sandbox: claim it, then tell its agent who it is now.
+
+Owns the two steps. The claim is one patch that tests for the spare's own identity, so of any number of callers one wins without a look
+before. The agent changes its identity once; whatever goes wrong after the claim costs the pod, and the caller makes one instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+from holdfast_wire.errors import HoldfastError
+
+from gateway.runtimes.base import Made, Order
+
+from .client import JSON_PATCH, Api, ApiError
+from .creating import Creating, endpoint_of
+from .facts import Facts, read_pod
+from .manifest import labels
+from .names import EGRESS, POOL, SANDBOX, label_value, pod_name
+from .record import annotations_of
+from .settings import KubernetesSettings
+
+
+async def adopt(
+    api: Api, creating: Creating, pods: str, settings: KubernetesSettings, spare_id: str, order: Order, timeout_s: float
+) -> Made:
+    """The whole of it. Raises ``sandbox_not_found`` when the spare is gone, taken, or did not come along; then it is removed."""
+    facts = await _claim(api, pods, settings, spare_id, order)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await _rename(facts, spare_id, order)
+            return await creating.reach(facts, order.token)
+    except (HoldfastError, TimeoutError, OSError) as error:
+        await creating.tidy(facts)
+        raise HoldfastError("sandbox_not_found", f"the spare did not become the sandbox: {error}") from error
+    except asyncio.CancelledError:
+        with contextlib.suppress(Exception):
+            await asyncio.shield(creating.tidy(facts))
+        raise
+
+
+async def _claim(api: Api, pods: str, settings: KubernetesSettings, spare_id: str, order: Order) -> Facts:
+    marks = labels(order, settings)
+    changes: list[dict[str, Any]] = [
+        {"op": "test", "path": _label(SANDBOX), "value": label_value(spare_id)},
+        {"op": "replace", "path": _label(SANDBOX), "value": marks[SANDBOX]},
+        {"op": "replace", "path": _label(EGRESS), "value": marks[EGRESS]},
+        {"op": "remove", "path": _label(POOL)},
+        *({"op": "add", "path": f"/metadata/annotations/{_escaped(name)}", "value": text} for name, text in annotations_of(order).items()),
+    ]
+    try:
+        facts = read_pod(await api.patch(f"{pods}/{pod_name(spare_id)}", changes, JSON_PATCH))
+    except ApiError as error:
+        if error.status in (404, 409, 422):
+            raise HoldfastError("sandbox_not_found", "that spare is gone") from None
+        raise
+    if facts.deadline is not None or not facts.ip or facts.ended() is not None:
+        raise HoldfastError("sandbox_not_found", "that spare is ending")
+    return facts
+
+
+async def _rename(facts: Facts, spare_id: str, order: Order) -> None:
+    """``POST /adopt`` on the agent, proven by the spare's own token."""
+    raise HoldfastError("unsupported", "agents cannot be adopted yet")
+
+
+def _label(name: str) -> str:
+    return f"/metadata/labels/{_escaped(name)}"
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+__all__ = ["adopt", "endpoint_of"]

@@ -1,0 +1,188 @@
+"""Does the network enforce what it is declared to? Two probes that differ in nothing but a policy, compared.
+
+Owns the probe: a listener, a pod with no allowance that must not reach it, and a pod with an allowance for exactly the listener that
+must. Only when both come out as they should is enforcement believed: a network that is merely broken refuses both. The verdict is kept in
+an annotation of the listener's policy, so that one controller probes and everybody knows. Everything runs from the bundle's image.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from holdfast_wire.bundle import agent_command
+
+from .client import Api, ApiError
+from .names import COMPONENT, MANAGED_BY
+from .settings import KubernetesSettings
+
+_NAME = "hf-canary"
+_VERDICT = "holdfast.dev/canary"
+_PORT = 8718
+_ROLE = "holdfast.dev/canary-role"
+_TRIES = 4
+_WAIT_S = 90.0
+_LISTEN = (
+    "import socket\n"
+    f"s = socket.create_server(('', {_PORT}), family=socket.AF_INET6, dualstack_ipv6=True) if socket.has_dualstack_ipv6() "
+    f"else socket.create_server(('', {_PORT}))\n"
+    "while True: s.accept()[0].close()\n"
+)
+_REACH = (
+    "import socket, sys, time\n"
+    "for n in range({tries}):\n"
+    "    try:\n"
+    "        socket.create_connection(({host!r}, {port}), 2).close()\n"
+    "        sys.exit(40)\n"
+    "    except OSError:\n"
+    "        time.sleep(0.5)\n"
+    "sys.exit(41)\n"
+)
+_REACHED, _NOT_REACHED = 40, 41
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``holds``: the declared level is what the network does."""
+
+    holds: bool
+    detail: str
+    at: float
+
+
+async def known(api: Api, settings: KubernetesSettings) -> Verdict | None:
+    """The last verdict, None where there is none. Raises ``ApiError``."""
+    try:
+        found = await api.get(f"{_policies(settings)}/{_NAME}")
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise
+    text = (found["metadata"].get("annotations") or {}).get(_VERDICT)
+    try:
+        return Verdict(**orjson.loads(text)) if text else None
+    except (TypeError, orjson.JSONDecodeError):
+        return None
+
+
+async def probe(api: Api, settings: KubernetesSettings, wait_s: float = _WAIT_S) -> Verdict:
+    """Find out, and note the verdict. Takes a few seconds and makes three pods, which it removes. Raises ``ApiError``."""
+    await _ensure_policy(api, settings)
+    run = secrets.token_hex(4)
+    names = [f"{_NAME}-{role}-{run}" for role in ("listener", "closed", "open")]
+    pods = f"/api/v1/namespaces/{settings.namespace}/pods"
+    try:
+        async with asyncio.timeout(wait_s):
+            await api.post(pods, _pod(names[0], "listener", _LISTEN, settings))
+            listener = await _until(api, f"{pods}/{names[0]}", lambda status: status.get("podIP") if _running(status) else None)
+            script = _REACH.format(tries=_TRIES, host=listener, port=_PORT)
+            for name, role in zip(names[1:], ("closed", "open"), strict=True):
+                await api.post(pods, _pod(name, role, script, settings))
+            closed, opened = [await _until(api, f"{pods}/{name}", _exit_code) for name in names[1:]]
+        verdict = _judge(int(closed), int(opened), time.time())
+    except TimeoutError:
+        verdict = Verdict(False, f"the probe was not over within {wait_s:g} s", time.time())
+    finally:
+        for name in names:
+            try:
+                await api.delete(f"{pods}/{name}", {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
+            except ApiError:
+                pass  # the pods end by themselves (activeDeadlineSeconds)
+    body = {"holds": verdict.holds, "detail": verdict.detail, "at": verdict.at}
+    await api.patch(f"{_policies(settings)}/{_NAME}", {"metadata": {"annotations": {_VERDICT: orjson.dumps(body).decode()}}})
+    return verdict
+
+
+def _judge(closed: int, opened: int, now: float) -> Verdict:
+    if opened != _REACHED:
+        return Verdict(False, "a pod that is allowed to reach the listener did not: the probe says nothing", now)
+    if closed == _REACHED:
+        return Verdict(False, "a pod that is not allowed to reach the listener did: policies are not enforced", now)
+    if closed == _NOT_REACHED:
+        return Verdict(True, "a pod that is not allowed to reach the listener did not, one that is did", now)
+    return Verdict(False, f"the probe ended with status {closed}", now)
+
+
+async def _ensure_policy(api: Api, settings: KubernetesSettings) -> None:
+    """Canaries only: the listener takes connections of canaries, the open one may make them; the closed one is under default-deny."""
+    canaries = {"podSelector": {"matchLabels": {COMPONENT: "canary"}}}
+    ports = [{"protocol": "TCP", "port": _PORT}]
+    metadata = {"namespace": settings.namespace, "labels": {MANAGED_BY: "holdfast", COMPONENT: "canary"}}
+    listener = {"matchLabels": {COMPONENT: "canary", _ROLE: "listener"}}
+    opened = {"matchLabels": {COMPONENT: "canary", _ROLE: "open"}}
+    reach = [{"to": [{"podSelector": listener}], "ports": ports}]
+    for name, spec in (
+        (_NAME, {"podSelector": listener, "policyTypes": ["Ingress"], "ingress": [{"from": [canaries], "ports": ports}]}),
+        (
+            f"{_NAME}-open",
+            {"podSelector": opened, "policyTypes": ["Egress"], "egress": reach},
+        ),
+    ):
+        body = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {**metadata, "name": name}, "spec": spec}
+        try:
+            await api.post(_policies(settings), body)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+
+
+def _pod(name: str, role: str, script: str, settings: KubernetesSettings) -> dict[str, Any]:
+    small = {"cpu": "100m", "memory": "64Mi"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": settings.namespace,
+            "labels": {MANAGED_BY: "holdfast", COMPONENT: "canary", _ROLE: role},
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": 300,
+            "terminationGracePeriodSeconds": 0,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "nodeSelector": dict(settings.node_selector),
+            "tolerations": [{"key": key, "operator": "Exists"} for key in settings.tolerations],
+            "imagePullSecrets": [{"name": secret} for secret in settings.pull_secrets],
+            "securityContext": {"runAsNonRoot": True, "runAsUser": settings.user, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [
+                {
+                    "name": "canary",
+                    "image": settings.bundle_image,
+                    "imagePullPolicy": settings.pull_policy,
+                    "command": [*agent_command()[:-1], "-c", script],
+                    "resources": {"requests": small, "limits": small},
+                    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                }
+            ],
+        },
+    }
+
+
+async def _until(api: Api, path: str, look: Any) -> Any:
+    while True:
+        found = look((await api.get(path)).get("status") or {})
+        if found is not None:
+            return found
+        await asyncio.sleep(0.5)
+
+
+def _running(status: dict[str, Any]) -> bool:
+    return any("running" in (one.get("state") or {}) for one in status.get("containerStatuses") or [])
+
+
+def _exit_code(status: dict[str, Any]) -> int | None:
+    for one in status.get("containerStatuses") or []:
+        ended = (one.get("state") or {}).get("terminated")
+        if ended:
+            return int(ended.get("exitCode", -1))
+    return -1 if status.get("phase") == "Failed" else None
+
+
+def _policies(settings: KubernetesSettings) -> str:
+    return f"/apis/networking.k8s.io/v1/namespaces/{settings.namespace}/networkpolicies"

@@ -1,0 +1,213 @@
+"""The API server: credentials and connections from kubernetes-asyncio, bodies as plain JSON.
+
+Owns one client, its time-outs and its errors. Small things go through the typed calls; pods, policies and lists stay JSON, because the
+generated models cost about fifty times what orjson does (kubernetes-client/python issues 1921 and 2284). Called by this package only.
+
+    ApiError
+    ├── ApiUnreachableError   no answer: the request may or may not have been carried out
+    └── GoneError             410: what a list or watch went on from is too old
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import orjson
+from holdfast_wire.errors import HoldfastError
+from kubernetes_asyncio import client as kube
+from kubernetes_asyncio import config as kube_config
+
+from gateway.runtimes.base import RuntimeUnavailableError
+
+CONNECTIONS = 64
+"""Most requests at once; further ones wait for a connection."""
+MERGE_PATCH = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+_METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v1,application/json"
+
+
+class ApiError(Exception):
+    """The API server refused. ``message`` is its own, ``reason`` its word for it."""
+
+    def __init__(self, status: int, reason: str, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(f"{status} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.retry_after_s = retry_after_s
+
+    def unavailable(self) -> RuntimeUnavailableError:
+        """What a caller of the runtime is told."""
+        if self.status in (401, 403):
+            return RuntimeUnavailableError(f"the cluster refused the service: {self.message[:300]}")
+        return RuntimeUnavailableError(f"the cluster's API server does not answer as it should: {self.message[:300]}")
+
+    @property
+    def passing(self) -> bool:
+        """Whether the same request may succeed soon."""
+        return self.status in (408, 429) or self.status >= 500
+
+
+class ApiUnreachableError(ApiError):
+    def __init__(self, message: str) -> None:
+        super().__init__(503, "Unreachable", message)
+
+
+class GoneError(ApiError):
+    def __init__(self, message: str = "too old") -> None:
+        super().__init__(410, "Expired", message)
+
+
+class Api:
+    """One client of one cluster. ``requests`` counts what was sent, for tests and metrics."""
+
+    def __init__(self, kubeconfig: str, timeout_s: float) -> None:
+        self._kubeconfig = kubeconfig
+        self._timeout_s = timeout_s
+        self._client: kube.ApiClient | None = None
+        self._connecting = asyncio.Lock()
+        self.requests = 0
+
+    async def typed(self) -> kube.ApiClient:
+        """For the generated API classes.
+
+        Made at first use, so that a service starts, and says what is wrong, while its credentials are not there yet. Raises
+        ``RuntimeUnavailableError``.
+        """
+        async with self._connecting:
+            if self._client is None:
+                configuration = await _credentials(self._kubeconfig)
+                configuration.connection_pool_maxsize = CONNECTIONS
+                self._client = kube.ApiClient(configuration)
+                self._client.user_agent = "holdfast"
+            return self._client
+
+    async def get(self, path: str, query: Mapping[str, str] | None = None, *, metadata_only: bool = False) -> dict[str, Any]:
+        return await self.call("GET", path, query, accept=_METADATA_ONLY if metadata_only else "application/json")
+
+    async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        return await self.call("POST", path, body=body)
+
+    async def patch(self, path: str, body: Any, kind: str = MERGE_PATCH) -> dict[str, Any]:
+        return await self.call("PATCH", path, body=body, content_type=kind)
+
+    async def delete(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        return await self.call("DELETE", path, body=body)
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        body: Any = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+    ) -> dict[str, Any]:
+        """One request and its answer. Raises ``ApiError``."""
+        timeout = aiohttp.ClientTimeout(total=self._timeout_s)
+        try:
+            async with self._send(method, path, query, body, content_type, accept, timeout) as response:
+                raw = await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ApiUnreachableError(f"{type(error).__name__}: {error}") from error
+        answer = _json(raw)
+        if not 200 <= response.status < 300:
+            raise _refusal(response, answer)
+        return answer
+
+    @asynccontextmanager
+    async def stream(self, path: str, query: Mapping[str, str], silence_s: float) -> AsyncIterator[aiohttp.StreamReader]:
+        """The lines of a watch, however long; ``silence_s`` without a byte is an error. Raises ``ApiError``."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout_s, sock_read=silence_s)
+        try:
+            async with self._send("GET", path, query, None, "application/json", "application/json", timeout) as response:
+                if response.status != 200:
+                    raise _refusal(response, _json(await response.read()))
+                yield response.content
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ApiUnreachableError(f"{type(error).__name__}: {error}") from error
+
+    async def aclose(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+    @asynccontextmanager
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: Any,
+        content_type: str,
+        accept: str,
+        timeout: aiohttp.ClientTimeout,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        client = await self.typed()
+        self.requests += 1
+        response = await client.call_api(
+            path,
+            method,
+            query_params=list((query or {}).items()),
+            header_params={"Accept": accept, "Content-Type": content_type, "User-Agent": "holdfast"},
+            body=body,
+            auth_settings=["BearerToken"],
+            _preload_content=False,
+            _request_timeout=timeout,
+        )
+        try:
+            yield response
+        finally:
+            if response.content.at_eof():
+                response.release()
+            else:
+                response.close()
+
+
+def refused(error: ApiError) -> HoldfastError:
+    """A create that the API server would not take, as the caller is told it."""
+    text = error.message[:500]
+    if error.status == 403 and "exceeded quota" in error.message:
+        return HoldfastError("quota_exceeded", f"the namespace's quota is used up: {text}", fault="infrastructure", reason="quota")
+    if error.status == 403 and "violates PodSecurity" in error.message:
+        return HoldfastError("unsupported", f"the namespace's pod security standard does not take it: {text}")
+    if error.status in (400, 422) or (error.status == 403 and error.reason == "Forbidden" and "cannot create" not in error.message):
+        return HoldfastError("invalid_argument", f"the cluster does not take it: {text}")
+    return error.unavailable()
+
+
+async def _credentials(kubeconfig: str) -> kube.Configuration:
+    """Those of ``kubeconfig``, else of the pod this runs in."""
+    configuration = kube.Configuration()
+    try:
+        if kubeconfig:
+            await kube_config.load_kube_config(config_file=kubeconfig, client_configuration=configuration)
+        elif os.environ.get("KUBERNETES_SERVICE_HOST"):
+            kube_config.load_incluster_config(client_configuration=configuration)
+        else:
+            raise RuntimeUnavailableError("no cluster is named: set KUBECONFIG, or run inside one")
+    except (kube_config.ConfigException, OSError, ValueError) as error:
+        raise RuntimeUnavailableError(f"the cluster's credentials cannot be read: {error}") from error
+    return configuration
+
+
+def _json(raw: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(raw) if raw else {}
+    except orjson.JSONDecodeError:
+        return {"message": raw[:300].decode("utf-8", "replace")}
+    return value if isinstance(value, dict) else {}
+
+
+def _refusal(response: aiohttp.ClientResponse, answer: dict[str, Any]) -> ApiError:
+    message = str(answer.get("message") or response.reason or "")
+    if response.status == 410:
+        return GoneError(message)
+    retry = response.headers.get("Retry-After", "")
+    return ApiError(response.status, str(answer.get("reason") or ""), message, float(retry) if retry.isdecimal() else None)

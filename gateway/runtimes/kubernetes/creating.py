@@ -1,0 +1,160 @@
+"""From an order to a pod whose agent has answered and proved itself, or to a typed error within seconds.
+
+Owns the get-or-create by name, the waiting, the dialling and the tidying up of what failed. One watch serves all creates (``births``);
+the agent is dialled as soon as the pod has an address, which is before the kubelet has told anybody that it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from typing import Any
+
+from holdfast_wire.bundle import AGENT_PORT
+from holdfast_wire.errors import HoldfastError
+
+from gateway.dial import DialError, dial_agent
+from gateway.runtimes.base import Made
+
+from .births import Births, News
+from .client import Api, ApiError, refused
+from .facts import Facts, read_pod
+from .settings import KubernetesSettings
+
+log = logging.getLogger("gateway.kubernetes")
+
+_DIAL_S = 2.0
+"""Longest one attempt to reach an agent takes."""
+_DIAL_LEAST_S, _DIAL_MOST_S = 0.01, 0.25
+_RETRY_S = 0.25
+_LOOK_S = 2.0
+"""A pod that another replica made is not in this one's watch: it is looked at this often. Also the net under a watch that fails."""
+_OWN_LOOK_S = 15.0
+
+
+class Creating:
+    """See the module."""
+
+    def __init__(self, api: Api, births: Births, pods: str, settings: KubernetesSettings) -> None:
+        self._api = api
+        self._births = births
+        self._pods = pods
+        self._settings = settings
+
+    async def create(self, manifest: dict[str, Any], incarnation: str, token: str, timeout_s: float) -> Made:
+        """Make the pod, or find the one that was made before, and wait for its agent."""
+        name = manifest["metadata"]["name"]
+        facts: Facts | None = None
+        async with self._births.follow(name) as news:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    facts, ours = await self._pod(manifest, incarnation)
+                    return await self._until_ready(facts, ours, token, news)
+            except TimeoutError:
+                last = news.latest or facts
+                stage = last.stage if last is not None else "the cluster did not take it"
+                if facts is not None:
+                    await self.tidy(facts)
+                raise HoldfastError("create_timeout", f"it was not ready within {timeout_s:g} s: {stage}", reason="timeout") from None
+
+    async def reach(self, facts: Facts, token: str) -> Made:
+        """Dial until the agent of this very pod answers."""
+        endpoint = endpoint_of(facts)
+        pause_s = _DIAL_LEAST_S
+        while True:
+            with contextlib.suppress(DialError):
+                dialled = await dial_agent(endpoint, token, _DIAL_S)
+                dialled.transport.abort()
+                return Made(endpoint, facts.uid)
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 1.3, _DIAL_MOST_S)
+
+    async def tidy(self, facts: Facts) -> None:
+        """Remove what did not become a sandbox. What cannot be removed now is found by the controller."""
+        body = {"gracePeriodSeconds": 0, "propagationPolicy": "Background", "preconditions": {"uid": facts.uid}}
+        try:
+            await self._api.delete(f"{self._pods}/{facts.name}", body)
+        except (ApiError, HoldfastError) as error:
+            if not (isinstance(error, ApiError) and error.status in (404, 409)):
+                log.warning("a pod that failed could not be removed: %s", error)
+
+    async def _pod(self, manifest: dict[str, Any], incarnation: str) -> tuple[Facts, bool]:
+        """The pod, and whether this replica's watch shows it. Waits while a former one of its name goes."""
+        name = manifest["metadata"]["name"]
+        while True:
+            try:
+                return read_pod(await self._api.post(self._pods, manifest)), True
+            except ApiError as error:
+                if error.status == 409:
+                    found = await self._existing(name)
+                    if found is not None and found.deadline is None:
+                        if found.record is None or found.record.incarnation != incarnation:
+                            raise HoldfastError("sandbox_exists", f"another sandbox is called {name}") from None
+                        return found, False
+                elif not error.passing:
+                    raise refused(error) from error
+                # A passing trouble, or no answer at all: the name makes asking again safe.
+                await asyncio.sleep(error.retry_after_s or _RETRY_S)
+
+    async def _existing(self, name: str) -> Facts | None:
+        try:
+            return read_pod(await self._api.get(f"{self._pods}/{name}"))
+        except ApiError as error:
+            if error.status == 404 or error.passing:
+                return None
+            raise error.unavailable() from error
+
+    async def _until_ready(self, facts: Facts, ours: bool, token: str, news: News) -> Made:
+        """Whichever comes first: the agent answers, or the pod says that it never will."""
+        dialling: asyncio.Task[Made] | None = None
+        changed = asyncio.ensure_future(news.changed())
+        uid = facts.uid
+        try:
+            while True:
+                await self._judge(facts)
+                if dialling is None and facts.ip:
+                    dialling = asyncio.ensure_future(self.reach(facts, token))
+                waits: list[asyncio.Future[Any]] = [changed] if dialling is None else [changed, dialling]
+                done, _ = await asyncio.wait(waits, timeout=self._patience(facts, ours), return_when=asyncio.FIRST_COMPLETED)
+                if dialling is not None and dialling in done:
+                    return dialling.result()
+                if changed in done:
+                    changed = asyncio.ensure_future(news.changed())
+                    latest = news.latest
+                    if latest is None or latest.uid != uid:
+                        continue  # a former pod of this name
+                    facts = latest
+                    if news.gone or latest.deadline is not None:
+                        await self._judge(facts)
+                        raise HoldfastError("sandbox_failed", "it was deleted while it was being made", reason="deleted")
+                elif not done:
+                    again = await self._existing(facts.name)
+                    if again is not None and again.uid == uid:
+                        facts = again
+        finally:
+            changed.cancel()
+            if dialling is not None:
+                dialling.cancel()
+
+    async def _judge(self, facts: Facts) -> None:
+        settings = self._settings
+        trouble = facts.failed(time.time(), pull_patience_s=settings.pull_patience_s, schedule_patience_s=settings.unschedulable_patience_s)
+        if trouble is not None:
+            await self.tidy(facts)
+            raise trouble.error()
+
+    def _patience(self, facts: Facts, ours: bool) -> float:
+        """How long until somebody looks again though nothing was heard."""
+        look_s = _OWN_LOOK_S if ours else _LOOK_S
+        if facts.trouble is None or facts.trouble.lasting:
+            return look_s
+        patience_s = self._settings.pull_patience_s if facts.trouble.kind == "pull" else self._settings.unschedulable_patience_s
+        return max(min(look_s, (facts.trouble.since or facts.created_at) + patience_s - time.time() + 0.05), 0.05)
+
+
+def endpoint_of(facts: Facts) -> str:
+    """Where the agent is dialled, and whose it must prove to be."""
+    host = f"[{facts.ip}]" if ":" in facts.ip else facts.ip
+    return f"tcp://{host}:{AGENT_PORT}#{facts.uid}"

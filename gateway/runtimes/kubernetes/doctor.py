@@ -1,0 +1,143 @@
+"""Checks of a cluster: what a deployment needs of it, whether it is there, and what to do about it.
+
+Owns the checks that only look. The one that makes pods, whether the network enforces what it is declared to, is ``canary``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from kubernetes_asyncio import client as kube
+from kubernetes_asyncio.client.exceptions import ApiException
+
+from . import canary
+from .client import Api, ApiError, ApiUnreachableError
+from .settings import KubernetesSettings
+
+Check = dict[str, Any]
+
+_OLDEST = (1, 28)
+_RIGHTS: tuple[tuple[str, str, str], ...] = (
+    *(("", "pods", verb) for verb in ("create", "get", "list", "watch", "patch", "delete")),
+    *(("networking.k8s.io", "networkpolicies", verb) for verb in ("create", "get", "list", "patch", "delete")),
+)
+
+
+async def checks(api: Api, settings: KubernetesSettings) -> list[Check]:
+    """All of them; one that cannot be made is a failed check and does not keep the others from being made."""
+    found: list[Check] = []
+    for name, look in _CHECKS:
+        try:
+            found.append({"name": name, "required": True, "fix": "", **await look(api, settings)})
+        except ApiUnreachableError as error:
+            return [*found, _bad(name, f"the API server does not answer: {error.message}", "look at KUBECONFIG and the network to it")]
+        except (ApiError, ApiException) as error:
+            found.append(_bad(name, f"it cannot be found out: {str(error)[:300]}", "", required=False))
+    return found
+
+
+async def _version(api: Api, settings: KubernetesSettings) -> Check:
+    code = await kube.VersionApi(await api.typed()).get_code()
+    digits = "".join(c for c in code.minor if c.isdigit())
+    version = (int(code.major or 0), int(digits or 0))
+    if version < _OLDEST:
+        return _bad("", f"Kubernetes {code.git_version}", "use Kubernetes 1.28 or newer")
+    return _good(f"Kubernetes {code.git_version}")
+
+
+async def _rights(api: Api, settings: KubernetesSettings) -> Check:
+    reviews = kube.AuthorizationV1Api(await api.typed())
+    missing = []
+    for group, resource, verb in _RIGHTS:
+        attributes = {"namespace": settings.namespace, "group": group, "resource": resource, "verb": verb}
+        review = await reviews.create_self_subject_access_review({"spec": {"resourceAttributes": attributes}})
+        if not review.status.allowed:
+            missing.append(f"{verb} {resource}")
+    if missing:
+        return _bad("", f"not allowed in {settings.namespace}: {', '.join(missing)}", "apply the roles of infra/k8s")
+    return _good(f"all {len(_RIGHTS)} rights in {settings.namespace}")
+
+
+async def _nodes(api: Api, settings: KubernetesSettings) -> Check:
+    try:
+        await api.get("/api/v1/nodes", {"limit": "1"}, metadata_only=True)
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        return _bad("", "nodes may not be read: capacity is not known", "give the service the cluster role of infra/k8s", required=False)
+    return _good("nodes may be read")
+
+
+async def _namespace(api: Api, settings: KubernetesSettings) -> Check:
+    try:
+        found = await api.get(f"/api/v1/namespaces/{settings.namespace}")
+    except ApiError as error:
+        if error.status == 404:
+            return _bad("", f"there is no namespace {settings.namespace}", "kubectl apply -k infra/k8s/overlays/…")
+        raise
+    level = (found["metadata"].get("labels") or {}).get("pod-security.kubernetes.io/enforce", "")
+    wanted = ("restricted", "baseline") if settings.allow_root else ("restricted",)
+    if level not in wanted:
+        return _bad(
+            "",
+            f"{settings.namespace} enforces {level or 'no'} pod security standard",
+            f"label it pod-security.kubernetes.io/enforce={wanted[0]}",
+        )
+    return _good(f"{settings.namespace} enforces the {level} pod security standard")
+
+
+async def _default_deny(api: Api, settings: KubernetesSettings) -> Check:
+    body = await api.get(f"/apis/networking.k8s.io/v1/namespaces/{settings.namespace}/networkpolicies", {"limit": "500"})
+    denied: set[str] = set()
+    for policy in body.get("items") or []:
+        spec = policy.get("spec") or {}
+        if spec.get("podSelector"):
+            continue
+        types = spec.get("policyTypes") or ["Ingress"]
+        denied |= {kind for kind in types if not spec.get(kind.lower())}
+    missing = {"Ingress", "Egress"} - denied
+    if missing and settings.enforcement != "none":
+        text = f"no policy of {settings.namespace} denies {' and '.join(sorted(missing)).lower()} by default"
+        return _bad("", text, "apply the network policies of infra/k8s")
+    return _good("ingress and egress are denied by default" if not missing else "nothing is denied, as declared")
+
+
+async def _bundle(api: Api, settings: KubernetesSettings) -> Check:
+    code = await api.get("/version")
+    minor = int("".join(c for c in str(code.get("minor")) if c.isdigit()) or 0)
+    if settings.bundle_injection == "image" and minor < 33:
+        return _bad("", "image volumes need Kubernetes 1.33", "set HOLDFAST_BUNDLE_INJECTION=init or auto")
+    how = settings.bundle_injection if settings.bundle_injection != "auto" else ("image" if minor >= 33 else "init")
+    return _good(f"{settings.bundle_image} by {'an image volume' if how == 'image' else 'an init container'}")
+
+
+async def _network(api: Api, settings: KubernetesSettings) -> Check:
+    if settings.enforcement == "none":
+        text = "no network policy is enforced, as declared: sandboxes that ask for isolation are refused"
+        return _bad("", text, "use a cluster whose network enforces policies", required=False)
+    seen = await canary.known(api, settings)
+    if seen is None:
+        return _bad("", f"declared {settings.enforcement!r}, not probed yet", "the controller probes when it starts", required=False)
+    if not seen.holds:
+        return _bad("", f"declared {settings.enforcement!r}, but {seen.detail}", "use a network plugin that enforces policies")
+    return _good(f"declared {settings.enforcement!r}, and {seen.detail}")
+
+
+_CHECKS: tuple[tuple[str, Callable[[Api, KubernetesSettings], Awaitable[Check]]], ...] = (
+    ("cluster", _version),
+    ("rights", _rights),
+    ("nodes", _nodes),
+    ("sandbox namespace", _namespace),
+    ("default deny", _default_deny),
+    ("agent bundle", _bundle),
+    ("network enforcement", _network),
+)
+
+
+def _good(detail: str) -> Check:
+    return {"ok": True, "detail": detail}
+
+
+def _bad(name: str, detail: str, fix: str, *, required: bool = True) -> Check:
+    return {**({"name": name} if name else {}), "ok": False, "detail": detail, "fix": fix, "required": required}

@@ -1,0 +1,93 @@
+"""From pods and their changes to what the runtime tells: sandboxes present, and events.
+
+Pure. Owns the rule that each fact of a sandbox is told once: ready once, leaving once, away once, by comparing two looks at its pod.
+"""
+
+from __future__ import annotations
+
+import time
+
+from gateway.placement.store import Cause
+from gateway.runtimes.base import BecameReady, Event, Leaving, Present, WentAway
+
+from .creating import endpoint_of
+from .facts import Facts, Trouble, gone_cause
+from .settings import KubernetesSettings
+
+_READY_TIMEOUT = "holdfast/ready_timeout_s"
+_LATE = Cause("ready-timeout", "infrastructure", "it never became ready")
+
+
+def present_of(facts: Facts, now: float, settings: KubernetesSettings) -> Present | None:
+    """The sandbox a pod is; None while it is being made, once it goes because we said so, and for pods that are not ours."""
+    record = facts.record
+    if record is None or facts.asked:
+        return None
+    trouble = _failed(facts, now, settings)
+    if trouble is None and not is_ready(facts):
+        late_s = _number(record.labels.get(_READY_TIMEOUT))
+        if late_s is None or now - facts.created_at < late_s:
+            return None
+        trouble = Trouble("create_timeout", _LATE)
+    return Present(
+        sandbox_id=record.sandbox_id,
+        incarnation=record.incarnation,
+        owner=record.owner,
+        image=record.image,
+        endpoint=endpoint_of(facts) if facts.ip else "",
+        created_at=facts.created_at,
+        cores=record.cores,
+        memory_bytes=record.memory_bytes,
+        labels=record.labels,
+        state="ready" if trouble is None else "failed",
+        cause=None if trouble is None else trouble.cause,
+        egress=record.egress,
+        options=record.options,
+    )
+
+
+def is_ready(facts: Facts) -> bool:
+    """Its container runs and it has an address. The agent is its first process: it listens within a fraction of a second."""
+    return facts.started and bool(facts.ip)
+
+
+def on_change(now_facts: Facts, before: Facts | None, settings: KubernetesSettings) -> list[Event]:
+    """What is new in the later of two looks at the same pod."""
+    record = now_facts.record
+    if record is None or now_facts.asked:
+        return []
+    now = time.time()
+    events: list[Event] = []
+    id_, incarnation = record.sandbox_id, record.incarnation
+    trouble, was = _failed(now_facts, now, settings), None if before is None else before.ended()
+    if trouble is not None:
+        return [] if was is not None else [WentAway(id_, incarnation, trouble.cause)]
+    adopted = before is not None and before.record is not None and before.record.sandbox_id != id_
+    if is_ready(now_facts) and (adopted or before is None or not is_ready(before)):
+        events.append(BecameReady(id_, incarnation))
+    if _leaving(now_facts) and (before is None or not _leaving(before)):
+        cause = now_facts.disruption or Cause("deleted", "infrastructure", "its pod is being deleted by somebody else")
+        events.append(Leaving(id_, incarnation, cause, now_facts.deadline or now + settings.grace_s))
+    return events
+
+
+def on_vanish(last: Facts) -> list[Event]:
+    """A pod is gone. One that had ended before was told then."""
+    if last.record is None or (last.ended() is not None and not last.asked):
+        return []
+    return [WentAway(last.record.sandbox_id, last.record.incarnation, gone_cause(last))]
+
+
+def _leaving(facts: Facts) -> bool:
+    return facts.disruption is not None or facts.deadline is not None
+
+
+def _failed(facts: Facts, now: float, settings: KubernetesSettings) -> Trouble | None:
+    return facts.failed(now, pull_patience_s=settings.pull_patience_s, schedule_patience_s=settings.unschedulable_patience_s)
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return None

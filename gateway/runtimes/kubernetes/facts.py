@@ -1,0 +1,272 @@
+"""What a pod's JSON says: how far it has come, why it failed, whose fault that is, whether it is leaving.
+
+Owns the reading of pod status, as kubelet, scheduler and controllers of Kubernetes 1.28 to 1.36 write it. Pure: the time is an argument.
+Every field is read defensively; messages are cut, as parts of them come from images and from what ran in the sandbox.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from holdfast_wire.errors import Fault, HoldfastError
+
+from gateway.placement.store import Cause
+
+from .record import PodRecord, read_record
+
+ASKED_GRACE_S = 3
+"""Grace of our own deletes. No pod of ours has it as its own, so whoever sees a pod go sees also that it was asked to."""
+_MESSAGE = 500
+_NOT_THERE = re.compile(
+    r"not found|manifest unknown|manifest_unknown|does not exist|pull access denied|unauthorized|denied|forbidden|no match for platform"
+    r"|no matching manifest|invalid reference|name unknown|name_unknown|unsupported media type|authentication required",
+    re.IGNORECASE,
+)
+_DISRUPTIONS = {
+    "PreemptionByScheduler": "preempted",
+    "DeletionByTaintManager": "evicted",
+    "EvictionByEvictionAPI": "evicted",
+    "DeletionByPodGC": "node-lost",
+    "TerminationByKubelet": "evicted",
+}
+_REFUSED_BY_NODE = (
+    "OutOfcpu",
+    "OutOfmemory",
+    "OutOfpods",
+    "OutOfephemeral-storage",
+    "NodeAffinity",
+    "UnexpectedAdmissionError",
+    "NodePorts",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something is wrong. ``code`` is what a create answers; ``since`` is when it began, ``lasting`` whether waiting can help."""
+
+    code: str
+    cause: Cause
+    lasting: bool = True
+    kind: Literal["", "pull", "schedule"] = ""
+    since: float = 0.0
+
+    def error(self) -> HoldfastError:
+        return HoldfastError(self.code, self.cause.message, fault=self.cause.fault, reason=self.cause.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One look at a pod. ``started``: its container runs. ``deadline`` is set once it is being deleted: seconds since the epoch."""
+
+    name: str
+    uid: str
+    version: str
+    record: PodRecord | None
+    created_at: float
+    ip: str = ""
+    started: bool = False
+    stage: str = ""
+    """What it waits for, in a few words."""
+    trouble: Trouble | None = None
+    disruption: Cause | None = None
+    deadline: float | None = None
+    asked: bool = False
+    """Its deletion was ours."""
+    pool: str = ""
+
+    def failed(self, now: float, *, pull_patience_s: float, schedule_patience_s: float) -> Trouble | None:
+        """The trouble that waiting will not mend, or has not in time."""
+        trouble = self.trouble
+        if trouble is None or trouble.lasting:
+            return trouble
+        patience_s = pull_patience_s if trouble.kind == "pull" else schedule_patience_s
+        return trouble if now - (trouble.since or self.created_at) >= patience_s else None
+
+    def ended(self) -> Trouble | None:
+        """The trouble that ended it: whatever is lasting."""
+        return self.trouble if self.trouble is not None and self.trouble.lasting else None
+
+
+def read_pod(pod: dict[str, Any]) -> Facts:
+    """The facts of a pod as the API server answers it."""
+    metadata, spec, status = _map(pod.get("metadata")), _map(pod.get("spec")), _map(pod.get("status"))
+    conditions = {str(one.get("type")): one for one in _maps(status.get("conditions"))}
+    deleted_at = moment(metadata.get("deletionTimestamp"))
+    disruption = _disruption(conditions)
+    created_at = moment(metadata.get("creationTimestamp"))
+    trouble = _trouble(status, conditions, disruption, deleted_at > 0, created_at)
+    started = any("running" in _map(one.get("state")) for one in _maps(status.get("containerStatuses")))
+    return Facts(
+        name=str(metadata.get("name") or ""),
+        uid=str(metadata.get("uid") or ""),
+        version=str(metadata.get("resourceVersion") or ""),
+        record=read_record(_map(metadata.get("annotations"))),
+        created_at=created_at,
+        ip=str(status.get("podIP") or ""),
+        started=started,
+        stage="running" if started else _stage(spec, status, conditions),
+        trouble=trouble,
+        disruption=disruption,
+        deadline=deleted_at or None,
+        asked=deleted_at > 0 and metadata.get("deletionGracePeriodSeconds") in (0, ASKED_GRACE_S),
+        pool=str(_map(metadata.get("labels")).get("holdfast.dev/pool") or ""),
+    )
+
+
+def gone_cause(last: Facts) -> Cause:
+    """Why a pod that is no longer there has ended, from the last look at it."""
+    trouble = last.ended()
+    if last.asked:
+        return Cause("deleted", "caller", "it was deleted")
+    if trouble is not None:
+        return trouble.cause
+    if last.disruption is not None:
+        return last.disruption
+    if last.deadline is not None:
+        return Cause("deleted", "infrastructure", "its pod was deleted by somebody else")
+    return Cause("node-lost", "infrastructure", "its pod vanished")
+
+
+def moment(text: Any) -> float:
+    """RFC 3339 to seconds since the epoch; 0 for anything else."""
+    try:
+        return datetime.fromisoformat(text).timestamp() if isinstance(text, str) else 0.0
+    except ValueError:
+        return 0.0
+
+
+# Trouble -------------------------------------------------------------------------------------------------------------
+
+
+def _trouble(
+    status: dict[str, Any], conditions: dict[str, dict[str, Any]], disruption: Cause | None, deleting: bool, created_at: float
+) -> Trouble | None:
+    phase, reason, message = status.get("phase"), str(status.get("reason") or ""), _cut(status.get("message"))
+    if phase in ("Failed", "Succeeded"):
+        disrupted = None if disruption is None else _over(disruption)
+        return next((one for one in (_of_pod(reason, message), disrupted, _of_containers(status, created_at)) if one), _exited(""))
+    if phase == "Unknown" or reason == "NodeLost":
+        return _over(Cause("node-lost", "infrastructure", message or "its node does not answer"))
+    if deleting and disruption is not None and _map(conditions.get("Ready")).get("reason") == "NodeNotReady":
+        return _over(Cause("node-lost", "infrastructure", "its node does not answer"))
+    found = _of_containers(status, created_at)
+    if found is not None:
+        return found
+    scheduled = conditions.get("PodScheduled", {})
+    if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
+        text = _cut(scheduled.get("message")) or "no node can take it"
+        cause = Cause("unschedulable", "infrastructure", f"no node can take it: {text}")
+        return Trouble("no_capacity", cause, lasting=False, kind="schedule", since=moment(scheduled.get("lastTransitionTime")))
+    return None
+
+
+def _of_pod(reason: str, message: str) -> Trouble | None:
+    """A pod that has failed as a whole."""
+    if reason == "Evicted":
+        own = any(words in message for words in ("exceeds the limit", "exceeds the total limit", "exceeded its local ephemeral storage"))
+        return _over(Cause("evicted", "workload" if own else "infrastructure", message or "it was evicted"))
+    if reason in ("Preempting", "Preempted"):
+        return _over(Cause("preempted", "infrastructure", message or "it was preempted"))
+    if reason in ("Terminated", "NodeShutdown", "Shutdown"):
+        return _over(Cause("evicted", "infrastructure", message or "its node was shut down"))
+    if reason == "NodeLost":
+        return _over(Cause("node-lost", "infrastructure", message or "its node does not answer"))
+    if reason == "DeadlineExceeded":
+        return _over(Cause("ttl", "caller", message or "its time is over"))
+    if reason in _REFUSED_BY_NODE:
+        return Trouble("no_capacity", Cause("unschedulable", "infrastructure", message or f"its node refused it: {reason}"))
+    return None
+
+
+def _of_containers(status: dict[str, Any], created_at: float) -> Trouble | None:
+    for one in (*_maps(status.get("initContainerStatuses")), *_maps(status.get("containerStatuses"))):
+        state = _map(one.get("state"))
+        waiting, ended = _map(state.get("waiting")), _map(state.get("terminated"))
+        initial = one.get("name") != "sandbox"
+        if ended and not (initial and ended.get("exitCode") == 0):
+            return _of_end(ended, initial)
+        if waiting:
+            found = _of_wait(str(waiting.get("reason") or ""), _cut(waiting.get("message")), str(one.get("image") or ""), created_at)
+            if found is not None:
+                return found
+    return None
+
+
+def _of_end(ended: dict[str, Any], initial: bool) -> Trouble:
+    reason, code, message = str(ended.get("reason") or ""), ended.get("exitCode"), _cut(ended.get("message"))
+    if reason == "OOMKilled":
+        return _over(Cause("oom", "workload", "it used more memory than it has"))
+    if reason == "ContainerStatusUnknown":
+        return _over(Cause("node-lost", "infrastructure", message or "its node lost sight of it"))
+    if initial:
+        return _over(Cause("start-failed", "infrastructure", f"the agent's bundle could not be put in place: {message or reason}"))
+    if reason in ("StartError", "ContainerCannotRun"):
+        return _over(Cause("start-failed", "infrastructure", f"the agent could not be started: {message or reason}"))
+    if code in (78, 126, 127):
+        return _over(Cause("start-failed", "infrastructure", f"the agent could not start, exit status {code}: {message}"))
+    return _exited(f" with status {code}" if isinstance(code, int) else "", message)
+
+
+def _of_wait(reason: str, message: str, image: str, created_at: float) -> Trouble | None:
+    if reason in ("InvalidImageName", "ErrImageNeverPull"):
+        return Trouble("image_not_found", Cause("image-pull", "caller", message or f"{image!r} cannot be pulled"))
+    if reason in ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "SignatureValidationFailed", "ImageInspectError"):
+        text = message or f"{image!r} cannot be pulled"
+        if _NOT_THERE.search(message):
+            return Trouble("image_not_found", Cause("image-pull", "caller", text))
+        lasting = reason == "SignatureValidationFailed"
+        return Trouble("image_pull_failed", Cause("image-pull", "infrastructure", text), lasting=lasting, kind="pull", since=created_at)
+    if reason == "CreateContainerConfigError":
+        return Trouble("invalid_argument", Cause("config", "caller", f"the container cannot be configured: {message}"))
+    if reason in ("CreateContainerError", "RunContainerError", "PreCreateHookError", "PreStartHookError", "PostStartHookError"):
+        return Trouble("sandbox_failed", Cause("start-failed", "infrastructure", f"the container cannot be started: {message}"))
+    return None
+
+
+def _exited(how: str, message: str = "") -> Trouble:
+    return _over(Cause("exited", "workload", f"its agent ended{how}{f': {message}' if message else ''}"))
+
+
+def _over(cause: Cause) -> Trouble:
+    return Trouble("sandbox_failed", cause)
+
+
+def _disruption(conditions: dict[str, dict[str, Any]]) -> Cause | None:
+    """It is about to be ended by the cluster (the condition ``DisruptionTarget``)."""
+    target = conditions.get("DisruptionTarget", {})
+    if target.get("status") != "True":
+        return None
+    reason = str(target.get("reason") or "")
+    fault: Fault = "infrastructure"
+    return Cause(_DISRUPTIONS.get(reason, "evicted"), fault, _cut(target.get("message")) or reason)
+
+
+def _stage(spec: dict[str, Any], status: dict[str, Any], conditions: dict[str, dict[str, Any]]) -> str:
+    if not spec.get("nodeName"):
+        return _cut(conditions.get("PodScheduled", {}).get("message")) or "it waits for a node"
+    for one in (*_maps(status.get("initContainerStatuses")), *_maps(status.get("containerStatuses"))):
+        waiting = _map(_map(one.get("state")).get("waiting"))
+        if waiting and waiting.get("reason") not in ("PodInitializing", None):
+            return f"{waiting.get('reason')}: {_cut(waiting.get('message'))}".rstrip(": ")
+    return "its container is being made"
+
+
+# Shapes --------------------------------------------------------------------------------------------------------------
+
+
+def _map(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _maps(value: Any) -> Iterator[dict[str, Any]]:
+    return (one for one in value if isinstance(one, dict)) if isinstance(value, list) else iter(())
+
+
+def _cut(text: Any) -> str:
+    if not isinstance(text, str):
+        return ""
+    return "".join(c if c.isprintable() else " " for c in text[: _MESSAGE * 2]).strip()[:_MESSAGE]

@@ -1,0 +1,230 @@
+"""A sandbox's pod: a pure function from an order and the deployment's settings to the manifest, with golden tests.
+
+Owns what is in the pod and what a caller may have put there; passes the restricted Pod Security Standard unless the deployment allows
+root. It does not own the network policy its label names (``network``) nor the reading of what becomes of it (``facts``).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from typing import Any, Literal
+
+from holdfast_wire.bundle import AGENT_PORT, MOUNT, agent_command, copy_command
+from holdfast_wire.errors import HoldfastError
+
+from gateway.parsing import RESERVED_LABEL
+from gateway.runtimes.base import Order
+from gateway.runtimes.options import Toleration, Volume
+
+from .names import COMPONENT, CONTAINER, EGRESS, MADE_BY, MANAGED_BY, PIDS, POOL, SANDBOX, label_value, pod_name
+from .network import egress_key
+from .record import annotations_of
+from .settings import KubernetesSettings
+
+POOL_LABEL = RESERVED_LABEL + "pool"
+"""Label of an order that makes a spare of this pool."""
+_AGENT = "HOLDFAST_AGENT_"
+_BUNDLE = "holdfast-bundle"
+_COPY_TO = "/bundle"
+_ROOT_CAPABILITIES = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID"]
+"""What package managers need of root; all within the baseline standard, and inside a user namespace."""
+
+
+def pod(order: Order, settings: KubernetesSettings, injection: Literal["image", "init"], replica: str) -> dict[str, Any]:
+    """The manifest. Raises ``invalid_argument`` or ``unsupported`` for what the deployment does not give."""
+    _check(order, settings)
+    options = order.options
+    root = options.user == 0
+    bundle, bundle_mount, init = _bundle(order, settings, injection)
+    volumes, mounts = [bundle], [bundle_mount]
+    for number, volume in enumerate(options.volumes):
+        volumes.append({"name": f"v{number}", **_source(volume)})
+        read_only = {"readOnly": True} if volume.read_only or volume.kind in ("secret", "config") else {}
+        mounts.append({"name": f"v{number}", "mountPath": volume.path, **read_only})
+    selector = {"kubernetes.io/os": "linux", **dict(settings.node_selector), **options.node_selector}
+    if options.architecture:
+        selector["kubernetes.io/arch"] = options.architecture
+    user, group = settings.user if options.user is None else options.user, settings.group if options.group is None else options.group
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": bool(options.service_account),
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": settings.grace_s,
+        "securityContext": {
+            "runAsNonRoot": not root,
+            "runAsUser": user,
+            "runAsGroup": group,
+            "fsGroup": group,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "nodeSelector": selector,
+        "tolerations": _tolerations(order, settings),
+        "initContainers": init,
+        "containers": [
+            {
+                "name": CONTAINER,
+                "image": order.image,
+                "imagePullPolicy": settings.pull_policy,
+                "command": agent_command(),
+                "env": _env(order),
+                "ports": [{"name": "agent", "containerPort": AGENT_PORT, "protocol": "TCP"}],
+                "resources": resources(order, settings),
+                "securityContext": _confinement(root),
+                "terminationMessagePolicy": "FallbackToLogsOnError",
+                "volumeMounts": mounts,
+            }
+        ],
+        "volumes": volumes,
+        "runtimeClassName": options.runtime_class or settings.runtime_class,
+        "priorityClassName": options.priority_class,
+        "serviceAccountName": options.service_account,
+        "imagePullSecrets": [{"name": name} for name in (*settings.pull_secrets, *options.pull_secrets)],
+    }
+    if root:
+        spec["hostUsers"] = False
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": _metadata(order, settings, replica),
+        "spec": {name: value for name, value in spec.items() if value not in ("", [])},
+    }
+
+
+def labels(order: Order, settings: KubernetesSettings) -> dict[str, str]:
+    """The labels that say which sandbox a pod is and what it may reach. A spare's changes when it is adopted."""
+    found = {SANDBOX: label_value(order.sandbox_id), EGRESS: egress_key(order.egress, settings)}
+    pool = order.labels.get(POOL_LABEL)
+    return {**found, POOL: label_value(pool)} if pool else found
+
+
+def resources(order: Order, settings: KubernetesSettings) -> dict[str, Any]:
+    """Requests and limits. Memory and disk are reserved in full, cpu by the deployment's share, extended resources as they must be."""
+    limits = {"cpu": _cores(order.cores), "memory": str(order.memory_bytes)}
+    if order.disk_bytes is not None:
+        limits["ephemeral-storage"] = str(order.disk_bytes)
+    requests = {**limits, "cpu": _cores(order.cores * settings.cpu_request_share)}
+    extended = {name: str(count) for name, count in sorted(order.options.resources.items())}
+    return {"limits": limits | extended, "requests": requests | extended}
+
+
+def _metadata(order: Order, settings: KubernetesSettings, replica: str) -> dict[str, Any]:
+    own = {MANAGED_BY: "holdfast", COMPONENT: "sandbox", MADE_BY: label_value(replica)}
+    metadata: dict[str, Any] = {
+        "name": pod_name(order.sandbox_id),
+        "namespace": settings.namespace,
+        "labels": own | labels(order, settings),
+        "annotations": annotations_of(order),
+    }
+    if order.options.pids is not None:
+        metadata["annotations"][PIDS] = str(order.options.pids)
+    if settings.owner is not None:
+        version, kind, name, uid = settings.owner
+        metadata["ownerReferences"] = [{"apiVersion": version, "kind": kind, "name": name, "uid": uid}]
+    return metadata
+
+
+def _check(order: Order, settings: KubernetesSettings) -> None:
+    options = order.options
+    if options.user == 0 and not settings.allow_root:
+        hint = "leave user out, or set HOLDFAST_ALLOW_ROOT on the service"
+        raise HoldfastError("unsupported", "sandboxes do not run as root here", hint=hint)
+    if options.pids is not None and (settings.pids_limit is None or options.pids > settings.pids_limit):
+        have = "is not set" if settings.pids_limit is None else f"is {settings.pids_limit}"
+        raise HoldfastError(
+            "unsupported",
+            f"a pod cannot choose how many processes it may have: the kubelet's podPidsLimit does, and here it {have}",
+            hint="leave pids out; say what the nodes enforce with HOLDFAST_POD_PIDS_LIMIT on the service",
+        )
+    if any(name.startswith(_AGENT) for name in order.env):
+        raise HoldfastError("invalid_argument", f"env: names that begin with {_AGENT} are the agent's own")
+    named = [f"{volume.kind}/{volume.source}" for volume in options.volumes if volume.kind != "empty"]
+    named += [f"pull-secret/{name}" for name in options.pull_secrets]
+    named += [f"service-account/{options.service_account}"] if options.service_account else []
+    for name in named:
+        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in settings.shared):
+            raise HoldfastError(
+                "unsupported", f"{name} is not shared with sandboxes here", hint="share it by a pattern in HOLDFAST_SHARED on the service"
+            )
+
+
+def _bundle(
+    order: Order, settings: KubernetesSettings, injection: Literal["image", "init"]
+) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]:
+    """The bundle's volume, its mount, and the init containers it takes."""
+    mount = {"name": _BUNDLE, "mountPath": MOUNT, "readOnly": True}
+    if injection == "image":
+        image = {"reference": settings.bundle_image, "pullPolicy": settings.pull_policy}
+        return {"name": _BUNDLE, "image": image}, {**mount, "subPath": MOUNT.lstrip("/")}, []
+    size = resources(order, settings)
+    shared = ("cpu", "memory", "ephemeral-storage")
+    own = {kind: {name: text for name, text in size[kind].items() if name in shared} for kind in ("limits", "requests")}
+    copier = {
+        "name": _BUNDLE,
+        "image": settings.bundle_image,
+        "imagePullPolicy": settings.pull_policy,
+        "command": copy_command(_COPY_TO),
+        "resources": own,  # no more than the sandbox's own: the pod asks for the larger of the two
+        "securityContext": _confinement(False),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [{"name": _BUNDLE, "mountPath": _COPY_TO}],
+    }
+    return {"name": _BUNDLE, "emptyDir": {}}, mount, [copier]
+
+
+def _confinement(root: bool) -> dict[str, Any]:
+    capabilities: dict[str, Any] = {"drop": ["ALL"]}
+    if root:
+        capabilities["add"] = list(_ROOT_CAPABILITIES)
+    return {"allowPrivilegeEscalation": False, "capabilities": capabilities}
+
+
+def _env(order: Order) -> list[dict[str, Any]]:
+    agent = {
+        "LISTEN": f"tcp://0.0.0.0:{AGENT_PORT}",
+        "TOKEN": order.token,
+        "SANDBOX_ID": order.sandbox_id,
+        "INCARNATION": order.incarnation,
+    }
+    theirs = [{"name": name, "value": _literal(value)} for name, value in sorted(order.env.items())]
+    ours: list[dict[str, Any]] = [{"name": _AGENT + name, "value": value} for name, value in agent.items()]
+    return [*theirs, *ours, {"name": f"{_AGENT}POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}]
+
+
+def _literal(value: str) -> str:
+    """Kubernetes expands ``$(NAME)`` in values and reads ``$$`` as one dollar: written so that it means itself."""
+    return value.replace("$", "$$")
+
+
+def _source(volume: Volume) -> dict[str, Any]:
+    match volume.kind:
+        case "claim":
+            return {"persistentVolumeClaim": {"claimName": volume.source, **({"readOnly": True} if volume.read_only else {})}}
+        case "secret":
+            return {"secret": {"secretName": volume.source}}
+        case "config":
+            return {"configMap": {"name": volume.source}}
+        case _:
+            size = {} if volume.size_bytes is None else {"sizeLimit": str(volume.size_bytes)}
+            return {"emptyDir": ({"medium": "Memory"} if volume.in_memory else {}) | size}
+
+
+def _tolerations(order: Order, settings: KubernetesSettings) -> list[dict[str, Any]]:
+    given: list[dict[str, Any]] = [{"key": key, "operator": "Exists"} for key in settings.tolerations]
+    given += [_toleration(one) for one in order.options.tolerations]
+    lost = [
+        {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": settings.node_lost_s}
+        for what in ("not-ready", "unreachable")
+    ]
+    return given + lost
+
+
+def _toleration(one: Toleration) -> dict[str, Any]:
+    body = {"key": one.key, "operator": one.operator, "value": one.value, "effect": one.effect, "tolerationSeconds": one.seconds}
+    return {name: value for name, value in body.items() if value not in ("", None)}
+
+
+def _cores(cores: float) -> str:
+    """Whole millicores, at least one."""
+    return f"{max(1, math.ceil(round(cores * 1000, 3)))}m"

@@ -1,0 +1,45 @@
+"""Names, labels and annotations of everything this runtime makes.
+
+Owns how a sandbox's id becomes a pod's name and a label's value. The id itself is never read back from either: it stands in the
+annotation ``RECORD``. Pure; called by every module beside it, and by the manifests in ``infra`` by agreement.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+MANAGED_BY = "app.kubernetes.io/managed-by"
+COMPONENT = "app.kubernetes.io/component"
+SANDBOX = "holdfast.dev/sandbox"
+EGRESS = "holdfast.dev/egress"
+POOL = "holdfast.dev/pool"
+MADE_BY = "holdfast.dev/made-by"
+RECORD = "holdfast.dev/record"
+NETWORK = "holdfast.dev/network"
+"""Annotation: what the sandbox may reach, as REST spells it; changes while it runs."""
+USED_AT = "holdfast.dev/used-at"
+"""Annotation of a policy: when a sandbox was last given it, in whole seconds since the epoch."""
+PIDS = "holdfast.dev/pids"
+
+SELECTOR = f"{MANAGED_BY}=holdfast,{COMPONENT}=sandbox"
+CONTAINER = "sandbox"
+NO_EGRESS = "none"
+"""Value of the label ``EGRESS`` where nothing may be reached: no policy selects it."""
+
+_DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,58}[a-z0-9])?")
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+
+
+def pod_name(sandbox_id: str) -> str:
+    """``hf-<id>``; a hash where the id is no DNS label. The two cannot meet: ``hx-`` begins only hashes."""
+    return f"hf-{sandbox_id}" if _DNS_LABEL.fullmatch(sandbox_id) else f"hx-{_hash(sandbox_id)}"
+
+
+def label_value(text: str) -> str:
+    """``text`` as a label's value; a hash where it cannot be one."""
+    return text if _LABEL_VALUE.fullmatch(text) else f"hx-{_hash(text)}"
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:40]

@@ -1,0 +1,195 @@
+"""The Kubernetes runtime: ``base.Runtime`` on pods.
+
+Owns the verbs and what each is made of; the parts are beside it. Nothing here is on the path of a command: once a session is attached,
+the API server is not asked. Errors of the API server leave this module as ``RuntimeUnavailableError`` or as codes of the table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Literal
+
+from holdfast_wire.errors import HoldfastError
+
+from gateway.runtimes.base import Event, Images, Made, Order, Present, RuntimeUnavailableError, Synced
+from gateway.runtimes.options import Egress
+
+from . import adopting, capacity, doctor
+from .births import Births
+from .client import Api, ApiError
+from .creating import Creating
+from .events import on_change, on_vanish, present_of
+from .facts import ASKED_GRACE_S, Facts, read_pod
+from .manifest import pod
+from .names import EGRESS, NETWORK, SANDBOX, SELECTOR, label_value, pod_name
+from .network import egress_key
+from .policies import Policies
+from .record import network_annotation
+from .settings import KubernetesSettings
+from .watch import Changed, Listed, Vanished, Watch, WatchSettings
+
+_IMAGE_VOLUMES = (1, 33)
+"""From this version on an image can be mounted as a volume, and a part of it (KEP-4639)."""
+
+
+class KubernetesRuntime:
+    """See ``base.Runtime``."""
+
+    def __init__(self, settings: KubernetesSettings, replica: str, watch: WatchSettings | None = None) -> None:
+        self.settings = settings
+        self.api = Api(settings.kubeconfig, settings.request_timeout_s)
+        self.pods = f"/api/v1/namespaces/{settings.namespace}/pods"
+        self._replica = replica
+        self._watch_settings = watch or WatchSettings(page=settings.page)
+        self._births = Births(self.api, self.pods, replica, self._watch_settings)
+        self._creating = Creating(self.api, self._births, self.pods, settings)
+        self.policies = Policies(self.api, settings)
+        self._capacity = capacity.Capacity(self.api, settings)
+        self._version: tuple[int, int] | None = None
+
+    @property
+    def images(self) -> Images | None:
+        return None
+
+    async def create(self, order: Order, timeout_s: float) -> Made:
+        began = asyncio.get_running_loop().time()
+        with _errors():
+            manifest = pod(order, self.settings, await self.injection(), self._replica)
+            await self.policies.ensure(order.egress)
+        left_s = timeout_s - (asyncio.get_running_loop().time() - began)
+        return await self._creating.create(manifest, order.incarnation, order.token, max(left_s, 0.01))
+
+    async def delete(self, sandbox_id: str, incarnation: str | None = None) -> bool:
+        with _errors():
+            found = await self._find(sandbox_id)
+            existed = False
+            for facts in found:
+                if incarnation is not None and (facts.record is None or facts.record.incarnation != incarnation):
+                    continue
+                existed |= not facts.asked
+                body = {"gracePeriodSeconds": ASKED_GRACE_S, "propagationPolicy": "Background", "preconditions": {"uid": facts.uid}}
+                if facts.ended() is not None or not facts.started:
+                    body["gracePeriodSeconds"] = 0  # nothing runs that could use it
+                if not facts.asked:
+                    await self._delete_pod(facts.name, body)
+            return existed
+
+    async def adopt(self, spare_id: str, order: Order, timeout_s: float) -> Made:
+        with _errors():
+            await self.policies.ensure(order.egress)
+            return await adopting.adopt(self.api, self._creating, self.pods, self.settings, spare_id, order, timeout_s)
+
+    async def allow(self, sandbox_id: str, egress: Egress) -> None:
+        with _errors():
+            key = egress_key(egress, self.settings)
+            await self.policies.ensure(egress)
+            found = [facts for facts in await self._find(sandbox_id) if facts.deadline is None]
+            if not found:
+                raise HoldfastError("sandbox_not_found", f"there is no sandbox {sandbox_id!r}")
+            for facts in found:
+                metadata = {"uid": facts.uid, "labels": {EGRESS: key}, "annotations": {NETWORK: network_annotation(egress)}}
+                await self.api.patch(f"{self.pods}/{facts.name}", {"metadata": metadata})
+
+    async def list_all(self) -> list[Present]:
+        now = time.time()
+        with _errors():
+            looks = [present_of(facts, now, self.settings) async for facts in self._pods_of(SELECTOR)]
+        return [present for present in looks if present is not None]
+
+    async def watch(self) -> AsyncIterator[Event]:
+        watch = Watch(self.api, self.pods, SELECTOR, read_pod, self._watch_settings)
+        synced = False
+        async with contextlib.aclosing(watch.changes()) as changes:
+            async for change in changes:
+                match change:
+                    case Listed(objects):
+                        synced = True
+                        now = time.time()
+                        presents = (present_of(facts, now, self.settings) for facts in objects.values())
+                        yield Synced([present for present in presents if present is not None])
+                    case Changed(facts, before):
+                        for event in on_change(facts, before, self.settings) if synced else ():
+                            yield event
+                    case Vanished(last):
+                        for event in on_vanish(last):
+                            yield event
+
+    async def doctor(self) -> list[dict[str, Any]]:
+        with _errors():
+            return await doctor.checks(self.api, self.settings)
+
+    async def ping(self) -> None:
+        with _errors():
+            await self.api.get(self.pods, {"limit": "1", "resourceVersion": "0"}, metadata_only=True)
+
+    async def stats(self) -> dict[str, Any]:
+        with _errors():
+            return await self._capacity.stats()
+
+    async def collect(self) -> int:
+        """Remove egress policies that no sandbox needs any more; how many. The acting controller calls it now and then."""
+        with _errors():
+            return await self.policies.collect(time.time())
+
+    async def aclose(self) -> None:
+        await self._births.aclose()
+        await self.api.aclose()
+
+    async def injection(self) -> Literal["image", "init"]:
+        """How the bundle gets into pods: as the deployment says, or by what the server can do."""
+        if self.settings.bundle_injection != "auto":
+            return self.settings.bundle_injection
+        if self._version is None:
+            self._version = version_of(await self.api.get("/version"))
+        return "image" if self._version >= _IMAGE_VOLUMES else "init"
+
+    async def _find(self, sandbox_id: str) -> list[Facts]:
+        """Its pods: the one of its name, else those of its label (it was a spare once)."""
+        try:
+            facts = read_pod(await self.api.get(f"{self.pods}/{pod_name(sandbox_id)}"))
+            if facts.record is None or facts.record.sandbox_id == sandbox_id:
+                return [facts]
+        except ApiError as error:
+            if error.status != 404:
+                raise
+        selector = f"{SELECTOR},{SANDBOX}={label_value(sandbox_id)}"
+        found = [facts async for facts in self._pods_of(selector)]
+        return [facts for facts in found if facts.record is not None and facts.record.sandbox_id == sandbox_id]
+
+    async def _delete_pod(self, name: str, body: dict[str, Any]) -> None:
+        try:
+            await self.api.delete(f"{self.pods}/{name}", body)
+        except ApiError as error:
+            if error.status not in (404, 409):  # it went by itself, or another took its name
+                raise
+
+    async def _pods_of(self, selector: str) -> AsyncIterator[Facts]:
+        query = {"limit": str(self.settings.page), "labelSelector": selector}
+        while True:
+            body = await self.api.get(self.pods, query)
+            for item in body.get("items") or []:
+                yield read_pod(item)
+            query["continue"] = str((body.get("metadata") or {}).get("continue") or "")
+            if not query["continue"]:
+                return
+
+
+def version_of(answer: dict[str, Any]) -> tuple[int, int]:
+    """``(1, 33)`` of ``/version``; what cannot be read is old."""
+    numbers = [re.match(r"\d+", str(answer.get(name) or "")) for name in ("major", "minor")]
+    return (int(numbers[0][0]), int(numbers[1][0])) if numbers[0] and numbers[1] else (0, 0)
+
+
+@contextlib.contextmanager
+def _errors() -> Iterator[None]:
+    """What the API server says, as the errors the interface names."""
+    try:
+        yield
+    except ApiError as error:
+        raise error.unavailable() from error
+    except TimeoutError:
+        raise RuntimeUnavailableError from None

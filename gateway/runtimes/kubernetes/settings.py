@@ -1,0 +1,156 @@
+"""What a deployment tells the Kubernetes runtime: frozen, read from the environment once, by ``gateway.settings``.
+
+Owns names, units and defaults of the variables that only this runtime reads. Imports nothing of Kubernetes, so that a gateway on one
+machine does not pay for it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, cast
+
+Injection = Literal["auto", "image", "init"]
+Enforcement = Literal["none", "policy", "fqdn"]
+
+LEVELS: dict[Enforcement, int] = {"none": 0, "policy": 1, "fqdn": 2}
+"""What a cluster's network can hold sandboxes to; a higher level can do all that the lower ones can."""
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesSettings:
+    """``HOLDFAST_*`` variables are named with each field; durations in seconds."""
+
+    namespace: str = "holdfast-sandboxes"
+    """HOLDFAST_NAMESPACE: where sandboxes are made."""
+    gateway_namespace: str = "holdfast"
+    """HOLDFAST_GATEWAY_NAMESPACE: where gateways run, the only place from which agents may be dialled."""
+    kubeconfig: str = ""
+    """KUBECONFIG; empty: the credentials of the pod this runs in."""
+    bundle_image: str = ""
+    """HOLDFAST_BUNDLE_IMAGE: has the agent's bundle at ``bundle.MOUNT``."""
+    bundle_injection: Injection = "auto"
+    """HOLDFAST_BUNDLE_INJECTION: ``image`` volume (Kubernetes ≥ 1.33), ``init`` container, or whichever the server can do."""
+    enforcement: Enforcement = "policy"
+    """HOLDFAST_NETWORK_ENFORCEMENT: what the cluster's network enforces. Declared here, checked by the canary."""
+    cluster_cidrs: tuple[str, ...] = ()
+    """HOLDFAST_CLUSTER_CIDRS: pod, service and node ranges, which no allowance holds unless it names them."""
+    dns_cidrs: tuple[str, ...] = ()
+    """HOLDFAST_DNS_CIDRS: resolvers beside the cluster's own (a node-local cache)."""
+    allow_metadata: bool = False
+    """HOLDFAST_ALLOW_METADATA: whether an allowance that names a link-local or metadata address is taken at all."""
+    allow_root: bool = False
+    """HOLDFAST_ALLOW_ROOT: whether ``user=0`` is taken. Such a pod gets a user namespace and needs a baseline namespace."""
+    shared: tuple[str, ...] = ()
+    """HOLDFAST_SHARED: what callers may name, as patterns: ``claim/data-*, secret/x, config/*, service-account/y, pull-secret/*``."""
+    user: int = 1000
+    """HOLDFAST_USER: whom sandboxes run as when they do not say."""
+    group: int = 1000
+    """HOLDFAST_GROUP."""
+    cpu_request_share: float = 1.0
+    """HOLDFAST_CPU_REQUEST_SHARE: the part of a sandbox's cpu that is reserved for it; the rest is a limit only."""
+    pids_limit: int | None = None
+    """HOLDFAST_POD_PIDS_LIMIT: what the nodes' kubelets set as ``podPidsLimit``; pods cannot choose."""
+    node_selector: tuple[tuple[str, str], ...] = ()
+    """HOLDFAST_NODE_SELECTOR: ``name=value,…`` that every sandbox gets."""
+    tolerations: tuple[str, ...] = ()
+    """HOLDFAST_TOLERATIONS: keys of taints every sandbox tolerates."""
+    runtime_class: str = ""
+    """HOLDFAST_RUNTIME_CLASS: gVisor, Kata, …, unless a request names another."""
+    pull_secrets: tuple[str, ...] = ()
+    """HOLDFAST_PULL_SECRETS."""
+    pull_policy: str = "IfNotPresent"
+    """HOLDFAST_PULL_POLICY."""
+    owner: tuple[str, str, str, str] | None = None
+    """HOLDFAST_OWNER: ``apiVersion|kind|name|uid`` of an object in the sandboxes' namespace that owns all of them."""
+    unschedulable_patience_s: float = 120.0
+    """HOLDFAST_UNSCHEDULABLE_PATIENCE_S: how long a pod may wait for a node; an autoscaler needs minutes, a fixed cluster none."""
+    pull_patience_s: float = 30.0
+    """HOLDFAST_PULL_PATIENCE_S: how long the kubelet may go on trying a pull that failed for a reason that may pass."""
+    node_lost_s: int = 30
+    """HOLDFAST_NODE_LOST_S: how long a sandbox stays on a node that does not answer."""
+    grace_s: int = 30
+    """HOLDFAST_GRACE_S: how long an evicted sandbox has to flush."""
+    page: int = 500
+    """Objects of one page of a list."""
+    request_timeout_s: float = 10.0
+    """Longest wait for one answer of the API server."""
+
+
+def read(env: Mapping[str, str]) -> KubernetesSettings:
+    """The settings of an environment. Raises ``ValueError`` naming the variable."""
+    default = KubernetesSettings()
+    bundle = env.get("HOLDFAST_BUNDLE_IMAGE", "")
+    if not bundle:
+        raise ValueError("HOLDFAST_BUNDLE_IMAGE is not set: name the image that holds the agent's bundle")
+    owner = tuple(env.get("HOLDFAST_OWNER", "").split("|"))
+    if owner != ("",) and len(owner) != 4:
+        raise ValueError("HOLDFAST_OWNER is not apiVersion|kind|name|uid")
+    return KubernetesSettings(
+        namespace=env.get("HOLDFAST_NAMESPACE") or default.namespace,
+        gateway_namespace=env.get("HOLDFAST_GATEWAY_NAMESPACE") or default.gateway_namespace,
+        kubeconfig=env.get("KUBECONFIG", ""),
+        bundle_image=bundle,
+        bundle_injection=cast(Injection, _one_of(env, "HOLDFAST_BUNDLE_INJECTION", ("auto", "image", "init"))),
+        enforcement=cast(Enforcement, _one_of(env, "HOLDFAST_NETWORK_ENFORCEMENT", ("policy", "none", "fqdn"))),
+        cluster_cidrs=_networks(env, "HOLDFAST_CLUSTER_CIDRS"),
+        dns_cidrs=_networks(env, "HOLDFAST_DNS_CIDRS"),
+        allow_metadata=_flag(env, "HOLDFAST_ALLOW_METADATA"),
+        allow_root=_flag(env, "HOLDFAST_ALLOW_ROOT"),
+        shared=_parts(env, "HOLDFAST_SHARED"),
+        user=int(_number(env, "HOLDFAST_USER", default.user)),
+        group=int(_number(env, "HOLDFAST_GROUP", default.group)),
+        cpu_request_share=min(_number(env, "HOLDFAST_CPU_REQUEST_SHARE", default.cpu_request_share), 1.0),
+        pids_limit=int(_number(env, "HOLDFAST_POD_PIDS_LIMIT", 0)) or None,
+        node_selector=tuple(_pair(part, "HOLDFAST_NODE_SELECTOR") for part in _parts(env, "HOLDFAST_NODE_SELECTOR")),
+        tolerations=_parts(env, "HOLDFAST_TOLERATIONS"),
+        runtime_class=env.get("HOLDFAST_RUNTIME_CLASS", ""),
+        pull_secrets=_parts(env, "HOLDFAST_PULL_SECRETS"),
+        pull_policy=_one_of(env, "HOLDFAST_PULL_POLICY", ("IfNotPresent", "Always", "Never")),
+        owner=(owner[0], owner[1], owner[2], owner[3]) if len(owner) == 4 else None,
+        unschedulable_patience_s=_number(env, "HOLDFAST_UNSCHEDULABLE_PATIENCE_S", default.unschedulable_patience_s),
+        pull_patience_s=_number(env, "HOLDFAST_PULL_PATIENCE_S", default.pull_patience_s),
+        node_lost_s=int(_number(env, "HOLDFAST_NODE_LOST_S", default.node_lost_s)),
+        grace_s=int(_number(env, "HOLDFAST_GRACE_S", default.grace_s)),
+    )
+
+
+def _parts(env: Mapping[str, str], name: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in env.get(name, "").split(",") if part.strip())
+
+
+def _pair(text: str, name: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"{name}: {text!r} is not name=value")
+    return key, value
+
+
+def _flag(env: Mapping[str, str], name: str) -> bool:
+    return env.get(name, "").lower() in ("1", "true", "yes")
+
+
+def _one_of(env: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    value = env.get(name) or choices[0]
+    if value not in choices:
+        raise ValueError(f"{name}={value!r} is none of {', '.join(choices)}")
+    return value
+
+
+def _number(env: Mapping[str, str], name: str, default: float) -> float:
+    text = env.get(name)
+    try:
+        value = float(text) if text else default
+    except ValueError:
+        raise ValueError(f"{name}={text!r} is not a number") from None
+    if value < 0:
+        raise ValueError(f"{name}={text!r} is below 0")
+    return value
+
+
+def _networks(env: Mapping[str, str], name: str) -> tuple[str, ...]:
+    try:
+        return tuple(str(ipaddress.ip_network(part)) for part in _parts(env, name))
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None

@@ -1,0 +1,182 @@
+"""LIST and WATCH of one kind of object, as a stream of changes that can be trusted.
+
+Owns the loop: lists in pages; bookmarks; a watch that is too old (410) starts over; one that is silent is dropped; a list after a break
+tells also what vanished meanwhile; errors are met with jittered back-off. It keeps one projection per living object and nothing else, so
+memory is bounded by what there is. What changes mean is the caller's affair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import orjson
+
+from .client import Api, ApiError, GoneError
+
+log = logging.getLogger("gateway.kubernetes")
+
+
+_SHORT_S = 1.0
+
+
+class Keyed(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def uid(self) -> str: ...
+
+
+T = TypeVar("T", bound=Keyed)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed(Generic[T]):
+    """Everything there is now: first of all, and again after a break that could not be bridged."""
+
+    objects: dict[str, T]
+
+
+@dataclass(frozen=True, slots=True)
+class Changed(Generic[T]):
+    """An object as it now is; ``before`` is None when it is new."""
+
+    object: T
+    before: T | None
+
+
+@dataclass(frozen=True, slots=True)
+class Vanished(Generic[T]):
+    """It is gone. ``last`` is what was last seen of it."""
+
+    last: T
+
+
+@dataclass(frozen=True, slots=True)
+class WatchSettings:
+    """Numbers of one loop, in seconds."""
+
+    page: int = 500
+    server_limit_s: int = 240
+    """After this the server ends a watch by itself."""
+    silence_s: float = 90.0
+    """Bookmarks come about every minute: a watch that says nothing for this long is dead."""
+    backoff_least_s: float = 0.1
+    backoff_most_s: float = 15.0
+
+
+class Watch(Generic[T]):
+    """One loop over ``path``. ``project`` makes an object's JSON small; None leaves it out."""
+
+    def __init__(self, api: Api, path: str, selector: str, project: Callable[[dict[str, Any]], T | None], settings: WatchSettings) -> None:
+        self._api = api
+        self._path = path
+        self._selector = selector
+        self._project = project
+        self._settings = settings
+        self._known: dict[str, T] = {}
+        self._version = ""
+        self._failures = 0
+
+    async def changes(self) -> AsyncGenerator[Listed[T] | Changed[T] | Vanished[T]]:
+        """Until cancelled."""
+        while True:
+            try:
+                if not self._version:
+                    for change in await self._list():
+                        yield change
+                    yield Listed(dict(self._known))
+                    self._failures = 0
+                began = asyncio.get_running_loop().time()
+                async for found in self._watch():
+                    yield found
+                if asyncio.get_running_loop().time() - began < _SHORT_S:
+                    await self._pause()  # a server that ends every watch at once is not asked without end
+            except GoneError:
+                log.info("the watch of %s is too old: listing again", self._path)
+                self._version = ""
+                await self._pause()
+            except ApiError as error:
+                log.warning("the watch of %s broke: %s", self._path, error)
+                await self._pause(error.retry_after_s)
+
+    async def _list(self) -> list[Changed[T] | Vanished[T]]:
+        """Everything, and how it differs from what was known. Raises ``ApiError``; a page that is too old starts the list over."""
+        found: dict[str, T] = {}
+        query = {"limit": str(self._settings.page), "labelSelector": self._selector}
+        while True:
+            body = await self._api.get(self._path, query)
+            for item in body.get("items") or []:
+                seen = self._project(item)
+                if seen is not None:
+                    found[seen.name] = seen
+            metadata = body.get("metadata") or {}
+            if not metadata.get("continue"):
+                break
+            query["continue"] = metadata["continue"]
+        changes: list[Changed[T] | Vanished[T]] = []
+        for name, last in self._known.items():
+            now = found.get(name)
+            if now is None or now.uid != last.uid:
+                changes.append(Vanished(last))
+        for name, now in found.items():
+            before = self._known.get(name)
+            if now != before:
+                changes.append(Changed(now, before if before is not None and before.uid == now.uid else None))
+        self._known = found
+        self._version = str(metadata.get("resourceVersion") or "")
+        return changes
+
+    async def _watch(self) -> AsyncIterator[Changed[T] | Vanished[T]]:
+        settings = self._settings
+        query = {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._version,
+            "timeoutSeconds": str(int(settings.server_limit_s * random.uniform(0.8, 1.0))),  # noqa: S311 - spreads reconnects
+            "labelSelector": self._selector,
+        }
+        async with self._api.stream(self._path, query, settings.silence_s) as lines, asyncio.timeout(settings.server_limit_s + 30.0):
+            while True:
+                try:
+                    line = await lines.readline()
+                    event = orjson.loads(line) if line else None
+                except ValueError as error:  # a line beyond the buffer, or half of one
+                    self._version = ""
+                    raise ApiError(500, "Unreadable", f"a watch event cannot be read: {error}") from None
+                if event is None:
+                    return  # the server ended it, as it does after a while
+                change = self._apply(event)
+                self._failures = 0
+                if change is not None:
+                    yield change
+
+    def _apply(self, event: dict[str, Any]) -> Changed[T] | Vanished[T] | None:
+        kind, item = event.get("type"), event.get("object") or {}
+        if kind == "ERROR":
+            code = item.get("code")
+            self._version = ""
+            raise GoneError(str(item.get("message"))) if code == 410 else ApiError(int(code or 500), "", str(item.get("message")))
+        version = (item.get("metadata") or {}).get("resourceVersion")
+        if version:
+            self._version = str(version)
+        if kind == "BOOKMARK":
+            return None
+        seen = self._project(item)
+        if seen is None:
+            return None
+        if kind == "DELETED":
+            self._known.pop(seen.name, None)
+            return Vanished(seen)
+        before = self._known.get(seen.name)
+        self._known[seen.name] = seen
+        return Changed(seen, before if before is not None and before.uid == seen.uid else None)
+
+    async def _pause(self, least_s: float | None = None) -> None:
+        most = min(self._settings.backoff_least_s * 2.0**self._failures, self._settings.backoff_most_s)
+        self._failures += 1
+        await asyncio.sleep(max(least_s or 0.0, random.uniform(most / 2, most)))  # noqa: S311
