@@ -4,12 +4,15 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 BIN := .venv/bin
 ARGS ?=
+OVERLAY ?= dev
+REGISTRY ?=
+TAG ?=
 PORT ?= 8765
 HOLDFAST_DATA ?= .holdfast
-export PORT HOLDFAST_DATA
+export PORT HOLDFAST_DATA REGISTRY TAG
 SOURCES := $(wildcard schemas sdk_py session_agent gateway loadtest infra tests)
 
-.PHONY: help setup up demo test check format generate bundle bench chaos fuzz clean
+.PHONY: help setup up demo test check format generate bundle images deploy smoke bench chaos fuzz clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -39,6 +42,15 @@ generate: .venv/.stamp ## Write the synchronous SDK again from the asynchronous 
 
 bundle: .venv/.stamp ## Build the folder that is injected into images, and an image of it (build/bundle, build/bundle.tar)
 	@exec $(PY) -m session_agent.package --output build/bundle --oci build/bundle.tar $(ARGS)
+
+images: ## Build the images of gateway and bundle (REGISTRY, TAG, ARGS=--push)
+	@exec infra/scripts/build $(if $(REGISTRY),--registry $(REGISTRY)) $(if $(TAG),--tag $(TAG)) $(ARGS)
+
+deploy: .venv/.stamp ## Put Holdfast on the cluster that kubectl reaches (OVERLAY=dev|generic|aks|knative, REGISTRY, TAG)
+	@exec $(PY) -m infra.scripts.deploy apply $(OVERLAY) $(ARGS)
+
+smoke: .venv/.stamp ## Try what was deployed: HOLDFAST_API_KEY (ARGS="--rolling 3" restarts gateways under sessions)
+	@exec $(PY) -m infra.scripts.smoke $(ARGS)
 
 bench: .venv/.stamp ## Measure the figures of the budget, each beside its floor; writes bench.json
 	@exec $(PY) -m tests.bench $(ARGS)

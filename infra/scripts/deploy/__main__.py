@@ -1,0 +1,129 @@
+"""``python -m infra.scripts.deploy``: apply an overlay and wait for it; keys and the signing secret of a deployment.
+
+Owns the command line and what is printed. 0 when everything stands, 1 with one line that says what does not. Called by `make deploy`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import yaml
+
+from infra.scripts.deploy import keys
+from infra.scripts.deploy.kubectl import SYSTEM, DeployError, Kubectl
+from infra.scripts.deploy.render import Manifest, marked, render, with_images
+
+_WORKLOADS = ("StatefulSet", "Deployment")
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m infra.scripts.deploy", description="Put Holdfast on the cluster that kubectl reaches.")
+    parser.add_argument("--context", default="", help="context of the kubeconfig (default: the current one)")
+    parser.add_argument("--kubectl", default=os.environ.get("KUBECTL", "kubectl"), help="path of kubectl")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    apply = commands.add_parser("apply", help="make the secrets that are missing, apply an overlay, wait until it runs")
+    apply.add_argument("overlay", help="dev, generic, aks, knative, or a folder of yours")
+    apply.add_argument("--registry", default=os.environ.get("REGISTRY", ""), help="where our images are (default: as the overlay says)")
+    apply.add_argument("--tag", default=os.environ.get("TAG", ""), help="their tag (default: as the overlay says)")
+    apply.add_argument("--redis-url", help="a Redis of yours, for the component redis-managed; kept in a Secret")
+    apply.add_argument("--owner", default="admin", help="owner of the first API key (default: admin)")
+    apply.add_argument("--key-file", type=Path, help="write the first API key there, readable by you alone, instead of printing it")
+    apply.add_argument("--timeout", type=int, default=300, metavar="S", help="longest wait for each workload (default: 300)")
+    apply.add_argument("--dry-run", action="store_true", help="let the API server check it, change nothing")
+    apply.add_argument("--print", action="store_true", dest="show", help="print the manifests, ask no cluster")
+    key = commands.add_parser("key", help="API keys").add_subparsers(dest="action", required=True, metavar="ACTION")
+    key.add_parser("add", help="one more key, printed once").add_argument("owner")
+    key.add_parser("remove", help="take keys away").add_argument("which", help="an owner, or the first digits of a key's hash")
+    key.add_parser("list", help="owners and hashes")
+    commands.add_parser("rotate-secret", help="a new signing secret; ends every sandbox's reachability: see the runbook first")
+    return parser.parse_args(arguments)
+
+
+def apply(options: argparse.Namespace, cluster: Kubectl) -> None:
+    manifests = render(cluster, options.overlay)
+    with_images(manifests, options.registry, options.tag)
+    marked(manifests)
+    if options.show:
+        print(yaml.safe_dump_all(manifests, sort_keys=False), end="")
+        return
+    cluster.reachable()
+    if options.dry_run:
+        print(cluster.apply(manifests, dry_run=True), end="")
+        return
+    cluster.apply([one for one in manifests if one["kind"] == "Namespace"])
+    key = keys.ensure(cluster, options.owner, options.redis_url)
+    if key is not None:
+        _hand_over(key, options)  # before anything can fail: it cannot be had again
+    print(cluster.apply(manifests), end="")
+    for manifest in manifests:
+        _wait(cluster, manifest, options.timeout)
+    print(f"deployed: {options.overlay}; `make smoke` tries it")
+
+
+def _hand_over(key: str, options: argparse.Namespace) -> None:
+    if options.key_file is None:
+        print(f"API key of {options.owner}, shown once: {key}")
+        return
+    handle = os.open(options.key_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(key + "\n")
+    print(f"API key of {options.owner}: {options.key_file}")
+
+
+def _wait(cluster: Kubectl, manifest: Manifest, timeout_s: int) -> None:
+    kind, name = manifest["kind"], manifest["metadata"]["name"]
+    if manifest["apiVersion"].startswith("serving.knative.dev/"):
+        cluster.run(
+            "wait", f"services.serving.knative.dev/{name}", "--namespace", SYSTEM, "--for=condition=Ready", f"--timeout={timeout_s}s"
+        )
+    elif kind in _WORKLOADS:
+        try:
+            cluster.run("rollout", "status", f"{kind.lower()}/{name}", "--namespace", SYSTEM, f"--timeout={timeout_s}s")
+        except DeployError as error:
+            component = manifest["metadata"]["labels"]["app.kubernetes.io/component"]
+            raise DeployError(f"{error}\n{_why(cluster, component)}") from None
+    else:
+        return
+    print(f"{kind.lower()}/{name} runs")
+
+
+def _why(cluster: Kubectl, component: str) -> str:
+    """What the pods of a component say of themselves."""
+    found = cluster.get("pods", "--namespace", SYSTEM, "--selector", f"app.kubernetes.io/component={component}") or {}
+    said = []
+    for pod in found.get("items", ()):
+        name, status = pod["metadata"]["name"], pod.get("status", {})
+        waiting = [one["state"]["waiting"] for one in status.get("containerStatuses", ()) if "waiting" in one.get("state", {})]
+        unmet = [one for one in status.get("conditions", ()) if one.get("status") != "True" and one.get("message")]
+        reasons = [f"{one.get('reason', '')}: {one.get('message', '')}" for one in (*waiting, *unmet)]
+        said.append(f"  {name}: {status.get('phase')}; {'; '.join(reasons) or 'no reason given'}")
+    return "\n".join(said) or f"  there is no pod: kubectl describe --namespace {SYSTEM} replicaset says why"
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(arguments)
+    cluster = Kubectl(options.kubectl, options.context)
+    try:
+        match options.command, getattr(options, "action", ""):
+            case "apply", _:
+                apply(options, cluster)
+            case "key", "add":
+                print(keys.add(cluster, options.owner))
+            case "key", "remove":
+                print("removed:", *keys.remove(cluster, options.which), sep="\n")
+            case "key", _:
+                print(*keys.lines(cluster), sep="\n")
+            case _:
+                keys.rotate_secret(cluster)
+                print(f"rotated; now: kubectl rollout restart --namespace {SYSTEM} deployment")
+    except DeployError as error:
+        print(f"deploy: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Tries a deployment through the SDK: `python -m infra.scripts.smoke --help`."""

@@ -1,0 +1,207 @@
+"""``python -m infra.scripts.smoke``: try a deployment, from here or from inside its cluster.
+
+Owns how the deployment is reached (an address, a port forwarded by kubectl, or a pod in the cluster), the rollouts that ``--rolling`` makes
+while sessions are at work, and what is printed. 0 when nothing failed. What is done is in ``episodes``. Called by `make smoke`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from infra.scripts.deploy.kubectl import SYSTEM, DeployError, Kubectl
+from infra.scripts.smoke import episodes
+
+_SERVICE = "service/holdfast-gateway"
+_INSIDE = f"http://holdfast-gateway.{SYSTEM}.svc"
+_PYTHON = "/opt/holdfast/bin/python"
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m infra.scripts.smoke", description="Create sandboxes, use them, delete them; print how long each step took."
+    )
+    way = parser.add_argument_group("how to reach it (default: HOLDFAST_URL, else a port forwarded by kubectl)")
+    way.add_argument("--url", default=os.environ.get("HOLDFAST_URL", ""))
+    way.add_argument("--api-key", default=os.environ.get("HOLDFAST_API_KEY", ""), help="default: HOLDFAST_API_KEY")
+    way.add_argument("--api-key-file", type=Path, help="a file that holds the key")
+    way.add_argument("--in-cluster", action="store_true", help="run as a pod beside it, through its Service")
+    way.add_argument("--from-namespace", default="default", help="the pod's namespace (default: default)")
+    way.add_argument("--context", default="")
+    way.add_argument("--kubectl", default=os.environ.get("KUBECTL", "kubectl"))
+    what = parser.add_argument_group("what to do")
+    what.add_argument("--image", default="busybox", help="image of the sandboxes (default: busybox)")
+    what.add_argument("--count", type=int, default=1, metavar="N", help="sandboxes at a time (default: 1)")
+    what.add_argument("--cpu", default="100m")
+    what.add_argument("--memory", default="256Mi")
+    what.add_argument("--folder", default="/tmp", help="where the image lets anybody write (default: /tmp)")
+    what.add_argument("--ready", default="120", metavar="S", help="longest wait for a sandbox (default: 120)")
+    what.add_argument(
+        "--rolling", type=int, default=0, metavar="N", help="restart all gateways N times under sessions at work; implies --in-cluster"
+    )
+    what.add_argument("--timeout", type=int, default=600, metavar="S", help="longest wait for the whole (default: 600)")
+    options = parser.parse_args(arguments)
+    if options.api_key_file is not None:
+        options.api_key = options.api_key_file.read_text().strip()
+    if not options.api_key:
+        raise DeployError("no API key: HOLDFAST_API_KEY, or --api-key-file; `python -m infra.scripts.deploy key add OWNER` makes one")
+    return options
+
+
+def task(options: argparse.Namespace) -> list[str]:
+    """The arguments of ``episodes``."""
+    arguments = ["--until-told"] if options.rolling else []
+    for name in ("image", "count", "cpu", "memory", "folder", "ready"):
+        arguments += [f"--{name}", str(getattr(options, name))]
+    return arguments
+
+
+@contextlib.contextmanager
+def forwarded(cluster: Kubectl) -> Iterator[str]:
+    """A local address that reaches one gateway of the Service."""
+    command = cluster.command("port-forward", "--namespace", SYSTEM, _SERVICE, ":80")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            found = re.search(r"127\.0\.0\.1:(\d+)", line)
+            if found is None:
+                raise DeployError(f"kubectl port-forward {_SERVICE}: {line.strip() or 'ended'}")
+            yield f"http://127.0.0.1:{found[1]}"
+        finally:
+            process.terminate()
+
+
+def in_cluster(options: argparse.Namespace, cluster: Kubectl) -> dict[str, Any]:
+    """Run ``episodes`` as a pod, with rollouts of the gateways meanwhile. Its report."""
+    gateway = cluster.get("deployment/holdfast-gateway", "--namespace", SYSTEM)
+    if gateway is None:
+        raise DeployError(f"there is no deployment holdfast-gateway in namespace {SYSTEM}")
+    container = gateway["spec"]["template"]["spec"]["containers"][0]
+    name = f"holdfast-smoke-{secrets.token_hex(3)}"
+    space = ("--namespace", options.from_namespace)
+    objects = _pod(name, options, container["image"], container.get("imagePullPolicy", "IfNotPresent"))
+    try:
+        cluster.apply(objects)
+        lines = _watched(options, cluster, name)
+        report = _last_json(lines)
+        if report is None:
+            raise DeployError(f"the smoke pod ended without a report:\n{''.join(lines)[-2000:]}")
+        return {**report, **({"rollouts": options.rolling} if options.rolling else {})}
+    finally:
+        cluster.run("delete", "pod,secret", name, *space, "--ignore-not-found", "--wait=false")
+
+
+def _pod(name: str, options: argparse.Namespace, image: str, policy: str) -> list[dict[str, Any]]:
+    metadata = {"name": name, "namespace": options.from_namespace, "labels": {"app.kubernetes.io/component": "smoke"}}
+    text = Path(episodes.__file__).read_text()
+    container = {
+        "name": "smoke",
+        "image": image,
+        "imagePullPolicy": policy,
+        "command": [_PYTHON, "-c", text.replace("$", "$$"), *task(options)],  # the kubelet reads $$ as one
+        "env": [
+            {"name": "HOLDFAST_URL", "value": options.url or _INSIDE},
+            {"name": "HOLDFAST_API_KEY", "valueFrom": {"secretKeyRef": {"name": name, "key": "key"}}},
+        ],
+        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
+        "securityContext": {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}},
+    }
+    spec = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [container],
+    }
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {"key": options.api_key}}
+    return [secret, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}]
+
+
+def _watched(options: argparse.Namespace, cluster: Kubectl, name: str) -> list[str]:
+    """The pod's lines, to its end; the rollouts happen between two of them."""
+    space = ("--namespace", options.from_namespace)
+    command = cluster.command("logs", "--follow", name, *space, f"--pod-running-timeout={options.timeout}s")
+    lines = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                lines.append(line)
+                if line.strip() == episodes.AT_WORK:
+                    _roll(options, cluster)
+                    cluster.run("exec", name, *space, "--", _PYTHON, "-c", "import os; os.kill(1, 15)")
+        finally:
+            process.terminate()
+    return lines
+
+
+def _roll(options: argparse.Namespace, cluster: Kubectl) -> None:
+    for number in range(options.rolling):
+        cluster.run("rollout", "restart", "deployment/holdfast-gateway", "--namespace", SYSTEM)
+        cluster.run("rollout", "status", "deployment/holdfast-gateway", "--namespace", SYSTEM, f"--timeout={options.timeout}s")
+        print(f"rollout {number + 1} of {options.rolling} done", file=sys.stderr)
+
+
+def _last_json(lines: list[str]) -> dict[str, Any] | None:
+    for line in reversed(lines):
+        if line.startswith("{"):
+            found: dict[str, Any] = json.loads(line)
+            return found
+    return None
+
+
+def from_here(options: argparse.Namespace, url: str) -> dict[str, Any]:
+    environment = {**os.environ, "HOLDFAST_URL": url, "HOLDFAST_API_KEY": options.api_key}
+    done = subprocess.run(
+        [sys.executable, episodes.__file__, *task(options)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=options.timeout,
+        check=False,
+    )
+    report = _last_json(done.stdout.splitlines())
+    if report is None:
+        raise DeployError(f"it ended without a report: {done.stderr.strip()[-2000:]}")
+    return report
+
+
+def show(report: dict[str, Any]) -> None:
+    for step, figures in report["steps"].items():
+        print(f"  {step:<14} n={figures['n']:<6} p50 {figures['p50_ms']:>9.1f} ms   max {figures['max_ms']:>9.1f} ms")
+    if "rollouts" in report:
+        print(f"  rollouts       {report['rollouts']}")
+    for failure in report["failures"]:
+        print(f"  FAILED  {failure}")
+    print(f"smoke: {'failed' if report['failed'] else 'passed'}, {report['failed']} failures")
+
+
+def main(arguments: list[str]) -> int:
+    try:
+        options = parse(arguments)
+        cluster = Kubectl(options.kubectl, options.context)
+        if options.in_cluster or options.rolling:
+            report = in_cluster(options, cluster)
+        elif options.url:
+            report = from_here(options, options.url)
+        else:
+            with forwarded(cluster) as url:
+                report = from_here(options, url)
+    except (DeployError, OSError, subprocess.TimeoutExpired) as error:
+        print(f"smoke: {error}", file=sys.stderr)
+        return 1
+    show(report)
+    return 1 if report["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,247 @@
+"""What the manifests say and what the code does: names, ports, settings, metrics and drain times agree, and everything that one manifest
+names is there in another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+from holdfast_wire.bundle import AGENT_PORT
+from starlette.routing import Route
+
+from gateway.__main__ import server_config
+from gateway.app import ROUTES
+from gateway.settings import RelaySettings, Settings
+from infra.scripts.deploy.keys import KEYS, REDIS
+from infra.scripts.deploy.render import SETTINGS
+from tests.gateway.harness import serve
+from tests.infra.kustomize import Manifest
+from tests.infra.overlays import ALL, EVERYTHING, TOP, of_kind, pod_templates, rendered
+
+PORT = Settings(data_dir=Path()).port
+SECRET_KEYS = {KEYS: {"keys", "secret"}, REDIS: {"password", "url"}}
+GATEWAY = {"app.kubernetes.io/name": "holdfast", "app.kubernetes.io/component": "gateway"}
+
+
+def labels_by_workload(name: str) -> dict[str, dict[str, str]]:
+    return {which: template["metadata"]["labels"] for which, template in pod_templates(name)}
+
+
+def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    expressions = selector.get("matchExpressions", ())
+    assert all(one["operator"] == "In" for one in expressions)
+    return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items()) and all(
+        labels.get(one["key"]) in one["values"] for one in expressions
+    )
+
+
+def containers(name: str, component: str) -> list[dict[str, Any]]:
+    return [
+        container
+        for _, template in pod_templates(name)
+        if template["metadata"]["labels"]["app.kubernetes.io/component"] == component
+        for container in template["spec"]["containers"]
+    ]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_selector_finds_a_workload(name: str) -> None:
+    found = labels_by_workload(name)
+    for manifest in rendered(name):
+        kind, spec = manifest["kind"], manifest.get("spec", {})
+        if kind in ("Deployment", "StatefulSet"):
+            assert selects(spec["selector"], spec["template"]["metadata"]["labels"])
+            assert sum(selects(spec["selector"], labels) for labels in found.values()) == 1, "two workloads would fight over pods"
+        elif kind == "PodDisruptionBudget":
+            assert sum(selects(spec["selector"], labels) for labels in found.values()) == 1
+        elif kind == "Service" and "selector" in spec:
+            assert any(selects({"matchLabels": spec["selector"]}, labels) for labels in found.values()), manifest["metadata"]["name"]
+        elif kind == "NetworkPolicy" and manifest["metadata"]["namespace"] == "holdfast":
+            assert any(selects(spec["podSelector"], labels) for labels in found.values()), manifest["metadata"]["name"]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_is_named_is_there(name: str) -> None:
+    present = {(one["kind"], one["metadata"]["name"]) for one in rendered(name)}
+    for which, template in pod_templates(name):
+        spec = template["spec"]
+        assert ("ServiceAccount", spec["serviceAccountName"]) in present
+        if "priorityClassName" in spec:
+            assert ("PriorityClass", spec["priorityClassName"]) in present
+        volumes = {volume["name"] for volume in spec.get("volumes", ())}
+        claims = [one for one in of_kind(name, "StatefulSet") if which.endswith(one["metadata"]["name"])]
+        volumes |= {claim["metadata"]["name"] for one in claims for claim in one["spec"].get("volumeClaimTemplates", ())}
+        for container in spec["containers"]:
+            assert {mount["name"] for mount in container["volumeMounts"]} == volumes, which
+            for source in container.get("envFrom", ()):
+                assert ("ConfigMap", source["configMapRef"]["name"]) in present
+            ports = {port["name"] for port in container.get("ports", ())}
+            for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+                port = next(iter(set(container.get(probe, {})) & {"httpGet", "tcpSocket"}), None)
+                if port:
+                    assert container[probe][port]["port"] in ports | {PORT}
+    for scaler in of_kind(name, "HorizontalPodAutoscaler"):
+        target = scaler["spec"]["scaleTargetRef"]
+        assert (target["kind"], target["name"]) in present
+        deployment = next(one for one in of_kind(name, "Deployment") if one["metadata"]["name"] == target["name"])
+        assert "replicas" not in deployment["spec"], "applying again would undo the autoscaler"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_secrets_are_those_that_the_deploy_script_makes(name: str) -> None:
+    for _, template in pod_templates(name):
+        for volume in template["spec"].get("volumes", ()):
+            if "secret" in volume:
+                assert volume["secret"]["secretName"] == KEYS
+        for container in template["spec"]["containers"]:
+            for variable in container.get("env", ()):
+                if "valueFrom" in variable:
+                    reference = variable["valueFrom"]["secretKeyRef"]
+                    assert reference["key"] in SECRET_KEYS[reference["name"]]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_password_is_known_before_the_address_that_holds_it(name: str) -> None:
+    for component in ("gateway", "controller"):
+        for container in containers(name, component):
+            names = [variable["name"] for variable in container["env"]]
+            url = next(variable for variable in container["env"] if variable["name"] == "HOLDFAST_REDIS_URL")
+            for wanted in re.findall(r"\$\((\w+)\)", url.get("value", "")):
+                assert names.index(wanted) < names.index("HOLDFAST_REDIS_URL")
+            assert ("value" in url) != ("valueFrom" in url)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_setting_is_one_the_service_reads(name: str) -> None:
+    read = "".join(path.read_text() for path in (TOP / "gateway").rglob("*.py"))
+    told = {key for one in of_kind(name, "ConfigMap") if one["metadata"]["name"] == SETTINGS for key in one["data"]}
+    for component in ("gateway", "controller"):
+        for container in containers(name, component):
+            told |= {variable["name"] for variable in container["env"]}
+    told.discard("HOLDFAST_REDIS_PASSWORD")  # only part of the address
+    assert {setting for setting in told if f'"{setting}"' not in read} == set()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_ports(name: str) -> None:
+    gateway = containers(name, "gateway")[0]
+    assert [port["containerPort"] for port in gateway["ports"]] == [PORT]
+    assert {variable.get("value") for variable in gateway["env"] if variable["name"] == "PORT"} <= {str(PORT)}
+    policies = {(one["metadata"]["namespace"], one["metadata"]["name"]): one["spec"] for one in of_kind(name, "NetworkPolicy")}
+    assert policies["holdfast", "gateway"]["ingress"] == [{"ports": [{"protocol": "TCP", "port": PORT}]}]
+    agents = [{"protocol": "TCP", "port": AGENT_PORT}]
+    assert [rule["ports"] for rule in policies["holdfast-sandboxes", "agents-from-gateways"]["ingress"]] == [agents]
+    outward = policies["holdfast", "gateway-and-controller-egress"]["egress"]
+    assert [rule["ports"] for rule in outward if "to" in rule] == [agents]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_sandboxes_are_shut_off_both_ways(name: str) -> None:
+    policies = [one["spec"] for one in of_kind(name, "NetworkPolicy") if one["metadata"]["namespace"] == "holdfast-sandboxes"]
+    assert {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]} in policies
+    assert all("egress" not in spec for spec in policies), "policies add up: one that allows a way out allows it to all"
+    sources = [source for spec in policies for rule in spec.get("ingress", ()) for source in rule["from"]]
+    assert [source["namespaceSelector"]["matchLabels"] for source in sources] == [{"kubernetes.io/metadata.name": "holdfast"}]
+    pods = sources[0]["podSelector"]
+    callers = {labels["app.kubernetes.io/component"] for labels in labels_by_workload(name).values() if selects(pods, labels)}
+    assert callers == {"gateway", "controller"}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_probes_ask_what_is_served(name: str) -> None:
+    served = {route.path for route in ROUTES if isinstance(route, Route) and "GET" in (route.methods or ())}
+    for container in containers(name, "gateway"):
+        probes = [
+            container[probe]["httpGet"]["path"] for probe in ("startupProbe", "readinessProbe", "livenessProbe") if probe in container
+        ]
+        assert set(probes) <= served
+        assert container["readinessProbe"]["httpGet"]["path"] != "/readyz", "all replicas would leave together when Redis does"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_drain_fits_into_the_grace_period(name: str) -> None:
+    settings = next(one["data"] for one in of_kind(name, "ConfigMap") if one["metadata"]["name"] == SETTINGS)
+    relay = RelaySettings(drain_s=float(settings["HOLDFAST_DRAIN_S"]))
+    for _, template in pod_templates(name):
+        if template["metadata"]["labels"]["app.kubernetes.io/component"] != "gateway":
+            continue
+        spec = template["spec"]
+        grace = spec.get("terminationGracePeriodSeconds", spec.get("timeoutSeconds"))  # Knative's grace is its time-out
+        pause = spec["containers"][0].get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
+        server = server_config(Settings(data_dir=Path(), relay=relay), _Nobody()).timeout_graceful_shutdown  # type: ignore[arg-type]
+        assert server is not None
+        assert grace >= pause + server + 5
+
+
+class _Nobody:
+    """A gateway that is never asked."""
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name != "knative"])
+def test_a_rollout_takes_no_gateway_away_first(name: str) -> None:
+    deployment = next(one for one in of_kind(name, "Deployment") if one["metadata"]["name"] == "holdfast-gateway")
+    assert deployment["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    for one in of_kind(name, "PodDisruptionBudget"):
+        assert one["spec"]["maxUnavailable"] == 1
+
+
+@pytest_asyncio.fixture
+async def metrics(redis_url: str, tmp_path: Path) -> AsyncIterator[set[str]]:
+    """The metric names of a gateway that runs."""
+    async with serve(redis_url, tmp_path) as running, httpx.AsyncClient(base_url=running.url) as client:
+        await client.get("/healthz")
+        yield set(re.findall(r"(?m)^(\w+)", (await client.get("/metrics")).text))
+
+
+async def test_gateways_are_scaled_by_a_metric_that_exists(metrics: set[str]) -> None:
+    asked = {
+        metric["pods"]["metric"]["name"]
+        for scaler in of_kind(EVERYTHING, "HorizontalPodAutoscaler")
+        for metric in scaler["spec"]["metrics"]
+        if metric["type"] == "Pods"
+    }
+    assert asked == {"holdfast_attached_sessions"}
+    assert asked <= metrics
+    component = (TOP / "infra/k8s/components/autoscaling-sessions/kustomization.yaml").read_text()
+    assert f"seriesQuery: {asked.pop()}{{" in component
+
+
+def test_ways_in_lead_to_the_service() -> None:
+    service = next(one for one in of_kind(EVERYTHING, "Service") if one["metadata"]["name"] == "holdfast-gateway")
+    ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
+    backend = of_kind(EVERYTHING, "Ingress")[0]["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]
+    assert backend["name"] == "holdfast-gateway"
+    assert backend["port"]["name"] in ports
+    rule = of_kind(EVERYTHING, "HTTPRoute")[0]["spec"]["rules"][0]
+    assert rule["timeouts"] == {"request": "0s", "backendRequest": "0s"}
+    assert [(one["name"], one["port"]) for one in rule["backendRefs"]] == [("holdfast-gateway", ports["http"])]
+    monitor = of_kind(EVERYTHING, "ServiceMonitor")[0]["spec"]
+    assert selects(monitor["selector"], service["metadata"]["labels"])
+    assert [(one["port"], one["path"]) for one in monitor["endpoints"]] == [("http", "/metrics")]
+
+
+def test_knative_lets_a_session_live_and_gateways_go() -> None:
+    service: Manifest = next(one for one in rendered("knative") if one["apiVersion"].startswith("serving.knative.dev"))
+    template = service["spec"]["template"]
+    assert template["metadata"]["annotations"]["autoscaling.knative.dev/min-scale"] == "0"
+    assert template["metadata"]["labels"] == GATEWAY, "or the agents' policy would not know it"
+    spec = template["spec"]
+    assert spec["idleTimeoutSeconds"] <= spec["timeoutSeconds"]
+    assert spec["responseStartTimeoutSeconds"] <= spec["timeoutSeconds"] <= 600, "what config-defaults allows as it comes"
+    assert of_kind("knative", "HorizontalPodAutoscaler", "PodDisruptionBudget") == [
+        one for one in of_kind("knative", "PodDisruptionBudget") if one["metadata"]["name"] == "holdfast-controller"
+    ]
+
+
+def test_aks_puts_the_service_and_the_sandboxes_on_their_own_pools() -> None:
+    for which, template in pod_templates("aks"):
+        assert template["spec"]["nodeSelector"] == {"pool": "system"}, which
+    settings = next(one["data"] for one in of_kind("aks", "ConfigMap"))
+    assert settings["HOLDFAST_NODE_SELECTOR"] == "workload=sandbox"
+    assert "workload" in settings["HOLDFAST_TOLERATIONS"].split(",")

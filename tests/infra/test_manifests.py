@@ -1,0 +1,158 @@
+"""The manifests as a cluster would judge them: they render, fit Kubernetes' schemas, pass the restricted standard, and ask for no right
+that is not used. No cluster is needed; `make test-cluster` asks a real one.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tests.infra.kustomize import RenderError, identity, render
+from tests.infra.overlays import ALL, COMPONENTS, EVERYTHING, K8S, OVERLAYS, everything, of_kind, pod_templates, rendered
+from tests.infra.podsecurity import violations
+
+# Served by operators, not by Kubernetes: no schema here. `test_agreement` looks into them.
+FOREIGN = {"monitoring.coreos.com/v1", "gateway.networking.k8s.io/v1", "serving.knative.dev/v1"}
+OF_A_SANDBOX = {
+    ("", "pods"): {"create", "get", "list", "watch", "patch", "delete"},
+    ("networking.k8s.io", "networkpolicies"): {"create", "get", "list", "watch", "patch", "delete"},
+    ("cilium.io", "ciliumnetworkpolicies"): {"create", "get", "list", "watch", "patch", "delete"},
+}
+
+
+def test_the_four_overlays_are_there() -> None:
+    assert OVERLAYS == ("aks", "dev", "generic", "knative")
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl here: only our own renderer was tried")
+@pytest.mark.parametrize("name", ALL)
+def test_kubectl_renders_the_same(name: str, tmp_path: Path) -> None:
+    folder = everything(tmp_path) if name == EVERYTHING else K8S / "overlays" / name
+    text = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=True).stdout
+    theirs = {identity(document): document for document in yaml.safe_load_all(text)}
+    assert theirs == {identity(document): document for document in rendered(name)}
+
+
+def test_the_renderer_refuses_what_it_does_not_know(tmp_path: Path) -> None:
+    (tmp_path / "kustomization.yaml").write_text("namePrefix: x-\n")
+    with pytest.raises(RenderError, match="namePrefix"):
+        render(tmp_path)
+    (tmp_path / "kustomization.yaml").write_text("patches: [{patch: '[{op: add, path: /a, value: 1}]', target: {kind: Pod, name: x}}]")
+    with pytest.raises(RenderError, match="nothing matches"):
+        render(tmp_path)
+
+
+@pytest.mark.parametrize("version", ["1.33", "1.36"])
+@pytest.mark.parametrize("name", ALL)
+def test_schemas(name: str, version: str) -> None:
+    for manifest in rendered(name):
+        if manifest["apiVersion"] not in FOREIGN:
+            kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_the_schemas_can_refuse() -> None:
+    broken = copy.deepcopy(of_kind("dev", "Deployment")[0])
+    broken["spec"]["template"]["spec"]["terminationGracePeriod"] = 30
+    with pytest.raises(kubernetes_validate.ValidationError, match="terminationGracePeriod"):
+        kubernetes_validate.validate(broken, "1.36", strict=True)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_pods_pass_the_restricted_standard(name: str) -> None:
+    templates = pod_templates(name)
+    assert len(templates) >= 2
+    assert {which: found for which, template in templates if (found := violations(template["spec"]))} == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"hostNetwork": True},
+        {"securityContext": {}},
+        {"volumes": [{"name": "v", "hostPath": {"path": "/"}}]},
+        {"containers": {"securityContext": {}}},
+        {"containers": {"ports": [{"containerPort": 1, "hostPort": 1}]}},
+        {"containers": {"securityContext": {"privileged": True}}},
+    ],
+    ids=str,
+)
+def test_the_standard_can_refuse(change: dict[str, Any]) -> None:
+    spec = copy.deepcopy(pod_templates("dev")[0][1]["spec"])
+    spec["containers"][0] |= change.pop("containers", {})
+    assert violations(spec | change)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_pods_write_nowhere_and_are_bounded(name: str) -> None:
+    for which, template in pod_templates(name):
+        for container in template["spec"]["containers"]:
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True, which
+            assert container["resources"]["limits"]["memory"], which
+            assert {"cpu", "memory"} <= set(container["resources"]["requests"]), which
+        assert template["spec"]["enableServiceLinks"] is False, "a Service's variables would read as our settings"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_namespaces_enforce_the_restricted_standard(name: str) -> None:
+    namespaces = of_kind(name, "Namespace")
+    assert {one["metadata"]["name"] for one in namespaces} == {"holdfast", "holdfast-sandboxes"}
+    for one in namespaces:
+        assert one["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_rights_are_the_least(name: str) -> None:
+    for role in of_kind(name, "Role"):
+        assert role["metadata"]["namespace"] == "holdfast-sandboxes"
+        for rule in role["rules"]:
+            for group in rule["apiGroups"]:
+                for resource in rule["resources"]:
+                    assert set(rule["verbs"]) <= OF_A_SANDBOX.get((group, resource), set()), f"{role['metadata']['name']}: {rule}"
+    wide = [(one["metadata"]["name"], one["rules"]) for one in of_kind(name, "ClusterRole")]
+    assert wide in ([], [("holdfast-node-stats", [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}])])
+    assert "*" not in {
+        text for one in of_kind(name, "Role", "ClusterRole") for rule in one["rules"] for part in rule.values() for text in part
+    }
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_only_who_speaks_to_the_api_server_has_a_token(name: str) -> None:
+    accounts = {one["metadata"]["name"]: one["automountServiceAccountToken"] for one in of_kind(name, "ServiceAccount")}
+    bound = {subject["name"] for one in of_kind(name, "RoleBinding", "ClusterRoleBinding") for subject in one["subjects"]}
+    assert {account for account, token in accounts.items() if token} == bound == {"holdfast-gateway", "holdfast-controller"}
+    for one in of_kind(name, "RoleBinding", "ClusterRoleBinding"):
+        assert (one["roleRef"]["kind"], one["roleRef"]["name"]) in {
+            (role["kind"], role["metadata"]["name"]) for role in of_kind(name, "Role", "ClusterRole")
+        }
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_secret_is_committed(name: str) -> None:
+    assert of_kind(name, "Secret") == []
+    for path in K8S.rglob("*.yaml"):
+        text = path.read_text()
+        assert not re.search(r"BEGIN [A-Z ]*PRIVATE KEY|hf_[A-Za-z0-9_-]{20}|[A-Za-z0-9+/]{60}", text), path
+        assert not re.search(r"://:[^$\s]", re.sub(r"(?m)^\s*#.*$", "", text)), f"{path}: a password in an address"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_images_are_named_without_a_registry(name: str) -> None:
+    images = {container["image"] for _, template in pod_templates(name) for container in template["spec"]["containers"]}
+    assert {image.partition(":")[0] for image in images} <= {"holdfast-gateway", "redis"}
+    assert all(":" in image for image in images)
+
+
+def test_every_component_is_tried() -> None:
+    used = set()
+    for path in (*K8S.glob("overlays/*/kustomization.yaml"),):
+        used |= {Path(one).name for one in yaml.safe_load(path.read_text()).get("components", ())}
+    assert used | set(COMPONENTS) == set(COMPONENTS)
+    assert {"ServiceMonitor", "HTTPRoute", "Ingress", "HorizontalPodAutoscaler"} <= {one["kind"] for one in rendered(EVERYTHING)}

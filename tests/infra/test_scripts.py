@@ -1,0 +1,207 @@
+"""The scripts and image recipes as far as they can be tried without a cluster, a cloud or a builder."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.auth import Keys
+from infra.scripts.deploy import keys
+from infra.scripts.deploy.__main__ import main as deploy
+from infra.scripts.deploy.kubectl import DeployError, Kubectl
+from infra.scripts.deploy.render import MARK, containers, marked, with_images
+from tests.infra.kustomize import render
+from tests.infra.overlays import K8S, TOP, of_kind
+
+SCRIPTS = [["infra/scripts/build"], ["infra/scripts/provision"]]
+MODULES = [[sys.executable, "-m", "infra.scripts.deploy"], [sys.executable, "-m", "infra.scripts.smoke"]]
+
+
+def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=TOP, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("command", [*SCRIPTS, *MODULES], ids=lambda command: Path(command[-1]).name)
+def test_help(command: list[str]) -> None:
+    done = run(*command, "--help")
+    assert done.returncode == 0
+    assert "usage:" in done.stdout
+
+
+@pytest.mark.parametrize("command", SCRIPTS, ids=lambda command: Path(command[-1]).name)
+def test_unknown_arguments_are_refused(command: list[str]) -> None:
+    done = run(*command, "--nonsense")
+    assert done.returncode != 0
+    assert "unknown argument: --nonsense" in done.stderr
+
+
+def test_provision_rehearses_the_pools_that_the_overlay_expects() -> None:
+    done = run("infra/scripts/provision", "--registry", "holdfast1", "--spot", "--dry-run", PATH="/usr/bin:/bin")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [" ".join(line.split()[:4]) for line in lines] == [
+        "az group create --name",
+        "az acr create --resource-group",
+        "az aks create --resource-group",
+        "az aks nodepool add",
+        "az aks nodepool add",
+        "az aks get-credentials --resource-group",
+    ]
+    settings = next(one["data"] for one in of_kind("aks", "ConfigMap"))
+    for line in lines[3:5]:
+        assert f"--labels {settings['HOLDFAST_NODE_SELECTOR']} " in line
+        assert "--node-taints workload=sandbox:NoSchedule" in line
+    assert "--nodepool-labels pool=system" in lines[2]
+    assert "--priority Spot" in lines[4]
+    assert "kubernetes.azure.com/scalesetpriority" in settings["HOLDFAST_TOLERATIONS"].split(",")
+
+
+def test_provision_wants_a_registry() -> None:
+    assert "--registry is needed" in run("infra/scripts/provision", "--dry-run").stderr
+    assert "lower case" in run("infra/scripts/provision", "--dry-run", "--registry", "No-Such").stderr
+
+
+def test_build_says_that_there_is_no_builder(tmp_path: Path) -> None:
+    for name in ("bash", "dirname"):
+        (tmp_path / name).symlink_to(f"/usr/bin/{name}")
+    done = run("infra/scripts/build", PATH=str(tmp_path))
+    assert done.returncode == 1
+    assert "none of docker, podman and buildah works here" in done.stderr
+    assert "--push needs --registry" in run("infra/scripts/build", "--push").stderr
+
+
+def test_build_tells_the_builder_what_it_needs(tmp_path: Path) -> None:
+    builder = tmp_path / "podman"
+    builder.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/said\n')
+    builder.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = run("infra/scripts/build", "--builder", "podman", "--registry", "r.example.com", "--tag", "v1", "--push", "gateway", PATH=path)
+    assert done.returncode == 0, done.stderr
+    file = "infra/images/gateway.Dockerfile"
+    assert (tmp_path / "said").read_text().splitlines() == [
+        "info",
+        f"build --file {file} --tag r.example.com/holdfast-gateway:v1 --ignorefile {file}.dockerignore .",
+        "push r.example.com/holdfast-gateway:v1",
+    ]
+
+
+@pytest.mark.parametrize("image", ["gateway", "bundle"])
+def test_recipes(image: str) -> None:
+    path = TOP / "infra/images" / f"{image}.Dockerfile"
+    text = path.read_text()
+    allowed = {line[1:] for line in Path(f"{path}.dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = re.findall(r"(?m)^COPY (?!--from)(.+)$", text)
+    sources = {source for line in copied for source in line.split()[:-1]}
+    assert sources
+    for source in sources:
+        assert (TOP / source).exists(), source
+        assert source.split("/")[0] in allowed, f"{source} is not sent to the builder"
+    bases = re.findall(r"(?m)^FROM (\S+)", text)
+    assert set(bases) <= {"${BASE}", "scratch"}
+    assert "ARG BASE=python:3.11-slim" in text
+    assert not re.search(r"https?://|[a-z]\.(io|com|net)/", text)
+    assert re.search(r"(?m)^USER [1-9]\d+:[1-9]\d+$", text.split("FROM")[-1]), "a number, or runAsNonRoot cannot be checked"
+    assert (bases[-1] == "scratch") == (image == "bundle")
+
+
+def test_the_image_starts_what_the_manifests_name() -> None:
+    arguments = {
+        container["args"][0] for one in of_kind("dev", "Deployment") for container in one["spec"]["template"]["spec"]["containers"]
+    }
+    assert arguments == {"gateway", "gateway.controller"}
+    assert all((TOP / argument.replace(".", "/") / "__main__.py").is_file() for argument in arguments)
+    assert 'ENTRYPOINT ["/opt/holdfast/bin/python", "-m"]' in (TOP / "infra/images/gateway.Dockerfile").read_text()
+
+
+def test_images_of_a_registry() -> None:
+    manifests = render(K8S / "overlays/dev")
+    with_images(manifests, "r.example.com/team", "v1")
+    marked(manifests)
+    images = {container["image"] for one in manifests for container in containers(one)}
+    assert images == {"r.example.com/team/holdfast-gateway:v1", "redis:7-alpine"}
+    settings = next(one for one in manifests if one["kind"] == "ConfigMap")
+    assert settings["data"]["HOLDFAST_BUNDLE_IMAGE"] == "r.example.com/team/holdfast-bundle:v1"
+    marks = [one["spec"]["template"]["metadata"].get("annotations", {}).get(MARK) for one in manifests if one["kind"] == "Deployment"]
+    settings["data"]["HOLDFAST_DRAIN_S"] = "11"
+    marked(manifests)
+    after = [one["spec"]["template"]["metadata"]["annotations"][MARK] for one in manifests if one["kind"] == "Deployment"]
+    assert len(set(marks)) == len(set(after)) == 1
+    assert marks != after
+
+
+class FakeCluster(Kubectl):
+    """Keeps Secrets, as the API server would; knows nothing else."""
+
+    __slots__ = ()
+    held: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - emptied by the fixture
+
+    def get(self, *arguments: str) -> dict[str, Any] | None:
+        return self.held.get(arguments[1])
+
+    def run(self, *arguments: str, text: str | None = None) -> str:
+        body = json.loads(text or "{}")
+        data = {name: base64.b64encode(value.encode()).decode() for name, value in body["stringData"].items()}
+        assert not any(value in " ".join(arguments) for value in body["stringData"].values()), "others can read a command line"
+        if arguments[0] == "create":
+            self.held[body["metadata"]["name"]] = {"data": data}
+        else:
+            self.held[arguments[2]]["data"].update(data)
+        return ""
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    FakeCluster.held.clear()
+    return FakeCluster()
+
+
+def owners(cluster: FakeCluster, folder: Path) -> Keys:
+    """What a gateway reads of the Secret, mounted."""
+    path = folder / "keys"
+    path.write_text("\n".join(keys.lines(cluster)))
+    return Keys(path)
+
+
+def test_keys_are_made_once_and_rotate(cluster: FakeCluster, tmp_path: Path) -> None:
+    first = keys.ensure(cluster, "admin", None)
+    assert first is not None
+    assert keys.ensure(cluster, "admin", None) is None
+    secret = cluster.held[keys.KEYS]["data"]["secret"]
+    assert len(base64.b64decode(secret)) >= 32
+    second = keys.add(cluster, "trainer")
+    assert (owners(cluster, tmp_path).owner_of(first), owners(cluster, tmp_path).owner_of(second)) == ("admin", "trainer")
+    assert len(keys.remove(cluster, "admin")) == 1
+    with pytest.raises(DeployError, match="no key"):
+        keys.remove(cluster, "admin")
+    assert [line.split()[0] for line in keys.lines(cluster)] == ["trainer"]
+    keys.rotate_secret(cluster)
+    assert cluster.held[keys.KEYS]["data"]["secret"] != secret
+    assert [line.split()[0] for line in keys.lines(cluster)] == ["trainer"]
+
+
+def test_the_address_of_a_managed_redis_is_kept(cluster: FakeCluster) -> None:
+    keys.ensure(cluster, "admin", "rediss://:p@r:6380/0")
+    keys.ensure(cluster, "admin", None)
+    assert base64.b64decode(cluster.held[keys.REDIS]["data"]["url"]) == b"rediss://:p@r:6380/0"
+    keys.ensure(cluster, "admin", "rediss://:q@r:6380/0")
+    assert base64.b64decode(cluster.held[keys.REDIS]["data"]["url"]) == b"rediss://:q@r:6380/0"
+
+
+def test_deploy_says_what_is_in_the_way(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert deploy(["--kubectl", "no-such-kubectl", "apply", "dev"]) == 1
+    assert "no-such-kubectl is not installed" in capsys.readouterr().err
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text('#!/bin/sh\n[ "$1" = kustomize ] || { echo refused >&2; exit 1; }\n')
+    kubectl.chmod(0o755)
+    assert deploy(["--kubectl", str(kubectl), "apply", "dev"]) == 1
+    assert "no cluster answers" in capsys.readouterr().err
+    assert deploy(["--kubectl", str(kubectl), "apply", "nowhere"]) == 1
+    assert "aks, dev, generic, knative" in capsys.readouterr().err
