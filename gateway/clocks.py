@@ -1,4 +1,4 @@
-"""A sandbox's clocks, sizes, reach, options and group as labels on its runtime object: a wiped placement store is rebuilt from there.
+"""A sandbox's clocks, sizes and group as labels on its runtime object: a wiped placement store is rebuilt from there.
 
 Owns the reserved labels, both ways. Called when a sandbox is made, and by the controller when it rebuilds a record.
 """
@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
-
 from .parsing import RESERVED_LABEL
-from .placement.documents import egress_from, options_from, write_part
 from .placement.store import SandboxSpec
 from .runtimes.base import Present
-from .runtimes.options import Egress, Options
 
+READY_LABEL = RESERVED_LABEL + "ready_timeout_s"
 _CLOCKS = ("lifetime_s", "idle_timeout_s", "heartbeat_timeout_s", "ready_timeout_s")
 _OTHERS = ("cpu", "memory", "disk_bytes", "group_ttl_s")
 
@@ -24,8 +21,6 @@ def to_labels(spec: SandboxSpec) -> dict[str, str]:
     ours: dict[str, Any] = {name: getattr(spec, name) for name in (*_CLOCKS, *_OTHERS)}
     ours["block_network"] = int(spec.block_network)
     ours["group"] = spec.group or None
-    ours["egress"] = None if spec.egress == Egress() else write_part(spec.egress)
-    ours["options"] = None if spec.options == Options() else write_part(spec.options)
     return spec.labels | {RESERVED_LABEL + name: str(value) for name, value in ours.items() if value is not None}
 
 
@@ -50,18 +45,11 @@ def to_spec(present: Present) -> SandboxSpec:
         lifetime_s=clocks["lifetime_s"],
         idle_timeout_s=clocks["idle_timeout_s"],
         heartbeat_timeout_s=clocks["heartbeat_timeout_s"],
-        egress=_part(ours, "egress", egress_from),
-        options=_part(ours, "options", options_from),
+        egress=present.egress,
+        options=present.options,
         group=ours.get("group", ""),
         group_ttl_s=_number(ours.get("group_ttl_s")),
     )
-
-
-def _part(ours: dict[str, str], name: str, read: Any) -> Any:
-    try:
-        return read(orjson.loads(ours.get(name) or "null"))
-    except (ValueError, TypeError, KeyError):
-        return read(None)
 
 
 def _number(text: str | None) -> float | None:

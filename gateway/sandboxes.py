@@ -18,10 +18,12 @@ from holdfast_wire.rest import SandboxRecord, parse_bytes, parse_cpu
 from starlette.requests import Request
 from starlette.responses import Response
 
+from .claims import claim
 from .clocks import to_labels
 from .parsing import SANDBOX_ID, Fields, check_label, read_json
 from .placement.redis_store import derived_id
 from .placement.store import Cause, Record, SandboxSpec, Tombstone
+from .pools import key_of
 from .runtimes.base import Made, Order
 from .runtimes.options import Egress
 from .service import Gateway, gateway_of, live, owned_entry
@@ -214,7 +216,7 @@ async def _make(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], *, for
         options=spec.options,
     )
     try:
-        made = await _create(gateway, order, spec.ready_timeout_s)
+        made = await _obtain(gateway, spec, order)
     except HoldfastError as error:
         gateway.metrics.count("create_failed_total", code=error.code)
         if error.code == "sandbox_exists":  # another replica is at it
@@ -228,6 +230,14 @@ async def _make(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], *, for
         raise _failure(live(owned_entry(entry, spec.owner, spec.sandbox_id)))
     gateway.metrics.count("creates_total")
     return entry
+
+
+async def _obtain(gateway: Gateway, spec: SandboxSpec, order: Order) -> Made:
+    """A spare where one fits and waits, else a new one."""
+    pools = gateway.pools.read()
+    pool = pools.get(key_of(spec)) if pools else None
+    made = await claim(gateway, spec, order, pool.key, spec.ready_timeout_s) if pool is not None else None
+    return made or await _create(gateway, order, spec.ready_timeout_s)
 
 
 async def _create(gateway: Gateway, order: Order, timeout_s: float) -> Made:

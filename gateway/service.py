@@ -17,6 +17,7 @@ from starlette.requests import HTTPConnection
 from .attached import AttachedSessions
 from .auth import Keys, key_of
 from .placement.store import Entry, PlacementStore, Record, Tombstone
+from .pools import PoolsFile
 from .reposts import Reposts
 from .runtimes.base import Runtime
 from .settings import Settings
@@ -64,6 +65,7 @@ class Gateway:
         self.attached = AttachedSessions(settings.relay, store)
         self.background = Background()
         self.reposts = Reposts()
+        self.pools = PoolsFile(settings.pools_file)
         self.making: dict[str, asyncio.Task[Record]] = {}
         """Sandboxes this replica is making right now."""
 

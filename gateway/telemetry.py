@@ -46,26 +46,25 @@ class Metrics:
 
     def __init__(self) -> None:
         self._counters: defaultdict[tuple[str, tuple[tuple[str, str], ...]], float] = defaultdict(float)
-        self._gauges: dict[str, float] = {}
+        self._gauges: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
 
     def count(self, name: str, amount: float = 1, **labels: str) -> None:
         self._counters[name, tuple(sorted(labels.items()))] += amount
 
-    def gauge(self, name: str, value: float) -> None:
-        self._gauges[name] = value
+    def gauge(self, name: str, value: float, **labels: str) -> None:
+        self._gauges[name, tuple(sorted(labels.items()))] = value
 
     def render(self) -> str:
         """The exposition format, text version 0.0.4."""
         lines: list[str] = []
-        last = ""
-        for (name, labels), value in sorted(self._counters.items()):
-            if name != last:
-                lines.append(f"# TYPE holdfast_{name} counter")
-                last = name
-            inside = ",".join(f'{key}="{_label(text)}"' for key, text in labels)
-            lines.append(f"holdfast_{name}{{{inside}}} {value:g}" if inside else f"holdfast_{name} {value:g}")
-        for name, value in sorted(self._gauges.items()):
-            lines += [f"# TYPE holdfast_{name} gauge", f"holdfast_{name} {value:g}"]
+        for kind, samples in (("counter", self._counters), ("gauge", self._gauges)):
+            last = ""
+            for (name, labels), value in sorted(samples.items()):
+                if name != last:
+                    lines.append(f"# TYPE holdfast_{name} {kind}")
+                    last = name
+                inside = ",".join(f'{key}="{_label(text)}"' for key, text in labels)
+                lines.append(f"holdfast_{name}{{{inside}}} {value:g}" if inside else f"holdfast_{name} {value:g}")
         return "\n".join(lines) + "\n"
 
 

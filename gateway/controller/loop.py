@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
@@ -18,6 +19,7 @@ from gateway.runtimes.base import Runtime, Synced, WentAway
 from gateway.settings import ControllerSettings
 
 from .leadership import Leadership
+from .pool_keeper import PoolKeeper
 from .reconcile import Reconciler
 
 log = logging.getLogger("gateway.controller")
@@ -26,12 +28,15 @@ log = logging.getLogger("gateway.controller")
 class Controller:
     """One of possibly many; it acts only while it leads."""
 
-    def __init__(self, store: PlacementStore, runtime: Runtime, holder: str, settings: ControllerSettings) -> None:
+    def __init__(
+        self, store: PlacementStore, runtime: Runtime, holder: str, settings: ControllerSettings, keeper: PoolKeeper | None = None
+    ) -> None:
         self._store = store
         self._runtime = runtime
         self._settings = settings
         self.leadership = Leadership(store, holder, settings)
-        self._reconciler = Reconciler(store, runtime, settings.grace_s)
+        self._keeper = keeper
+        self._reconciler = Reconciler(store, runtime, settings.grace_s, keeper)
 
     async def run(self) -> None:
         """Until cancelled; gives the lease up at the end."""
@@ -41,6 +46,8 @@ class Controller:
                 group.create_task(self._watch(), name="watch")
                 group.create_task(self._expire(), name="expiry")
                 group.create_task(self._reconcile(), name="reconciliation")
+                if self._keeper:
+                    group.create_task(self._refill(self._keeper, group), name="refill")
         finally:
             await self.leadership.resign()
 
@@ -65,6 +72,17 @@ class Controller:
                     for one in expired:
                         log.info("sandbox %s has ended: %s", one.sandbox_id, one.cause.reason)
                     await self._reconciler.remove([(one.sandbox_id, one.incarnation) for one in expired], term)
+
+    async def _refill(self, keeper: PoolKeeper, group: asyncio.TaskGroup) -> None:
+        def spawn(work: Coroutine[Any, Any, None], name: str) -> None:
+            group.create_task(work, name=name)
+
+        while True:
+            await asyncio.sleep(self._settings.refill_interval_s)
+            term = self.leadership.term
+            if term is not None:
+                with self._guard("refilling the pools"):
+                    await keeper.refill(term, spawn)
 
     async def _reconcile(self) -> None:
         changed = self.leadership.changed

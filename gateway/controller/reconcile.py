@@ -19,6 +19,8 @@ from gateway.placement.store import FencedError, PlacementStore, PlacementUnavai
 from gateway.runtimes.base import Runtime
 
 from .plan import Action, MarkFailed, MarkReady, Rebuild, Remove, plan
+from .pool_keeper import PoolKeeper
+from .pool_plan import is_spare
 
 log = logging.getLogger("gateway.controller")
 
@@ -29,10 +31,11 @@ _AT_ONCE = 16
 class Reconciler:
     """See the module."""
 
-    def __init__(self, store: PlacementStore, runtime: Runtime, grace_s: float) -> None:
+    def __init__(self, store: PlacementStore, runtime: Runtime, grace_s: float, keeper: PoolKeeper | None = None) -> None:
         self._store = store
         self._runtime = runtime
         self._grace_s = grace_s
+        self._keeper = keeper
         self._suspects: frozenset[Action] = frozenset()
         self.began_at: float | None = None
         """The runtime's last word on when it began with nothing."""
@@ -41,11 +44,13 @@ class Reconciler:
         """One pass as the leader of ``term``; what was done. Raises FencedError and the errors of store and runtime."""
         began_at = self.began_at  # said before the lists are asked for, so that they are not older
         before = await self._store.generation()
+        pools = await self._keeper.look() if self._keeper else {}
         presents = await self._runtime.list_all()
         records = {record.sandbox_id: record async for record in self._store.scan()}
         # What was made while we looked is in the second list; what is in neither list is missing.
         later = {present.sandbox_id: present for present in await self._runtime.list_all()}
         everything = {present.sandbox_id: present for present in presents} | later
+        spares = {id_: everything.pop(id_) for id_ in list(everything) if is_spare(everything[id_])}
         tombstones = await self._store.tombstones(id_ for id_ in everything if id_ not in records)
         whole = before is not None and before == await self._store.generation()
         planned = plan(
@@ -60,6 +65,8 @@ class Reconciler:
         )
         self._suspects = planned.suspects
         await self._act(planned.actions, term)
+        if self._keeper:
+            await self._keeper.tend(pools, [spare for id_, spare in spares.items() if id_ in later], term)
         if before is None:
             await self._store.mark_generation(secrets.token_hex(8), term=term)
             log.info("the placement store was new or wiped: %d sandboxes of the runtime are recorded", len(everything))

@@ -1,7 +1,7 @@
-"""What was asked of a sandbox as JSON and back: the ``doc`` of its record, and what a runtime's labels carry of it.
+"""What was asked of a sandbox as JSON and back: the ``doc`` of its record.
 
-Owns the two nested records (what it may reach, what it asks of a cluster). A document may come from a newer replica or a damaged
-label, so unknown fields are passed over and what cannot be read is refused with ValueError. Called by ``redis_store`` and ``clocks``.
+Owns the two nested records (what it may reach, what it asks of a cluster). A document may come from a newer replica, so unknown fields
+are passed over. Called by ``redis_store``.
 """
 
 from __future__ import annotations
@@ -25,11 +25,6 @@ def read_spec(document: bytes | str) -> SandboxSpec:
     body["egress"] = egress_from(body.get("egress"))
     body["options"] = options_from(body.get("options"))
     return SandboxSpec(**body)
-
-
-def write_part(part: Egress | Options) -> str:
-    """The part as text for a label; the same part gives the same text."""
-    return orjson.dumps(part, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def egress_from(body: Any) -> Egress:

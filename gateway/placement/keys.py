@@ -62,6 +62,26 @@ def generation(shard: int) -> str:
     return f"{_tag(shard)}:generation"
 
 
+def making(pool: str) -> str:
+    """Sorted set by ms: spares of a pool that are being made."""
+    return f"{_tag(shard_of(pool))}:making:{pool}"
+
+
+def spares(pool: str) -> str:
+    """Sorted set by ms: spares that can be taken, the one that waits longest first."""
+    return f"{_tag(shard_of(pool))}:spares:{pool}"
+
+
+def taken(pool: str) -> str:
+    """Sorted set by ms: spares that were taken or are being removed, until nothing in the runtime bears their id."""
+    return f"{_tag(shard_of(pool))}:taken:{pool}"
+
+
+def pools(shard: int) -> str:
+    """Set: keys of the pools in this shard that have any spare."""
+    return f"{_tag(shard)}:pools"
+
+
 def lease() -> str:
     """Hash with an expiry: who leads, and the term."""
     return "hf:{controller}:lease"

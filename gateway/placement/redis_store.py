@@ -8,27 +8,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Iterable
-from typing import Any, cast
 
 from holdfast_wire.errors import HoldfastError
 
 from gateway.settings import PlacementSettings
 
 from . import keys
-from .documents import read_spec, write_spec
-from .redis_connection import Argument, RedisConnection, load_script
+from .documents import write_spec
+from .redis_connection import Argument
+from .redis_spares import RedisSpares
+from .redis_steps import as_entry, as_fields, as_record, as_text, as_tombstone, ms, script
 from .store import (
     SHARDS,
     Cause,
     Created,
     Entry,
     Expired,
-    Fault,
     FencedError,
     Page,
     Record,
     SandboxSpec,
-    Status,
     Tombstone,
 )
 
@@ -37,18 +36,13 @@ _LOOK_AT = 1000
 """Most records one listing request looks at, whatever its filter leaves of them."""
 
 
-class RedisStore:
+class RedisStore(RedisSpares):
     """See ``PlacementStore``."""
 
     def __init__(self, settings: PlacementSettings) -> None:
-        self._redis = RedisConnection(settings)
-        self._tombstone_ms = _ms(settings.tombstone_ttl_s)
-        self._idempotency_ms = _ms(settings.idempotency_ttl_s)
-        names = ("create", "get", "ready", "fail", "touch", "delete", "expire", "rebuild", "lead", "resign", "fence")
-        self._scripts = {name: load_script(name) for name in names}
-
-    async def _run(self, name: str, keys_: list[str], arguments: list[Argument]) -> Any:
-        return await self._redis.run(self._scripts[name], keys_, arguments)
+        super().__init__(settings)
+        self._tombstone_ms = ms(settings.tombstone_ttl_s)
+        self._idempotency_ms = ms(settings.idempotency_ttl_s)
 
     # Gateway ------------------------------------------------------------------------------------------------------
 
@@ -59,7 +53,7 @@ class RedisStore:
         if idempotency_key is not None and not derived:
             claim = keys.claimed_key(spec.owner, idempotency_key)
             _, prior = await self._redis.many([("SET", claim, fingerprint, "NX", "PX", self._idempotency_ms), ("GET", claim)])
-            if prior is not None and _text(prior) != fingerprint:
+            if prior is not None and as_text(prior) != fingerprint:
                 raise _idempotency_conflict()
         word, fields = await self._run(
             "create",
@@ -70,30 +64,30 @@ class RedisStore:
                 spec.incarnation,
                 fingerprint,
                 write_spec(spec),
-                _ms(spec.ready_timeout_s),
+                ms(spec.ready_timeout_s),
                 *_clocks(spec),
                 self._idempotency_ms if derived else "",
                 self._tombstone_ms,
             ],
         )
-        word = _text(word)
+        word = as_text(word)
         if word == "conflict":
             raise _idempotency_conflict()
         if word == "taken":
             raise HoldfastError("sandbox_exists", f"the sandbox id {id_!r} is taken")
-        found = _entry(id_, b"record" if word == "fresh" else word.encode(), fields)
+        found = as_entry(id_, b"record" if word == "fresh" else word.encode(), fields)
         assert found is not None
         return Created(found, word == "fresh")
 
     async def get(self, sandbox_id: str) -> Entry:
         word, fields = await self._run("get", [keys.record(sandbox_id), keys.tombstone(sandbox_id)], [])
-        return _entry(sandbox_id, word, fields)
+        return as_entry(sandbox_id, word, fields)
 
     async def mark_ready(self, sandbox_id: str, incarnation: str, endpoint: str, agent_epoch: str, *, term: int | None = None) -> Entry:
         word, fields = await self._run(
             "ready", _four(sandbox_id), [sandbox_id, incarnation, endpoint, agent_epoch, self._tombstone_ms, _term(term)]
         )
-        return _entry(sandbox_id, word, fields)
+        return as_entry(sandbox_id, word, fields)
 
     async def mark_failed(self, sandbox_id: str, incarnation: str, cause: Cause, *, term: int | None = None) -> Entry:
         word, fields = await self._run(
@@ -101,17 +95,17 @@ class RedisStore:
             _four(sandbox_id),
             [sandbox_id, incarnation, cause.reason, cause.fault, cause.message, self._tombstone_ms, _term(term)],
         )
-        return _entry(sandbox_id, word, fields)
+        return as_entry(sandbox_id, word, fields)
 
     async def heartbeat(self, sandbox_id: str, owner: str) -> Entry:
         word, fields = await self._run("touch", _four(sandbox_id)[:3], [sandbox_id, owner, "beat", 0, self._tombstone_ms])
-        found = _entry(sandbox_id, word, fields)
+        found = as_entry(sandbox_id, word, fields)
         return found if found is not None and found.owner == owner else None
 
     async def touch(self, sandbox_ids: Iterable[str], hold_s: float) -> None:
         await self._redis.run_many(
-            self._scripts["touch"],
-            [(_four(id_)[:3], [id_, "", "active", _ms(hold_s), self._tombstone_ms]) for id_ in sandbox_ids],
+            script("touch"),
+            [(_four(id_)[:3], [id_, "", "active", ms(hold_s), self._tombstone_ms]) for id_ in sandbox_ids],
         )
 
     async def delete(
@@ -154,7 +148,7 @@ class RedisStore:
         )
         if word == b"record":
             return None  # another owner's, or another incarnation: for this caller it does not exist
-        found = _entry(sandbox_id, b"record" if word == b"deleted" else word, fields)
+        found = as_entry(sandbox_id, b"record" if word == b"deleted" else word, fields)
         return found if found is not None and found.owner == owner else None
 
     async def list_owned(self, owner: str, *, cursor: str | None = None, limit: int = 100) -> Page:
@@ -169,7 +163,7 @@ class RedisStore:
             )
             for s, ids in zip(group, answers, strict=True):
                 room = looks - len(found)
-                found += [_text(id_) for id_ in ids[:room]]
+                found += [as_text(id_) for id_ in ids[:room]]
                 if len(ids) >= room:
                     return Page(await self._records(found), f"{s}:{found[-1]}" if found else None)
             shard, after = group.stop, ""
@@ -184,7 +178,7 @@ class RedisStore:
     # Controller ---------------------------------------------------------------------------------------------------
 
     async def lead(self, holder: str, ttl_s: float, least_term: int = 0) -> int | None:
-        return int(await self._run("lead", [keys.lease(), keys.last_term()], [holder, _ms(ttl_s), least_term])) or None
+        return int(await self._run("lead", [keys.lease(), keys.last_term()], [holder, ms(ttl_s), least_term])) or None
 
     async def lease_left_s(self) -> float:
         return max(int(await self._redis.command("PTTL", keys.lease())), 0) / 1000
@@ -197,14 +191,14 @@ class RedisStore:
 
     async def generation(self) -> str | None:
         markers = set(await self._redis.many([("GET", keys.generation(shard)) for shard in range(SHARDS)]))
-        return None if len(markers) != 1 or None in markers else _text(markers.pop())
+        return None if len(markers) != 1 or None in markers else as_text(markers.pop())
 
     async def mark_generation(self, marker: str, *, term: int) -> None:
         await self._fence_all(term, marker)
 
     async def _fence_all(self, term: int, marker: str) -> None:
         answers = await self._redis.run_many(
-            self._scripts["fence"],
+            script("fence"),
             [([keys.term(shard), keys.generation(shard)], [term, marker]) for shard in range(SHARDS)],
         )
         if not all(answers):
@@ -219,7 +213,7 @@ class RedisStore:
         seconds, micros = await self._redis.command("TIME")
         now = int(seconds) * 1000 + int(micros) // 1000
         answers = await self._redis.many([("ZRANGEBYSCORE", keys.due(shard), "-inf", now, "LIMIT", 0, limit) for shard in range(SHARDS)])
-        ids = [_text(id_) for answer in answers for id_ in answer][:limit]
+        ids = [as_text(id_) for answer in answers for id_ in answer][:limit]
         owners = await self._redis.many([("HGET", keys.record(id_), "owner") for id_ in ids])
         expired: list[Expired] = []
         for id_, owner in zip(ids, owners, strict=True):
@@ -230,7 +224,7 @@ class RedisStore:
                     keys.record(id_),
                     keys.tombstone(id_),
                     keys.due(shard),
-                    keys.owned(shard, _text(owner or b"")),
+                    keys.owned(shard, as_text(owner or b"")),
                     keys.term(shard),
                 ],
                 [id_, self._tombstone_ms, self._tombstone_ms, term],
@@ -238,9 +232,9 @@ class RedisStore:
             if word == b"fenced":
                 raise FencedError
             if word in (b"expired", b"kept"):
-                was = _record(_fields(fields))
+                was = as_record(as_fields(fields))
                 kept = word == b"kept"
-                cause = was.cause or Cause(_text(why), "infrastructure" if kept else "caller")
+                cause = was.cause or Cause(as_text(why), "infrastructure" if kept else "caller")
                 expired.append(Expired(id_, was.incarnation, cause, kept))
         return expired
 
@@ -256,7 +250,7 @@ class RedisStore:
                 spec.incarnation,
                 write_spec(spec),
                 endpoint,
-                _ms(created_at),
+                ms(created_at),
                 *_clocks(spec),
                 self._tombstone_ms,
                 term,
@@ -271,7 +265,7 @@ class RedisStore:
             cursor = 0
             while True:
                 cursor, members = await self._redis.command("ZSCAN", keys.due(shard), cursor, "COUNT", _SCAN_COUNT)
-                for record in await self._records([_text(member) for member, _ in members]):
+                for record in await self._records([as_text(member) for member, _ in members]):
                     yield record
                 if not int(cursor):
                     break
@@ -282,12 +276,12 @@ class RedisStore:
         found = {}
         for id_, fields in zip(ids, answers, strict=True):
             if fields:
-                found[id_] = _tombstone(id_, _fields(fields))
+                found[id_] = as_tombstone(id_, as_fields(fields))
         return found
 
     async def _records(self, ids: list[str]) -> list[Record]:
         answers = await self._redis.many([("HGETALL", keys.record(id_)) for id_ in ids])
-        return [_record(_fields(fields)) for fields in answers if fields]
+        return [as_record(as_fields(fields)) for fields in answers if fields]
 
 
 def derived_id(owner: str, idempotency_key: str) -> str:
@@ -308,60 +302,9 @@ def _term(term: int | None) -> Argument:
     return "" if term is None else term
 
 
-def _ms(seconds: float) -> int:
-    return round(seconds * 1000)
-
-
 def _clocks(spec: SandboxSpec) -> list[Argument]:
     clocks = (spec.lifetime_s, spec.idle_timeout_s, spec.heartbeat_timeout_s)
-    return ["" if clock is None else _ms(clock) for clock in clocks]
-
-
-def _text(value: bytes | str) -> str:
-    return value if isinstance(value, str) else value.decode()
-
-
-def _fields(answer: Any) -> dict[str, str]:
-    """A hash as Redis answers it: a flat list from scripts, a map or a list from HGETALL."""
-    if isinstance(answer, dict):
-        return {_text(name): _text(value) for name, value in answer.items()}
-    return {_text(answer[i]): _text(answer[i + 1]) for i in range(0, len(answer), 2)}
-
-
-def _moment(text: str) -> float | None:
-    return int(text) / 1000 if text else None
-
-
-def _entry(sandbox_id: str, word: bytes, fields: Any) -> Entry:
-    if word == b"record":
-        return _record(_fields(fields))
-    if word == b"tombstone":
-        return _tombstone(sandbox_id, _fields(fields))
-    if word == b"fenced":
-        raise FencedError
-    return None
-
-
-def _record(fields: dict[str, str]) -> Record:
-    cause = None
-    if fields["reason"]:
-        cause = Cause(fields["reason"], cast(Fault, fields["fault"]), fields["message"])
-    return Record(
-        spec=read_spec(fields["doc"]),
-        status=cast(Status, fields["status"]),
-        created_at=_moment(fields["created"]) or 0.0,
-        endpoint=fields["endpoint"],
-        agent_epoch=fields["epoch"],
-        ready_at=_moment(fields["ready"]),
-        ended_at=_moment(fields["ended"]),
-        expires_at=_moment(fields.get("expires", "")),
-        cause=cause,
-    )
-
-
-def _tombstone(sandbox_id: str, fields: dict[str, str]) -> Tombstone:
-    cause = Cause(fields["reason"], cast(Fault, fields["fault"]), fields["message"])
-    return Tombstone(sandbox_id, fields["owner"], fields["inc"], cause, _moment(fields["ended"]) or 0.0)
+    return ["" if clock is None else ms(clock) for clock in clocks]
 
 
 def _read_cursor(cursor: str | None) -> tuple[int, str]:

@@ -148,6 +148,19 @@ class Expired:
     """Its record stays for a while (it never became ready), rather than a tombstone."""
 
 
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """What is known of a pool's spares: ids, and for how many seconds they have been where they are."""
+
+    making: dict[str, float] = field(default_factory=dict)
+    spares: dict[str, float] = field(default_factory=dict)
+    taken: dict[str, float] = field(default_factory=dict)
+
+
+COLD = "cold"
+"""What ``assign_spare`` is told of a sandbox that is made without a spare."""
+
+
 class PlacementStore(Protocol):
     """One interface, one conformance suite (``tests/conformance/placement.py``)."""
 
@@ -188,6 +201,18 @@ class PlacementStore(Protocol):
         The answer is the record that was removed, the tombstone that was there already, or None.
         """
 
+    async def take_spare(self, pool: str) -> str | None:
+        """The spare of a pool that waits longest, for this caller alone; None when there is none."""
+
+    async def return_spare(self, pool: str, spare_id: str) -> None:
+        """Give back one that was taken and not used."""
+
+    async def assign_spare(self, sandbox_id: str, incarnation: str, spare_id: str, instead_of: str = "") -> str:
+        """Note what a pending sandbox is made of: a spare or ``COLD``. Set once; ``instead_of`` is what the caller saw fail.
+
+        The answer is what holds now, "" when the sandbox is no longer pending.
+        """
+
     async def list_owned(self, owner: str, *, cursor: str | None = None, limit: int = 100) -> Page:
         """A page of the owner's records. Stable under change: what exists throughout is seen exactly once."""
 
@@ -215,6 +240,27 @@ class PlacementStore(Protocol):
 
     async def claim_expired(self, term: int, limit: int = 100) -> list[Expired]:
         """End up to ``limit`` sandboxes whose time ran out, each atomically and re-checked."""
+
+    async def spares(self, pool: str) -> PoolState:
+        """What is known of a pool."""
+
+    async def pool_keys(self) -> set[str]:
+        """Pools that have spares, also those no longer wanted."""
+
+    async def plan_spare(self, pool: str, spare_id: str, *, term: int) -> None:
+        """It is about to be made. Whatever becomes of the maker, it is found again."""
+
+    async def offer_spare(self, pool: str, spare_id: str, *, term: int) -> bool:
+        """It can be taken from now on. False when it had been taken already."""
+
+    async def claim_spare(self, pool: str, spare_id: str, taken_for_s: float, *, term: int) -> bool:
+        """Reserve it for removal. False when somebody took it less than ``taken_for_s`` ago and may still use it."""
+
+    async def withdraw_spare(self, pool: str, spare_id: str, *, term: int) -> None:
+        """It cannot be taken any more; whoever took it keeps it."""
+
+    async def forget_spare(self, pool: str, spare_id: str, *, term: int) -> None:
+        """Nothing is left of it."""
 
     async def rebuild(self, spec: SandboxSpec, endpoint: str, created_at: float, *, term: int) -> bool:
         """Write a ready record for a sandbox the runtime has and the store lost. True when it was written."""

@@ -74,20 +74,33 @@ class MemoryRuntime:
             raise HoldfastError("sandbox_exists", "it is there")
         if order.image == "unknown-image":
             raise HoldfastError("image_not_found", "there is no such image")
-        self.add(order.sandbox_id, order.incarnation, owner=order.owner, image=order.image, labels=order.labels)
+        self._make(order)
         return Made(self.endpoint, "e1")
 
     async def adopt(self, spare_id: str, order: Order, timeout_s: float) -> Made:
         if self.present.pop(spare_id, None) is None:
             raise HoldfastError("sandbox_not_found", "that spare is gone")
         self.orders.append(order)
-        self.add(order.sandbox_id, order.incarnation, owner=order.owner, image=order.image, labels=order.labels)
+        self._make(order)
         return Made(self.endpoint, "e1")
 
     async def allow(self, sandbox_id: str, egress: Egress) -> None:
         if sandbox_id not in self.present:
             raise HoldfastError("sandbox_not_found", "there is no such sandbox")
         self.allowed[sandbox_id] = egress
+
+    def _make(self, order: Order) -> None:
+        self.add(
+            order.sandbox_id,
+            order.incarnation,
+            owner=order.owner,
+            image=order.image,
+            labels=order.labels,
+            cores=order.cores,
+            memory_bytes=order.memory_bytes,
+            egress=order.egress,
+            options=order.options,
+        )
 
     def add(self, sandbox_id: str, incarnation: str = "1" * 16, **more: Any) -> Present:
         more.setdefault("owner", "ada")

@@ -1,0 +1,81 @@
+"""Steps by name, and how Redis answers them: what every part of ``redis_store`` stands on.
+
+Owns the loading of the ``.lua`` files and the translation of hashes into records. Does not own which keys a step needs.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, cast
+
+from gateway.settings import PlacementSettings
+
+from .documents import read_spec
+from .redis_connection import Argument, RedisConnection, Script, load_script
+from .store import Cause, Entry, Fault, FencedError, Record, Status, Tombstone
+
+
+class RedisSteps:
+    """A connection, and the scripts that run on it."""
+
+    def __init__(self, settings: PlacementSettings) -> None:
+        self._redis = RedisConnection(settings)
+
+    async def _run(self, name: str, keys_: list[str], arguments: list[Argument]) -> Any:
+        return await self._redis.run(script(name), keys_, arguments)
+
+
+@functools.cache
+def script(name: str) -> Script:
+    return load_script(name)
+
+
+def ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def as_text(value: bytes | str) -> str:
+    return value if isinstance(value, str) else value.decode()
+
+
+def as_fields(answer: Any) -> dict[str, str]:
+    """A hash as Redis answers it: a flat list from scripts, a map or a list from HGETALL."""
+    if isinstance(answer, dict):
+        return {as_text(name): as_text(value) for name, value in answer.items()}
+    return {as_text(answer[i]): as_text(answer[i + 1]) for i in range(0, len(answer), 2)}
+
+
+def as_moment(text: str) -> float | None:
+    return int(text) / 1000 if text else None
+
+
+def as_entry(sandbox_id: str, word: bytes, fields: Any) -> Entry:
+    if word == b"record":
+        return as_record(as_fields(fields))
+    if word == b"tombstone":
+        return as_tombstone(sandbox_id, as_fields(fields))
+    if word == b"fenced":
+        raise FencedError
+    return None
+
+
+def as_record(fields: dict[str, str]) -> Record:
+    cause = None
+    if fields["reason"]:
+        cause = Cause(fields["reason"], cast(Fault, fields["fault"]), fields["message"])
+    return Record(
+        spec=read_spec(fields["doc"]),
+        status=cast(Status, fields["status"]),
+        created_at=as_moment(fields["created"]) or 0.0,
+        endpoint=fields["endpoint"],
+        agent_epoch=fields["epoch"],
+        ready_at=as_moment(fields["ready"]),
+        ended_at=as_moment(fields["ended"]),
+        expires_at=as_moment(fields.get("expires", "")),
+        cause=cause,
+    )
+
+
+def as_tombstone(sandbox_id: str, fields: dict[str, str]) -> Tombstone:
+    cause = Cause(fields["reason"], cast(Fault, fields["fault"]), fields["message"])
+    return Tombstone(sandbox_id, fields["owner"], fields["inc"], cause, as_moment(fields["ended"]) or 0.0)

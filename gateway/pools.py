@@ -1,0 +1,136 @@
+"""Warm pools: which spare sandboxes a deployment wants to have waiting, and which create they fit.
+
+Owns the definitions and their file. A spare fits a request of the same image, size, disk, reach and options, and of nothing less:
+that is the pool's key, so a changed definition is another pool and the spares of the old one are never handed out. Used by the create
+path (``claims``) and by the controller, which keeps the pools filled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+import yaml
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.rest import parse_bytes, parse_cpu
+
+from .parsing_options import network_map, options_map, read_network, read_options
+from .placement.store import SandboxSpec
+from .runtimes.options import Egress, Options
+
+log = logging.getLogger("gateway")
+
+PREFIX = "pool-"
+"""What a spare's id begins with."""
+POOL_LABEL = "holdfast/pool"
+KEY_LABEL = "holdfast/pool-key"
+_FIELDS = {"name", "image", "cpu", "memory", "disk", "options", "egress", "size", "refill_per_s", "max_age_s"}
+_MOST_SPARES = 10_000
+
+
+class PoolsError(ValueError):
+    """The pools file cannot be used; the message says where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """One pool. ``refill_per_s`` bounds how fast spares are made, ``max_age_s`` is when one is replaced."""
+
+    name: str
+    image: str
+    size: int
+    cores: float = 4.0
+    memory_bytes: int = 16 * 1024**3
+    disk_bytes: int | None = None
+    egress: Egress = field(default_factory=Egress)
+    options: Options = field(default_factory=Options)
+    refill_per_s: float = 2.0
+    max_age_s: float = 6 * 3600.0
+
+    @property
+    def key(self) -> str:
+        return key_of(self)
+
+
+def key_of(what: Pool | SandboxSpec) -> str:
+    """The same for everything a spare must have in common with the sandbox it becomes."""
+    parts = [what.image, what.cores, what.memory_bytes, what.disk_bytes, network_map(what.egress), options_map(what.options)]
+    return hashlib.sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)).hexdigest()[:20]
+
+
+def read_pools(text: str | bytes) -> dict[str, Pool]:
+    """Pools by key from YAML or JSON: a list, or ``{pools: [...]}``. Raises ``PoolsError``."""
+    try:
+        body = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise PoolsError(f"it is neither YAML nor JSON: {error}") from None
+    if isinstance(body, dict):
+        body = body.get("pools")
+    if not isinstance(body, list):
+        raise PoolsError("it holds no list of pools")
+    pools: dict[str, Pool] = {}
+    for number, entry in enumerate(body):
+        try:
+            pool = _pool(entry)
+        except (HoldfastError, KeyError, TypeError, ValueError) as error:
+            raise PoolsError(f"pool {number}: {error}") from None
+        if pool.key in pools or pool.name in (other.name for other in pools.values()):
+            raise PoolsError(f"pool {number}: {pool.name!r} is there twice, or has the same image, size and options as another")
+        pools[pool.key] = pool
+    return pools
+
+
+def _pool(entry: Any) -> Pool:
+    if not isinstance(entry, dict) or not entry.keys() <= _FIELDS:
+        raise ValueError(f"a pool is a map of {', '.join(sorted(_FIELDS))}")
+    name, size = str(entry["name"]), int(entry["size"])
+    if not name or not name.isascii() or not name.replace("-", "").isalnum() or len(name) > 63:
+        raise ValueError("name must be letters, digits and '-', at most 63")
+    if not 0 <= size <= _MOST_SPARES:
+        raise ValueError(f"size must be 0 to {_MOST_SPARES}")
+    refill_per_s, max_age_s = float(entry.get("refill_per_s", 2.0)), float(entry.get("max_age_s", 6 * 3600.0))
+    if not refill_per_s > 0 or not max_age_s > 0:
+        raise ValueError("refill_per_s and max_age_s must be above 0")
+    return Pool(
+        name=name,
+        image=str(entry["image"]),
+        size=size,
+        cores=parse_cpu(entry.get("cpu", 4)),
+        memory_bytes=parse_bytes(entry.get("memory", "16Gi")),
+        disk_bytes=None if entry.get("disk") is None else parse_bytes(entry["disk"], "disk"),
+        egress=read_network(entry.get("egress")),
+        options=read_options(entry.get("options") or {}),
+        refill_per_s=refill_per_s,
+        max_age_s=max_age_s,
+    )
+
+
+class PoolsFile:
+    """The pools as the file has them now. A file that cannot be used leaves those of before."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._pools: dict[str, Pool] = {}
+        self._seen: tuple[int, int] | None = None
+
+    def read(self) -> Mapping[str, Pool]:
+        """Cheap where nothing changed: one ``stat``."""
+        if self._path is None:
+            return self._pools
+        try:
+            stat = self._path.stat()
+            if (seen := (stat.st_mtime_ns, stat.st_ino)) != self._seen:
+                self._seen = seen
+                self._pools = read_pools(self._path.read_bytes())
+                log.info("pools: %s", ", ".join(f"{pool.name}×{pool.size}" for pool in self._pools.values()) or "none")
+        except (OSError, PoolsError) as error:
+            if self._seen != (0, 0):
+                log.error("the pools file cannot be used, the pools stay as they were: %s", error)
+            if isinstance(error, OSError):
+                self._seen = (0, 0)
+        return self._pools
