@@ -26,7 +26,7 @@ from .placement.store import Cause, Record, SandboxSpec, Tombstone
 from .pools import key_of
 from .runtimes.base import Made, Order
 from .runtimes.options import Egress
-from .service import Gateway, gateway_of, live, owned_entry
+from .service import Gateway, gateway_of, live, owned_entry, reachable
 
 _POLL_LEAST_S = 0.02
 _POLL_MOST_S = 0.5
@@ -112,7 +112,9 @@ async def heartbeat(request: Request) -> Response:
     gateway = gateway_of(request)
     owner = gateway.owner(request)
     sandbox_id = request.path_params["sandbox_id"]
-    live(owned_entry(await gateway.store.heartbeat(sandbox_id, owner), owner, sandbox_id))
+    record = live(owned_entry(await gateway.store.heartbeat(sandbox_id, owner), owner, sandbox_id))
+    if record.status == "failed":
+        reachable(record)  # raises why
     return json_response({"status": "ok", "sandbox_id": sandbox_id})
 
 
