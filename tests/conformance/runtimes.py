@@ -21,9 +21,8 @@ CREATE_S = 30.0
 
 def order(sandbox_id: str, **more: Any) -> Order:
     more.setdefault("incarnation", secrets.token_hex(8))
-    return Order(
-        sandbox_id=sandbox_id, token="ab" * 32, owner="ada", image=more.pop("image", "host"), cores=1.0, memory_bytes=256 << 20, **more
-    )
+    given: dict[str, Any] = {"token": "ab" * 32, "owner": "ada", "image": "host", "cores": 1.0, "memory_bytes": 256 << 20}
+    return Order(sandbox_id=sandbox_id, **(given | more))
 
 
 async def next_of(events: AsyncIterator[Event], kind: type[Event], sandbox_id: str = "") -> Any:

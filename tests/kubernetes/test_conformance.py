@@ -1,0 +1,35 @@
+"""The runtimes' contract on the fake cluster: real HTTP, real watches, a real session agent in every pod."""
+
+from __future__ import annotations
+
+import pytest
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.proof import agent_token
+
+from gateway.dial import dial
+from gateway.runtimes.base import BecameReady, Synced
+from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
+from tests.conformance.runtimes import CREATE_S, RuntimeConformance, next_of, order
+from tests.gateway.harness import SECRET
+
+
+class TestKubernetesRuntime(RuntimeConformance):
+    """The whole contract."""
+
+    async def test_ready_is_told(self, runtime: KubernetesRuntime) -> None:
+        events = runtime.watch()
+        await next_of(events, Synced)
+        await runtime.create(order("sb-1"), CREATE_S)
+        assert isinstance(await next_of(events, BecameReady, "sb-1"), BecameReady)
+        await events.aclose()  # type: ignore[attr-defined]
+
+    async def test_the_agent_proves_itself_and_its_pod(self, runtime: KubernetesRuntime) -> None:
+        asked = order("sb-1", incarnation="1" * 16, token=agent_token(SECRET, "sb-1", "1" * 16))
+        made = await runtime.create(asked, CREATE_S)
+        (await dial(made.endpoint, SECRET, "sb-1", asked.incarnation, 5.0)).transport.abort()
+        address, _, uid = made.endpoint.partition("#")
+        assert uid == made.agent_epoch
+        for endpoint, incarnation in ((made.endpoint, "0" * 16), (f"{address}#{'0' * len(uid)}", asked.incarnation)):
+            with pytest.raises(HoldfastError) as caught:
+                await dial(endpoint, SECRET, "sb-1", incarnation, 5.0)
+            assert caught.value.code == "agent_identity"

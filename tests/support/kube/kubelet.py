@@ -1,0 +1,174 @@
+"""A kubelet and a scheduler for the fake API server: pods become Ready and run a real session agent each.
+
+Owns the life of a pod as the cluster tells it: scheduled, image pulled, container started, ended, removed. Every pod gets an address of
+its own in 127.0.0.0/8, so that all agents listen on the one agreed port. The image's name says what goes wrong (``IMAGES``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from holdfast_wire.bundle import AGENT_PORT
+
+from .objects import Entry, Object, stamp
+from .server import FakeApi
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+_PULLS = {
+    "unknown-image": (
+        "ErrImagePull",
+        "rpc error: code = NotFound desc = docker.io/library/unknown-image:latest: not found",
+    ),
+    "bad image": ("InvalidImageName", "couldn't parse image reference"),
+    "slow-registry": ("ErrImagePull", "failed to pull: dial tcp 10.0.0.1:443: i/o timeout"),
+    "needs-secret": ("CreateContainerConfigError", 'secret "missing" not found'),
+}
+_addresses = itertools.count(2)
+
+
+class Agent(Protocol):
+    """What runs in a pod."""
+
+    async def start(self) -> None: ...
+    async def ended(self) -> int: ...
+    def stop(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+class ProcessAgent:
+    """``python -m session_agent`` with the container's environment."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._environment = environment
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        keep = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+        path = os.pathsep.join(str(part) for part in (REPOSITORY, REPOSITORY / "schemas"))
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "session_agent", env={**keep, "PYTHONPATH": path, **self._environment}, start_new_session=True
+        )
+
+    async def ended(self) -> int:
+        assert self._process is not None
+        return await self._process.wait()
+
+    def stop(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+
+class Kubelet:
+    """One node that takes every pod which fits into ``cores``."""
+
+    def __init__(self, api: FakeApi, cores: float = 64.0, agent: Any = ProcessAgent) -> None:
+        self.api = api
+        self.cores = cores
+        self.agents: dict[str, Any] = {}
+        """By pod uid."""
+        self.frozen = False
+        """The node does not answer: nothing happens to its pods."""
+        self._agent = agent
+        self._lives: dict[str, asyncio.Task[None]] = {}
+
+    @contextlib.asynccontextmanager
+    async def run(self) -> AsyncIterator[Kubelet]:
+        self.api.pods.on_write.append(self._on_write)
+        try:
+            yield self
+        finally:
+            self.api.pods.on_write.remove(self._on_write)
+            for life in list(self._lives.values()):
+                life.cancel()
+            await asyncio.gather(*self._lives.values(), return_exceptions=True)
+
+    def end(self, name: str, *, reason: str = "Error", code: int = 137, pod: dict[str, Any] | None = None) -> None:
+        """A container's end as a kubelet tells it; ``pod`` is laid over the pod's status (an eviction, say)."""
+        ended = {"terminated": {"reason": reason, "exitCode": code, "finishedAt": stamp()}}
+        status = {"phase": "Failed", "containerStatuses": [{"name": "sandbox", "state": ended}], **(pod or {})}
+        self._status(name, status)
+
+    def _on_write(self, entry: Entry) -> None:
+        metadata = entry.object["metadata"]
+        uid = metadata["uid"]
+        if entry.kind == "ADDED":
+            self._lives[uid] = asyncio.get_running_loop().create_task(self._live(entry.object), name=f"pod {metadata['name']}")
+            self._lives[uid].add_done_callback(lambda _: self._lives.pop(uid, None))
+        elif entry.kind == "DELETED":
+            if uid in self.agents:
+                self.agents[uid].kill()
+            elif uid in self._lives:
+                self._lives[uid].cancel()
+        elif metadata.get("deletionTimestamp") and uid in self.agents and not self.frozen:
+            self.agents[uid].stop()
+
+    async def _live(self, pod: Object) -> None:
+        name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        container = pod["spec"]["containers"][0]
+        if _cores(container) > self.cores:
+            message = "0/1 nodes are available: 1 Insufficient cpu."
+            told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message, "lastTransitionTime": stamp()}
+            self._status(name, {"phase": "Pending", "conditions": [told]})
+            return
+        self.api.pods.update(name, lambda body: body["spec"].update(nodeName="node-1"))
+        scheduled = {"type": "PodScheduled", "status": "True"}
+        trouble = _PULLS.get(container["image"])
+        if trouble is not None:
+            waiting = {"waiting": {"reason": trouble[0], "message": trouble[1]}}
+            pulling = [{"name": "sandbox", "image": container["image"], "state": waiting}]
+            self._status(name, {"phase": "Pending", "conditions": [scheduled], "containerStatuses": pulling})
+            return
+        number = next(_addresses)
+        address = f"127.{1 + (number >> 16) % 250}.{(number >> 8) % 256}.{number % 256}"
+        agent = self.agents[uid] = self._agent(_environment(container, pod, address))
+        try:
+            await agent.start()
+            running = [{"name": "sandbox", "state": {"running": {"startedAt": stamp()}}, "ready": True}]
+            conditions = [scheduled, {"type": "Ready", "status": "True"}]
+            self._status(name, {"phase": "Running", "podIP": address, "conditions": conditions, "containerStatuses": running})
+            code = await agent.ended()
+            found = self.api.pods.get(name) if name in self.api.pods.names() else None
+            if found is None or found["metadata"]["uid"] != uid:
+                return
+            if found["metadata"].get("deletionTimestamp"):
+                self.api.pods.remove(name)
+            elif found["status"].get("phase") == "Running":
+                self.end(name, code=code if code >= 0 else 128 - code)
+        finally:
+            agent.kill()
+            with contextlib.suppress(asyncio.CancelledError):
+                await agent.ended()
+            self.agents.pop(uid, None)
+
+    def _status(self, name: str, status: dict[str, Any]) -> None:
+        self.api.pods.update(name, lambda body: body["status"].update(status))
+
+
+def _environment(container: Object, pod: Object, address: str) -> dict[str, str]:
+    found = {}
+    for one in container["env"]:
+        if "valueFrom" in one:
+            assert one["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.uid"}}
+            found[one["name"]] = pod["metadata"]["uid"]
+        else:
+            found[one["name"]] = one["value"].replace("$$", "$")
+    return {**found, "HOLDFAST_AGENT_LISTEN": f"tcp://{address}:{AGENT_PORT}"}
+
+
+def _cores(container: Object) -> float:
+    return float(container["resources"]["requests"]["cpu"].removesuffix("m")) / 1000

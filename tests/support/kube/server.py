@@ -1,0 +1,227 @@
+"""The fake API server over HTTP: LIST in pages, WATCH with bookmarks, CRUD, and every way a watch can go wrong.
+
+Owns the routes and the faults. kmock was tried first; it has no pages, no expiry of versions and no stalled streams, which is what the
+watch loop has to survive. Requests are counted by verb and resource.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from .objects import Entry, Object, RefusedError, Store, seen_through
+from .rules import check_pod
+
+RESOURCES = ("pods", "networkpolicies", "ciliumnetworkpolicies", "namespaces", "nodes", "resourcequotas")
+
+
+class FakeApi:
+    """One cluster. ``stores`` are by resource; only one namespace is served."""
+
+    def __init__(self, namespace: str = "sandboxes", minor: str = "36") -> None:
+        self.namespace = namespace
+        self.minor = minor
+        self.stores = {name: Store(name) for name in RESOURCES}
+        self.requests: Counter[str] = Counter()
+        self.refuse: list[RefusedError] = []
+        """Answered to the next requests that are no watches, one each."""
+        self.quota_pods: int | None = None
+        self.restricted = True
+        self.denied: set[tuple[str, str]] = set()
+        """(verb, resource) that access reviews deny."""
+        self.bookmark_s = 0.5
+        self.stalled = False
+        """Watches say nothing, not even bookmarks."""
+        self.expire_pages = 0
+        """So many continue tokens are answered with 410."""
+        self.broken_lines = 0
+        """So many watch events are cut in half."""
+        self.url = ""
+        self.watches: dict[int, web.Request] = {}
+        self._told = asyncio.Event()
+        for store in self.stores.values():
+            store.on_write.append(self._tell)
+        self.stores["namespaces"].create(
+            {"metadata": {"name": namespace, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}, "kind": "Namespace"}
+        )
+        allocatable = {"cpu": "64", "memory": "256Gi", "pods": "5000"}
+        self.stores["nodes"].create({"metadata": {"name": "node-1"}, "kind": "Node", "spec": {}, "status": {"allocatable": allocatable}})
+
+    @property
+    def pods(self) -> Store:
+        return self.stores["pods"]
+
+    @contextlib.asynccontextmanager
+    async def serve(self) -> AsyncIterator[FakeApi]:
+        app = web.Application(client_max_size=4 << 20)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        try:
+            yield self
+        finally:
+            self.drop_watches()
+            await runner.cleanup()
+
+    def kubeconfig(self, folder: Path) -> str:
+        path = folder / "kubeconfig"
+        body = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "fake", "cluster": {"server": self.url}}],
+            "users": [{"name": "fake", "user": {"token": "t"}}],
+            "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "fake"}}],
+            "current-context": "fake",
+        }
+        path.write_text(json.dumps(body))
+        return str(path)
+
+    def drop_watches(self) -> int:
+        """Cut every watch's connection."""
+        cut = list(self.watches.values())
+        for request in cut:
+            if request.transport is not None:
+                request.transport.abort()
+        return len(cut)
+
+    def _tell(self, entry: Entry) -> None:
+        told, self._told = self._told, asyncio.Event()
+        told.set()
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        try:
+            return await self._route(request)
+        except RefusedError as error:
+            return web.json_response(error.status, status=error.code)
+
+    async def _route(self, request: web.Request) -> web.StreamResponse:
+        path = request.path
+        if path == "/version":
+            self.requests["get version"] += 1
+            return web.json_response({"major": "1", "minor": self.minor, "gitVersion": f"v1.{self.minor}.0", **_BUILD})
+        if path.endswith("/selfsubjectaccessreviews"):
+            return await self._review(request)
+        resource, name = self._resource(path)
+        store = self.stores[resource]
+        if request.query.get("watch") in ("1", "true"):
+            self.requests[f"watch {resource}"] += 1
+            return await self._watch(request, store)
+        verb = {"POST": "create", "PATCH": "patch", "DELETE": "delete"}.get(request.method, "get" if name else "list")
+        self.requests[f"{verb} {resource}"] += 1
+        if self.refuse:
+            raise self.refuse.pop(0)
+        body = await request.json() if request.can_read_body else {}
+        if verb == "list":
+            return self._list(request, store)
+        if verb == "create":
+            return web.json_response(self._create(store, body), status=201)
+        if verb == "patch":
+            if request.content_type == "application/json-patch+json":
+                return web.json_response(store.json_patch(name, list(body)))
+            return web.json_response(store.merge(name, body))
+        if verb == "delete":
+            return web.json_response(store.delete(name, body))
+        return web.json_response(store.get(name))
+
+    def _resource(self, path: str) -> tuple[str, str]:
+        parts = path.strip("/").split("/")
+        parts = parts[2:] if parts[0] == "api" else parts[3:]
+        if parts[0] == "namespaces" and len(parts) > 2:
+            if parts[1] != self.namespace:
+                raise RefusedError(404, "NotFound", f'namespaces "{parts[1]}" not found')
+            parts = parts[2:]
+        if parts[0] not in self.stores:
+            raise RefusedError(404, "NotFound", "the server could not find the requested resource")
+        return parts[0], parts[1] if len(parts) > 1 else ""
+
+    def _create(self, store: Store, body: Object) -> Object:
+        if store.resource == "pods":
+            check_pod(body, restricted=self.restricted)
+            if self.quota_pods is not None and len(store.names()) >= self.quota_pods:
+                name = body["metadata"]["name"]
+                message = f'pods "{name}" is forbidden: exceeded quota: pods, requested: pods=1, limited: pods={self.quota_pods}'
+                raise RefusedError(403, "Forbidden", message)
+            body.setdefault("status", {"phase": "Pending"})
+        return store.create(body)
+
+    def _list(self, request: web.Request, store: Store) -> web.Response:
+        items = store.all(request.query.get("labelSelector", ""))
+        metadata: dict[str, Any] = {"resourceVersion": str(store.version)}
+        limit, token = int(request.query.get("limit", 0)), request.query.get("continue", "")
+        if token and self.expire_pages:
+            self.expire_pages -= 1
+            raise RefusedError(410, "Expired", "The provided continue parameter is too old to display a consistent list result")
+        if token:
+            # All pages carry the version of the first: what changed in between is told by a watch from there.
+            metadata["resourceVersion"], _, after = token.partition(":")
+            items = [one for one in items if one["metadata"]["name"] > after]
+        if limit and len(items) > limit:
+            items = items[:limit]
+            metadata["continue"] = f"{metadata['resourceVersion']}:{items[-1]['metadata']['name']}"
+        return web.json_response({"kind": "List", "metadata": metadata, "items": items})
+
+    async def _review(self, request: web.Request) -> web.Response:
+        self.requests["create selfsubjectaccessreviews"] += 1
+        body = await request.json()
+        asked = body["spec"]["resourceAttributes"]
+        allowed = (asked["verb"], asked["resource"]) not in self.denied
+        return web.json_response({**body, "kind": "SelfSubjectAccessReview", "status": {"allowed": allowed}}, status=201)
+
+    async def _watch(self, request: web.Request, store: Store) -> web.StreamResponse:
+        selector, version = request.query.get("labelSelector", ""), int(request.query.get("resourceVersion") or 0)
+        clock = asyncio.get_running_loop().time
+        end = clock() + float(request.query.get("timeoutSeconds", 3600))
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        self.watches[id(request)] = request
+        try:
+            if version < store.version:
+                store.since(version)
+            await response.prepare(request)
+            while clock() < end:
+                told = self._told
+                if not self.stalled:
+                    version = await self._send(response, store, selector, version)
+                try:
+                    async with asyncio.timeout(min(self.bookmark_s, max(end - clock(), 0.001))):
+                        await told.wait()
+                except TimeoutError:
+                    if not self.stalled:
+                        version = max(await self._send(response, store, selector, version), version)
+                        metadata = {"resourceVersion": str(version)}
+                        await response.write(json.dumps({"type": "BOOKMARK", "object": {"metadata": metadata}}).encode() + b"\n")
+            await response.write_eof()
+        except (ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            self.watches.pop(id(request), None)
+        return response
+
+    async def _send(self, response: web.StreamResponse, store: Store, selector: str, version: int) -> int:
+        try:
+            entries = store.since(version)
+        except RefusedError as error:
+            await response.write(json.dumps({"type": "ERROR", "object": error.status}).encode() + b"\n")
+            raise ConnectionError from None
+        for entry in entries:
+            kind = seen_through(entry, selector)
+            if kind is not None:
+                line = json.dumps({"type": kind, "object": entry.object}).encode() + b"\n"
+                if self.broken_lines:
+                    self.broken_lines -= 1
+                    line = line[: len(line) // 2] + b"\n"
+                await response.write(line)
+            version = entry.version
+        return version
+
+
+_BUILD = dict.fromkeys(("gitCommit", "gitTreeState", "buildDate", "goVersion", "compiler", "platform"), "")
