@@ -99,6 +99,8 @@ def test_secrets_are_those_that_the_deploy_script_makes(name: str) -> None:
         for volume in template["spec"].get("volumes", ()):
             if "secret" in volume:
                 assert volume["secret"]["secretName"] == KEYS
+            if "configMap" in volume:
+                assert volume["configMap"]["name"] in {one["metadata"]["name"] for one in of_kind(name, "ConfigMap")}
         for container in template["spec"]["containers"]:
             for variable in container.get("env", ()):
                 if "valueFrom" in variable:
@@ -242,6 +244,6 @@ def test_knative_lets_a_session_live_and_gateways_go() -> None:
 def test_aks_puts_the_service_and_the_sandboxes_on_their_own_pools() -> None:
     for which, template in pod_templates("aks"):
         assert template["spec"]["nodeSelector"] == {"pool": "system"}, which
-    settings = next(one["data"] for one in of_kind("aks", "ConfigMap"))
+    settings = next(one["data"] for one in of_kind("aks", "ConfigMap") if one["metadata"]["name"] == SETTINGS)
     assert settings["HOLDFAST_NODE_SELECTOR"] == "workload=sandbox"
     assert "workload" in settings["HOLDFAST_TOLERATIONS"].split(",")

@@ -22,6 +22,7 @@ from tests.infra.podsecurity import violations
 # Served by operators, not by Kubernetes: no schema here. `test_agreement` looks into them.
 FOREIGN = {"monitoring.coreos.com/v1", "gateway.networking.k8s.io/v1", "serving.knative.dev/v1"}
 OF_A_SANDBOX = {
+    ("", "namespaces"): {"get"},
     ("", "pods"): {"create", "get", "list", "watch", "patch", "delete"},
     ("networking.k8s.io", "networkpolicies"): {"create", "get", "list", "watch", "patch", "delete"},
     ("cilium.io", "ciliumnetworkpolicies"): {"create", "get", "list", "watch", "patch", "delete"},

@@ -17,7 +17,7 @@ from gateway.auth import Keys
 from infra.scripts.deploy import keys
 from infra.scripts.deploy.__main__ import main as deploy
 from infra.scripts.deploy.kubectl import DeployError, Kubectl
-from infra.scripts.deploy.render import MARK, containers, marked, with_images
+from infra.scripts.deploy.render import MARK, SETTINGS, containers, marked, with_images
 from tests.infra.kustomize import render
 from tests.infra.overlays import K8S, TOP, of_kind
 
@@ -55,7 +55,7 @@ def test_provision_rehearses_the_pools_that_the_overlay_expects() -> None:
         "az aks nodepool add",
         "az aks get-credentials --resource-group",
     ]
-    settings = next(one["data"] for one in of_kind("aks", "ConfigMap"))
+    settings = next(one["data"] for one in of_kind("aks", "ConfigMap") if one["metadata"]["name"] == SETTINGS)
     for line in lines[3:5]:
         assert f"--labels {settings['HOLDFAST_NODE_SELECTOR']} " in line
         assert "--node-taints workload=sandbox:NoSchedule" in line
@@ -127,7 +127,7 @@ def test_images_of_a_registry() -> None:
     marked(manifests)
     images = {container["image"] for one in manifests for container in containers(one)}
     assert images == {"r.example.com/team/holdfast-gateway:v1", "redis:7-alpine"}
-    settings = next(one for one in manifests if one["kind"] == "ConfigMap")
+    settings = next(one for one in manifests if one["kind"] == "ConfigMap" and one["metadata"]["name"] == SETTINGS)
     assert settings["data"]["HOLDFAST_BUNDLE_IMAGE"] == "r.example.com/team/holdfast-bundle:v1"
     marks = [one["spec"]["template"]["metadata"].get("annotations", {}).get(MARK) for one in manifests if one["kind"] == "Deployment"]
     settings["data"]["HOLDFAST_DRAIN_S"] = "11"

@@ -44,6 +44,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     what.add_argument("--cpu", default="100m")
     what.add_argument("--memory", default="256Mi")
     what.add_argument("--folder", default="/tmp", help="where the image lets anybody write (default: /tmp)")
+    what.add_argument(
+        "--network", choices=("blocked", "open"), default="blocked", help="open where the cluster enforces no network policies"
+    )
     what.add_argument("--ready", default="120", metavar="S", help="longest wait for a sandbox (default: 120)")
     what.add_argument(
         "--rolling", type=int, default=0, metavar="N", help="restart all gateways N times under sessions at work; implies --in-cluster"
@@ -60,7 +63,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def task(options: argparse.Namespace) -> list[str]:
     """The arguments of ``episodes``."""
     arguments = ["--until-told"] if options.rolling else []
-    for name in ("image", "count", "cpu", "memory", "folder", "ready"):
+    for name in ("image", "count", "cpu", "memory", "folder", "network", "ready"):
         arguments += [f"--{name}", str(getattr(options, name))]
     return arguments
 

@@ -77,7 +77,13 @@ def episode(client: SandboxClient, options: argparse.Namespace, figures: Figures
 
 def create(client: SandboxClient, options: argparse.Namespace) -> Sandbox:
     return client.create_sandbox(
-        options.image, cpu=options.cpu, memory=options.memory, timeout=options.ready, lifetime_s=3600, labels={"purpose": "smoke"}
+        options.image,
+        cpu=options.cpu,
+        memory=options.memory,
+        timeout=options.ready,
+        lifetime_s=3600,
+        labels={"purpose": "smoke"},
+        block_network=options.network == "blocked",
     )
 
 
@@ -106,6 +112,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--cpu", default="100m")
     parser.add_argument("--memory", default="256Mi")
     parser.add_argument("--folder", default="/tmp")
+    parser.add_argument("--network", default="blocked")
     parser.add_argument("--ready", type=float, default=120)
     parser.add_argument("--pause", type=float, default=0.05)
     parser.add_argument("--until-told", action="store_true")
