@@ -1,0 +1,214 @@
+"""What pods' JSON says: causes as kubelet, scheduler and controllers write them, and nothing but facts from anything else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.runtimes.base import BecameReady, Leaving, WentAway
+from gateway.runtimes.kubernetes.events import on_change, on_vanish, present_of
+from gateway.runtimes.kubernetes.facts import Facts, moment, read_pod
+from gateway.runtimes.kubernetes.manifest import pod
+from gateway.runtimes.kubernetes.settings import KubernetesSettings
+from tests.conformance.runtimes import order
+
+SETTINGS = KubernetesSettings(bundle_image="b")
+NOW = moment("2026-01-01T00:10:00Z")
+MADE = "2026-01-01T00:00:00Z"
+
+
+def seen(status: dict[str, Any], **metadata: Any) -> Facts:
+    body = pod(order("sb-1", incarnation="1" * 16), SETTINGS, "image", "r")
+    body["metadata"] |= {"uid": "u1", "resourceVersion": "7", "creationTimestamp": MADE, **metadata}
+    return read_pod({**body, "status": status})
+
+
+def waiting(reason: str, message: str = "", name: str = "sandbox") -> dict[str, Any]:
+    key = "containerStatuses" if name == "sandbox" else "initContainerStatuses"
+    return {"phase": "Pending", key: [{"name": name, "image": "i", "state": {"waiting": {"reason": reason, "message": message}}}]}
+
+
+def ended(reason: str, code: int, message: str = "", **more: Any) -> dict[str, Any]:
+    state = {"terminated": {"reason": reason, "exitCode": code, "message": message}}
+    return {"phase": "Failed", "containerStatuses": [{"name": "sandbox", "state": state}], **more}
+
+
+RUNNING = {"phase": "Running", "podIP": "10.1.2.3", "containerStatuses": [{"name": "sandbox", "state": {"running": {}}}]}
+UNSCHEDULABLE = {
+    "phase": "Pending",
+    "conditions": [
+        {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
+            "lastTransitionTime": "2026-01-01T00:09:00Z",
+        }
+    ],
+}
+TARGET = {"type": "DisruptionTarget", "status": "True"}
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "reason", "fault", "lasting"),
+    [
+        (waiting("ErrImagePull", "docker.io/library/nope:1: not found"), "image_not_found", "image-pull", "caller", True),
+        (
+            waiting("ImagePullBackOff", 'Back-off pulling image "x": ErrImagePull: manifest unknown'),
+            "image_not_found",
+            "image-pull",
+            "caller",
+            True,
+        ),
+        (waiting("ErrImagePull", "pull access denied, repository does not exist"), "image_not_found", "image-pull", "caller", True),
+        (waiting("InvalidImageName", "couldn't parse"), "image_not_found", "image-pull", "caller", True),
+        (waiting("ErrImagePull", "no matching manifest for linux/arm64"), "image_not_found", "image-pull", "caller", True),
+        (waiting("ErrImagePull", "dial tcp: i/o timeout"), "image_pull_failed", "image-pull", "infrastructure", False),
+        (waiting("ErrImagePull", "429 Too Many Requests"), "image_pull_failed", "image-pull", "infrastructure", False),
+        (waiting("ImagePullBackOff", "", "holdfast-bundle"), "image_pull_failed", "image-pull", "infrastructure", False),
+        (waiting("CreateContainerConfigError", 'secret "x" not found'), "invalid_argument", "config", "caller", True),
+        (waiting("RunContainerError", "exec: no such file"), "sandbox_failed", "start-failed", "infrastructure", True),
+        (UNSCHEDULABLE, "no_capacity", "unschedulable", "infrastructure", False),
+        (ended("OOMKilled", 137), "sandbox_failed", "oom", "workload", True),
+        (ended("Error", 1, "boom"), "sandbox_failed", "exited", "workload", True),
+        (ended("Completed", 0, phase="Succeeded"), "sandbox_failed", "exited", "workload", True),
+        (ended("StartError", 128, "no ld.so"), "sandbox_failed", "start-failed", "infrastructure", True),
+        (ended("Error", 78, "HOLDFAST_AGENT_TOKEN"), "sandbox_failed", "start-failed", "infrastructure", True),
+        (ended("ContainerStatusUnknown", 137), "sandbox_failed", "node-lost", "infrastructure", True),
+        (
+            {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."},
+            "sandbox_failed",
+            "evicted",
+            "infrastructure",
+            True,
+        ),
+        (
+            {"phase": "Failed", "reason": "Evicted", "message": "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi."},
+            "sandbox_failed",
+            "evicted",
+            "workload",
+            True,
+        ),
+        ({"phase": "Failed", "reason": "DeadlineExceeded"}, "sandbox_failed", "ttl", "caller", True),
+        ({"phase": "Failed", "reason": "OutOfcpu", "message": "Node didn't have enough resource"}, "no_capacity", "unschedulable", "infrastructure", True),
+        ({"phase": "Failed", "reason": "Terminated", "message": "node shutdown"}, "sandbox_failed", "evicted", "infrastructure", True),
+        ({"phase": "Unknown"}, "sandbox_failed", "node-lost", "infrastructure", True),
+        (
+            ended("Error", 143, conditions=[{**TARGET, "reason": "PreemptionByScheduler"}]),
+            "sandbox_failed",
+            "preempted",
+            "infrastructure",
+            True,
+        ),
+    ],
+)  # fmt: skip
+def test_trouble(status: dict[str, Any], code: str, reason: str, fault: str, lasting: bool) -> None:
+    trouble = seen(status).trouble
+    assert trouble is not None
+    assert (trouble.code, trouble.cause.reason, trouble.cause.fault, trouble.lasting) == (code, reason, fault, lasting)
+    error = trouble.error()
+    assert (error.code, error.reason, error.fault) == (code, reason, fault)
+    assert error.message
+
+
+@pytest.mark.parametrize(
+    "status", [RUNNING, waiting("ContainerCreating"), waiting("PodInitializing"), {}, {"phase": "Pending"}, {"phase": "Running"}]
+)
+def test_no_trouble(status: dict[str, Any]) -> None:
+    assert seen(status).trouble is None
+
+
+def test_patience_is_for_what_may_pass_and_counts_from_when_it_began() -> None:
+    stuck = seen(UNSCHEDULABLE)
+    assert stuck.failed(NOW, pull_patience_s=0, schedule_patience_s=61) is None
+    assert stuck.failed(NOW, pull_patience_s=0, schedule_patience_s=59) is not None
+    pulling = seen(waiting("ErrImagePull", "i/o timeout"))
+    assert pulling.failed(NOW, pull_patience_s=601, schedule_patience_s=0) is None
+    assert pulling.failed(NOW, pull_patience_s=599, schedule_patience_s=0) is not None
+    assert "Insufficient nvidia.com/gpu" in stuck.stage
+
+
+def test_our_deletions_are_told_from_others() -> None:
+    going = {"deletionTimestamp": "2026-01-01T00:10:30Z"}
+    ours = seen(RUNNING, **going, deletionGracePeriodSeconds=3)
+    theirs = seen(RUNNING, **going, deletionGracePeriodSeconds=30)
+    assert (ours.asked, theirs.asked) == (True, False)
+    assert present_of(ours, NOW, SETTINGS) is None
+    present = present_of(theirs, NOW, SETTINGS)
+    assert present is not None
+    assert present.state == "ready"
+    assert [type(event) for event in on_change(ours, seen(RUNNING), SETTINGS)] == []
+    (leaving,) = on_change(theirs, seen(RUNNING), SETTINGS)
+    assert isinstance(leaving, Leaving)
+    assert leaving.deadline == moment("2026-01-01T00:10:30Z")
+    (gone,) = on_vanish(ours)
+    assert isinstance(gone, WentAway)
+    assert (gone.cause.reason, gone.cause.fault) == ("deleted", "caller")
+    (gone,) = on_vanish(theirs)
+    assert isinstance(gone, WentAway)
+    assert (gone.cause.reason, gone.cause.fault) == ("deleted", "infrastructure")
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("EvictionByEvictionAPI", "evicted"),
+        ("PreemptionByScheduler", "preempted"),
+        ("DeletionByPodGC", "node-lost"),
+        ("TerminationByKubelet", "evicted"),
+        ("SomethingNew", "evicted"),
+    ],
+)
+def test_a_disruption_is_announced_once_and_is_the_cause_of_what_follows(reason: str, expected: str) -> None:
+    target = seen({**RUNNING, "conditions": [{**TARGET, "reason": reason, "message": "why"}]})
+    (leaving,) = on_change(target, seen(RUNNING), SETTINGS)
+    assert isinstance(leaving, Leaving)
+    assert leaving.cause.reason == expected
+    assert on_change(target, target, SETTINGS) == []
+    (gone,) = on_vanish(target)
+    assert isinstance(gone, WentAway)
+    assert (gone.cause.reason, gone.cause.fault) == (expected, "infrastructure")
+
+
+def test_each_fact_is_told_once() -> None:
+    ready, dead = seen(RUNNING), seen(ended("OOMKilled", 137))
+    assert [type(event) for event in on_change(ready, None, SETTINGS)] == [BecameReady]
+    assert on_change(ready, ready, SETTINGS) == []
+    (away,) = on_change(dead, ready, SETTINGS)
+    assert isinstance(away, WentAway)
+    assert away.cause.reason == "oom"
+    assert on_change(dead, dead, SETTINGS) == []
+    assert on_vanish(dead) == []
+    (gone,) = on_vanish(ready)
+    assert isinstance(gone, WentAway)
+    assert gone.cause.reason == "node-lost"
+
+
+def test_a_pod_being_made_is_not_present_until_it_is_late() -> None:
+    assert present_of(seen(waiting("ContainerCreating")), NOW, SETTINGS) is None
+    body = pod(order("sb-1", labels={"holdfast/ready_timeout_s": "60"}), SETTINGS, "image", "r")
+    body["metadata"] |= {"uid": "u", "creationTimestamp": MADE}
+    late = present_of(read_pod({**body, "status": {"phase": "Pending"}}), NOW, SETTINGS)
+    assert late is not None
+    assert late.cause is not None
+    assert (late.state, late.cause.reason) == ("failed", "ready-timeout")
+
+
+def test_a_pod_that_is_not_ours_is_none() -> None:
+    assert present_of(read_pod({"metadata": {"name": "x"}, "status": RUNNING}), NOW, SETTINGS) is None
+
+
+_JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=8), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+    st.sampled_from(["metadata", "status", "spec", "conditions", "containerStatuses", "state", "waiting", "terminated", "reason", "phase", "type",
+                     "message", "deletionTimestamp", "annotations", "labels", "podIP", "holdfast.dev/record"]), inner, max_size=5), max_leaves=20)  # fmt: skip
+
+
+@given(st.dictionaries(st.sampled_from(["metadata", "status", "spec"]), _JSON))
+def test_anything_is_read_without_another_exception(body: dict[str, Any]) -> None:
+    facts = read_pod(body)
+    present_of(facts, NOW, SETTINGS)
+    on_change(facts, None, SETTINGS)
+    on_vanish(facts)

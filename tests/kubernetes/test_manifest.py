@@ -1,0 +1,171 @@
+"""A pod's manifest is a pure function: golden files, refusals, and the restricted standard for whatever is asked.
+
+`HOLDFAST_GOLDEN=write` writes the files again; the change is then read in review.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from holdfast_wire.errors import HoldfastError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.parsing_options import read_options
+from gateway.runtimes.base import Order
+from gateway.runtimes.kubernetes.facts import read_pod
+from gateway.runtimes.kubernetes.manifest import pod
+from gateway.runtimes.kubernetes.names import label_value, pod_name
+from gateway.runtimes.kubernetes.settings import KubernetesSettings
+from gateway.runtimes.options import Egress, Options, Port, Reach, Toleration, Volume
+from tests.conformance.runtimes import order
+from tests.support.kube.rules import check_pod
+
+GOLDEN = Path(__file__).parent / "golden"
+PLAIN = KubernetesSettings(bundle_image="registry.example/holdfast/bundle:1")
+RICH = replace(
+    PLAIN,
+    allow_root=True,
+    shared=("claim/*", "secret/token", "config/*", "service-account/builder", "pull-secret/regcred"),
+    pids_limit=4096,
+    node_selector=(("pool", "sandboxes"),),
+    tolerations=("sandboxes",),
+    pull_secrets=("mirror",),
+    runtime_class="gvisor",
+    cpu_request_share=0.25,
+    owner=("v1", "ConfigMap", "holdfast", "0b1c"),
+    cluster_cidrs=("10.244.0.0/16",),
+)
+EVERYTHING = Options(
+    resources={"nvidia.com/gpu": 2},
+    pids=1024,
+    volumes=(
+        Volume("empty", "/scratch", size_bytes=1 << 30),
+        Volume("empty", "/dev/shm", size_bytes=64 << 20, in_memory=True),
+        Volume("claim", "/data", "data-1", read_only=True),
+        Volume("secret", "/run/token", "token"),
+        Volume("config", "/etc/job", "job"),
+    ),
+    node_selector={"disk": "fast"},
+    tolerations=(Toleration("gpu", "Equal", "yes", "NoExecute", 60), Toleration(operator="Exists", effect="NoSchedule")),
+    runtime_class="kata",
+    priority_class="batch",
+    service_account="builder",
+    pull_secrets=("regcred",),
+    user=2000,
+    group=3000,
+    architecture="arm64",
+)
+CASES: dict[str, tuple[Order, KubernetesSettings, Any]] = {
+    "plain-image": (order("sb-1", incarnation="1" * 16, image="debian:13"), PLAIN, "image"),
+    "plain-init": (order("sb-1", incarnation="1" * 16, image="debian:13", disk_bytes=1 << 30), PLAIN, "init"),
+    "everything": (
+        order(
+            "sb-2",
+            incarnation="2" * 16,
+            image="registry.example/ml/train@sha256:abc",
+            cores=1.5,
+            disk_bytes=10 << 30,
+            env={"PATH": "/opt/bin:$PATH", "COST": "$(HOME) $$5", "EMPTY": ""},
+            labels={"run": "7", "holdfast/lifetime_s": "60"},
+            egress=Egress("listed", (Reach("1.1.1.0/24", (Port(443), Port(8000, 8100))),), dns=True),
+            options=EVERYTHING,
+        ),
+        RICH,
+        "image",
+    ),
+    "root": (order("sb-3", incarnation="3" * 16, options=Options(user=0, group=0)), RICH, "init"),
+    "spare": (order("pool-ab12", incarnation="4" * 16, owner="", labels={"holdfast/pool": "debian small"}), PLAIN, "image"),
+    "odd-id": (order("a.b_c-", incarnation="5" * 16), PLAIN, "image"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_golden(name: str) -> None:
+    asked, settings, injection = CASES[name]
+    made = pod(asked, settings, injection, "gateway-6c9f-x2x7q")
+    path = GOLDEN / f"{name}.json"
+    text = json.dumps(made, indent=2, sort_keys=True) + "\n"
+    if os.environ.get("HOLDFAST_GOLDEN") == "write":
+        path.write_text(text)
+    assert path.read_text() == text
+    check_pod(made, restricted=name != "root")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_written_is_read_back(name: str) -> None:
+    asked, settings, injection = CASES[name]
+    record = read_pod(pod(asked, settings, injection, "r")).record
+    assert record is not None
+    assert (record.sandbox_id, record.incarnation, record.owner, record.image) == (
+        asked.sandbox_id,
+        asked.incarnation,
+        asked.owner,
+        asked.image,
+    )
+    assert (record.cores, record.memory_bytes, record.labels) == (asked.cores, asked.memory_bytes, asked.labels)
+    assert (record.egress, record.options) == (asked.egress, asked.options)
+
+
+def test_the_token_is_in_the_environment_alone() -> None:
+    made = pod(order("sb-1", token="cd" * 32), PLAIN, "init", "r")
+    made["spec"]["containers"][0]["env"] = []
+    assert "cdcd" not in json.dumps(made)
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "words"),
+    [
+        (Options(user=0), PLAIN, "root"),
+        (Options(pids=100), PLAIN, "podPidsLimit"),
+        (Options(pids=5000), RICH, "podPidsLimit"),
+        (Options(volumes=(Volume("secret", "/x", "other"),)), RICH, "secret/other"),
+        (Options(volumes=(Volume("claim", "/x", "data"),)), PLAIN, "claim/data"),
+        (Options(service_account="default"), RICH, "service-account/default"),
+        (Options(pull_secrets=("other",)), RICH, "pull-secret/other"),
+    ],
+)
+def test_what_the_deployment_does_not_give_is_refused(options: Options, settings: KubernetesSettings, words: str) -> None:
+    with pytest.raises(HoldfastError, match=words) as caught:
+        pod(order("sb-1", options=options), settings, "image", "r")
+    assert caught.value.code == "unsupported"
+
+
+def test_the_agents_own_settings_cannot_be_set() -> None:
+    with pytest.raises(HoldfastError, match="HOLDFAST_AGENT_"):
+        pod(order("sb-1", env={"HOLDFAST_AGENT_TOKEN": "x"}), PLAIN, "image", "r")
+
+
+@given(st.text("abcz019._-", min_size=1, max_size=63).filter(lambda text: text[0] not in "._-"))
+def test_any_id_makes_a_name_and_a_label_that_are_taken(sandbox_id: str) -> None:
+    made = pod(order(sandbox_id), PLAIN, "image", "replica")
+    check_pod(made, restricted=True)
+    assert made["metadata"]["name"] == pod_name(sandbox_id)
+    assert len(pod_name(sandbox_id)) <= 63
+    record = read_pod(made).record
+    assert record is not None
+    assert record.sandbox_id == sandbox_id
+
+
+def test_names_of_different_ids_differ() -> None:
+    ids = ["a", "a-", "a.", "a_", "a-b", "a.b", "a_b", "x" * 62, "x" * 63]
+    assert len({pod_name(id_) for id_ in ids}) == len(ids)
+    assert len({label_value(id_) for id_ in ids}) == len(ids)
+
+
+def test_every_rest_option_stays_within_the_restricted_standard() -> None:
+    options = read_options(
+        {
+            "gpu": 1,
+            "volumes": [{"path": "/w", "size": "1Gi"}, {"kind": "config", "path": "/c", "source": "c"}],
+            "tolerations": [{"key": "a", "operator": "Exists"}],
+            "user": 5,
+            "group": 0,
+        }
+    )
+    check_pod(pod(order("sb-1", options=options), replace(RICH, allow_root=False), "init", "r"), restricted=True)
