@@ -86,14 +86,14 @@ TARGET = {"type": "DisruptionTarget", "status": "True"}
             True,
         ),
         (
-            {"phase": "Failed", "reason": "Evicted", "message": "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi."},
+            {"phase": "Failed", "reason": "Evicted", "message": "Pod ephemeral local storage usage exceeds the total limit of containers."},
             "sandbox_failed",
             "evicted",
             "workload",
             True,
         ),
         ({"phase": "Failed", "reason": "DeadlineExceeded"}, "sandbox_failed", "ttl", "caller", True),
-        ({"phase": "Failed", "reason": "OutOfcpu", "message": "Node didn't have enough resource"}, "no_capacity", "unschedulable", "infrastructure", True),
+        ({"phase": "Failed", "reason": "OutOfcpu", "message": "full"}, "no_capacity", "unschedulable", "infrastructure", True),
         ({"phase": "Failed", "reason": "Terminated", "message": "node shutdown"}, "sandbox_failed", "evicted", "infrastructure", True),
         ({"phase": "Unknown"}, "sandbox_failed", "node-lost", "infrastructure", True),
         (
@@ -201,9 +201,13 @@ def test_a_pod_that_is_not_ours_is_none() -> None:
     assert present_of(read_pod({"metadata": {"name": "x"}, "status": RUNNING}), NOW, SETTINGS) is None
 
 
-_JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=8), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-    st.sampled_from(["metadata", "status", "spec", "conditions", "containerStatuses", "state", "waiting", "terminated", "reason", "phase", "type",
-                     "message", "deletionTimestamp", "annotations", "labels", "podIP", "holdfast.dev/record"]), inner, max_size=5), max_leaves=20)  # fmt: skip
+_NAMES = ["metadata", "status", "spec", "conditions", "containerStatuses", "state", "waiting", "terminated", "reason", "phase", "type"]
+_NAMES += ["message", "deletionTimestamp", "annotations", "labels", "podIP", "holdfast.dev/record"]
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_NAMES), inner, max_size=5),
+    max_leaves=20,
+)
 
 
 @given(st.dictionaries(st.sampled_from(["metadata", "status", "spec"]), _JSON))

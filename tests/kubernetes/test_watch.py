@@ -1,0 +1,183 @@
+"""The watch survives what real watches do: dropped, stalled, expired, broken in the middle, listed in pages that go stale."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest_asyncio
+
+from gateway.runtimes.kubernetes.client import Api
+from gateway.runtimes.kubernetes.facts import Facts, read_pod
+from gateway.runtimes.kubernetes.manifest import pod
+from gateway.runtimes.kubernetes.names import SELECTOR
+from gateway.runtimes.kubernetes.settings import KubernetesSettings
+from gateway.runtimes.kubernetes.watch import Changed, Listed, Vanished, Watch, WatchSettings
+from tests.conformance.runtimes import order
+from tests.kubernetes.conftest import QUICK
+from tests.support.kube.objects import RefusedError
+from tests.support.kube.server import FakeApi
+from tests.support.until import until_async
+
+DEADLINE_S = 10.0
+
+
+class Seen:
+    """A watch at work, and what it has told."""
+
+    def __init__(self, watch: Watch[Facts]) -> None:
+        self.lists = 0
+        self.present: dict[str, str] = {}
+        """Name → uid, from changes alone: what a level-triggered caller would hold."""
+        self.vanished: list[str] = []
+        self._watch = watch
+
+    async def run(self) -> None:
+        async with contextlib.aclosing(self._watch.changes()) as changes:
+            async for change in changes:
+                match change:
+                    case Listed(objects):
+                        self.lists += 1
+                        assert {name: one.uid for name, one in objects.items()} == self.present
+                    case Changed(one, _):
+                        self.present[one.name] = one.uid
+                    case Vanished(last):
+                        assert self.present.pop(last.name) == last.uid
+                        self.vanished.append(last.name)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        await until_async(condition, deadline_s=DEADLINE_S, what="the watch")
+
+
+@contextlib.asynccontextmanager
+async def watching(api: FakeApi, folder: Path, settings: WatchSettings = QUICK) -> AsyncIterator[Seen]:
+    client = Api(api.kubeconfig(folder), 5.0)
+    seen = Seen(Watch(client, f"/api/v1/namespaces/{api.namespace}/pods", SELECTOR, read_pod, settings))
+    task = asyncio.create_task(seen.run(), name="watch")
+    try:
+        yield seen
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await client.aclose()
+
+
+def add(api: FakeApi, sandbox_id: str) -> str:
+    body: dict[str, Any] = pod(order(sandbox_id), KubernetesSettings(namespace=api.namespace, bundle_image="b"), "image", "r")
+    return str(api.pods.create({**body, "status": {"phase": "Pending"}})["metadata"]["uid"])
+
+
+@pytest_asyncio.fixture
+async def seen(api: FakeApi, tmp_path: Path) -> AsyncIterator[Seen]:
+    for number in range(7):  # three pages
+        add(api, f"sb-{number}")
+    async with watching(api, tmp_path) as running:
+        await running.until(lambda: running.lists == 1)
+        assert len(running.present) == 7
+        yield running
+
+
+async def test_changes_are_told_without_another_list(api: FakeApi, seen: Seen) -> None:
+    uid = add(api, "sb-new")
+    api.pods.remove("hf-sb-0")
+    await seen.until(lambda: seen.present.get("hf-sb-new") == uid and "hf-sb-0" not in seen.present)
+    assert seen.lists == 1
+
+
+async def test_a_dropped_watch_goes_on_where_it_was(api: FakeApi, seen: Seen) -> None:
+    for round_ in range(3):
+        await seen.until(lambda: api.watches)
+        assert api.drop_watches()
+        add(api, f"sb-while-away-{round_}")
+        api.pods.remove(f"hf-sb-{round_}")
+        await seen.until(lambda r=round_: f"hf-sb-while-away-{r}" in seen.present and f"hf-sb-{r}" in seen.vanished)  # type: ignore[misc]
+    assert seen.lists == 1
+
+
+async def test_an_expired_watch_lists_again_and_tells_what_vanished(api: FakeApi, seen: Seen) -> None:
+    api.stalled = True
+    await seen.until(lambda: api.watches)
+    api.pods.remove("hf-sb-3")
+    same_name = api.pods.remove("hf-sb-4") and add(api, "sb-4")
+    api.pods.forget_history()
+    api.drop_watches()
+    api.stalled = False
+    await seen.until(lambda: seen.lists == 2)
+    assert "hf-sb-3" in seen.vanished
+    assert "hf-sb-4" in seen.vanished
+    assert seen.present["hf-sb-4"] == same_name
+    assert len(seen.present) == 6
+
+
+async def test_an_error_event_in_the_stream_lists_again(api: FakeApi, seen: Seen) -> None:
+    await seen.until(lambda: api.watches)
+    api.pods.forget_history()  # the running watch hears 410 in its stream
+    add(api, "sb-after")
+    await seen.until(lambda: "hf-sb-after" in seen.present)
+    assert seen.lists == 2
+
+
+async def test_a_silent_watch_is_noticed(api: FakeApi, tmp_path: Path) -> None:
+    async with watching(api, tmp_path, replace(QUICK, silence_s=0.3)) as seen:
+        await seen.until(lambda: seen.lists == 1 and api.watches)
+        before = api.requests["watch pods"]
+        api.stalled = True
+        add(api, "sb-unheard")
+        await seen.until(lambda: api.requests["watch pods"] > before)
+        api.stalled = False
+        await seen.until(lambda: "hf-sb-unheard" in seen.present)
+        assert seen.lists == 1
+
+
+async def test_bookmarks_keep_a_quiet_watch_alive_and_fresh(api: FakeApi, tmp_path: Path) -> None:
+    api.bookmark_s = 0.05
+    async with watching(api, tmp_path, replace(QUICK, silence_s=0.5, server_limit_s=2)) as seen:
+        await seen.until(lambda: seen.lists == 1)
+        other = api.stores["pods"]
+        for number in range(50):  # nothing of ours: only bookmarks carry the version on
+            other.create({"metadata": {"name": f"x-{number}"}, "status": {}})
+        before = api.requests["watch pods"]
+        await seen.until(lambda: api.requests["watch pods"] >= before + 2)  # the server ends each after a second
+        other.log.clear()
+        other._oldest = other.version - 1
+        add(api, "sb-late")
+        await seen.until(lambda: "hf-sb-late" in seen.present)
+        assert seen.lists == 1
+
+
+async def test_half_an_event_is_not_believed(api: FakeApi, seen: Seen) -> None:
+    await seen.until(lambda: api.watches)
+    api.broken_lines = 1
+    add(api, "sb-half")
+    await seen.until(lambda: "hf-sb-half" in seen.present)
+    assert seen.lists == 2
+
+
+async def test_pages_that_go_stale_start_the_list_over(api: FakeApi, tmp_path: Path) -> None:
+    for number in range(7):
+        add(api, f"sb-{number}")
+    api.expire_pages = 1
+    async with watching(api, tmp_path) as seen:
+        await seen.until(lambda: seen.lists == 1)
+        assert len(seen.present) == 7
+        assert api.requests["list pods"] == 2 + 3
+
+
+async def test_a_server_in_trouble_is_asked_again_with_patience(api: FakeApi, tmp_path: Path) -> None:
+    api.refuse = [RefusedError(500, "InternalError", "etcdserver: leader changed")] * 3 + [
+        RefusedError(429, "TooManyRequests", "slow down")
+    ]
+    add(api, "sb-1")
+    async with watching(api, tmp_path) as seen:
+        await seen.until(lambda: seen.lists == 1)
+        assert list(seen.present) == ["hf-sb-1"]
+
+
+async def test_a_pod_that_leaves_the_selector_is_gone(api: FakeApi, seen: Seen) -> None:
+    api.pods.merge("hf-sb-2", {"metadata": {"labels": {"app.kubernetes.io/component": "other"}}})
+    await seen.until(lambda: "hf-sb-2" in seen.vanished)
