@@ -125,6 +125,7 @@ def serve_forked(config: dict[str, Any], listen_fd: int, ready_fd: int) -> None:
 def main() -> int:
     """Serve as a container's command; the exit status is 0 after SIGTERM and 78 when the settings do not do."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="session_agent: %(message)s")
+    logging.getLogger("websockets").setLevel(logging.WARNING)  # it would tell of every probe
     try:
         settings = AgentSettings.from_environment(given_environment())
         wipe_settings()

@@ -11,14 +11,16 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from infra.scripts.up.datadir import find_redis_server
+from session_agent.package.elf import read_elf
 
 
 def requires(*needs: str) -> pytest.MarkDecorator:
-    """Mark a test with what it needs: bash, cgroups, git, namespaces, redis, root."""
+    """Mark a test with what it needs: bash, busybox, cgroups, git, namespaces, redis, root."""
     unknown = set(needs) - set(_PROBES)
     if unknown:
         raise ValueError(f"no probe for {', '.join(sorted(unknown))}: one of {', '.join(sorted(_PROBES))}")
@@ -63,8 +65,20 @@ def _program(name: str) -> Callable[[], str | None]:
     return lambda: None if shutil.which(name) else f"{name} is not installed"
 
 
+@functools.cache
+def static_busybox() -> str | None:
+    """A busybox that needs no libraries: Debian's busybox-static, say."""
+    found = shutil.which("busybox")
+    return found if found is not None and _is_static(found) else None
+
+
+def _is_static(program: str) -> bool:
+    return not read_elf(Path(program).resolve()).interpreter
+
+
 _PROBES: dict[str, Callable[[], str | None]] = {
     "bash": _program("bash"),
+    "busybox": lambda: None if static_busybox() else "no static busybox: apt-get install busybox-static",
     "cgroups": _cgroups,
     "git": _program("git"),
     "namespaces": _namespaces,

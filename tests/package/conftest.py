@@ -1,0 +1,37 @@
+"""One bundle for the whole session, and the roots it is tried in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from session_agent.package.build import Bundle, build
+from tests.package import roots
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    folder = tmp_path_factory.mktemp("bundle", numbered=True)
+    folder.chmod(0o755)
+    return build(folder / "bundle")
+
+
+@pytest.fixture(scope="session")
+def root_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The root of a name, made once."""
+    made: dict[str, Path] = {}
+
+    def root(name: str) -> Path:
+        if name not in made:
+            folder = tmp_path_factory.mktemp(name)
+            folder.chmod(0o755)
+            if name == "old_release":
+                roots.old_release(folder, tmp_path_factory.mktemp("packages"))
+            else:
+                getattr(roots, name)(folder)
+            made[name] = folder
+        return made[name]
+
+    return root

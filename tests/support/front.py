@@ -1,0 +1,120 @@
+"""The least that an SDK needs between itself and one agent: takes its upgrade, dials the agent with the real proof, passes bytes on.
+
+Owns no policy: no keys, no placement, no REST. For tests of an agent in circumstances that a whole stack cannot make.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from holdfast import AsyncSandbox, AsyncSandboxClient
+from holdfast_wire.errors import HoldfastError
+
+from gateway.dial import dial_agent
+
+_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455 §1.3
+
+
+class Front:
+    """Serves on a port of its own; ``endpoint`` and ``token`` are the agent's and may be changed at any time."""
+
+    def __init__(self, endpoint: str, token: str) -> None:
+        self.endpoint = endpoint
+        self.token = token
+        self.refusal = b""
+        """A problem document that answers every further upgrade with 410."""
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    @property
+    def url(self) -> str:
+        assert self._server is not None
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            if self.refusal:
+                lines = f"HTTP/1.1 410 Gone\r\nContent-Type: application/problem+json\r\nContent-Length: {len(self.refusal)}\r\n\r\n"
+                writer.write(lines.encode() + self.refusal)
+                return
+            key = next(line.partition(b":")[2].strip() for line in head.split(b"\r\n") if line.lower().startswith(b"sec-websocket-key"))
+            dialled = await dial_agent(self.endpoint, self.token, 5.0)
+            accept = base64.b64encode(hashlib.sha1(key + _GUID, usedforsecurity=False).digest())
+            writer.write(
+                b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
+                + accept
+                + b"\r\n\r\n"
+            )
+            back = _Back(writer, dialled.transport)
+            dialled.transport.set_protocol(back)
+            if dialled.early:
+                back.data_received(dialled.early)
+            dialled.transport.resume_reading()
+            while data := await reader.read(65536):
+                dialled.transport.write(data)
+            dialled.transport.close()
+        except (OSError, asyncio.IncompleteReadError, HoldfastError):
+            pass
+        finally:
+            self._writers.discard(writer)
+            with contextlib.suppress(OSError):
+                writer.close()
+
+
+class _Back(asyncio.Protocol):
+    """What the agent says goes to the client, in its order and its pace."""
+
+    def __init__(self, writer: asyncio.StreamWriter, agent: asyncio.Transport) -> None:
+        self._writer = writer
+        self._agent = agent
+        self._draining: asyncio.Task[None] | None = None
+
+    def data_received(self, data: bytes) -> None:
+        self._writer.write(data)
+        if self._draining is None and self._writer.transport.get_write_buffer_size() > 1 << 20:
+            self._agent.pause_reading()
+            self._draining = asyncio.get_running_loop().create_task(self._drain())
+
+    async def _drain(self) -> None:
+        with contextlib.suppress(OSError):
+            await self._writer.drain()
+        self._draining = None
+        if not self._agent.is_closing():
+            self._agent.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._writer.close()
+
+
+@asynccontextmanager
+async def sdk_on(endpoint: str, token: str, **options: float) -> AsyncIterator[tuple[AsyncSandbox, Front]]:
+    """The SDK's view of one agent."""
+    front = Front(endpoint, token)
+    await front.start()
+    client = AsyncSandboxClient(front.url, "hf_" + "t" * 32, **options)  # type: ignore[arg-type]
+    sandbox = client.get_sandbox("sb-1")
+    try:
+        yield sandbox, front
+    finally:
+        await sandbox.close()
+        await client.close()
+        await front.stop()
