@@ -61,7 +61,7 @@ class Presenter:
             return False
         if not reader.at_end:
             moved = False
-            while True:
+            while channel.room() > 0:  # without credit no gap is told either: it may still grow, and one is enough
                 while (gap := reader.gap()) is not None:
                     channel.send(Gap(number, gap[0], gap[1]))
                 piece = reader.take(channel.room())

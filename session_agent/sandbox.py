@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from holdfast_wire.limits import RUN_QUEUE, SPOOL_COMMAND_BYTES, SPOOL_SANDBOX_BYTES, Timing
+from holdfast_wire.limits import RUN_QUEUE, SPOOL_COMMAND_BYTES, SPOOL_MEMORY_SHARE, SPOOL_SANDBOX_BYTES, SPOOL_SANDBOX_LEAST_BYTES, Timing
 
 from .groups import Groups
 from .procs import Reaper
@@ -47,6 +47,13 @@ class SandboxLimits:
     timing: Timing = field(default_factory=Timing)
 
 
+def spool_budget(limits: SandboxLimits, memory_bytes: int) -> int:
+    """What all spools may hold together in a sandbox of so much memory (0: not known), bytes."""
+    if not memory_bytes:
+        return limits.spool_sandbox_bytes
+    return min(limits.spool_sandbox_bytes, max(memory_bytes // SPOOL_MEMORY_SHARE, SPOOL_SANDBOX_LEAST_BYTES))
+
+
 class AgentContext:
     """What handlers share."""
 
@@ -56,7 +63,7 @@ class AgentContext:
         self.groups = Groups(settings.cgroup_join_fds, settings.cgroup_events_fds)
         self.reaper = Reaper(oom_score_adj=self.limits.oom_score_adj)
         self.tags = Tags()
-        self.budget = Budget(self.limits.spool_sandbox_bytes)
+        self.budget = Budget(spool_budget(self.limits, settings.memory_bytes))
         self.records = Records(self.limits.timing)
         self.commands: set[Command] = set()
         self.shells: dict[str, Shell] = {}

@@ -21,8 +21,9 @@ class AgentSettings:
     """``listen`` is ``tcp://host:port`` or ``unix:///path``; unused when a listening descriptor is handed over.
 
     ``workdir`` is where commands start unless told otherwise, ``env`` what they find in their environment, ``user`` whom they run
-    as (name or uid, empty: as the agent). ``pod_uid`` is what the agent proves to be, beside its token. ``grace_s`` is how long a stopping
-    agent keeps telling what happened. ``cgroup_join_fds`` and ``cgroup_events_fds`` are described in ``groups``.
+    as (name or uid, empty: as the agent). ``memory_bytes`` is what the sandbox may use, 0 where that is not known. ``pod_uid`` is
+    what the agent proves to be, beside its token. ``grace_s`` is how long a stopping agent keeps telling what happened.
+    ``cgroup_join_fds`` and ``cgroup_events_fds`` are described in ``groups``.
     """
 
     sandbox_id: str
@@ -33,6 +34,7 @@ class AgentSettings:
     user: str = ""
     env: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
+    memory_bytes: int = 0
     pod_uid: str = ""
     grace_s: float = 2.0
     cgroup_join_fds: tuple[int, ...] = ()
@@ -71,9 +73,22 @@ class AgentSettings:
             workdir=environ.get("HOLDFAST_AGENT_WORKDIR", "") or _given_directory(),
             user=environ.get("HOLDFAST_AGENT_USER", ""),
             env=inherited,
+            memory_bytes=_memory_limit(),
             pod_uid=environ.get("HOLDFAST_AGENT_POD_UID", ""),
             grace_s=grace_s,
         )
+
+
+def _memory_limit() -> int:
+    """What the container may use, bytes; 0 where its control group says nothing of it."""
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            with open(path, encoding="ascii") as file:
+                limit = file.read().strip()
+        except OSError:
+            continue
+        return int(limit) if limit.isdigit() and int(limit) < 1 << 50 else 0
+    return 0
 
 
 def _given_directory() -> str:

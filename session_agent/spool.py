@@ -71,7 +71,8 @@ class Spool:
         else:
             segments.append((stream, data))
         if self.tail:
-            while self._held > self.limit_bytes and len(segments) > 1:
+            budget = self.budget
+            while len(segments) > 1 and (self._held > self.limit_bytes or budget.held_bytes > budget.limit_bytes):
                 self._drop_first(lost=True)
         elif self.budget.held_bytes > self.budget.limit_bytes:
             self._trim(0)

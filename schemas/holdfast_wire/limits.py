@@ -78,3 +78,9 @@ SPOOL_COMMAND_BYTES = 64 * MIB
 
 SPOOL_SANDBOX_BYTES = 256 * MIB
 """Most output all commands of one sandbox may hold back together."""
+
+SPOOL_MEMORY_SHARE = 4
+"""In a sandbox with less memory, one part in so many: what nobody reads must not take the place of what runs (PROTOCOL §8)."""
+
+SPOOL_SANDBOX_LEAST_BYTES = 8 * MIB
+"""The least of it, however little memory there is."""

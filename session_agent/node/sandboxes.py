@@ -245,6 +245,7 @@ class Sandboxes:
             "workdir": box.image.workdir or "/workspace",
             "user": box.image.user,
             "labels": request.labels,
+            "memory_bytes": request.limits.memory_bytes,
             "pids": request.limits.pids + cgroups.RESERVE_PIDS,
             "cgroup_version": 2 if fds.get("cgroup_fd") else 0,
         }

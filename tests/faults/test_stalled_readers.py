@@ -20,6 +20,9 @@ GATEWAY_MIB = 8
 AGENT_MIB = 40
 """Windows of a few MiB for three commands, far from the 64 MiB a spool may hold: readers that are connected push back."""
 CLIENT_MIB = 16
+DETACHED_AGENT_MIB = 32 + 2 * 16
+"""A quarter of the sandbox's memory for what is kept, and for each of sixteen commands a window that was under way, twice."""
+DETACHED_TAIL = 4 * MIB
 SLOWEST_P99_S = 0.5
 
 
@@ -79,6 +82,50 @@ async def test_readers_that_stop_or_die_while_yes_runs(
         assert result.streams[1].seen - result.streams[1].dropped >= len(result.stdout_bytes)
     for reader in (stopped, dead, slow, calm):
         await reader.close()
+
+
+async def test_floods_of_detached_sessions_fit_the_sandbox(
+    stack: Stack, client: AsyncSandboxClient, cut_client: AsyncSandboxClient, proxy: FaultProxy
+) -> None:
+    """Nobody is connected, sixteen commands write without end, and the sandbox has 128 MiB: what is kept for later fits in."""
+    async with await client.create_sandbox("python:3.12", memory="128Mi") as sandbox:
+        gateway = stack.pid("gateway")
+        handles = [cut_client.get_sandbox(sandbox.id) for _ in range(8)]
+        for handle in handles:
+            await handle.exec("true")
+        before = (resident_mib(gateway), await agent_mib(sandbox), resident_mib("self"))
+        floods: list[AsyncProcess] = []
+        for handle in handles:
+            floods += [
+                await handle.start("yes", stdin=False),
+                await handle.start("yes", stdin=False, spool="tail", spool_bytes=DETACHED_TAIL),
+            ]
+        for flood in floods:
+            await flood.read()
+        proxy.refuse(True)
+        proxy.cut_all()
+        highest = 0.0
+        for _ in range(20):
+            highest = max(highest, await agent_mib(sandbox))
+            await asyncio.sleep(0.1)
+        p99 = await paces(sandbox)
+        after = (resident_mib(gateway), max(highest, await agent_mib(sandbox)), resident_mib("self"))
+        grown = [now - then for now, then in zip(after, before, strict=True)]
+        print(f"grown by MiB: gateway {grown[0]:.1f}, agent {grown[1]:.1f}, client {grown[2]:.1f}; p99 {p99 * 1000:.1f} ms")
+        assert grown[0] < GATEWAY_MIB, f"the gateway grew by {grown[0]:.0f} MiB"
+        assert grown[1] < DETACHED_AGENT_MIB, f"the agent grew by {grown[1]:.0f} MiB"
+        assert grown[2] < CLIENT_MIB, f"the client grew by {grown[2]:.0f} MiB"
+        assert p99 < SLOWEST_P99_S, f"other sessions' p99 is {p99:.3f} s"
+        proxy.refuse(False)
+        for number, flood in enumerate(floods):
+            await flood.kill()
+            result = await flood.wait()
+            count = result.streams[1]
+            assert (result.signal, set(result.stdout_bytes) <= {ord("y"), ord("\n")}) == ("KILL", True)
+            assert number % 2 or (count.dropped, result.truncated) == (0, False), "what blocks loses nothing"
+            assert count.seen == len(result.stdout_bytes) + count.dropped
+        for handle in handles:
+            await handle.close()
 
 
 async def _take_a_little(process: AsyncProcess) -> None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import hashlib
 import random
 
+import pytest
+from holdfast_wire.limits import MIB
+
+from session_agent.sandbox import SandboxLimits, spool_budget
 from session_agent.spool import ATTACHED_BYTES, Budget, Spool, SpoolReader
 
 
@@ -136,6 +140,27 @@ def test_the_sandbox_has_a_bound_too() -> None:
     drain(reader)
     live.taken()
     assert not live.full
+
+
+def test_the_tail_of_one_command_does_not_pass_the_bound_of_all() -> None:
+    """A hundred commands that each keep the tail of their output still have one sandbox."""
+    budget = Budget(limit_bytes=1_000_000)
+    spools = [Spool(budget, tail=True) for _ in range(100)]
+    for _ in range(20):
+        for spool in spools:
+            spool.append(1, b"z" * 16_000)
+    assert budget.held_bytes <= 1_000_000 + len(spools) * 16_000, "each keeps its last piece"
+    for spool in spools:
+        seen, dropped, _ = spool.streams()[1]
+        assert (seen, int(dropped)) == (320_000, 320_000 - len(spool.held(1)))
+        assert not spool.full
+
+
+@pytest.mark.parametrize(
+    ("memory", "budget"), [(0, 256 * MIB), (16 << 30, 256 * MIB), (1 << 30, 256 * MIB), (128 * MIB, 32 * MIB), (16 * MIB, 8 * MIB)]
+)
+def test_the_bound_fits_the_sandbox(memory: int, budget: int) -> None:
+    assert spool_budget(SandboxLimits(), memory) == budget
 
 
 def test_offsets_beyond_the_end_are_the_end() -> None:

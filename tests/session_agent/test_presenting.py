@@ -1,0 +1,57 @@
+"""Telling a client of a command: what is lost is told exactly, also when it was lost while the client gave no credit."""
+
+from __future__ import annotations
+
+from holdfast_wire.frames import Exited, Fact, Gap, Output, Started
+from holdfast_wire.halves import SendHalf
+from holdfast_wire.limits import CONTROL_SLACK, WINDOW_BYTES
+
+from session_agent.presenting import Presenter
+from session_agent.records import Ending, Record
+from session_agent.spool import Budget, Spool
+
+PIECE = 16 * 1024
+
+
+class Held:
+    """A channel whose client gives credit when the test says so; what cannot be queued is an error, as it is in a session."""
+
+    def __init__(self) -> None:
+        self.number = 1
+        self.params: dict[str, object] = {}
+        self.attached = False
+        self.half = SendHalf()
+        self.facts: list[Fact] = []
+
+    def send(self, fact: Fact) -> None:
+        self.half.push(fact)
+        self.facts.append(fact)
+
+    def room(self) -> int:
+        return self.half.room
+
+    def consume(self, size_bytes: int) -> None: ...
+
+
+def test_a_flood_without_credit_becomes_one_gap() -> None:
+    """A detached client of a command that keeps the tail: the gap grows for hours and stays one item (PROTOCOL §5.3, §7.5)."""
+    spool = Spool(Budget(), tail=True, limit_bytes=4 * PIECE)
+    record = Record("c", b"", spool)
+    record.started = True
+    channel = Held()
+    presenter = Presenter(channel, record)
+    for _ in range(WINDOW_BYTES // PIECE + 2 * CONTROL_SLACK):
+        spool.append(1, b"x" * PIECE)
+        spool.append(2, b"e" * 10)
+        assert not presenter.pump()
+    record.ending = Ending(0, 1.0)
+    while not presenter.pump():
+        channel.half.grant(channel.half.limit + WINDOW_BYTES)
+    assert isinstance(channel.facts[0], Started)
+    assert isinstance(channel.facts[-1], Exited)
+    assert sum(isinstance(fact, Gap) for fact in channel.facts) <= 4
+    for stream in (1, 2):
+        sent = sum(len(fact.data) for fact in channel.facts if isinstance(fact, Output) and fact.stream == stream)
+        lost = sum(fact.dropped for fact in channel.facts if isinstance(fact, Gap) and fact.stream == stream)
+        assert lost > 0
+        assert sent + lost == spool.streams()[stream][0], "every byte arrived or was told to be lost"
