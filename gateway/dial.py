@@ -110,7 +110,7 @@ class _Upgrade(asyncio.Protocol):
                 self.answer.set_exception(OSError("the answer to the upgrade is too long"))
             return
         try:
-            answer = _parse(head.decode("latin-1"))
+            answer = parse_head(head.decode("latin-1"))
         except ValueError as error:
             self.answer.set_exception(OSError(f"not an HTTP answer: {error}"))
             return
@@ -123,7 +123,8 @@ class _Upgrade(asyncio.Protocol):
             self.answer.set_exception(exc if isinstance(exc, OSError) else OSError("the agent hung up"))
 
 
-def _parse(head: str) -> tuple[int, dict[str, str]]:
+def parse_head(head: str) -> tuple[int, dict[str, str]]:
+    """Status and headers, with names in lower case, of an HTTP answer. Raises ``ValueError``."""
     first, *lines = head.split("\r\n")
     version, _, rest = first.partition(" ")
     if not version.startswith("HTTP/1."):

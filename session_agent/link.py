@@ -15,11 +15,13 @@ from holdfast_wire.codec import decode
 from holdfast_wire.errors import HoldfastError, ProtocolError
 from holdfast_wire.frames import Hello
 from holdfast_wire.limits import MESSAGE_BYTES
-from holdfast_wire.proof import DIAL_HEADER, IDENTITY_HEADER, PROOF_HEADER, answer_dial
+from holdfast_wire.proof import DIAL_HEADER, IDENTITY_HEADER, PROOF_HEADER, answer_dial, proof_of
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
+
+from .adoption import Adoption, AdoptRequest, answer
 
 if TYPE_CHECKING:
     from .sessions import HeldSession, Sessions
@@ -38,6 +40,12 @@ class Host(Protocol):
     sessions: Sessions
     token: str
     identity: str
+    taken: bool
+    """Whether anybody ever greeted it."""
+
+    def adopt(self, adoption: Adoption, link: Link) -> None:
+        """Become somebody's agent. Raises ``HoldfastError`` when it is somebody's already."""
+        ...
 
     def opened(self, link: Link) -> bool:
         """Register the link; False when there are too many."""
@@ -62,6 +70,8 @@ class Link(asyncio.Protocol):
         self._receiving = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
+        self._spoken = False
+        self._adopting: AdoptRequest | None = None
 
     # asyncio.Protocol -------------------------------------------------------------------------------------------
 
@@ -75,6 +85,10 @@ class Link(asyncio.Protocol):
         self._timer = self._loop.call_later(GREETING_S, self._too_slow)
 
     def data_received(self, data: bytes) -> None:
+        if self._adopting is not None or (not self._spoken and data.startswith(b"P")):
+            self._adopt(data)
+            return
+        self._spoken = True
         self._receiving = True
         try:
             self._socket.receive_data(data)
@@ -132,6 +146,11 @@ class Link(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        """Break the connection without a word."""
+        if self._transport is not None:
+            self._transport.abort()
+
     # Inside -----------------------------------------------------------------------------------------------------
 
     def _upgrade(self, request: Request) -> None:
@@ -150,6 +169,27 @@ class Link(asyncio.Protocol):
             if identity:
                 response.headers[IDENTITY_HEADER] = identity
         self._socket.send_response(response)
+
+    def _adopt(self, data: bytes) -> None:
+        """A request that is no upgrade: the only one there is makes the agent somebody's."""
+        transport, host = self._transport, self._host
+        if transport is None or transport.is_closing():
+            return
+        request = self._adopting = self._adopting or AdoptRequest(lambda: host.token)
+        try:
+            adoption = request.feed(data)
+            if adoption is None:
+                return
+            host.adopt(adoption, self)
+        except HoldfastError as error:
+            log.info("refusing to be adopted: %s", error.code)
+            transport.write(answer(error.kind.status, error.to_map()))
+        else:
+            headers = {PROOF_HEADER: proof_of(host.token, request.nonce, host.identity)}
+            if host.identity:
+                headers[IDENTITY_HEADER] = host.identity
+            transport.write(answer(200, {"sandbox_id": adoption.sandbox_id}, headers))
+        transport.close()
 
     def _take(self, frame: Frame) -> None:
         try:
@@ -173,6 +213,7 @@ class Link(asyncio.Protocol):
         frame, _ = decode(message)
         if not isinstance(frame, Hello):
             raise ProtocolError("the first frame is Hello")
+        self._host.taken = True
         self._held = self._host.sessions.attach(frame, self, self._loop.time())
         if self._timer is not None:
             self._timer.cancel()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures.thread  # noqa: F401 - asyncio fetches it at first use, when the agent's root holds no Python
+import dataclasses
 import json
 import logging
 import os
@@ -22,6 +23,7 @@ from holdfast_wire import PROTOCOL_VERSION
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import SESSIONS
 
+from .adoption import Adoption
 from .channels import Factory
 from .container import given_environment, wipe_settings
 from .handlers import FACTORIES
@@ -29,6 +31,8 @@ from .link import Link
 from .sandbox import AgentContext
 from .sessions import Sessions
 from .settings import AgentSettings
+
+log = logging.getLogger("session_agent.server")
 
 LINKS = SESSIONS + 64
 """Most connections at once: one a session, and some that are greeting or about to be fenced."""
@@ -44,10 +48,32 @@ class AgentServer:
         self.identity = settings.pod_uid
         self.agent_epoch = secrets.token_hex(16)
         self.context = AgentContext(settings)
-        info = {"sandbox_id": settings.sandbox_id, "incarnation": settings.incarnation, "protocol": PROTOCOL_VERSION}
-        self.sessions = Sessions(self.context, factories, self.agent_epoch, info)
+        self.taken = False
+        self._info = {"sandbox_id": settings.sandbox_id, "incarnation": settings.incarnation, "protocol": PROTOCOL_VERSION}
+        self.sessions = Sessions(self.context, factories, self.agent_epoch, self._info)
         self._links: set[Link] = set()
         self._server: asyncio.Server | None = None
+
+    def adopt(self, adoption: Adoption, link: Link) -> None:
+        if self.taken:
+            raise HoldfastError("sandbox_exists", "this agent has a sandbox already", hint="")
+        self.taken = True
+        settings = self.context.settings
+        self.context.settings = dataclasses.replace(
+            settings,
+            sandbox_id=adoption.sandbox_id,
+            incarnation=adoption.incarnation,
+            token=adoption.token,
+            env={**settings.env, **adoption.env},
+            labels={**settings.labels, **adoption.labels},
+            workdir=settings.workdir if adoption.workdir is None else adoption.workdir,
+            user=settings.user if adoption.user is None else adoption.user,
+        )
+        self.token = adoption.token
+        self._info.update(sandbox_id=adoption.sandbox_id, incarnation=adoption.incarnation)
+        for other in self._links - {link}:
+            other.abort()  # they were let in with the token that is no longer ours
+        log.info("adopted as %s", adoption.sandbox_id)
 
     def opened(self, link: Link) -> bool:
         if len(self._links) >= LINKS:
