@@ -18,7 +18,7 @@ from .runtimes.options import Egress, Options, Port, Reach, Toleration, Volume
 
 OPTION_FIELDS = (
     "resources", "gpu", "pids", "volumes", "node_selector", "tolerations", "runtime_class", "priority_class", "service_account",
-    "image_pull_secrets", "user", "group", "architecture",
+    "image_pull_secrets", "user", "user_group", "architecture",
 )  # fmt: skip
 GPU = "nvidia.com/gpu"
 _REACHES, _PORTS, _DOMAINS, _VOLUMES, _TOLERATIONS, _SECRETS = 64, 32, 64, 32, 32, 8
@@ -47,6 +47,16 @@ def read_network(body: Any) -> Egress:
     if mode == "none" and (reaches or domains or dns):
         raise _wrong("network.mode", "listed or internet when something is to be reached")
     return Egress(cast(Literal["none", "internet", "listed"], mode), reaches, domains, bool(dns))
+
+
+def egress_of(network: Any, block_network: bool | None) -> Egress:
+    """What a create asks for: ``network``, or the older ``block_network`` (true unless it says otherwise), or both where they agree."""
+    if network is None:
+        return Egress() if block_network is not False else Egress("internet")
+    egress = read_network(network)
+    if block_network is not None and block_network != (egress.mode == "none"):
+        raise HoldfastError("invalid_argument", f"block_network contradicts network.mode={egress.mode}: leave one of them out")
+    return egress
 
 
 def network_map(egress: Egress) -> dict[str, Any]:
@@ -93,7 +103,7 @@ def read_options(body: Mapping[str, Any]) -> Options:
             for one in _list(body, "image_pull_secrets", "image_pull_secrets", _SECRETS)
         ),
         user=_optional(body, "user", least=0, most=_UID_MOST),
-        group=_optional(body, "group", least=0, most=_UID_MOST),
+        group=_optional(body, "user_group", least=0, most=_UID_MOST),
         architecture=cast(Literal["", "amd64", "arm64"], architecture or ""),
     )
 
@@ -114,7 +124,7 @@ def options_map(options: Options) -> dict[str, Any]:
         "service_account": options.service_account,
         "image_pull_secrets": list(options.pull_secrets),
         "user": options.user,
-        "group": options.group,
+        "user_group": options.group,
         "architecture": options.architecture,
     }
     return {name: value for name, value in body.items() if value not in (None, "", [], {})}

@@ -165,7 +165,7 @@ def test_every_rest_option_stays_within_the_restricted_standard() -> None:
             "volumes": [{"path": "/w", "size": "1Gi"}, {"kind": "config", "path": "/c", "source": "c"}],
             "tolerations": [{"key": "a", "operator": "Exists"}],
             "user": 5,
-            "group": 0,
+            "user_group": 0,
         }
     )
     check_pod(pod(order("sb-1", options=options), replace(RICH, allow_root=False), "init", "r"), restricted=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
+from gateway.adoption import adopt_agent
 from gateway.runtimes.base import Made, Order
 
 from .client import JSON_PATCH, Api, ApiError
@@ -27,11 +28,12 @@ async def adopt(
     api: Api, creating: Creating, pods: str, settings: KubernetesSettings, spare_id: str, order: Order, timeout_s: float
 ) -> Made:
     """The whole of it. Raises ``sandbox_not_found`` when the spare is gone, taken, or did not come along; then it is removed."""
-    facts = await _claim(api, pods, settings, spare_id, order)
+    facts, token = await _claim(api, pods, settings, spare_id, order)
+    identity = {"sandbox_id": order.sandbox_id, "incarnation": order.incarnation, "env": order.env, "labels": order.labels}
     try:
         async with asyncio.timeout(timeout_s):
-            await _rename(facts, spare_id, order)
-            return await creating.reach(facts, order.token)
+            await adopt_agent(endpoint_of(facts), token, order.token, identity, timeout_s)
+        return Made(endpoint_of(facts), facts.uid)
     except (HoldfastError, TimeoutError, OSError) as error:
         await creating.tidy(facts)
         raise HoldfastError("sandbox_not_found", f"the spare did not become the sandbox: {error}") from error
@@ -41,7 +43,8 @@ async def adopt(
         raise
 
 
-async def _claim(api: Api, pods: str, settings: KubernetesSettings, spare_id: str, order: Order) -> Facts:
+async def _claim(api: Api, pods: str, settings: KubernetesSettings, spare_id: str, order: Order) -> tuple[Facts, str]:
+    """The spare's pod, ours from now on, and the token that its agent still has."""
     marks = labels(order, settings)
     changes: list[dict[str, Any]] = [
         {"op": "test", "path": _label(SANDBOX), "value": label_value(spare_id)},
@@ -51,19 +54,21 @@ async def _claim(api: Api, pods: str, settings: KubernetesSettings, spare_id: st
         *({"op": "add", "path": f"/metadata/annotations/{_escaped(name)}", "value": text} for name, text in annotations_of(order).items()),
     ]
     try:
-        facts = read_pod(await api.patch(f"{pods}/{pod_name(spare_id)}", changes, JSON_PATCH))
+        body = await api.patch(f"{pods}/{pod_name(spare_id)}", changes, JSON_PATCH)
     except ApiError as error:
         if error.status in (404, 409, 422):
             raise HoldfastError("sandbox_not_found", "that spare is gone") from None
         raise
+    facts = read_pod(body)
     if facts.deadline is not None or not facts.ip or facts.ended() is not None:
         raise HoldfastError("sandbox_not_found", "that spare is ending")
-    return facts
+    return facts, _token(body)
 
 
-async def _rename(facts: Facts, spare_id: str, order: Order) -> None:
-    """``POST /adopt`` on the agent, proven by the spare's own token."""
-    raise HoldfastError("unsupported", "agents cannot be adopted yet")
+def _token(body: dict[str, Any]) -> str:
+    """As it stands in the container's environment: the runtime does not know the deployment's secret."""
+    environment = body["spec"]["containers"][0].get("env") or []
+    return next(str(one.get("value")) for one in environment if one["name"] == "HOLDFAST_AGENT_TOKEN")
 
 
 def _label(name: str) -> str:
@@ -72,6 +77,3 @@ def _label(name: str) -> str:
 
 def _escaped(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
-
-
-__all__ = ["adopt", "endpoint_of"]
