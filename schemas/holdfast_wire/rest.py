@@ -69,7 +69,8 @@ def _decimal(text: str, scale: float) -> float | None:
 class SandboxRecord:
     """What the service knows of one sandbox. Times are seconds since the epoch, sizes bytes as the caller wrote them.
 
-    ``status_message``, ``reason`` and ``fault`` tell why a failed sandbox failed and whose fault it is.
+    ``status_message``, ``reason`` and ``fault`` tell why a failed sandbox failed and whose fault it is. ``leaving`` is set once it is known
+    that it will end soon whatever it does: a map of ``reason``, ``fault``, ``message`` and ``deadline`` (seconds since the epoch).
     """
 
     sandbox_id: str
@@ -89,6 +90,12 @@ class SandboxRecord:
     expires_at: float | None = None
     reason: str | None = None
     fault: str | None = None
+    group: str | None = None
+    leaving: dict[str, Any] | None = None
+    network: dict[str, Any] = field(default_factory=dict)
+    """What it may reach: ``mode`` and what is listed."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """What was asked of a cluster beyond image and size."""
 
     def to_map(self) -> dict[str, Any]:
         """The record as it stands in JSON."""

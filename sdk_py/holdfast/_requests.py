@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import msgpack
 from holdfast_wire.limits import ID_BYTES, MESSAGE_BYTES, PATH_BYTES, SPOOL_COMMAND_BYTES
@@ -221,6 +221,52 @@ def labels_of(labels: Mapping[str, str] | None) -> dict[str, str]:
     return dict(labels)
 
 
+class ClusterOptions(TypedDict, total=False):
+    """What ``create_sandbox`` passes on to a cluster, spelled as REST spells it (``POST /sandboxes`` of the OpenAPI document)."""
+
+    gpu: int
+    """Short for ``resources={"nvidia.com/gpu": …}``."""
+    resources: Mapping[str, int]
+    """Extended resources by name."""
+    pids: int
+    volumes: Sequence[Mapping[str, Any]]
+    """``{"kind": "empty"|"claim"|"secret"|"config", "path": …, "source": …, "size": …, "in_memory": …, "read_only": …}``."""
+    node_selector: Mapping[str, str]
+    tolerations: Sequence[Mapping[str, Any]]
+    """``{"key": …, "operator": …, "value": …, "effect": …, "seconds": …}``."""
+    runtime_class: str
+    priority_class: str
+    service_account: str
+    image_pull_secrets: Sequence[str]
+    user: int
+    user_group: int
+    architecture: Literal["amd64", "arm64"]
+
+
+def cluster_body(options: ClusterOptions) -> dict[str, Any]:
+    """The fields of those that are given."""
+    unknown = sorted(set(options) - set(ClusterOptions.__annotations__))
+    if unknown:
+        raise bad(f"create_sandbox has no argument {unknown[0]!r}", hint=f"one of {', '.join(ClusterOptions.__annotations__)}")
+    return {name: plain(value) for name, value in options.items() if value is not None}
+
+
+def network_body(network: Mapping[str, Any]) -> dict[str, Any]:
+    """What a sandbox may reach, as REST spells it."""
+    if not isinstance(network, Mapping):
+        raise bad('network is a map, as {"mode": "internet"}')
+    return {str(name): plain(value) for name, value in network.items()}
+
+
+def plain(value: Any) -> Any:
+    """Maps and sequences of any kind as JSON takes them."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(inner) for inner in value]
+    return value
+
+
 def create_body(
     image: str,
     *,
@@ -235,6 +281,8 @@ def create_body(
     idle_timeout_s: float | None,
     heartbeat_timeout_s: float | None,
     block_network: bool,
+    network: Mapping[str, Any] | None = None,
+    cluster: ClusterOptions | None = None,
 ) -> dict[str, Any]:
     """The body of ``POST /sandboxes``."""
     if not isinstance(image, str) or not image or not image.isprintable():
@@ -248,7 +296,7 @@ def create_body(
     return {
         "image": image,
         "sandbox_id": sandbox_id,
-        "block_network": bool(block_network),
+        **({"block_network": bool(block_network)} if network is None else {"network": network_body(network)}),
         "wait": True,
         "timeout": seconds(timeout) or READY_TIMEOUT_S,
         **given(
@@ -261,6 +309,7 @@ def create_body(
             idle_timeout_s=seconds(idle_timeout_s, "idle_timeout_s"),
             heartbeat_timeout_s=seconds(heartbeat_timeout_s, "heartbeat_timeout_s"),
         ),
+        **cluster_body(cluster or {}),
     }
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, Unpack
 
 from holdfast._async.images import AsyncImages
 from holdfast._async.rest import AsyncRest, Checks, Records
 from holdfast._async.sandbox import AsyncSandbox
 from holdfast._errors import HoldfastError
 from holdfast._options import Options, TransportChoice, find_options
-from holdfast._requests import create_body, labels_of, name_of, new_id
+from holdfast._requests import ClusterOptions, create_body, labels_of, name_of, new_id
 from holdfast._session_token import SessionToken
 from holdfast._transport.aio import Cancelled
 
@@ -74,13 +74,17 @@ class AsyncSandboxClient:
         heartbeat_timeout_s: float | None = None,
         sandbox_id: str | None = None,
         block_network: bool = True,
+        network: Mapping[str, Any] | None = None,
+        **cluster: Unpack[ClusterOptions],
     ) -> AsyncSandbox:
         """Make a sandbox and return when it is ready, at the latest after ``timeout`` seconds (default 3600).
 
         ``cpu`` is cores (``2``, ``"500m"``), ``memory`` and ``disk`` bytes (``"4Gi"``). It is deleted after ``lifetime_s``, or when idle
         for ``idle_timeout_s``; with ``heartbeat_timeout_s`` also when this process stops sending heartbeats, which it does by itself.
+        ``network`` says more than ``block_network``: ``{"mode": "none" | "internet" | "listed", "reaches": [{"cidr": …, "ports": […]}],
+        "domains": […], "dns": True}``. What else a cluster can give, from ``gpu`` to ``volumes``, is listed in ``ClusterOptions``.
         Safe to call again: requests carry an idempotency key. Raises ``ImageNotFoundError``, ``QuotaError``,
-        ``SandboxNotReadyError``, ``ServiceUnavailableError``, ``InvalidArgumentError``.
+        ``SandboxNotReadyError``, ``ServiceUnavailableError``, ``InvalidArgumentError``, ``UnsupportedError``.
         """
         chosen = name_of(sandbox_id, "sandbox_id") or f"sb-{secrets.token_hex(8)}"
         body = create_body(
@@ -96,6 +100,8 @@ class AsyncSandboxClient:
             idle_timeout_s=idle_timeout_s,
             heartbeat_timeout_s=heartbeat_timeout_s,
             block_network=block_network,
+            network=network,
+            cluster=cluster,
         )
         try:
             info = await self._rest.create(body, new_id())

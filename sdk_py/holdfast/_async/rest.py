@@ -143,6 +143,9 @@ class AsyncRest:
             raise
         return True
 
+    async def change_network(self, sandbox_id: str, network: dict[str, Any]) -> SandboxInfo:
+        return SandboxInfo.read((await self.request("PUT", f"{_sandbox(sandbox_id)}/network", json=network)).map())
+
     async def heartbeat(self, sandbox_id: str) -> None:
         await self.request("POST", f"{_sandbox(sandbox_id)}/heartbeat")
 

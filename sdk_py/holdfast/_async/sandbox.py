@@ -28,6 +28,7 @@ from holdfast._requests import (
     given,
     input_of,
     name_of,
+    network_body,
     new_id,
     output_limit,
     path_of,
@@ -266,6 +267,11 @@ class AsyncSandbox:
     async def refresh(self) -> SandboxInfo:
         """The service's record of it now. Raises ``SandboxNotFoundError``, or ``SandboxLostError`` with the reason it is gone."""
         self._info = await self._rest.get(self.id)
+        return self._info
+
+    async def change_network(self, network: Mapping[str, Any]) -> SandboxInfo:
+        """Change what it may reach, from now on: ``network`` as in ``create_sandbox``. Raises ``UnsupportedError`` where that cannot be."""
+        self._info = await self._rest.change_network(self.id, network_body(network))
         return self._info
 
     async def session_token(self) -> str:

@@ -144,6 +144,9 @@ class Rest:
             raise
         return True
 
+    def change_network(self, sandbox_id: str, network: dict[str, Any]) -> SandboxInfo:
+        return SandboxInfo.read((self.request("PUT", f"{_sandbox(sandbox_id)}/network", json=network)).map())
+
     def heartbeat(self, sandbox_id: str) -> None:
         self.request("POST", f"{_sandbox(sandbox_id)}/heartbeat")
 

@@ -29,6 +29,7 @@ from holdfast._requests import (
     given,
     input_of,
     name_of,
+    network_body,
     new_id,
     output_limit,
     path_of,
@@ -267,6 +268,11 @@ class Sandbox:
     def refresh(self) -> SandboxInfo:
         """The service's record of it now. Raises ``SandboxNotFoundError``, or ``SandboxLostError`` with the reason it is gone."""
         self._info = self._rest.get(self.id)
+        return self._info
+
+    def change_network(self, network: Mapping[str, Any]) -> SandboxInfo:
+        """Change what it may reach, from now on: ``network`` as in ``create_sandbox``. Raises ``UnsupportedError`` where that cannot be."""
+        self._info = self._rest.change_network(self.id, network_body(network))
         return self._info
 
     def session_token(self) -> str:
