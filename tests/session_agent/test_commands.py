@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from holdfast_wire.frames import Exited, Failed, Gap, Output, Started
 
+from session_agent.procs import child_pids
 from session_agent.sandbox import SandboxLimits
 from tests.support.process_channel import Outcome, client
 from tests.support.until import until_async
@@ -186,6 +187,16 @@ async def test_fork_bomb_dies_with_its_time_out() -> None:
         assert outcome.result["timed_out"]
         assert asyncio.get_running_loop().time() - began < 5
         assert _with_argument(b"holdfast-bomb") == []
+
+
+@pytest.mark.parametrize("end", [{"timeout_s": 1.0}, {}], ids=["time-out", "exit"])
+async def test_the_dead_of_a_tree_are_buried_before_its_end_is_told(end: dict[str, float]) -> None:
+    """Else they count against the sandbox's limit of processes: after a fork bomb nothing could be started for a second."""
+    async with client(env={"PATH": PATH}) as sandbox:
+        crowd = "for i in $(seq 100); do (sleep 79 &); done; echo there" + ("; sleep 79" if end else "")
+        outcome = await sandbox.execute(script=crowd, **end)
+        assert outcome.stdout == b"there\n"
+        assert set(child_pids()) <= sandbox.context.reaper.pids
 
 
 async def test_cancel_kills_the_tree() -> None:
