@@ -2,8 +2,9 @@
 
 Owns the bytes, their order over both streams, absolute offsets per stream, what was dropped, and the digests. Every reader has a
 cursor of its own. Bytes go when all readers took them, except the last window's worth, which a client may not have received yet; that
-goes when the exit was delivered. It does not read pipes nor send (``pipes``, ``commands``). Bounds: ``limits.SPOOL_*``; a full spool
-stops the reading (``block``) or drops the oldest with an exact count (``tail``).
+goes when the exit was delivered. Readers whose client is away hold nobody up who is there: they find a gap when they were a whole spool
+behind. It does not read pipes nor send (``pipes``, ``commands``). Bounds: ``limits.SPOOL_*``; a full spool stops the reading
+(``block``) or drops the oldest with an exact count (``tail``).
 """
 
 from __future__ import annotations
@@ -134,14 +135,22 @@ class Spool:
     def _untaken(self) -> int:
         if not self.readers:
             return self._held
-        return max(self.size - sum(reader.position) for reader in self.readers)
+        return max(self.size - sum(reader.position) for reader in self._present())
+
+    def _present(self) -> list[SpoolReader]:
+        """Who decides how far things are: readers whose client is connected; where there is none, all."""
+        return [reader for reader in self.readers if reader.attached()] or self.readers
 
     def _trim(self, keep: int) -> None:
         if not self.readers:
             return
-        oldest = min(reader.index for reader in self.readers)
+        oldest = min(reader.index for reader in self._present())
+        wanted = min(reader.index for reader in self.readers)
+        budget = self.budget
         taken = self._held - self._untaken()
         while self._first < oldest and (taken := taken - len(self._segments[0][1])) >= keep:
+            if self._first >= wanted and self._held <= self.limit_bytes and budget.held_bytes <= budget.limit_bytes:
+                return  # kept for a reader who may come back, as long as there is room
             self._drop_first(lost=False)
 
     def _drop_first(self, *, lost: bool) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import random
 
 import pytest
-from holdfast_wire.limits import MIB
+from holdfast_wire.limits import MIB, WINDOW_BYTES
 
 from session_agent.sandbox import SandboxLimits, spool_budget
 from session_agent.spool import ATTACHED_BYTES, Budget, Spool, SpoolReader
@@ -111,6 +111,35 @@ def test_full_depends_on_who_reads() -> None:
     here[0] = True
     drain(reader)
     assert not is_full(spool)
+
+
+def test_a_reader_who_is_away_holds_nobody_up() -> None:
+    """A client that died keeps its place while there is room; then the one that goes on reading comes first."""
+    here = [True]
+    spool = Spool(Budget(), limit_bytes=500_000)
+    away, live = spool.attach(lambda: here[0]), spool.attach(lambda: True)
+    for _ in range(20):
+        spool.append(1, b"x" * 10_000)
+        drain(live)
+        spool.taken()
+    here[0] = False
+    for _ in range(20):
+        spool.append(1, b"x" * 10_000)
+        drain(live)
+        spool.taken()
+    here[0] = True
+    assert drain(away) == ({1: b"x" * 400_000, 2: b""}, {1: 0, 2: 0}), "it was not a spool behind: nothing is lost"
+    here[0] = False
+    for _ in range(1000):
+        assert not spool.full
+        spool.append(1, b"x" * 10_000)
+        data, gaps = drain(live)
+        assert (len(data[1]), gaps[1]) == (10_000, 0)
+        spool.taken()
+    here[0] = True
+    data, gaps = drain(away)
+    assert len(data[1]) + gaps[1] == 10_000_000
+    assert 400_000 <= len(data[1]) <= WINDOW_BYTES + 10_000, "the last window is kept in any case"
 
 
 def test_tail_drops_the_oldest_with_an_exact_count() -> None:

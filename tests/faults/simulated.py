@@ -1,0 +1,376 @@
+"""A seeded world in which any process may die at any step: the SDK's engine and the agent's sessions, records and spools, and nothing else.
+
+All of it is pure, so time, network and death are the world's own: connections are cut at any message, clients are killed and followed by
+others that ask for the same commands again (by taking the session over, or on a new one), and the agent dies with its sandbox. What
+each caller was told is held against what really ran. A failing seed repeats the run exactly.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+from holdfast import HoldfastError
+from holdfast._errors import error
+from holdfast._options import Options
+from holdfast._session_token import SessionToken
+from holdfast._transport.calls import open_command
+from holdfast._transport.command_call import Call
+from holdfast._transport.engine import Engine
+from holdfast_wire.codec import decode
+from holdfast_wire.frames import Hello
+from holdfast_wire.limits import WINDOW_BYTES, Timing
+from holdfast_wire.session import AgentSession
+
+from session_agent.channels import Channel
+from session_agent.presenting import CommandHandler
+from session_agent.records import Ending, Record, Records, fingerprint
+from session_agent.sandbox import AgentContext
+from session_agent.sessions import HeldSession
+from session_agent.spool import Budget, Spool
+
+from .history import History, check
+from .load import read_told
+
+OPTIONS = Options("http://simulated", "k", resume_timeout_s=1e9, connect_timeout_s=1e9)
+PIECES = (1, 300, 20_000, 120_000)
+
+
+class Flag:
+    """A gate nobody waits at."""
+
+    def set(self) -> None: ...
+    def clear(self) -> None: ...
+
+
+@dataclass(eq=False)
+class Wire:
+    """One connection: messages on their way, whether the agent still takes them, and whose session it carries there."""
+
+    up: deque[bytes] = field(default_factory=deque)
+    down: deque[bytes] = field(default_factory=deque)
+    open: bool = True
+    held: HeldSession | None = None
+
+    def wake(self, *, now: bool) -> None:
+        """The world asks by itself."""
+
+    def fence(self) -> None:
+        """A later connection has the session."""
+        self.open = False
+        self.held = None
+
+
+class Job:
+    """A command as it runs: leaves its one trace first, then writes its output as its spool allows, then ends."""
+
+    def __init__(self, sandbox: Sandbox, record: Record, size_bytes: int) -> None:
+        self.record = record
+        self.left = size_bytes
+        self._sandbox = sandbox
+        record.started = True
+        record.owner = self
+        sandbox.trace.append(record.command_id)
+
+    def step(self, size_bytes: int) -> None:
+        spool = self.record.spool
+        if self.record.ending is not None or spool.full:
+            return
+        if self.left:
+            size = min(self.left, size_bytes)
+            self.left -= size
+            spool.append(1, b"x" * size)
+            self.record.notify()
+        else:
+            self._end(0)
+
+    def _end(self, exit_code: int) -> None:
+        self._sandbox.context.records.finish(self.record, Ending(exit_code, 1.0), self._sandbox.context.now())
+
+    def feed_command(self, command_id: str, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
+        consumed(len(data))
+
+    def signal_command(self, command_id: str, name: str) -> None: ...
+
+    def cancel_command(self, command_id: str) -> None:
+        self._end(137)
+
+
+class Sandbox:
+    """One incarnation: an agent with its sessions, and the trace its commands left, which outlives it."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.epoch = f"epoch-{number}"
+        self.trace: list[str] = []
+        self.history = History()
+        self.jobs: list[Job] = []
+        self.held: dict[str, HeldSession] = {}
+        self.roomy = world.rng.random() < 0.5
+        self._budget = Budget() if self.roomy else Budget(limit_bytes=3_000_000)
+        timing = Timing(record_ttl_s=30.0)
+        self.context = cast(AgentContext, SimpleNamespace(records=Records(timing, most=8), now=lambda: world.now))
+
+    def attach(self, hello: Hello, wire: Wire, now: float) -> None:
+        """As ``session_agent.sessions`` does it."""
+        held = self.held.get(hello.session_id)
+        if held is None:
+            if hello.agent_epoch:
+                raise HoldfastError("session_lost", "it is not here")
+            held = self.held[hello.session_id] = HeldSession(
+                AgentSession(hello.session_id, hello.secret, self.epoch), self.context, {"command": self._open}
+            )
+        held.session.attach(hello, now)
+        if held.connection is not None and held.connection is not wire:
+            held.connection.fence()
+        held.connection = wire
+        wire.held = held
+        held.dispatch()
+
+    def _open(self, context: AgentContext, channel: Channel) -> CommandHandler:
+        """As ``session_agent.commands`` does it."""
+        params = channel.params
+        print_ = fingerprint("command", params)
+        record = context.records.find(params["id"], print_)
+        if record is None:
+            spool = Spool(self._budget, tail=params["tail"], limit_bytes=400_000)
+            record = context.records.create(params["id"], print_, spool)
+            self.jobs.append(Job(self, record, params["size"]))
+        return CommandHandler(context, channel, record)
+
+
+class Client:
+    """One client process: an engine, and the commands whose outcome it waits for."""
+
+    def __init__(self, world: World, token: SessionToken | None) -> None:
+        self.engine = Engine(OPTIONS, "sb", Flag, world.rng, token=token)
+        self.calls: dict[str, Call] = {}
+        self.wire: Wire | None = None
+        self.retry_at = 0.0
+
+
+class World:
+    """One run. Counts the deaths, cuts and commands there were."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.now = 0.0
+        self.faults = 0
+        self.commands = 0
+        self.unknown = 0
+        self.sandbox = Sandbox(self, 0)
+        self.ended: list[Sandbox] = []
+        self.stale: list[Wire] = []
+        self.client = Client(self, None)
+        self.before: set[str] = set()
+        """What a process asked for that was killed: that its successor never got to ask says nothing of it."""
+        self.open: dict[str, dict[str, Any]] = {}
+        """What was asked of this sandbox and has no outcome yet, by any process that may be dead by now."""
+
+    # What the caller does -------------------------------------------------------------------------------------------
+
+    def ask(self) -> None:
+        command_id = f"c{self.commands}"
+        self.commands += 1
+        params = {"id": command_id, "size": self.rng.choice([0, 0, 7, 5_000, 900_000, 2_500_000]), "tail": self.rng.random() < 0.3}
+        self.sandbox.history.asked(command_id, command_id)
+        self.open[command_id] = params
+        self._call(params)
+
+    def _call(self, params: dict[str, Any]) -> None:
+        command_id = params["id"]
+        try:
+            self.client.calls[command_id] = open_command(self.client.engine, "command", params, command_id, 1 << 30)
+        except HoldfastError as why:
+            self._told(command_id, why)
+
+    def _told(self, command_id: str, why: HoldfastError) -> None:
+        if why.code == "protocol_error":
+            raise AssertionError(f"{command_id}: {why}")
+        self.unknown += 1
+        del self.open[command_id]
+        self.sandbox.history.answer(command_id, "unknown" if command_id in self.before else read_told(why))
+
+    def look(self) -> None:
+        """Take the outcomes that have come."""
+        for command_id, call in list(self.client.calls.items()):
+            if not call.done:
+                continue
+            del self.client.calls[command_id]
+            params = self.open[command_id]
+            try:
+                result = call.result()
+            except HoldfastError as why:
+                self._told(command_id, why)
+                continue
+            del self.open[command_id]
+            count = result.streams[1]
+            assert result.exit_code == 0, f"{command_id} ended with {result.exit_code}"
+            assert count.seen == params["size"] == len(result.stdout_bytes) + count.dropped, f"{command_id}: {count}"
+            assert result.truncated == (count.dropped > 0), f"{command_id} is short and does not say so"
+            keeps = not params["tail"] and params["size"] <= WINDOW_BYTES and self.sandbox.roomy
+            assert not (keeps and result.truncated), f"{command_id} lost {count.dropped} bytes that there was room for"
+            self.sandbox.history.answer(command_id, "acknowledged")
+
+    # What dies ------------------------------------------------------------------------------------------------------
+
+    def cut(self) -> None:
+        """The connection breaks at any message; the agent hears of it now, later or never."""
+        client, wire = self.client, self.client.wire
+        if wire is None:
+            return
+        self.faults += 1
+        while len(wire.up) > self.rng.randrange(len(wire.up) + 1):
+            wire.up.pop()
+        self._leave(wire)
+        client.wire = None
+        client.engine.broken(None, "cut", self.now)
+
+    def _leave(self, wire: Wire) -> None:
+        wire.down.clear()
+        if self.rng.random() < 0.5:
+            self._hear_of(wire)
+        else:
+            self.stale.append(wire)
+
+    def _hear_of(self, wire: Wire) -> None:
+        wire.open = False
+        held, wire.held = wire.held, None
+        if held is not None and held.connection is wire:
+            held.connection = None
+            held.detached()
+
+    def kill_client(self) -> None:
+        """kill -9; the next process knows what was asked for, and perhaps the session."""
+        self.faults += 1
+        before, session = self.client, self.client.engine.session
+        if before.wire is not None:
+            self._leave(before.wire)
+        token = None
+        if session.agent_epoch and before.engine.error is None and self.rng.random() < 0.5:
+            token = SessionToken("sb", session.session_id, session.secret, session.agent_epoch)
+        self.client = Client(self, token)
+        self.before.update(self.open)
+        for params in list(self.open.values()):
+            self._call(params)
+
+    def kill_sandbox(self) -> None:
+        """The agent dies, and with it all it knew; its trace stays. The service says so, or another agent answers."""
+        self.faults += 1
+        old = self.sandbox
+        client = self.client
+        if client.wire is not None:
+            client.wire.open = False
+            client.wire = None
+        self.stale.clear()
+        old.jobs.clear()
+        if self.rng.random() < 0.5 or not client.engine.session.agent_epoch:
+            client.engine.fail(error("sandbox_gone", "its node died", reason="node-lost"))
+        else:
+            client.engine.broken(None, "cut", self.now)
+            self.sandbox = Sandbox(self, len(self.ended) + 1)
+            self.sandbox.history = old.history  # its caller does not know yet
+            for _ in range(200):
+                if client.engine.error is not None:
+                    break
+                self.carry(whole=True)
+            assert client.engine.error is not None, "another agent was taken for the one that died"
+            assert not self.sandbox.trace, "a command of the agent that died ran in the next"
+            self.sandbox = old
+        self.look()
+        assert not self.client.calls, "a command waits for a sandbox that is gone"
+        self.ended.append(old)
+        self.sandbox = Sandbox(self, len(self.ended))
+        self.open.clear()
+        self.client = Client(self, None)
+
+    # What carries on ------------------------------------------------------------------------------------------------
+
+    def carry(self, *, whole: bool = False) -> None:
+        client, engine = self.client, self.client.engine
+        if engine.error is not None:
+            return
+        if client.wire is None:
+            client.wire = Wire()
+            engine.connected({}, self.now)
+        wire = client.wire
+        wire.up.extend(engine.outgoing())
+        for _ in range(len(wire.up) if whole else self.rng.choice([0, 1, 1, 6])):
+            self.up(wire)
+        if wire.held is not None:
+            wire.down.extend(wire.held.session.outgoing(self.rng.choice([1, 50_000, 1 << 20])))
+        for _ in range(len(wire.down) if whole else self.rng.choice([0, 1, 1, 6])):
+            if wire.down:
+                engine.receive([wire.down.popleft()], self.now)
+        if not wire.open and client.wire is wire and not wire.down:
+            client.wire = None
+            engine.broken(None, "closed", self.now)
+
+    def up(self, wire: Wire) -> None:
+        """One message reaches the agent."""
+        if not wire.up or not wire.open:
+            return
+        message = wire.up.popleft()
+        frame, _ = decode(message)
+        if isinstance(frame, Hello):
+            if frame.take_over and wire is not self.client.wire:
+                wire.open = False  # of two that take over, the one that is read last would hold it (PROTOCOL §3.7): not our subject
+                return
+            try:
+                self.sandbox.attach(frame, wire, self.now)
+            except HoldfastError as why:
+                wire.open = False
+                if wire is self.client.wire and why.code == "session_lost":
+                    self.client.engine.fail(why)  # as the close code says it
+                elif wire is self.client.wire:
+                    raise AssertionError(f"the live connection was refused: {why}") from None
+        elif wire.held is not None:
+            wire.held.session.receive(message, self.now)
+            wire.held.dispatch()
+
+    def step(self, *, faults: bool) -> None:
+        rng, chance = self.rng, self.rng.random()
+        self.now += rng.choice([0.0, 0.01, 0.3])
+        if chance < 0.6:
+            self.carry()
+        elif chance < 0.85:
+            for job in self.sandbox.jobs:
+                job.step(rng.choice(PIECES))
+        elif chance < 0.9:
+            self.client.engine.tick(self.now)
+            for held in self.sandbox.held.values():
+                held.session.tick(self.now)
+        elif faults and chance < 0.96:
+            self.cut()
+        elif faults and chance < 0.98:
+            self.kill_client()
+        elif faults and chance < 0.985:
+            self.kill_sandbox()
+        elif faults and self.stale:
+            wire = rng.choice(self.stale)
+            if rng.random() < 0.5:
+                self.up(wire)  # late, from a client that may be dead
+            else:
+                self.stale.remove(wire)
+                self._hear_of(wire)
+        self.look()
+
+    def run(self, steps: int = 250) -> None:
+        """Act under faults, let everything settle, then hold what was told against what ran."""
+        for number in range(steps):
+            if number % 8 == 0:
+                self.ask()
+            self.step(faults=True)
+        for _ in range(20_000):
+            if not self.open:
+                break
+            self.step(faults=False)
+            for job in self.sandbox.jobs:
+                job.step(PIECES[-1])
+        assert not self.open, f"{sorted(self.open)} never had an outcome"
+        for sandbox in (*self.ended, self.sandbox):
+            verdict = check(sandbox.history, sandbox.trace)
+            assert verdict.clean, verdict.violations

@@ -1,0 +1,153 @@
+"""At most once and exactly one outcome, whatever dies at whichever step; and proof that this suite would notice if it were otherwise."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from holdfast._transport.command_call import Call
+from holdfast._transport.sinks import CommandSink
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.frames import Gap, Hello
+
+from session_agent.presenting import Presenter
+from session_agent.records import Ending, Record, Records
+from session_agent.spool import Spool, SpoolReader
+
+from .simulated import Sandbox, Wire, World
+
+WORLDS = 500
+BATCH = 125
+
+
+@pytest.mark.parametrize("first", range(0, WORLDS, BATCH))
+def test_at_most_once_whatever_dies(first: int) -> None:
+    faults = commands = unknown = 0
+    for seed in range(first, first + BATCH):
+        world = World(seed)
+        try:
+            world.run()
+        except (AssertionError, HoldfastError) as wrong:
+            pytest.fail(f"seed {seed}: {wrong}")
+        faults += world.faults
+        commands += world.commands
+        unknown += world.unknown
+    print(f"{BATCH} worlds, {commands} commands, {faults} deaths and cuts, {unknown} without a result")
+    assert faults > 10 * BATCH, "too few faults to prove anything"
+    assert 0 < unknown < commands / 2
+
+
+# Bugs that one process can have and only the death of another shows. Each must be caught within the seeds of one batch. ---------------
+
+
+def _an_id_runs_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Records, "find", lambda self, command_id, fingerprint: None)
+
+
+def _the_record_goes_with_the_process(patch: pytest.MonkeyPatch) -> None:
+    original = Records.finish
+
+    def finish(self: Records, record: Record, ending: Ending, now: float) -> None:
+        original(self, record, ending, now)
+        self._records.pop(record.command_id, None)
+
+    patch.setattr(Records, "finish", finish)
+
+
+def _a_pruned_id_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    original = Records.prune
+
+    def prune(self: Records, now: float) -> None:
+        original(self, now)
+        for record in list(self._records.values()):
+            if record.ending is not None:
+                del self._records[record.command_id]
+
+    patch.setattr(Records, "prune", prune)
+
+
+def _what_was_sent_did_not_start(patch: pytest.MonkeyPatch) -> None:
+    def facts(self: Call) -> dict[str, Any]:
+        return {"command_id": self.command_id, "accepted": self.started, "started": self.started, "received": {}}
+
+    patch.setattr(Call, "facts", facts)
+
+
+def _what_was_sent_is_not_noted(patch: pytest.MonkeyPatch) -> None:
+    def fail(self: CommandSink, why: HoldfastError) -> None:
+        self.call.lose(why)
+        self.end(why)
+
+    patch.setattr(CommandSink, "fail", fail)
+
+
+def _another_agent_takes_up_the_session(patch: pytest.MonkeyPatch) -> None:
+    original = Sandbox.attach
+
+    def attach(self: Sandbox, hello: Hello, wire: Wire, now: float) -> None:
+        original(self, dataclasses.replace(hello, agent_epoch="", next_channel=1), wire, now)
+
+    patch.setattr(Sandbox, "attach", attach)
+
+
+def _gaps_are_told_without_credit(patch: pytest.MonkeyPatch) -> None:
+    original = Presenter.pump
+    patch.setattr("holdfast_wire.halves.CONTROL_SLACK", 8)  # a world is too short for the 4 096 there are
+
+    def pump(self: Presenter) -> bool:
+        while self._started and not self.finished and (gap := self._reader.gap()) is not None:
+            self._channel.send(Gap(self._channel.number, *gap))
+        return original(self)
+
+    patch.setattr(Presenter, "pump", pump)
+
+
+def _gaps_are_not_told(patch: pytest.MonkeyPatch) -> None:
+    original = SpoolReader.gap
+
+    def gap(self: SpoolReader) -> None:
+        while original(self) is not None:
+            pass
+
+    patch.setattr(SpoolReader, "gap", gap)
+
+
+def _output_goes_when_it_was_sent(patch: pytest.MonkeyPatch) -> None:
+    original = Spool.taken
+
+    def taken(self: Spool) -> None:
+        self._trim(0)
+        original(self)
+
+    patch.setattr(Spool, "taken", taken)
+
+
+def _the_dead_hold_up_the_living(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Spool, "_present", lambda self: self.readers)
+
+
+PLANTED = [
+    _an_id_runs_again,
+    _the_record_goes_with_the_process,
+    _a_pruned_id_is_forgotten,
+    _what_was_sent_did_not_start,
+    _what_was_sent_is_not_noted,
+    _another_agent_takes_up_the_session,
+    _gaps_are_told_without_credit,
+    _gaps_are_not_told,
+    _output_goes_when_it_was_sent,
+    _the_dead_hold_up_the_living,
+]
+
+
+@pytest.mark.parametrize("plant", PLANTED)
+def test_a_planted_bug_is_caught(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    for seed in range(BATCH):
+        try:
+            World(seed).run()
+        except (AssertionError, HoldfastError):
+            return
+    pytest.fail(f"{plant.__name__} survived {BATCH} worlds")
