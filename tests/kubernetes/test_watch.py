@@ -169,13 +169,13 @@ async def test_pages_that_go_stale_start_the_list_over(api: FakeApi, tmp_path: P
 
 
 async def test_a_server_in_trouble_is_asked_again_with_patience(api: FakeApi, tmp_path: Path) -> None:
-    api.refuse = [RefusedError(500, "InternalError", "etcdserver: leader changed")] * 3 + [
-        RefusedError(429, "TooManyRequests", "slow down")
-    ]
+    errors = [RefusedError(500, "InternalError", "etcdserver: leader changed")] * 3 + [RefusedError(429, "TooManyRequests", "slow down")]
+    api.refuse = [("list pods", error) for error in errors]
     add(api, "sb-1")
     async with watching(api, tmp_path) as seen:
         await seen.until(lambda: seen.lists == 1)
         assert list(seen.present) == ["hf-sb-1"]
+        assert api.refuse == []
 
 
 async def test_a_pod_that_leaves_the_selector_is_gone(api: FakeApi, seen: Seen) -> None:

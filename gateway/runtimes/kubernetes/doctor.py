@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import aiohttp
 from kubernetes_asyncio import client as kube
 from kubernetes_asyncio.client.exceptions import ApiException
 
@@ -30,8 +31,8 @@ async def checks(api: Api, settings: KubernetesSettings) -> list[Check]:
     for name, look in _CHECKS:
         try:
             found.append({"name": name, "required": True, "fix": "", **await look(api, settings)})
-        except ApiUnreachableError as error:
-            return [*found, _bad(name, f"the API server does not answer: {error.message}", "look at KUBECONFIG and the network to it")]
+        except (ApiUnreachableError, aiohttp.ClientError, TimeoutError, OSError) as error:
+            return [*found, _bad(name, f"the API server does not answer: {error}", "look at KUBECONFIG and the network to it")]
         except (ApiError, ApiException) as error:
             found.append(_bad(name, f"it cannot be found out: {str(error)[:300]}", "", required=False))
     return found

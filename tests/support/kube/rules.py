@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from holdfast_wire.rest import parse_bytes
+
 from .objects import RefusedError
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
@@ -68,4 +70,4 @@ def _containers(spec: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _number(text: str) -> float:
-    return float(text[:-1]) / 1000 if text.endswith("m") else float(text)
+    return float(text[:-1]) / 1000 if text.endswith("m") else float(parse_bytes(text))

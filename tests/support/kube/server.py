@@ -30,8 +30,8 @@ class FakeApi:
         self.minor = minor
         self.stores = {name: Store(name) for name in RESOURCES}
         self.requests: Counter[str] = Counter()
-        self.refuse: list[RefusedError] = []
-        """Answered to the next requests that are no watches, one each."""
+        self.refuse: list[tuple[str, RefusedError]] = []
+        """Answers to the next requests of a verb and resource, as ``create pods``; one each, in this order."""
         self.quota_pods: int | None = None
         self.restricted = True
         self.denied: set[tuple[str, str]] = set()
@@ -105,7 +105,7 @@ class FakeApi:
             return web.json_response(error.status, status=error.code)
 
     async def _route(self, request: web.Request) -> web.StreamResponse:
-        path = request.path
+        path = request.path.rstrip("/")
         if path == "/version":
             self.requests["get version"] += 1
             return web.json_response({"major": "1", "minor": self.minor, "gitVersion": f"v1.{self.minor}.0", **_BUILD})
@@ -118,8 +118,8 @@ class FakeApi:
             return await self._watch(request, store)
         verb = {"POST": "create", "PATCH": "patch", "DELETE": "delete"}.get(request.method, "get" if name else "list")
         self.requests[f"{verb} {resource}"] += 1
-        if self.refuse:
-            raise self.refuse.pop(0)
+        if self.refuse and self.refuse[0][0] == f"{verb} {resource}":
+            raise self.refuse.pop(0)[1]
         body = await request.json() if request.can_read_body else {}
         if verb == "list":
             return self._list(request, store)

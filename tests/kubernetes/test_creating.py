@@ -1,0 +1,195 @@
+"""Creates: typed failures within moments, one watch for all, nothing left behind, safe to repeat whatever the API server answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from holdfast_wire.errors import HoldfastError
+
+from gateway.runtimes.base import RuntimeUnavailableError
+from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
+from gateway.runtimes.options import Egress, Options
+from tests.conformance.runtimes import CREATE_S, order
+from tests.kubernetes.conftest import QUICK, settings_for
+from tests.support.kube.kubelet import Kubelet
+from tests.support.kube.objects import RefusedError
+from tests.support.kube.server import FakeApi
+from tests.support.until import until_async
+
+SOON_S = 5.0
+
+
+@pytest_asyncio.fixture
+async def impatient(api: FakeApi, kubelet: Kubelet, tmp_path: Path) -> AsyncIterator[KubernetesRuntime]:
+    settings = settings_for(api, tmp_path, unschedulable_patience_s=0.3, pull_patience_s=0.3, allow_root=True)
+    made = KubernetesRuntime(settings, "replica-1", QUICK)
+    yield made
+    await made.aclose()
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "reason", "fault", "words"),
+    [
+        ({"image": "unknown-image"}, "image_not_found", "image-pull", "caller", "not found"),
+        ({"image": "bad image"}, "image_not_found", "image-pull", "caller", "parse"),
+        ({"image": "slow-registry"}, "image_pull_failed", "image-pull", "infrastructure", "i/o timeout"),
+        ({"image": "needs-secret"}, "invalid_argument", "config", "caller", "secret"),
+        ({"cores": 1000.0}, "no_capacity", "unschedulable", "infrastructure", "Insufficient cpu"),
+        ({"options": Options(user=0)}, "unsupported", None, "caller", "restricted"),
+    ],
+)
+async def test_failures_are_typed_prompt_and_leave_nothing(
+    impatient: KubernetesRuntime, api: FakeApi, more: dict[str, Any], code: str, reason: str | None, fault: str, words: str
+) -> None:
+    began = time.monotonic()
+    with pytest.raises(HoldfastError, match=words) as caught:
+        await impatient.create(order("sb-1", **more), CREATE_S)
+    assert time.monotonic() - began < SOON_S
+    assert (caught.value.code, caught.value.reason, caught.value.fault) == (code, reason, fault)
+    await until_async(lambda: not api.pods.names(), deadline_s=SOON_S, what="the pod to be removed")
+
+
+async def test_a_quota_is_told_as_one(runtime: KubernetesRuntime, api: FakeApi) -> None:
+    api.quota_pods = 0
+    with pytest.raises(HoldfastError, match="exceeded quota") as caught:
+        await runtime.create(order("sb-1"), CREATE_S)
+    assert (caught.value.code, caught.value.reason, caught.value.fault) == ("quota_exceeded", "quota", "infrastructure")
+
+
+async def test_rights_that_are_missing_are_our_fault(runtime: KubernetesRuntime, api: FakeApi) -> None:
+    message = 'pods is forbidden: User "system:serviceaccount:holdfast:gateway" cannot create resource "pods" in API group ""'
+    api.refuse = [("create pods", RefusedError(403, "Forbidden", message))]
+    with pytest.raises(RuntimeUnavailableError, match="cannot create"):
+        await runtime.create(order("sb-1"), CREATE_S)
+
+
+async def test_an_agent_that_ends_at_once_is_told(runtime: KubernetesRuntime) -> None:
+    asked = order("sb-1", env={"PYTHONHOME": "/nowhere"})  # the fake's agent is a plain interpreter: it cannot start so
+    with pytest.raises(HoldfastError) as caught:
+        await runtime.create(asked, CREATE_S)
+    assert (caught.value.code, caught.value.reason) == ("sandbox_failed", "exited")
+
+
+async def test_a_pod_deleted_while_it_is_made_ends_the_create(runtime: KubernetesRuntime, api: FakeApi) -> None:
+    making = asyncio.create_task(runtime.create(order("sb-1", image="slow-registry"), CREATE_S))
+    await until_async(api.pods.names, deadline_s=SOON_S, what="the pod")
+    api.pods.remove("hf-sb-1")
+    with pytest.raises(HoldfastError) as caught:
+        await making
+    assert (caught.value.code, caught.value.reason) == ("sandbox_failed", "deleted")
+
+
+async def test_too_late_says_what_it_waited_for_and_leaves_nothing(runtime: KubernetesRuntime, api: FakeApi) -> None:
+    with pytest.raises(HoldfastError, match="Insufficient cpu") as caught:
+        await runtime.create(order("sb-1", cores=1000.0), 0.5)
+    assert caught.value.code == "create_timeout"
+    assert api.pods.names() == []
+
+
+async def test_an_address_where_another_pods_agent_answers_is_refused(runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet) -> None:
+    asked = order("sb-1")
+    first = await runtime.create(asked, CREATE_S)
+    address = first.endpoint.removeprefix("tcp://").partition(":")[0]
+    # The pod is replaced by one of the same sandbox, incarnation and token, whose status still shows the old pod's address.
+    agent = kubelet.agents.pop(first.agent_epoch)
+    body = api.pods.get("hf-sb-1")
+    api.pods.remove("hf-sb-1")
+    api.pods.on_write.remove(kubelet._on_write)
+    making = asyncio.create_task(runtime.create(asked, 2.0))
+    await until_async(api.pods.names, deadline_s=SOON_S, what="the second pod")
+    api.pods.update("hf-sb-1", lambda pod: pod["status"].update(body["status"], podIP=address))
+    with pytest.raises(HoldfastError) as caught:
+        await making
+    assert caught.value.code == "create_timeout"
+    agent.kill()
+    api.pods.on_write.append(kubelet._on_write)
+
+
+async def test_many_creates_cost_one_list_and_one_watch(runtime: KubernetesRuntime, api: FakeApi) -> None:
+    await asyncio.gather(*(runtime.create(order(f"sb-{number}"), CREATE_S) for number in range(6)))
+    assert api.requests["create pods"] == 6
+    assert api.requests["list pods"] <= 2  # pages of three
+    assert api.requests["watch pods"] == 1
+    assert api.requests["get pods"] == 0
+
+
+async def test_an_api_server_in_trouble_is_asked_again(runtime: KubernetesRuntime, api: FakeApi) -> None:
+    errors = [RefusedError(500, "InternalError", "etcdserver: request timed out"), RefusedError(429, "TooManyRequests", "wait")]
+    api.refuse = [("create pods", error) for error in errors]
+    assert (await runtime.create(order("sb-1"), CREATE_S)).endpoint
+    assert api.pods.names() == ["hf-sb-1"]
+
+
+async def test_an_answer_that_was_lost_finds_the_pod_that_was_made(runtime: KubernetesRuntime, api: FakeApi) -> None:
+    made = []
+    create = api._create
+
+    def lost(store: Any, body: Any) -> Any:
+        made.append(create(store, body))
+        api._create = create  # type: ignore[method-assign]
+        raise RefusedError(504, "Timeout", "request did not complete within requested timeout")
+
+    api._create = lost  # type: ignore[method-assign]
+    found = await runtime.create(order("sb-1"), CREATE_S)
+    assert found.agent_epoch == made[0]["metadata"]["uid"]
+    assert api.requests["create pods"] == 2
+
+
+async def test_another_replica_finds_what_one_began(runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet, tmp_path: Path) -> None:
+    other = KubernetesRuntime(settings_for(api, tmp_path), "replica-2", QUICK)
+    asked = order("sb-1")
+    first, second = await asyncio.gather(runtime.create(asked, CREATE_S), other.create(asked, CREATE_S))
+    assert first == second
+    assert api.pods.names() == ["hf-sb-1"]
+    await other.aclose()
+
+
+async def test_a_former_pod_of_the_name_is_waited_for(runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet) -> None:
+    first = await runtime.create(order("sb-1"), CREATE_S)
+    kubelet.frozen = True  # its end takes a while
+    assert await runtime.delete("sb-1")
+    making = asyncio.create_task(runtime.create(order("sb-1"), CREATE_S))
+    await until_async(lambda: api.requests["create pods"] >= 3, deadline_s=SOON_S, what="some tries")
+    kubelet.agents[first.agent_epoch].kill()
+    second = await making
+    assert second.agent_epoch != first.agent_epoch
+
+
+async def test_the_bundle_comes_as_the_server_can(runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet, tmp_path: Path) -> None:
+    await runtime.create(order("sb-1"), CREATE_S)
+    assert "initContainers" not in api.pods.get("hf-sb-1")["spec"]
+    api.minor = "32+"
+    older = KubernetesRuntime(settings_for(api, tmp_path), "replica-2", QUICK)
+    await older.create(order("sb-2"), CREATE_S)
+    assert api.pods.get("hf-sb-2")["spec"]["initContainers"][0]["name"] == "holdfast-bundle"
+    await older.aclose()
+
+
+async def test_a_cluster_that_is_away_is_unavailable(tmp_path: Path) -> None:
+    api = FakeApi()
+    async with api.serve():
+        settings = settings_for(api, tmp_path)
+    runtime = KubernetesRuntime(settings, "replica-1", QUICK)
+    for call in (runtime.list_all(), runtime.delete("sb-1"), runtime.ping(), runtime.stats(), runtime.allow("sb-1", Egress("internet"))):
+        with pytest.raises(RuntimeUnavailableError):
+            await call
+    (check,) = await runtime.doctor()
+    assert not check["ok"]
+    await runtime.aclose()
+
+
+async def test_credentials_that_are_not_there_are_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    async with FakeApi().serve() as api:
+        settings = settings_for(api, tmp_path)
+    (tmp_path / "kubeconfig").unlink()
+    runtime = KubernetesRuntime(settings, "replica-1", QUICK)
+    with pytest.raises(RuntimeUnavailableError, match="credentials"):
+        await runtime.ping()
+    await runtime.aclose()

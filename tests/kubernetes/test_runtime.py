@@ -1,0 +1,266 @@
+"""What the Kubernetes runtime does beyond the contract: policies, adoption, evictions, deletes of the right pod, its doctor."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from pathlib import Path
+
+import pytest
+from holdfast_wire.errors import HoldfastError
+
+from gateway.dial import dial_agent
+from gateway.runtimes.base import Leaving, Synced, WentAway
+from gateway.runtimes.kubernetes import canary
+from gateway.runtimes.kubernetes.names import EGRESS, POOL
+from gateway.runtimes.kubernetes.network import egress_key
+from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
+from gateway.runtimes.options import Egress, Reach
+from tests.conformance.runtimes import CREATE_S, next_of, order
+from tests.kubernetes.conftest import QUICK, settings_for
+from tests.support.kube.kubelet import Kubelet
+from tests.support.kube.server import FakeApi
+from tests.support.until import until_async
+
+SOON_S = 5.0
+INTERNET, LISTED = Egress("internet"), Egress("listed", (Reach("1.1.1.0/24"),))
+
+
+# Network -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_policy_is_there_before_its_pod_and_shared(runtime: KubernetesRuntime, api: FakeApi) -> None:
+    policies = api.stores["networkpolicies"]
+    order_of_writes: list[str] = []
+    policies.on_write.append(lambda entry: order_of_writes.append(entry.object["kind"]))
+    api.pods.on_write.append(lambda entry: order_of_writes.append(entry.object["kind"]) if entry.kind == "ADDED" else None)
+    await asyncio.gather(*(runtime.create(order(f"sb-{n}", egress=INTERNET), CREATE_S) for n in range(3)))
+    await runtime.create(order("sb-none"), CREATE_S)
+    assert order_of_writes == ["NetworkPolicy", "Pod", "Pod", "Pod", "Pod"]
+    (policy,) = policies.all()
+    assert {api.pods.get(f"hf-sb-{n}")["metadata"]["labels"][EGRESS] for n in range(3)} == {policy["metadata"]["labels"][EGRESS]}
+    assert api.requests["create networkpolicies"] == 1
+
+
+async def test_what_a_running_sandbox_may_reach_changes(runtime: KubernetesRuntime, api: FakeApi) -> None:
+    await runtime.create(order("sb-1"), CREATE_S)
+    for egress in (LISTED, INTERNET, Egress(), LISTED):
+        await runtime.allow("sb-1", egress)
+        assert api.pods.get("hf-sb-1")["metadata"]["labels"][EGRESS] == egress_key(egress, runtime.settings)
+        (present,) = await runtime.list_all()
+        assert present.egress == egress
+    with pytest.raises(HoldfastError) as caught:
+        await runtime.allow("sb-none", LISTED)
+    assert caught.value.code == "sandbox_not_found"
+    with pytest.raises(HoldfastError) as caught:
+        await runtime.allow("sb-1", Egress("listed", domains=("pypi.org",)))
+    assert caught.value.code == "unsupported"
+    (present,) = await runtime.list_all()
+    assert present.egress == LISTED
+
+
+async def test_only_policies_that_nobody_needs_are_collected(runtime: KubernetesRuntime, api: FakeApi) -> None:
+    await runtime.create(order("sb-1", egress=INTERNET), CREATE_S)
+    await runtime.create(order("sb-2", egress=LISTED), CREATE_S)
+    await runtime.delete("sb-2")
+    await until_async(lambda: api.pods.names() == ["hf-sb-1"], deadline_s=SOON_S, what="the pod's end")
+    assert await runtime.collect() == 0  # used a moment ago
+    later = time.time() + 3600
+    assert await runtime.policies.collect(later) == 1
+    (left,) = api.stores["networkpolicies"].all()
+    assert left["metadata"]["labels"][EGRESS] == egress_key(INTERNET, runtime.settings)
+    # Removed by another's collector, it is made again for the next sandbox that needs it.
+    again = KubernetesRuntime(runtime.settings, "replica-2", QUICK)
+    await again.create(order("sb-3", egress=LISTED), CREATE_S)
+    assert len(api.stores["networkpolicies"].names()) == 2
+    await again.aclose()
+
+
+async def test_the_canary_tells_enforced_from_open_and_from_broken(runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet) -> None:
+    api.pods.on_write.remove(kubelet._on_write)
+    assert await canary.known(runtime.api, runtime.settings) is None
+
+    async def play(closed: int, opened: int) -> canary.Verdict:
+        """Pods of the canary end as a network would have them end."""
+        probing = asyncio.create_task(canary.probe(runtime.api, runtime.settings, 20.0))
+        for role, code in (("listener", None), ("closed", closed), ("open", opened)):
+            await until_async(lambda r=role: any(f"-{r}-" in name for name in api.pods.names()), deadline_s=SOON_S, what=role)
+            name = next(name for name in api.pods.names() if f"-{role}-" in name)
+            state = {"running": {}} if code is None else {"terminated": {"exitCode": code}}
+            status = {"podIP": "127.0.0.1", "containerStatuses": [{"name": "canary", "state": state}]}
+            api.pods.merge(name, {"status": status})
+        verdict = await probing
+        assert api.pods.names() == []
+        assert await canary.known(runtime.api, runtime.settings) == verdict
+        return verdict
+
+    assert (await play(closed=41, opened=40)).holds
+    assert "not enforced" in (await play(closed=40, opened=40)).detail
+    assert "says nothing" in (await play(closed=41, opened=41)).detail
+    checks = {check["name"]: check for check in await runtime.doctor()}
+    assert not checks["network enforcement"]["ok"]
+    api.pods.on_write.append(kubelet._on_write)
+
+
+# Deletes and ends ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_delete_of_another_incarnation_does_nothing(runtime: KubernetesRuntime, api: FakeApi) -> None:
+    asked = order("sb-1")
+    await runtime.create(asked, CREATE_S)
+    assert not await runtime.delete("sb-1", "0" * 16)
+    assert api.requests["delete pods"] == 0
+    assert await runtime.delete("sb-1", asked.incarnation)
+
+
+async def test_an_eviction_is_announced_and_then_told(runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet) -> None:
+    asked = order("sb-1")
+    made = await runtime.create(asked, CREATE_S)
+    events = runtime.watch()
+    await next_of(events, Synced)
+    target = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
+    api.pods.update("hf-sb-1", lambda pod: pod["status"]["conditions"].append(target))
+    leaving = await next_of(events, Leaving, "sb-1")
+    assert (leaving.cause.reason, leaving.cause.fault) == ("evicted", "infrastructure")
+    api.pods.delete("hf-sb-1", {})
+    kubelet.agents[made.agent_epoch].kill() if made.agent_epoch in kubelet.agents else None
+    gone = await next_of(events, WentAway, "sb-1")
+    assert (gone.incarnation, gone.cause.reason, gone.cause.fault) == (asked.incarnation, "evicted", "infrastructure")
+    await events.aclose()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("reason", "pod", "expected", "fault"),
+    [
+        ("OOMKilled", {}, "oom", "workload"),
+        ("Error", {"reason": "Evicted", "message": "The node was low on resource: memory."}, "evicted", "infrastructure"),
+        ("ContainerStatusUnknown", {}, "node-lost", "infrastructure"),
+    ],
+)
+async def test_an_end_is_told_while_the_pod_is_still_there(
+    runtime: KubernetesRuntime, kubelet: Kubelet, reason: str, pod: dict[str, str], expected: str, fault: str
+) -> None:
+    await runtime.create(order("sb-1"), CREATE_S)
+    events = runtime.watch()
+    await next_of(events, Synced)
+    kubelet.end("hf-sb-1", reason=reason, pod=pod)
+    gone = await next_of(events, WentAway, "sb-1")
+    assert (gone.cause.reason, gone.cause.fault) == (expected, fault)
+    (present,) = await runtime.list_all()
+    assert present.state == "failed"
+    assert present.cause == gone.cause
+    assert await runtime.delete("sb-1")
+    await events.aclose()  # type: ignore[attr-defined]
+
+
+async def test_what_vanished_while_the_watch_was_away_is_told(runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet) -> None:
+    await runtime.create(order("sb-1"), CREATE_S)
+    events = runtime.watch()
+    await next_of(events, Synced)
+    told = asyncio.create_task(next_of(events, WentAway, "sb-1"))
+    await until_async(lambda: len(api.watches) == 2, deadline_s=SOON_S, what="both watches")
+    api.stalled = True
+    api.pods.remove("hf-sb-1")
+    api.pods.forget_history()
+    api.drop_watches()
+    api.stalled = False
+    gone = await told
+    assert gone.cause.reason == "node-lost"
+    synced = await next_of(events, Synced)
+    assert synced.sandboxes == []
+    await events.aclose()  # type: ignore[attr-defined]
+
+
+# Spares --------------------------------------------------------------------------------------------------------------
+
+
+async def test_of_many_takers_one_gets_a_spare(runtime: KubernetesRuntime, api: FakeApi) -> None:
+    spare = order("pool-1", owner="", labels={"holdfast/pool": "small"}, token="aa" * 32)
+    made = await runtime.create(spare, CREATE_S)
+    assert api.pods.get("hf-pool-1")["metadata"]["labels"][POOL] == "small"
+    takers = [order(f"sb-{n}", token=f"{n:02x}" * 32, egress=LISTED, env={"WHO": str(n)}) for n in range(5)]
+    answers = await asyncio.gather(*(runtime.adopt("pool-1", taker, CREATE_S) for taker in takers), return_exceptions=True)
+    winners = [n for n, answer in enumerate(answers) if not isinstance(answer, BaseException)]
+    assert len(winners) == 1
+    assert all(isinstance(a, HoldfastError) and a.code == "sandbox_not_found" for n, a in enumerate(answers) if n not in winners)
+    winner = takers[winners[0]]
+    assert answers[winners[0]] == made  # the same pod, at the same address
+    (present,) = await runtime.list_all()
+    assert (present.sandbox_id, present.incarnation, present.owner, present.egress) == (
+        winner.sandbox_id,
+        winner.incarnation,
+        "ada",
+        LISTED,
+    )
+    (await dial_agent(made.endpoint, winner.token, 5.0)).transport.abort()
+    with pytest.raises(HoldfastError):
+        await dial_agent(made.endpoint, spare.token, 5.0)
+    assert POOL not in api.pods.get("hf-pool-1")["metadata"]["labels"]
+    await runtime.allow(winner.sandbox_id, INTERNET)  # it is found though its pod has another name
+    assert await runtime.delete(winner.sandbox_id, winner.incarnation)
+    await until_async(lambda: not api.pods.names(), deadline_s=SOON_S, what="the pod's end")
+
+
+async def test_a_spare_whose_agent_does_not_come_along_is_removed(runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet) -> None:
+    made = await runtime.create(order("pool-1", owner="", labels={"holdfast/pool": "small"}), CREATE_S)
+    api.pods.on_write.remove(kubelet._on_write)
+    kubelet.agents[made.agent_epoch].kill()
+    await until_async(lambda: made.agent_epoch not in kubelet.agents, deadline_s=SOON_S, what="the agent's end")
+    api.pods.update("hf-pool-1", lambda pod: pod["status"].update(phase="Running", containerStatuses=[]))  # not told yet
+    with pytest.raises(HoldfastError) as caught:
+        await runtime.adopt("pool-1", order("sb-1"), CREATE_S)
+    assert caught.value.code == "sandbox_not_found"
+    assert api.pods.names() == []
+    api.pods.on_write.append(kubelet._on_write)
+
+
+async def test_a_spare_that_is_not_there_cannot_be_taken(runtime: KubernetesRuntime) -> None:
+    with pytest.raises(HoldfastError) as caught:
+        await runtime.adopt("pool-none", order("sb-1"), CREATE_S)
+    assert caught.value.code == "sandbox_not_found"
+
+
+# Doctor --------------------------------------------------------------------------------------------------------------
+
+
+async def test_the_doctor_names_what_is_missing(runtime: KubernetesRuntime, api: FakeApi, tmp_path: Path) -> None:
+    checks = {check["name"]: check for check in await runtime.doctor()}
+    assert all({"name", "ok", "detail", "fix", "required"} <= set(check) for check in checks.values())
+    assert checks["cluster"]["ok"]
+    assert checks["rights"]["ok"]
+    assert checks["sandbox namespace"]["ok"]
+    assert not checks["default deny"]["ok"]
+    assert not checks["network enforcement"]["ok"]
+    deny = {"metadata": {"name": "deny"}, "kind": "NetworkPolicy", "spec": {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}}
+    api.stores["networkpolicies"].create(deny)
+    api.denied = {("delete", "pods"), ("patch", "networkpolicies")}
+    api.minor = "27"
+    api.stores["namespaces"].merge(api.namespace, {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "privileged"}}})
+    checks = {check["name"]: check for check in await runtime.doctor()}
+    assert checks["default deny"]["ok"]
+    assert "delete pods, patch networkpolicies" in checks["rights"]["detail"]
+    assert not checks["cluster"]["ok"]
+    assert not checks["sandbox namespace"]["ok"]
+    image = KubernetesRuntime(settings_for(api, tmp_path, bundle_injection="image"), "r", QUICK)
+    assert not {check["name"]: check for check in await image.doctor()}["agent bundle"]["ok"]
+    await image.aclose()
+
+
+async def test_capacity_is_looked_up_now_and_then(runtime: KubernetesRuntime, api: FakeApi) -> None:
+    await runtime.create(order("sb-1"), CREATE_S)
+    stats = await runtime.stats()
+    assert stats == {
+        "sandboxes": 1,
+        "nodes": 1,
+        "cpu_total": 64.0,
+        "memory_total": 256 << 30,
+        "cpu_requested": 1.0,
+        "memory_requested": 256 << 20,
+    }
+    before = sum(api.requests.values())
+    for _ in range(10):
+        await runtime.stats()
+    assert sum(api.requests.values()) == before
+    with contextlib.suppress(HoldfastError):
+        await runtime.delete("sb-1")
