@@ -141,7 +141,8 @@ class Link(asyncio.Protocol):
     def refuse(self, error: HoldfastError) -> None:
         """Close with the error's close code; the reason carries its code and message."""
         if self._socket.state is OPEN:
-            self._socket.send_close(error.kind.close_code or 4400, f"{error.code}: {error.message}"[:120])
+            reason = f"{error.reason}: " if error.reason else ""
+            self._socket.send_close(error.kind.close_code or 4400, f"{error.code}: {reason}{error.message}"[:120])
         self._write_out()
         if self._transport is not None:
             self._transport.close()

@@ -104,6 +104,7 @@ class Records:
         self._unacknowledged: dict[str, Record] = {}
         self._delivered: deque[tuple[float, Record]] = deque()
         self._pruned: dict[bytes, None] = {}
+        self._refused: HoldfastError | None = None
 
     def __len__(self) -> int:
         return len(self._records)
@@ -128,8 +129,19 @@ class Records:
             raise HoldfastError("pruned", f"command {command_id!r:.140} ran and its record was removed")
         raise HoldfastError("command_not_found", f"there is no command {command_id!r:.140}")
 
+    @property
+    def undelivered(self) -> bool:
+        """Whether some command ended and nobody has heard of it."""
+        return bool(self._unacknowledged)
+
+    def refuse(self, why: HoldfastError) -> None:
+        """Nothing new begins from now on."""
+        self._refused = why
+
     def create(self, command_id: str, fingerprint: bytes, spool: Spool) -> Record:
-        """A new entry; ``find`` said there is none."""
+        """A new entry; ``find`` said there is none. Raises what ``refuse`` was given."""
+        if self._refused is not None:
+            raise self._refused
         record = self._records[command_id] = Record(command_id, fingerprint, spool)
         return record
 

@@ -38,6 +38,8 @@ LINKS = SESSIONS + 64
 """Most connections at once: one a session, and some that are greeting or about to be fenced."""
 DRAIN_S = 2.0
 """How long a stopping agent waits for what is still on its way out."""
+LAST_WORDS_S = 1.0
+"""How much of the grace is kept for telling every client that it is over."""
 
 
 class AgentServer:
@@ -93,6 +95,32 @@ class AgentServer:
         else:
             self._server = await loop.create_server(lambda: Link(self), sock=listener, backlog=128)
 
+    async def leave(self) -> None:
+        """The sandbox is taken away: say so, let what runs finish and be told for as long as there is time, then end every session.
+
+        A command that is still running then has no outcome: its client hears that the sandbox was lost, with what is known.
+        """
+        settings, loop = self.context.settings, asyncio.get_running_loop()
+        deadline = loop.time() + settings.grace_s
+        why = HoldfastError("sandbox_gone", "the sandbox is being taken away", reason=settings.stop_reason, detail={"started": False})
+        self.context.records.refuse(why)
+        self.sessions.announce(settings.grace_s, settings.stop_reason)
+        while self._unfinished() and loop.time() < deadline - LAST_WORDS_S:
+            await asyncio.sleep(0.02)
+        if self._server is not None:
+            self._server.close()
+        for link in list(self._links):
+            link.wake(now=True)
+            link.refuse(why)
+        while self._links and loop.time() < deadline:
+            await asyncio.sleep(0.02)
+        self.context.stop()
+        self.sessions.close()
+
+    def _unfinished(self) -> bool:
+        runs = bool(self.context.commands) or any(shell.busy for shell in self.context.shells.values())
+        return runs or not self.sessions.settled() or (self.context.records.undelivered and not self.sessions.empty())
+
     async def stop(self) -> None:
         """Refuse new links, tell the live ones to resume elsewhere, let their output leave, end every command."""
         if self._server is not None:
@@ -134,7 +162,7 @@ async def _serve(settings: AgentSettings, listener: socket.socket, ready_fd: int
         os.write(ready_fd, json.dumps({"agent_epoch": server.agent_epoch}).encode() + b"\n")
         os.close(ready_fd)
     await stopping.wait()
-    await server.stop()
+    await (server.leave() if ready_fd is None else server.stop())
 
 
 def serve_forked(config: dict[str, Any], listen_fd: int, ready_fd: int) -> None:

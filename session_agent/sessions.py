@@ -169,6 +169,7 @@ class Sessions:
         self._info = info
         self._timing = timing or Timing()
         self._held: dict[str, HeldSession] = {}
+        self._ending: tuple[float, str] | None = None
 
     def attach(self, hello: Hello, connection: Connection, now: float) -> HeldSession:
         """The session that ``hello`` asks for, carried by ``connection`` from now on. Raises ``HoldfastError`` to refuse."""
@@ -187,6 +188,8 @@ class Sessions:
         if held.connection is not None and held.connection is not connection:
             held.connection.fence()
         held.connection = connection
+        if self._ending is not None:
+            held.session.go_away(self._ending[0], 0.0, self._ending[1])
         if held.expiry is not None:
             held.expiry.cancel()
             held.expiry = None
@@ -207,6 +210,21 @@ class Sessions:
         loop = asyncio.get_running_loop()
         held.detached_at = loop.time()
         held.expiry = loop.call_later(self._timing.detached_ttl_s, self._expire, held)
+
+    def announce(self, deadline_s: float, reason: str) -> None:
+        """Tell every attached client that the sandbox ends."""
+        self._ending = (deadline_s, reason)
+        for held in self._held.values():
+            held.session.go_away(deadline_s, 0.0, reason)
+            held.wake(now=True)
+
+    def settled(self) -> bool:
+        """Whether no client has anything to come back for, or to wait for, that was sent already."""
+        return all(held.session.settled for held in self._held.values())
+
+    def empty(self) -> bool:
+        """Whether no session has a channel."""
+        return all(held.session.empty for held in self._held.values())
 
     def close(self) -> None:
         """End all sessions."""

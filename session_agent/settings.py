@@ -22,8 +22,8 @@ class AgentSettings:
 
     ``workdir`` is where commands start unless told otherwise, ``env`` what they find in their environment, ``user`` whom they run
     as (name or uid, empty: as the agent). ``memory_bytes`` is what the sandbox may use, 0 where that is not known. ``pod_uid`` is
-    what the agent proves to be, beside its token. ``grace_s`` is how long a stopping agent keeps telling what happened.
-    ``cgroup_join_fds`` and ``cgroup_events_fds`` are described in ``groups``.
+    what the agent proves to be, beside its token. ``grace_s`` is how long a stopping agent keeps telling what happened,
+    ``stop_reason`` why it is being stopped. ``cgroup_join_fds`` and ``cgroup_events_fds`` are described in ``groups``.
     """
 
     sandbox_id: str
@@ -37,6 +37,7 @@ class AgentSettings:
     memory_bytes: int = 0
     pod_uid: str = ""
     grace_s: float = 2.0
+    stop_reason: str = "evicted"
     cgroup_join_fds: tuple[int, ...] = ()
     cgroup_events_fds: tuple[int, ...] = ()
 
@@ -76,6 +77,7 @@ class AgentSettings:
             memory_bytes=_memory_limit(),
             pod_uid=environ.get("HOLDFAST_AGENT_POD_UID", ""),
             grace_s=grace_s,
+            stop_reason=environ.get("HOLDFAST_AGENT_STOP_REASON", "evicted"),
         )
 
 

@@ -48,6 +48,11 @@ class SendHalf:
         """Whether the current connection has not been given everything yet."""
         return bool(self._unsent)
 
+    @property
+    def settled(self) -> bool:
+        """Whether everything pushed was acknowledged."""
+        return not self._stored
+
     def push(self, item: AnyItem) -> None:
         """Number ``item`` and store it. Raises ``HoldfastError`` when bytes exceed the credit or items the slack."""
         end = self.next + item.length

@@ -231,6 +231,16 @@ class Session:
         if limit is not None and self.attached:
             self._control.append(encode(Credit(number, limit)))
 
+    @property
+    def settled(self) -> bool:
+        """Whether the peer has acknowledged everything it was sent."""
+        return all(channel.outbound.settled for channel in self._channels.values())
+
+    def go_away(self, deadline_s: float, jitter_s: float, reason: str) -> None:
+        """Announce the end of the connection, or of the sandbox (PROTOCOL §6.3, §6.4)."""
+        if self.attached:
+            self._control.append(encode(GoAway(deadline_s, jitter_s, reason)))
+
     def disconnected(self) -> None:
         """The connection is gone. Everything unacknowledged stays stored for the next one."""
         self.connected = self.attached = False

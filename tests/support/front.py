@@ -29,7 +29,6 @@ class Front:
         self.refusal = b""
         """A problem document that answers every further upgrade with 410."""
         self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def start(self) -> None:
@@ -38,10 +37,12 @@ class Front:
     async def stop(self) -> None:
         assert self._server is not None
         self._server.close()
+        self.cut()
+
+    def cut(self) -> None:
+        """Break every connection as a failing network would."""
         for writer in list(self._writers):
             writer.transport.abort()
-        if self._tasks:
-            await asyncio.wait(list(self._tasks))
 
     @property
     def url(self) -> str:

@@ -25,6 +25,10 @@ from holdfast._transport.websocket import WebSocket
 TICKET_HEADER = "X-Holdfast-Ticket"
 BATCH_BYTES = 256 * 1024
 STEADY_S = 5.0
+ENDINGS = frozenset({"evicted", "preempted", "deleted", "node-lost"})
+"""Reasons of a GoAway that announce the end of the sandbox, not of a connection (PROTOCOL §6.4)."""
+LAST_LOOK_S = 3.0
+"""How long the service is asked why a sandbox ended, before the agent's own word is taken for it."""
 
 
 class Engine:
@@ -61,6 +65,8 @@ class Engine:
         self._fresh: list[Sink] = []
         self._ticket = ""
         self._leave_at: float | None = None
+        self._ending = ""
+        self._ends_at = 0.0
         self._down_since: float | None = None
         self._attached_at: float | None = None
         self._progressed = False
@@ -141,10 +147,13 @@ class Engine:
         if self._down_since is None:
             self._down_since = now
         verdict = self._judge(websocket, why)
+        patience = self.options.resume_timeout_s if self.attached_once else self.options.connect_timeout_s
+        if self._ending:
+            verdict = self._judge_ending(verdict, websocket, now)
+            patience = min(patience, max(self._ends_at - self._down_since, 0.0) + LAST_LOOK_S)
         if verdict.fatal:
             self.fail(verdict.why)
             return None
-        patience = self.options.resume_timeout_s if self.attached_once else self.options.connect_timeout_s
         spent = now - self._down_since
         definite = verdict.foreign and not self.attached_once and verdict.why.hint != ""
         if definite or spent >= patience:
@@ -160,6 +169,16 @@ class Engine:
         if websocket is not None and websocket.closed is not None and not self.leave:
             return judge_close(websocket.closed, attached_before=self.attached_once)
         return Verdict(error("agent_unreachable", why, hint="check the URL, and that the service runs"), fatal=False)
+
+    def _judge_ending(self, verdict: Verdict, websocket: WebSocket | None, now: float) -> Verdict:
+        """Of a sandbox that announced its end: the service, asked once more, may know better why; else its own word counts."""
+        told = verdict.fatal and websocket is not None and websocket.closed is not None
+        if told:
+            self._ends_at = now
+        if verdict.fatal and not told and verdict.why.reason not in (None, "unknown"):
+            return verdict
+        lost = error("sandbox_gone", "the sandbox was taken away", reason=self._ending, hint="create a new one")
+        return Verdict(lost, fatal=verdict.fatal and not told, retry_after_s=verdict.retry_after_s)
 
     # Channels ---------------------------------------------------------------------------------------------------
 
@@ -203,6 +222,8 @@ class Engine:
                     sink.writable()
             elif type(event) is Attached:
                 self._attached(event, now)
+            elif type(event) is GoAway and event.reason in ENDINGS:
+                self._ending, self._ends_at = event.reason, now + min(event.deadline_s, 3600.0)
             elif type(event) is GoAway:
                 self._leave_at = now + self._random.uniform(0, min(event.jitter_s, event.deadline_s, 60.0))
             elif type(event) is Lost:

@@ -1,0 +1,145 @@
+"""An agent whose sandbox is taken away (PROTOCOL §6.4): the real SDK against the agent as a container's command, stopped with SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from holdfast import AsyncSandbox, SandboxLostError
+from holdfast_wire.proof import agent_token
+
+from tests.support.front import Front, sdk_on
+from tests.support.requires import requires
+from tests.support.until import until_async
+
+pytestmark = requires("bash")
+
+TOKEN = agent_token("a deployment's secret", "sb-1", "1")
+REPOSITORY = Path(__file__).resolve().parents[2]
+Running = tuple[AsyncSandbox, Front, asyncio.subprocess.Process]
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Callable[..., Any]:
+    @asynccontextmanager
+    async def run(grace_s: float = 20, **settings: str) -> AsyncIterator[Running]:
+        endpoint = f"unix://{tmp_path}/agent.sock"
+        environment = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+            "HOLDFAST_AGENT_LISTEN": endpoint,
+            "HOLDFAST_AGENT_TOKEN": TOKEN,
+            "HOLDFAST_AGENT_WORKDIR": str(tmp_path),
+            "HOLDFAST_AGENT_GRACE_S": str(grace_s),
+            **settings,
+        }
+        process = await asyncio.create_subprocess_exec(sys.executable, "-m", "session_agent", cwd=REPOSITORY, env=environment)
+        try:
+            await until_async((tmp_path / "agent.sock").exists, deadline_s=20, what="the agent to listen")
+            async with sdk_on(endpoint, TOKEN, resume_timeout_s=30.0) as (sandbox, front):
+                yield sandbox, front, process
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+    return run
+
+
+async def lost(awaitable: Any, within_s: float = 10.0) -> SandboxLostError:
+    async with asyncio.timeout(within_s):
+        with pytest.raises(SandboxLostError) as caught:
+            await awaitable
+    return caught.value
+
+
+async def until_refused(sandbox: AsyncSandbox) -> None:
+    """The signal takes a moment."""
+    while True:
+        await sandbox.exec("true")
+
+
+async def test_an_idle_sandbox_goes_at_once(agent: Callable[..., Any]) -> None:
+    async with agent() as (sandbox, _, process):
+        shell = await sandbox.shell()
+        await shell.run("echo hi")
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(5):
+            assert await process.wait() == 0
+        error = await lost(shell.run("echo more"))
+        assert (error.reason, error.fault) == ("evicted", "infrastructure")
+        assert (await lost(sandbox.exec("true"))).reason == "evicted"
+
+
+async def test_what_runs_may_end(agent: Callable[..., Any]) -> None:
+    async with agent() as (sandbox, _, process):
+        shell = await sandbox.shell()
+        running = asyncio.create_task(shell.run("echo begun; while ! test -e go; do sleep 0.02; done; echo done"))
+        one_off = asyncio.create_task(sandbox.exec("while ! test -e go; do sleep 0.02; done; head -c 3000000 /dev/zero"))
+        await sandbox.exec("true")
+        process.send_signal(signal.SIGTERM)
+        refused = await lost(until_refused(sandbox))
+        assert (refused.reason, refused.detail["started"]) == ("evicted", False)
+        assert not running.done()
+        assert not one_off.done()
+        await sandbox.files.write("go", b"")
+        async with asyncio.timeout(10):
+            assert (await running).stdout == "begun\ndone\n"
+            assert len((await one_off).stdout_bytes) == 3_000_000
+            assert await process.wait() == 0
+
+
+async def test_what_runs_too_long_is_lost_with_what_is_known(agent: Callable[..., Any]) -> None:
+    async with agent(grace_s=1.5, HOLDFAST_AGENT_STOP_REASON="preempted") as (sandbox, _, process):
+        running = await sandbox.start("echo partial; sleep 60")
+        chunk = await running.read(timeout=5)
+        assert chunk.text == "partial\n"
+        process.send_signal(signal.SIGTERM)
+        error = await lost(running.wait())
+        assert (error.reason, error.fault) == ("preempted", "infrastructure")
+        assert (error.detail["started"], error.detail["received"]) == (True, {1: 8, 2: 0})
+        assert await process.wait() == 0
+
+
+async def test_a_client_that_is_away_gets_its_result_within_the_grace(agent: Callable[..., Any]) -> None:
+    async with agent() as (sandbox, front, process):
+        running = asyncio.create_task(sandbox.exec("while ! test -e go; do sleep 0.02; done; echo done"))
+        await sandbox.exec("true")
+        endpoint, front.endpoint = front.endpoint, "unix:///nowhere"
+        front.cut()
+        process.send_signal(signal.SIGTERM)
+        (Path(endpoint.removeprefix("unix://")).parent / "go").touch()
+        await asyncio.sleep(0)
+        assert process.returncode is None
+        front.endpoint = endpoint
+        async with asyncio.timeout(10):
+            assert (await running).stdout == "done\n"
+            assert await process.wait() == 0
+        assert (await lost(sandbox.exec("true"))).reason == "evicted"
+
+
+async def test_the_service_may_know_better(agent: Callable[..., Any]) -> None:
+    async with agent() as (sandbox, front, process):
+        shell = await sandbox.shell()
+        front.refusal = json.dumps({"code": "sandbox_gone", "detail": "the node was reclaimed", "reason": "preempted"}).encode()
+        process.send_signal(signal.SIGTERM)
+        await process.wait()
+        assert (await lost(shell.run("true"))).reason == "preempted"
+
+
+async def test_a_terminal_keeps_nobody_waiting(agent: Callable[..., Any]) -> None:
+    async with agent() as (sandbox, _, process):
+        terminal = await sandbox.terminal()
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(5):
+            assert await process.wait() == 0
+        error = await lost(terminal.wait())
+        assert error.reason == "evicted"
