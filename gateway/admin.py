@@ -23,8 +23,8 @@ from starlette.responses import PlainTextResponse, Response
 
 from .openapi import document
 from .parsing import Fields, read_json
+from .responses import json_response
 from .runtimes.base import Image, Images
-from .sandboxes import json_response
 from .service import Gateway, gateway_of
 
 _READY_S = 1.0

@@ -18,7 +18,7 @@ from starlette.middleware import Middleware
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from . import admin, commands, files, problems, sandboxes
+from . import admin, commands, files, groups, network, problems, sandboxes
 from .attach import attach
 from .service import Gateway
 from .terminal import pty
@@ -31,8 +31,12 @@ ROUTES: tuple[Route | WebSocketRoute, ...] = (
     Route("/sandboxes", sandboxes.list_owned, methods=["GET"]),
     Route("/sandboxes/{sandbox_id}", sandboxes.read, methods=["GET"]),
     Route("/sandboxes/{sandbox_id}", sandboxes.delete, methods=["DELETE"]),
+    Route("/sandboxes/{sandbox_id}/network", network.change, methods=["PUT"]),
     Route("/sandboxes/{sandbox_id}/wait", sandboxes.wait, methods=["GET"]),
     Route("/sandboxes/{sandbox_id}/heartbeat", sandboxes.heartbeat, methods=["POST"]),
+    Route("/groups/{name}/heartbeat", groups.heartbeat, methods=["POST"]),
+    Route("/groups/{name}", groups.read, methods=["GET"]),
+    Route("/groups/{name}", groups.delete, methods=["DELETE"]),
     Route("/sandboxes/{sandbox_id}/apply_patch", files.apply_patch, methods=["POST"]),
     Route("/sandboxes/{sandbox_id}/files", files.write, methods=["POST"]),
     Route("/sandboxes/{sandbox_id}/files", files.read, methods=["GET"]),

@@ -22,7 +22,7 @@ from .oneshot import Outcome
 from .parsing import SANDBOX_ID, Fields, read_json
 from .placement.store import Record
 from .reposts import Posted
-from .sandboxes import json_response
+from .responses import json_response
 from .service import gateway_of
 
 _WAIT_MORE_S = 30.0

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from . import oneshot
 from .parsing import Fields, read_json
-from .sandboxes import json_response
+from .responses import json_response
 from .service import gateway_of
 
 _ENTRIES = 100_000

@@ -50,7 +50,8 @@ def problem_headers(error: HoldfastError) -> dict[str, str]:
     """Headers that go with it."""
     headers = {}
     if error.kind.status in (429, 503) or error.code == "sandbox_not_ready":
-        headers["Retry-After"] = str(RETRY_AFTER_S)
+        after_s = error.detail.get("retry_after_s")
+        headers["Retry-After"] = str(after_s if isinstance(after_s, int) else RETRY_AFTER_S)
     if error.kind.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if error.kind.status == 413:

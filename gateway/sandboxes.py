@@ -9,34 +9,28 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
+from dataclasses import asdict, replace
 from typing import Any
 
 import orjson
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.proof import agent_token
 from holdfast_wire.rest import SandboxRecord, parse_bytes, parse_cpu
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .claims import claim
-from .clocks import to_labels
+from .admission import Place
+from .groups import group_name, settle
+from .making import failure, make, until_settled
 from .parsing import SANDBOX_ID, Fields, check_label, read_json
+from .parsing_options import OPTION_FIELDS, egress_of, network_map, options_map, read_options
 from .placement.redis_store import derived_id
 from .placement.store import Cause, Record, SandboxSpec, Tombstone
-from .pools import key_of
-from .runtimes.base import Made, Order
-from .runtimes.options import Egress
+from .responses import json_response
 from .service import Gateway, gateway_of, live, owned_entry, reachable
 
-_POLL_LEAST_S = 0.02
-_POLL_MOST_S = 0.5
 _PAGE_LOOKS = 10
 """Most store pages one filtered listing reads."""
 _KEY_CHARACTERS = 255
-
-
-def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(orjson.dumps(body), status, headers, "application/json")
 
 
 async def create(request: Request) -> Response:
@@ -51,21 +45,46 @@ async def create(request: Request) -> Response:
     spec, env = _spec(gateway, owner, fields, key)
     wait = fields.boolean("wait", False)
     fingerprint = hashlib.sha256(orjson.dumps({**body, "wait": None}, option=orjson.OPT_SORT_KEYS)).hexdigest()
-    created = await gateway.store.create(spec, fingerprint=fingerprint, idempotency_key=key)
-    record = live(created.entry)
-    making = gateway.making.get(spec.sandbox_id)
-    if record.status == "pending" and making is None:
-        # Also for a request that was made before: whoever began with it may be gone, and making is safe to repeat.
-        making = gateway.background.start(_make(gateway, record.spec, env, forget=wait), f"making {spec.sandbox_id}")
-        gateway.making[spec.sandbox_id] = making
-        making.add_done_callback(lambda _: gateway.making.pop(spec.sandbox_id, None))
+    place, held = gateway.admission.enter(owner), False
+    try:
+        record = await _reserve(gateway, spec, fields.text("group_lease", "", most=64) or "", fingerprint, key)
+        making = gateway.making.get(spec.sandbox_id)
+        if record.status == "pending" and making is None:
+            # Also for a request that was made before: whoever began with it may be gone, and making is safe to repeat.
+            making = gateway.background.start(make(gateway, record.spec, env, place, forget=wait), f"making {spec.sandbox_id}")
+            gateway.making[spec.sandbox_id] = making
+            making.add_done_callback(lambda _: _made(gateway, spec.sandbox_id, place))
+            held = True
+    finally:
+        if not held:
+            place.leave()
     if wait and making is not None:
         # Shielded: a client that hangs up may ask again under the same key and find the sandbox made.
         record = await asyncio.shield(making)
     if wait and record.status != "ready":
-        raise _failure(record)
+        raise failure(record)
     headers = {"Location": f"/sandboxes/{record.sandbox_id}"}
     return json_response(describe(gateway, record), headers=headers)
+
+
+def _made(gateway: Gateway, sandbox_id: str, place: Place) -> None:
+    gateway.making.pop(sandbox_id, None)
+    place.leave()  # also when the task was cancelled before it began
+
+
+async def _reserve(gateway: Gateway, spec: SandboxSpec, lease: str, fingerprint: str, key: str | None) -> Record:
+    """Count it, note it in its group, write its record: in this order, so that nothing is made that one of them does not know."""
+    counted = await gateway.quotas.reserve(spec)
+    try:
+        if spec.group:
+            word, group = await gateway.store.group_join(spec.owner, spec.group, spec.sandbox_id, lease=lease)
+            settle(word, group)
+            spec = replace(spec, group_ttl_s=group.ttl_s)
+        created = await gateway.store.create(spec, fingerprint=fingerprint, idempotency_key=key)
+        return live(created.entry)
+    except HoldfastError:
+        await gateway.quotas.release(counted, spec.sandbox_id)
+        raise
 
 
 async def read(request: Request) -> Response:
@@ -80,7 +99,7 @@ async def wait(request: Request) -> Response:
     gateway = gateway_of(request)
     owner = gateway.owner(request)
     timeout_s = Fields(dict(request.query_params)).seconds("timeout") or gateway.settings.rest.ready_timeout_s
-    record = await _until_settled(gateway, owner, request.path_params["sandbox_id"], timeout_s)
+    record = await until_settled(gateway, owner, request.path_params["sandbox_id"], timeout_s)
     return json_response(describe(gateway, record))
 
 
@@ -125,9 +144,11 @@ async def delete(request: Request) -> Response:
     sandbox_id = request.path_params["sandbox_id"]
     entry = await gateway.store.delete(sandbox_id, Cause("deleted", "caller", "it was deleted"), owner=owner)
     entry = owned_entry(entry, owner, sandbox_id)
+    if isinstance(entry, Record):
+        await gateway.quotas.ended(entry.spec)
     if not isinstance(entry, Tombstone) or entry.cause.reason == "deleted":
         try:
-            await gateway.runtime.delete(sandbox_id)
+            await gateway.runtime.delete(sandbox_id, entry.incarnation)
         except HoldfastError:
             pass  # the tombstone stands: the controller removes what is left
     gateway.metrics.count("deletes_total")
@@ -136,7 +157,7 @@ async def delete(request: Request) -> Response:
 
 def describe(gateway: Gateway, record: Record) -> dict[str, Any]:
     """A record as REST shows it: Orchard's fields and ours. The owner is not told."""
-    spec, cause = record.spec, record.cause
+    spec, cause, leaving = record.spec, record.cause, record.leaving
     message = ""
     if cause is not None:
         message = cause.message or cause.reason
@@ -144,7 +165,9 @@ def describe(gateway: Gateway, record: Record) -> dict[str, Any]:
         sandbox_id=spec.sandbox_id,
         namespace=gateway.settings.rest.namespace,
         image=spec.image,
-        block_network=spec.block_network,
+        block_network=spec.egress.mode == "none",
+        network=network_map(spec.egress),
+        options=options_map(spec.options),
         cpu=spec.cpu,
         memory=spec.memory,
         timeout=spec.ready_timeout_s,
@@ -158,6 +181,8 @@ def describe(gateway: Gateway, record: Record) -> dict[str, Any]:
         expires_at=record.expires_at,
         reason=cause.reason if cause else None,
         fault=cause.fault if cause else None,
+        group=spec.group or None,
+        leaving={**asdict(leaving.cause), "deadline": leaving.deadline} if leaving else None,
     ).to_map()
 
 
@@ -176,7 +201,8 @@ def _spec(gateway: Gateway, owner: str, fields: Fields, key: str | None) -> tupl
     cpu, memory, disk = fields.get("cpu"), fields.get("memory"), fields.get("disk")
     cpu = rest.default_cpu if cpu is None else cpu
     memory = rest.default_memory if memory is None else memory
-    block_network = fields.boolean("block_network", True)
+    group = fields.text("group", most=100)
+    egress = egress_of(fields.get("network"), None if fields.get("block_network") is None else fields.boolean("block_network", True))
     spec = SandboxSpec(
         sandbox_id=chosen or (derived_id(owner, key) if key else f"sb-{secrets.token_hex(10)}"),
         owner=owner,
@@ -187,102 +213,14 @@ def _spec(gateway: Gateway, owner: str, fields: Fields, key: str | None) -> tupl
         cores=parse_cpu(cpu),
         memory_bytes=parse_bytes(memory),
         disk_bytes=None if disk is None else parse_bytes(disk, "disk"),
-        block_network=block_network,
+        block_network=egress.mode == "none",
         labels=fields.labels(),
         ready_timeout_s=fields.seconds("timeout") or rest.ready_timeout_s,
         lifetime_s=fields.seconds("lifetime_s"),
         idle_timeout_s=fields.seconds("idle_timeout_s"),
         heartbeat_timeout_s=fields.seconds("heartbeat_timeout_s"),
-        egress=Egress() if block_network else Egress("internet"),
+        group=group_name(group) if group else "",
+        egress=egress,
+        options=read_options({name: fields.get(name) for name in OPTION_FIELDS}),
     )
     return spec, fields.environment()
-
-
-async def _make(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], *, forget: bool) -> Record:
-    """From reserved to ready. Whatever goes wrong is recorded, and raised for whoever waits.
-
-    With ``forget``, a failure that may pass leaves nothing: the request can be repeated under the same key.
-    """
-    order = Order(
-        sandbox_id=spec.sandbox_id,
-        incarnation=spec.incarnation,
-        token=agent_token(gateway.secret, spec.sandbox_id, spec.incarnation),
-        owner=spec.owner,
-        image=spec.image,
-        cores=spec.cores,
-        memory_bytes=spec.memory_bytes,
-        disk_bytes=spec.disk_bytes,
-        env=env,
-        labels=to_labels(spec),
-        egress=spec.egress,
-        options=spec.options,
-    )
-    try:
-        made = await _obtain(gateway, spec, order)
-    except HoldfastError as error:
-        gateway.metrics.count("create_failed_total", code=error.code)
-        if error.code == "sandbox_exists":  # another replica is at it
-            return await _until_settled(gateway, spec.owner, spec.sandbox_id, spec.ready_timeout_s)
-        if error.code != "runtime_unavailable":  # else it may have been made: the controller finds out
-            await _record_failure(gateway, spec, error, forget=forget and error.retryable)
-        raise
-    entry = await gateway.store.mark_ready(spec.sandbox_id, spec.incarnation, made.endpoint, made.agent_epoch)
-    if not isinstance(entry, Record) or entry.incarnation != spec.incarnation or entry.status != "ready":
-        await gateway.runtime.delete(spec.sandbox_id)  # deleted or given up while it was being made
-        raise _failure(live(owned_entry(entry, spec.owner, spec.sandbox_id)))
-    gateway.metrics.count("creates_total")
-    return entry
-
-
-async def _obtain(gateway: Gateway, spec: SandboxSpec, order: Order) -> Made:
-    """A spare where one fits and waits, else a new one."""
-    pools = gateway.pools.read()
-    pool = pools.get(key_of(spec)) if pools else None
-    made = await claim(gateway, spec, order, pool.key, spec.ready_timeout_s) if pool is not None else None
-    return made or await _create(gateway, order, spec.ready_timeout_s)
-
-
-async def _create(gateway: Gateway, order: Order, timeout_s: float) -> Made:
-    try:
-        return await gateway.runtime.create(order, timeout_s)
-    except HoldfastError as error:
-        if error.code != "sandbox_exists":
-            raise
-    present = [one for one in await gateway.runtime.list_all() if one.sandbox_id == order.sandbox_id]
-    if not present or present[0].incarnation == order.incarnation:
-        raise HoldfastError("sandbox_exists", "it is being made")
-    await gateway.runtime.delete(order.sandbox_id)  # what is left of the id's former holder, which has ended
-    return await gateway.runtime.create(order, timeout_s)
-
-
-async def _record_failure(gateway: Gateway, spec: SandboxSpec, error: HoldfastError, *, forget: bool) -> None:
-    cause = Cause(error.reason or error.code.replace("_", "-"), error.fault, error.message)
-    if forget:
-        await gateway.store.delete(spec.sandbox_id, cause, owner=spec.owner, incarnation=spec.incarnation, forget=True)
-    else:
-        await gateway.store.mark_failed(spec.sandbox_id, spec.incarnation, cause)
-
-
-def _failure(record: Record) -> HoldfastError:
-    cause = record.cause or Cause("unknown", "infrastructure")
-    message = f"sandbox {record.sandbox_id!r} has failed: {cause.message or cause.reason}"
-    code = cause.reason.replace("-", "_")
-    if code in ("image_not_found", "unsupported", "invalid_argument"):
-        return HoldfastError(code, cause.message or message)
-    return HoldfastError("sandbox_failed", message, fault=cause.fault, reason=cause.reason)
-
-
-async def _until_settled(gateway: Gateway, owner: str, sandbox_id: str, timeout_s: float) -> Record:
-    """The record once it is ready or failed. Raises ``wait_timeout``, ``sandbox_gone`` and ``sandbox_not_found``."""
-    pause_s = _POLL_LEAST_S
-    clock = asyncio.get_running_loop().time
-    end = clock() + timeout_s
-    while True:
-        record = await gateway.record(owner, sandbox_id)
-        if record.status != "pending":
-            return record
-        left = end - clock()
-        if left <= 0:
-            raise HoldfastError("wait_timeout", f"sandbox {sandbox_id!r} is still being made")
-        await asyncio.sleep(min(pause_s, left))
-        pause_s = min(pause_s * 1.5, _POLL_MOST_S)

@@ -14,6 +14,7 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 from starlette.requests import HTTPConnection
 
+from .admission import Admission, Quotas
 from .attached import AttachedSessions
 from .auth import Keys, key_of
 from .placement.store import Entry, PlacementStore, Record, Tombstone
@@ -66,6 +67,8 @@ class Gateway:
         self.background = Background()
         self.reposts = Reposts()
         self.pools = PoolsFile(settings.pools_file)
+        self.admission = Admission(settings.admission, self.metrics)
+        self.quotas = Quotas(settings.admission, store, self.admission)
         self.making: dict[str, asyncio.Task[Record]] = {}
         """Sandboxes this replica is making right now."""
 

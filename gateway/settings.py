@@ -11,6 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.rest import parse_bytes, parse_cpu
+
+from .placement.store import Quota
 from .runtimes.kubernetes.settings import KubernetesSettings
 from .runtimes.kubernetes.settings import read as read_kubernetes
 
@@ -91,6 +95,8 @@ class ControllerSettings:
     reconcile_interval_s: float = 10.0
     grace_s: float = 60.0
     """Nothing younger than this is judged missing, or removed as a leftover."""
+    collect_interval_s: float = 300.0
+    """How often the runtime is asked to remove what no sandbox needs any more."""
     refill_interval_s: float = 0.5
     """How often warm pools are counted."""
     spares_at_once: int = 16
@@ -99,6 +105,24 @@ class ControllerSettings:
     """How long a spare may take to become ready."""
     claim_grace_s: float = 60.0
     """A spare that was taken and is still nobody's after this long was taken by a gateway that is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionSettings:
+    """How much is made at a time by one replica, and how much there may be of all."""
+
+    making: int = 128
+    """HOLDFAST_MAKING: sandboxes this replica has the runtime make at a time; further creates queue."""
+    owner_making: int = 96
+    """Of these at most so many for one owner, so that slow creates of one leave room for others."""
+    queue: int = 4000
+    """HOLDFAST_CREATE_QUEUE: creates that may wait; further ones are told to come later."""
+    owner_queue: int = 3000
+    queue_wait_s: float = 120.0
+    owner_quota: Quota = field(default_factory=Quota)
+    """HOLDFAST_QUOTA_SANDBOXES, HOLDFAST_QUOTA_CPU, HOLDFAST_QUOTA_MEMORY: most that one owner may have at a time."""
+    quota: Quota = field(default_factory=Quota)
+    """HOLDFAST_MAX_SANDBOXES, HOLDFAST_MAX_CPU, HOLDFAST_MAX_MEMORY: most that all owners may have together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +145,7 @@ class Settings:
     relay: RelaySettings = field(default_factory=RelaySettings)
     rest: RestSettings = field(default_factory=RestSettings)
     controller: ControllerSettings = field(default_factory=ControllerSettings)
+    admission: AdmissionSettings = field(default_factory=AdmissionSettings)
     kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
 
 
@@ -142,11 +167,35 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
         secret_file=_path(env, "HOLDFAST_SECRET_FILE", data_dir / "secret"),
         allowed_origins=origins,
         pools_file=_pools_file(env, runtime),
+        admission=_admission(env),
         kubernetes=_kubernetes(env) if runtime == "kubernetes" else KubernetesSettings(),
         replica=env.get("HOSTNAME") or socket.gethostname(),
         relay=RelaySettings(drain_s=max(_integer(env, "HOLDFAST_DRAIN_S", 10), 1)),
         placement=PlacementSettings(redis_url=env.get("HOLDFAST_REDIS_URL") or f"unix://{data_dir / 'redis.sock'}"),
     )
+
+
+def _admission(env: Mapping[str, str]) -> AdmissionSettings:
+    making = max(_integer(env, "HOLDFAST_MAKING", 128), 1)
+    queue = max(_integer(env, "HOLDFAST_CREATE_QUEUE", 4000), 1)
+    return AdmissionSettings(
+        making=making,
+        owner_making=max(making * 3 // 4, 1),
+        queue=queue,
+        owner_queue=max(queue * 3 // 4, 1),
+        owner_quota=_quota(env, "HOLDFAST_QUOTA_"),
+        quota=_quota(env, "HOLDFAST_MAX_"),
+    )
+
+
+def _quota(env: Mapping[str, str], prefix: str) -> Quota:
+    sandboxes, cpu, memory = (env.get(prefix + name) for name in ("SANDBOXES", "CPU", "MEMORY"))
+    try:
+        return Quota(
+            int(sandboxes) if sandboxes else None, parse_cpu(cpu) if cpu else None, parse_bytes(memory, "memory") if memory else None
+        )
+    except (ValueError, HoldfastError) as error:
+        raise SettingsError(f"{prefix}SANDBOXES, _CPU or _MEMORY: {error}") from None
 
 
 def _pools_file(env: Mapping[str, str], runtime: str) -> Path | None:

@@ -9,27 +9,42 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
+from collections import deque
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
 from gateway.placement.store import FencedError, PlacementStore
-from gateway.runtimes.base import Runtime, Synced, WentAway
-from gateway.settings import ControllerSettings
+from gateway.placement.store import Leaving as Announced
+from gateway.runtimes.base import Event, Leaving, Runtime, Synced, WentAway
+from gateway.settings import AdmissionSettings, ControllerSettings
 
+from .groups import Groups
 from .leadership import Leadership
 from .pool_keeper import PoolKeeper
 from .reconcile import Reconciler
+from .usages import Usages
 
 log = logging.getLogger("gateway.controller")
+
+_UNHEARD = 10_000
+"""Events kept for later; of more the oldest are dropped, and their sandboxes found missing."""
+_UNHEARD_S = 60.0
 
 
 class Controller:
     """One of possibly many; it acts only while it leads."""
 
     def __init__(
-        self, store: PlacementStore, runtime: Runtime, holder: str, settings: ControllerSettings, keeper: PoolKeeper | None = None
+        self,
+        store: PlacementStore,
+        runtime: Runtime,
+        holder: str,
+        settings: ControllerSettings,
+        keeper: PoolKeeper | None = None,
+        admission: AdmissionSettings | None = None,
     ) -> None:
         self._store = store
         self._runtime = runtime
@@ -37,6 +52,9 @@ class Controller:
         self.leadership = Leadership(store, holder, settings)
         self._keeper = keeper
         self._reconciler = Reconciler(store, runtime, settings.grace_s, keeper)
+        self._groups = Groups(store, self._reconciler.remove)
+        self._reconciler.agreements += [self._groups.agree, Usages(store, admission).agree]
+        self._unheard: deque[tuple[float, Event]] = deque(maxlen=_UNHEARD)
 
     async def run(self) -> None:
         """Until cancelled; gives the lease up at the end."""
@@ -46,6 +64,7 @@ class Controller:
                 group.create_task(self._watch(), name="watch")
                 group.create_task(self._expire(), name="expiry")
                 group.create_task(self._reconcile(), name="reconciliation")
+                group.create_task(self._collect(), name="collection")
                 if self._keeper:
                     group.create_task(self._refill(self._keeper, group), name="refill")
         finally:
@@ -56,11 +75,29 @@ class Controller:
             if isinstance(event, Synced):
                 self._reconciler.began_at = event.began_at
                 self.leadership.changed.set()
-            elif isinstance(event, WentAway):
-                term = self.leadership.term
-                if term is not None:
-                    with self._guard("recording an end"):
-                        await self._store.mark_failed(event.sandbox_id, event.incarnation, event.cause, term=term)
+            term, heard = self.leadership.term, False
+            if term is not None:
+                with self._guard("recording an event"):
+                    await self._record(event, term)
+                    heard = True
+            if not heard:
+                self._unheard.append((time.monotonic(), event))
+
+    async def _replay(self, term: int) -> None:
+        """Record what happened while nobody led, or the store was away: causes are told once, and the list may know them no more."""
+        while self._unheard:
+            at, event = self._unheard[0]
+            if time.monotonic() - at < _UNHEARD_S:
+                await self._record(event, term)
+            self._unheard.popleft()
+
+    async def _record(self, event: Event, term: int) -> None:
+        match event:
+            case WentAway(sandbox_id, incarnation, cause):
+                await self._store.mark_failed(sandbox_id, incarnation, cause, term=term)
+            case Leaving(sandbox_id, incarnation, cause, deadline):
+                log.info("sandbox %s will end soon: %s", sandbox_id, cause.reason)
+                await self._store.mark_leaving(sandbox_id, incarnation, Announced(cause, deadline), term=term)
 
     async def _expire(self) -> None:
         while True:
@@ -72,6 +109,15 @@ class Controller:
                     for one in expired:
                         log.info("sandbox %s has ended: %s", one.sandbox_id, one.cause.reason)
                     await self._reconciler.remove([(one.sandbox_id, one.incarnation) for one in expired], term)
+                with self._guard("freeing groups"):
+                    await self._groups.free(term)
+
+    async def _collect(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.collect_interval_s)
+            if self.leadership.term is not None:
+                with self._guard("collecting what nobody needs"):
+                    await self._runtime.collect()
 
     async def _refill(self, keeper: PoolKeeper, group: asyncio.TaskGroup) -> None:
         def spawn(work: Coroutine[Any, Any, None], name: str) -> None:
@@ -94,6 +140,7 @@ class Controller:
             term = self.leadership.term
             if term is not None:
                 with self._guard("reconciliation"):
+                    await self._replay(term)
                     await self._reconciler.run_once(term)
 
     @contextlib.contextmanager

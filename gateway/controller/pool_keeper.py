@@ -76,10 +76,14 @@ class PoolKeeper:
         self._paces: dict[str, _Pace] = {}
 
     async def refill(self, term: int, spawn: Callable[[Coroutine[Any, Any, None], str], object]) -> None:
-        """Start makers for what is missing; cheap when nothing is."""
+        """Start makers for what is missing; cheap when nothing is. A store that was wiped is first told what there is (``tend``)."""
         clock = asyncio.get_running_loop().time
-        for key, pool in self._pools().items():
-            state = await self._store.spares(key)
+        pools = self._pools()
+        states = {key: await self._store.spares(key) for key in pools}
+        if not pools or await self._store.generation() is None:  # asked last: then nothing was wiped before the spares were counted
+            return
+        for key, pool in pools.items():
+            state = states[key]
             self._metrics.gauge("pool_spares", len(state.spares), pool=pool.name)
             self._metrics.gauge("pool_making", len(state.making), pool=pool.name)
             pace = self._paces.setdefault(key, _Pace(max(pool.refill_per_s, 1.0), clock()))

@@ -10,12 +10,12 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from holdfast_wire.errors import HoldfastError
 
 from gateway.clocks import to_spec
-from gateway.placement.store import FencedError, PlacementStore, PlacementUnavailableError
+from gateway.placement.store import FencedError, PlacementStore, PlacementUnavailableError, Record
 from gateway.runtimes.base import Runtime
 
 from .plan import Action, MarkFailed, MarkReady, Rebuild, Remove, plan
@@ -37,6 +37,8 @@ class Reconciler:
         self._grace_s = grace_s
         self._keeper = keeper
         self._suspects: frozenset[Action] = frozenset()
+        self.agreements: list[Callable[[Mapping[str, Record], int], Awaitable[None]]] = []
+        """What else is to agree with the records, when these are known to be whole; called with the records and the term."""
         self.began_at: float | None = None
         """The runtime's last word on when it began with nothing."""
 
@@ -65,6 +67,9 @@ class Reconciler:
         )
         self._suspects = planned.suspects
         await self._act(planned.actions, term)
+        if whole:
+            for agree in self.agreements:
+                await agree(records, term)
         if self._keeper:
             await self._keeper.tend(pools, [spare for id_, spare in spares.items() if id_ in later], term)
         if before is None:
@@ -95,7 +100,10 @@ class Reconciler:
             try:
                 match action:
                     case Rebuild(present):
-                        if await self._store.rebuild(to_spec(present), present.endpoint, present.created_at, term=term):
+                        spec = to_spec(present)
+                        if spec.group:
+                            await self._store.group_join(spec.owner, spec.group, spec.sandbox_id, ttl_s=spec.group_ttl_s, term=term)
+                        if await self._store.rebuild(spec, present.endpoint, present.created_at, term=term):
                             log.info("record of %s rebuilt", present.sandbox_id)
                     case MarkReady(sandbox_id, incarnation, endpoint):
                         await self._store.mark_ready(sandbox_id, incarnation, endpoint, "", term=term)

@@ -19,10 +19,14 @@ def write_spec(spec: SandboxSpec) -> bytes:
     return orjson.dumps(spec)
 
 
-def read_spec(document: bytes | str) -> SandboxSpec:
-    """Raises ValueError or TypeError for what ``write_spec`` of no version wrote."""
+def write_egress(egress: Egress) -> bytes:
+    return orjson.dumps(egress)
+
+
+def read_spec(document: bytes | str, egress: str = "") -> SandboxSpec:
+    """``egress`` is what has been written since about its reach. Raises ValueError or TypeError for what no version of ours wrote."""
     body = _known(SandboxSpec, orjson.loads(document))
-    body["egress"] = egress_from(body.get("egress"))
+    body["egress"] = egress_from(orjson.loads(egress) if egress else body.get("egress"))
     body["options"] = options_from(body.get("options"))
     return SandboxSpec(**body)
 

@@ -1,12 +1,16 @@
--- pending or ready → failed, for this incarnation only; the record stays with its cause.
+-- pending or ready → failed, for this incarnation only; the record stays with its cause. One that was known to be leaving left for
+-- that: what is heard of its end later ("gone") says less. The workload's own doing is no such end.
 -- KEYS: 1 record  2 tombstone  3 due  4 term
 -- ARGV: 1 id  2 incarnation  3 reason  4 fault  5 message  6 keep_failed  7 term ('' from a gateway)
 -- Answer: {record|tombstone|missing|fenced, hash}
 if fenced(KEYS[4], ARGV[7]) then return { 'fenced', {} } end
 local f = redis.call('HMGET', KEYS[1], 'inc', 'status')
 if f[1] == ARGV[2] and f[2] ~= 'failed' then
+  local why = { ARGV[3], ARGV[4], ARGV[5] }
+  local known = redis.call('HMGET', KEYS[1], 'leaving_reason', 'leaving_fault', 'leaving_message')
+  if known[1] and ARGV[4] == 'infrastructure' then why = known end
   redis.call('HSET', KEYS[1], 'status', 'failed', 'endpoint', '', 'ended', string.format('%.0f', now_ms()),
-    'reason', ARGV[3], 'fault', ARGV[4], 'message', ARGV[5])
+    'reason', why[1], 'fault', why[2], 'message', why[3])
   schedule(KEYS[1], KEYS[3], ARGV[1], tonumber(ARGV[6]))
 end
 return entry(KEYS[1], KEYS[2])

@@ -82,6 +82,46 @@ def pools(shard: int) -> str:
     return f"{_tag(shard)}:pools"
 
 
+def group_key(owner: str, name: str) -> str:
+    """What a group is called in Redis: names are an owner's own."""
+    return hashlib.sha256(f"{owner}\0{name}".encode()).hexdigest()[:32]
+
+
+def group(key: str) -> str:
+    """Hash: owner name state lease ttl due, and once it has ended reason message ended. Expires some time after its end."""
+    return f"{_tag(shard_of(key))}:group:{key}"
+
+
+def members(key: str) -> str:
+    """Sorted set by ms of joining: ids of the group's sandboxes, and of some that are gone or were never made."""
+    return f"{_tag(shard_of(key))}:members:{key}"
+
+
+def groups(shard: int) -> str:
+    """Sorted set by deadline in ms: every group of the shard (``+inf`` without a lease; the past once it has ended)."""
+    return f"{_tag(shard)}:groups"
+
+
+def usage(owner: str) -> str:
+    """Hash: what the sandboxes of an owner ("" everybody's) add up to."""
+    return f"{_tag(shard_of(_digest(owner)))}:usage:{_digest(owner)}"
+
+
+def usage_keys(owner: str) -> list[str]:
+    """The usage, the set of owners of its shard that have one, and the shard's term."""
+    shard = shard_of(_digest(owner))
+    return [usage(owner), f"{_tag(shard)}:usages", term(shard)]
+
+
+def all_usages() -> list[str]:
+    """Every one of these sets."""
+    return [f"{_tag(shard)}:usages" for shard in range(SHARDS)]
+
+
+def _digest(owner: str) -> str:
+    return hashlib.sha256(owner.encode()).hexdigest()[:32]
+
+
 def lease() -> str:
     """Hash with an expiry: who leads, and the term."""
     return "hf:{controller}:lease"

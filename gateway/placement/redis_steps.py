@@ -12,7 +12,7 @@ from gateway.settings import PlacementSettings
 
 from .documents import read_spec
 from .redis_connection import Argument, RedisConnection, Script, load_script
-from .store import Cause, Entry, Fault, FencedError, Record, Status, Tombstone
+from .store import Cause, Entry, Fault, FencedError, Leaving, Record, Status, Tombstone
 
 
 class RedisSteps:
@@ -64,7 +64,7 @@ def as_record(fields: dict[str, str]) -> Record:
     if fields["reason"]:
         cause = Cause(fields["reason"], cast(Fault, fields["fault"]), fields["message"])
     return Record(
-        spec=read_spec(fields["doc"]),
+        spec=read_spec(fields["doc"], fields.get("egress", "")),
         status=cast(Status, fields["status"]),
         created_at=as_moment(fields["created"]) or 0.0,
         endpoint=fields["endpoint"],
@@ -73,7 +73,15 @@ def as_record(fields: dict[str, str]) -> Record:
         ended_at=as_moment(fields["ended"]),
         expires_at=as_moment(fields.get("expires", "")),
         cause=cause,
+        leaving=_leaving(fields),
     )
+
+
+def _leaving(fields: dict[str, str]) -> Leaving | None:
+    deadline = as_moment(fields.get("leaving", ""))
+    if deadline is None:
+        return None
+    return Leaving(Cause(fields["leaving_reason"], cast(Fault, fields["leaving_fault"]), fields["leaving_message"]), deadline)
 
 
 def as_tombstone(sandbox_id: str, fields: dict[str, str]) -> Tombstone:

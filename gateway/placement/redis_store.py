@@ -11,11 +11,13 @@ from collections.abc import AsyncIterator, Iterable
 
 from holdfast_wire.errors import HoldfastError
 
+from gateway.runtimes.options import Egress
 from gateway.settings import PlacementSettings
 
 from . import keys
-from .documents import write_spec
+from .documents import write_egress, write_spec
 from .redis_connection import Argument
+from .redis_groups import RedisGroups
 from .redis_spares import RedisSpares
 from .redis_steps import as_entry, as_fields, as_record, as_text, as_tombstone, ms, script
 from .store import (
@@ -25,6 +27,7 @@ from .store import (
     Entry,
     Expired,
     FencedError,
+    Leaving,
     Page,
     Record,
     SandboxSpec,
@@ -36,7 +39,7 @@ _LOOK_AT = 1000
 """Most records one listing request looks at, whatever its filter leaves of them."""
 
 
-class RedisStore(RedisSpares):
+class RedisStore(RedisSpares, RedisGroups):
     """See ``PlacementStore``."""
 
     def __init__(self, settings: PlacementSettings) -> None:
@@ -95,6 +98,20 @@ class RedisStore(RedisSpares):
             _four(sandbox_id),
             [sandbox_id, incarnation, cause.reason, cause.fault, cause.message, self._tombstone_ms, _term(term)],
         )
+        return as_entry(sandbox_id, word, fields)
+
+    async def mark_leaving(self, sandbox_id: str, incarnation: str, leaving: Leaving, *, term: int) -> Entry:
+        cause = leaving.cause
+        word, fields = await self._run(
+            "leaving",
+            [keys.record(sandbox_id), keys.tombstone(sandbox_id), keys.term(keys.shard_of(sandbox_id))],
+            [incarnation, cause.reason, cause.fault, cause.message, ms(leaving.deadline), term],
+        )
+        return as_entry(sandbox_id, word, fields)
+
+    async def mark_egress(self, sandbox_id: str, incarnation: str, egress: Egress) -> Entry:
+        found = [keys.record(sandbox_id), keys.tombstone(sandbox_id)]
+        word, fields = await self._run("egress", found, [incarnation, write_egress(egress)])
         return as_entry(sandbox_id, word, fields)
 
     async def heartbeat(self, sandbox_id: str, owner: str) -> Entry:
@@ -165,9 +182,9 @@ class RedisStore(RedisSpares):
                 room = looks - len(found)
                 found += [as_text(id_) for id_ in ids[:room]]
                 if len(ids) >= room:
-                    return Page(await self._records(found), f"{s}:{found[-1]}" if found else None)
+                    return Page(await self.records(found), f"{s}:{found[-1]}" if found else None)
             shard, after = group.stop, ""
-        return Page(await self._records(found), None)
+        return Page(await self.records(found), None)
 
     async def ping(self) -> None:
         await self._redis.command("PING")
@@ -265,7 +282,7 @@ class RedisStore(RedisSpares):
             cursor = 0
             while True:
                 cursor, members = await self._redis.command("ZSCAN", keys.due(shard), cursor, "COUNT", _SCAN_COUNT)
-                for record in await self._records([as_text(member) for member, _ in members]):
+                for record in await self.records([as_text(member) for member, _ in members]):
                     yield record
                 if not int(cursor):
                     break
@@ -279,8 +296,8 @@ class RedisStore(RedisSpares):
                 found[id_] = as_tombstone(id_, as_fields(fields))
         return found
 
-    async def _records(self, ids: list[str]) -> list[Record]:
-        answers = await self._redis.many([("HGETALL", keys.record(id_)) for id_ in ids])
+    async def records(self, sandbox_ids: Iterable[str]) -> list[Record]:
+        answers = await self._redis.many([("HGETALL", keys.record(id_)) for id_ in sandbox_ids])
         return [as_record(as_fields(fields)) for fields in answers if fields]
 
 

@@ -79,6 +79,14 @@ class SandboxSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Leaving:
+    """An end that was announced: why, and when it is due (seconds since the epoch)."""
+
+    cause: Cause
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """A sandbox as placement knows it. Times are seconds since the epoch, on the store's clock."""
 
@@ -92,6 +100,8 @@ class Record:
     expires_at: float | None = None
     """The earliest moment one of its clocks runs out as things stand; moves with activity and heartbeats."""
     cause: Cause | None = None
+    leaving: Leaving | None = None
+    """Set once it is known that it will end soon whatever it does."""
 
     @property
     def sandbox_id(self) -> str:
@@ -149,6 +159,50 @@ class Expired:
 
 
 @dataclass(frozen=True, slots=True)
+class Group:
+    """Sandboxes of one owner that end together. Times are seconds since the epoch, on the store's clock."""
+
+    key: str
+    owner: str
+    name: str
+    lease: str
+    """Known to whoever began the lease; "" before anybody did."""
+    ttl_s: float | None
+    expires_at: float | None
+    members: dict[str, float]
+    """Some ids and when they joined. They may be gone, or not yet made: their records say."""
+    count: int
+    cause: Cause | None = None
+    """Why it has ended."""
+
+
+GroupWord = Literal["ok", "lapsed", "freeing"]
+"""What became of a heartbeat or a joining: the lease is over, or the former group of this name is still being freed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """Most that an owner, or everybody, may have at a time. None: no limit."""
+
+    sandboxes: int | None = None
+    cores: float | None = None
+    memory_bytes: int | None = None
+
+    def __bool__(self) -> bool:
+        return (self.sandboxes, self.cores, self.memory_bytes) != (None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What sandboxes add up to. ``word`` tells a reservation's outcome; with ``over`` it is what it would have been."""
+
+    word: Literal["fresh", "known", "over"]
+    sandboxes: int
+    cores: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class PoolState:
     """What is known of a pool's spares: ids, and for how many seconds they have been where they are."""
 
@@ -180,6 +234,9 @@ class PlacementStore(Protocol):
     async def mark_failed(self, sandbox_id: str, incarnation: str, cause: Cause, *, term: int | None = None) -> Entry:
         """pending or ready → failed, kept with its cause. Nothing changes for another incarnation."""
 
+    async def mark_egress(self, sandbox_id: str, incarnation: str, egress: Egress) -> Entry:
+        """Note what it may reach from now on. Nothing changes for another incarnation."""
+
     async def heartbeat(self, sandbox_id: str, owner: str) -> Entry:
         """Note a heartbeat; never creates anything. Another owner's sandbox is None."""
 
@@ -200,6 +257,29 @@ class PlacementStore(Protocol):
 
         The answer is the record that was removed, the tombstone that was there already, or None.
         """
+
+    async def group_beat(self, owner: str, name: str, ttl_s: float, lease: str = "") -> tuple[GroupWord, Group]:
+        """Begin the group's lease, or make the one the caller holds longer. Never brings back one that lapsed."""
+
+    async def group_join(
+        self, owner: str, name: str, sandbox_id: str, *, lease: str = "", ttl_s: float | None = None, term: int | None = None
+    ) -> tuple[GroupWord, Group]:
+        """Note a sandbox that is about to be made, or (with a term) was rebuilt: then the group's lease begins with ``ttl_s``."""
+
+    async def group(self, owner: str, name: str, limit: int = 1000) -> Group | None:
+        """What is known of it."""
+
+    async def group_end(self, owner: str, name: str, cause: Cause) -> Group | None:
+        """End it; the controller frees its sandboxes. None when there is none."""
+
+    async def reserve(self, owner: str, spec: SandboxSpec, quota: Quota, *, term: int | None = None) -> Usage:
+        """Count a sandbox towards an owner's usage (owner "": everybody's) unless that would go over ``quota``."""
+
+    async def release(self, owner: str, sandbox_id: str, since: str = "", *, term: int | None = None) -> None:
+        """Count it no longer. With ``since``, only if it has been counted without a break since then (``usage_entries``)."""
+
+    async def records(self, sandbox_ids: Iterable[str]) -> list[Record]:
+        """Those of the ids that have one."""
 
     async def take_spare(self, pool: str) -> str | None:
         """The spare of a pool that waits longest, for this caller alone; None when there is none."""
@@ -240,6 +320,30 @@ class PlacementStore(Protocol):
 
     async def claim_expired(self, term: int, limit: int = 100) -> list[Expired]:
         """End up to ``limit`` sandboxes whose time ran out, each atomically and re-checked."""
+
+    async def mark_leaving(self, sandbox_id: str, incarnation: str, leaving: Leaving, *, term: int) -> Entry:
+        """Note that it will end soon. Its end is then put down to that, unless the workload ended first."""
+
+    async def due_groups(self, limit: int = 20) -> list[str]:
+        """Keys of groups whose lease is over, or that have ended and have sandboxes left."""
+
+    async def group_lapse(self, key: str, cause: Cause, *, term: int) -> Group | None:
+        """End a group whose lease is over, and tell some of its members. None when its lease is not over or it is gone."""
+
+    async def group_leave(self, key: str, sandbox_id: str, joined_at: float, *, term: int) -> None:
+        """Forget a member that joined then."""
+
+    async def group_keys(self) -> list[str]:
+        """Every group."""
+
+    async def group_members(self, key: str) -> dict[str, float]:
+        """All of a group's members and when they joined."""
+
+    async def usage_owners(self) -> set[str]:
+        """Everybody who has a usage."""
+
+    async def usage_entries(self, owner: str) -> dict[str, str]:
+        """What is counted, and since when (ms)."""
 
     async def spares(self, pool: str) -> PoolState:
         """What is known of a pool."""

@@ -169,6 +169,10 @@ class Runtime(Protocol):
         """Events until cancelled, beginning with ``Synced``. Reconnects by itself, with a new ``Synced``."""
         ...
 
+    async def collect(self) -> int:
+        """Remove what was made for sandboxes and is needed by none any more; how many. The acting controller calls it now and then."""
+        ...
+
     async def doctor(self) -> list[dict[str, Any]]:
         """Checks of this machine or cluster: name, ok, detail, fix."""
         ...

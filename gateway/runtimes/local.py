@@ -112,6 +112,8 @@ class LocalRuntime:
     async def create(self, order: Order, timeout_s: float) -> Made:
         if order.options != Options():
             raise HoldfastError("unsupported", "this runtime is one machine: it takes no options of a cluster", hint=_PLAIN)
+        if order.egress not in (Egress(), Egress("internet"), Egress("internet", dns=True)):
+            raise HoldfastError("unsupported", "this runtime gives a sandbox all of the network or none of it", hint="use a cluster")
         arguments: dict[str, Any] = {
             "sandbox_id": order.sandbox_id,
             "incarnation": order.incarnation,
@@ -165,6 +167,9 @@ class LocalRuntime:
                 finally:
                     writer.close()
             await asyncio.sleep(_RECONNECT_S)
+
+    async def collect(self) -> int:
+        return 0  # the node leaves nothing behind
 
     async def doctor(self) -> list[dict[str, Any]]:
         checks = (await self._node.call("doctor", timeout_s=30.0)).get("checks")

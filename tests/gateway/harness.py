@@ -142,6 +142,9 @@ class MemoryRuntime:
         while True:
             yield await queue.get()
 
+    async def collect(self) -> int:
+        return 0
+
     async def doctor(self) -> list[dict[str, Any]]:
         return [{"name": "memory", "ok": True, "detail": "", "fix": ""}]
 

@@ -1,0 +1,180 @@
+"""How many sandboxes are made at a time, whose turn it is, and how much an owner may have.
+
+Owns the queue of this replica (turns go round the owners, so a thousand creates of one do not keep another waiting), its bounds and what
+is said beyond them; and the counting against quotas, which the store keeps for all replicas. Refusals are honest: 429 is the caller's own
+doing, 503 is ours, and both say when to come again, each caller a little differently. Called by ``sandboxes``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections import Counter, OrderedDict, deque
+from types import TracebackType
+
+from holdfast_wire.errors import HoldfastError
+
+from .placement.store import PlacementStore, PlacementUnavailableError, Quota, SandboxSpec
+from .settings import AdmissionSettings
+from .telemetry import Metrics
+
+EVERYBODY = ""
+_RETRY_MOST_S = 30
+_SMOOTHING = 0.9
+
+
+class Place:
+    """A place in the queue, held from ``Admission.enter`` to ``leave``; inside ``async with`` it is its turn."""
+
+    def __init__(self, admission: Admission, owner: str) -> None:
+        self.owner = owner
+        self.turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._admission = admission
+
+    async def __aenter__(self) -> None:
+        """Wait for the turn. Raises HoldfastError ``overloaded`` when it does not come in time."""
+        if self.turn.done():
+            return
+        try:
+            async with asyncio.timeout(self._admission.settings.queue_wait_s):
+                await self.turn
+        except TimeoutError:
+            self.leave()
+            raise self._admission.overloaded("its turn did not come in time") from None
+        except asyncio.CancelledError:
+            self.leave()
+            raise
+
+    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """Give it up, whether its turn had come or not; may be repeated."""
+        self._admission.left(self)
+
+
+class Admission:
+    """One per replica."""
+
+    def __init__(self, settings: AdmissionSettings, metrics: Metrics) -> None:
+        self.settings = settings
+        self._metrics = metrics
+        self._making: dict[Place, float] = {}
+        self._making_of: Counter[str] = Counter()
+        self._waiting: OrderedDict[str, deque[Place]] = OrderedDict()
+        self._count = 0
+        self._took_s = 1.0
+
+    @property
+    def waiting(self) -> int:
+        return self._count
+
+    @property
+    def making(self) -> int:
+        return len(self._making)
+
+    def enter(self, owner: str) -> Place:
+        """A place for one create. Raises ``quota_exceeded`` when the owner has too many waiting, ``overloaded`` when everybody has."""
+        settings = self.settings
+        mine = self._waiting.get(owner)
+        if self._count >= settings.queue:
+            raise self.overloaded("too many sandboxes wait to be made")
+        if mine is not None and len(mine) >= settings.owner_queue:
+            raise self._refused("quota_exceeded", f"{len(mine)} of your sandboxes wait to be made", "queue")
+        place = Place(self, owner)
+        self._waiting.setdefault(owner, deque()).append(place)
+        self._count += 1
+        self._next()
+        return place
+
+    def left(self, place: Place) -> None:
+        began = self._making.pop(place, None)
+        if began is not None:
+            self._making_of[place.owner] -= 1
+            took_s = asyncio.get_running_loop().time() - began
+            self._took_s = self._took_s * _SMOOTHING + took_s * (1 - _SMOOTHING)
+        elif place in (mine := self._waiting.get(place.owner, deque())):
+            mine.remove(place)
+            self._dropped(place.owner, mine)
+        self._next()
+
+    def overloaded(self, message: str) -> HoldfastError:
+        return self._refused("overloaded", message, "queue")
+
+    def over_quota(self, what: str, asked: float, most: float) -> HoldfastError:
+        return self._refused("quota_exceeded", f"with this one it would be {asked:g} {what}, and {most:g} are yours", what)
+
+    def full(self, message: str) -> HoldfastError:
+        return self._refused("no_capacity", message, "everybody")
+
+    def _refused(self, code: str, message: str, what: str) -> HoldfastError:
+        self._metrics.count("creates_refused_total", code=code, what=what)
+        ahead_s = self._took_s * self._count / self.settings.making
+        after_s = min(math.ceil(max(ahead_s, 1.0) * random.uniform(1.0, 2.0)), _RETRY_MOST_S)  # noqa: S311  a herd must not come back as one
+        return HoldfastError(code, message, detail={"retry_after_s": after_s})
+
+    def _next(self) -> None:
+        """Give free turns away, going round the owners that wait."""
+        for _ in range(len(self._waiting)):
+            if len(self._making) >= self.settings.making:
+                break
+            owner, mine = next(iter(self._waiting.items()))
+            self._waiting.move_to_end(owner)
+            if self._making_of[owner] < self.settings.owner_making:
+                place = mine.popleft()
+                self._dropped(owner, mine)
+                self._making[place] = asyncio.get_running_loop().time()
+                self._making_of[owner] += 1
+                if not place.turn.done():
+                    place.turn.set_result(None)
+        self._making_of += Counter()  # forgets owners at 0
+        self._metrics.gauge("creates_waiting", self._count)
+        self._metrics.gauge("creates_running", len(self._making))
+
+    def _dropped(self, owner: str, mine: deque[Place]) -> None:
+        self._count -= 1
+        if not mine:
+            del self._waiting[owner]
+
+
+class Quotas:
+    """What exists, counted in the store. Does nothing where no quota is set."""
+
+    def __init__(self, settings: AdmissionSettings, store: PlacementStore, admission: Admission) -> None:
+        self._owner, self._everybody = settings.owner_quota, settings.quota
+        self._store = store
+        self._admission = admission
+
+    async def reserve(self, spec: SandboxSpec) -> list[str]:
+        """Count it; for whom it is newly counted. Raises ``quota_exceeded`` (the owner's) or ``no_capacity`` (everybody's)."""
+        counted: list[str] = []
+        for whose, quota in ((spec.owner, self._owner), (EVERYBODY, self._everybody)):
+            if not quota:
+                continue
+            usage = await self._store.reserve(whose, spec, quota)
+            if usage.word == "over":
+                await self.release(counted, spec.sandbox_id)
+                raise self._over(whose, quota, usage.sandboxes, usage.cores, usage.memory_bytes)
+            if usage.word == "fresh":
+                counted.append(whose)
+        return counted
+
+    async def release(self, whose: list[str], sandbox_id: str) -> None:
+        """What fails here the controller puts right."""
+        try:
+            for one in whose:
+                await self._store.release(one, sandbox_id)
+        except PlacementUnavailableError:
+            pass
+
+    async def ended(self, spec: SandboxSpec) -> None:
+        """It counts no longer."""
+        await self.release([whose for whose, quota in ((spec.owner, self._owner), (EVERYBODY, self._everybody)) if quota], spec.sandbox_id)
+
+    def _over(self, whose: str, quota: Quota, sandboxes: int, cores: float, memory: int) -> HoldfastError:
+        pairs = (("sandboxes", sandboxes, quota.sandboxes), ("cores", cores, quota.cores), ("bytes of memory", memory, quota.memory_bytes))
+        what, asked, most = next((what, asked, most) for what, asked, most in pairs if most is not None and asked > most)
+        if whose == EVERYBODY:
+            return self._admission.full(f"this service holds at most {most:g} {what}")
+        return self._admission.over_quota(what, asked, most)

@@ -1,0 +1,72 @@
+"""Groups that have ended: their sandboxes are freed, and what the store still says of gone ones is put right.
+
+Owns the order: a group ends first, so that nothing joins any more; then each sandbox's record, then the sandbox itself, then the
+membership. Killed anywhere in between, a later pass goes on. Called by ``loop``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+from gateway.placement.keys import group_key
+from gateway.placement.store import Cause, Group, PlacementStore, Record
+
+log = logging.getLogger("gateway.controller")
+
+LAPSED = Cause("group-lease", "caller", "the lease of its group was over: whoever held it sent no heartbeats")
+_UNMADE_S = 60.0
+"""A member without a record is being made, or nobody will make it: after this long it is the latter."""
+
+Remove = Callable[[list[tuple[str, str]], int], Awaitable[None]]
+
+
+class Groups:
+    """``remove`` ends sandboxes in the runtime, given ids, incarnations and the term."""
+
+    def __init__(self, store: PlacementStore, remove: Remove, unmade_s: float = _UNMADE_S) -> None:
+        self._store = store
+        self._remove = remove
+        self._unmade_s = unmade_s
+
+    async def free(self, term: int) -> None:
+        """Free some sandboxes of every group that has ended or whose lease is over."""
+        for key in await self._store.due_groups():
+            group = await self._store.group_lapse(key, LAPSED, term=term)
+            if group is not None and group.members:
+                await self._free(group, term)
+
+    async def agree(self, records: Mapping[str, Record], term: int) -> None:
+        """Forget members that have no record and are not being made; note sandboxes that their group lost."""
+        members = {key: await self._store.group_members(key) for key in await self._store.group_keys()}
+        for key, ids in members.items():
+            for sandbox_id, joined_at in ids.items():
+                if sandbox_id not in records and time.time() - joined_at > self._unmade_s:
+                    await self._store.group_leave(key, sandbox_id, joined_at, term=term)
+        for record in records.values():
+            spec = record.spec
+            if spec.group and record.sandbox_id not in members.get(group_key(record.owner, spec.group), {}):
+                await self._store.group_join(record.owner, spec.group, record.sandbox_id, ttl_s=spec.group_ttl_s, term=term)
+
+    async def _free(self, group: Group, term: int) -> None:
+        records = {record.sandbox_id: record for record in await self._store.records(group.members)}
+        ended: list[tuple[str, str]] = []
+        gone: list[tuple[str, float]] = []
+        for sandbox_id, joined_at in group.members.items():
+            record = records.get(sandbox_id)
+            if record is not None and (record.owner, record.spec.group) == (group.owner, group.name):
+                await self._end(record, group.cause or LAPSED, term)
+                ended.append((sandbox_id, record.incarnation))
+                gone.append((sandbox_id, joined_at))
+            elif record is not None or time.time() - joined_at > self._unmade_s:
+                gone.append((sandbox_id, joined_at))
+        if ended:
+            log.info("a group of %d sandboxes has ended (%s): %d are removed", group.count, (group.cause or LAPSED).reason, len(ended))
+            await self._remove(ended, term)
+        for sandbox_id, joined_at in gone:
+            await self._store.group_leave(group.key, sandbox_id, joined_at, term=term)
+
+    async def _end(self, record: Record, cause: Cause, term: int) -> None:
+        """One that had failed keeps the cause of that."""
+        await self._store.delete(record.sandbox_id, record.cause or cause, owner=record.owner, incarnation=record.incarnation, term=term)

@@ -1,0 +1,47 @@
+"""Usages brought into line with the records: what a gateway that was killed counted, or did not.
+
+Owns nothing but the comparison. Called after each pass of ``reconcile`` whose records are whole.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from gateway.admission import EVERYBODY
+from gateway.placement.store import PlacementStore, Quota, Record
+from gateway.settings import AdmissionSettings
+
+_UNMADE_S = 60.0
+"""What is counted and has no record is being made, or nobody will make it: after this long it is the latter."""
+
+
+class Usages:
+    """Does nothing where no quota is set."""
+
+    def __init__(self, store: PlacementStore, settings: AdmissionSettings | None, unmade_s: float = _UNMADE_S) -> None:
+        self._store = store
+        self._by_owner = bool(settings and settings.owner_quota)
+        self._of_all = bool(settings and settings.quota)
+        self._unmade_s = unmade_s
+
+    async def agree(self, records: Mapping[str, Record], term: int) -> None:
+        if not self._by_owner and not self._of_all:
+            return
+        wanted: dict[str, dict[str, Record]] = {}
+        for record in records.values():
+            if record.status != "failed":
+                for owner in (record.owner if self._by_owner else None, EVERYBODY if self._of_all else None):
+                    if owner is not None:
+                        wanted.setdefault(owner, {})[record.sandbox_id] = record
+        for owner in {*wanted, *await self._store.usage_owners()}:
+            await self._agree(owner, wanted.get(owner, {}), term)
+
+    async def _agree(self, owner: str, wanted: Mapping[str, Record], term: int) -> None:
+        counted = await self._store.usage_entries(owner)
+        for sandbox_id, since in counted.items():
+            if sandbox_id not in wanted and time.time() - int(since) / 1000 > self._unmade_s:
+                await self._store.release(owner, sandbox_id, since, term=term)
+        for sandbox_id, record in wanted.items():
+            if sandbox_id not in counted:
+                await self._store.reserve(owner, record.spec, Quota(), term=term)

@@ -1,0 +1,115 @@
+"""Making a sandbox, from a reserved record to a ready one.
+
+Owns the steps and what becomes of a failure in each: whatever a replica leaves half-done, another, or the controller, finishes. Called by
+``sandboxes``; what a request asks for is read there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.proof import agent_token
+
+from .admission import Place
+from .claims import claim
+from .clocks import to_labels
+from .placement.store import Cause, Record, SandboxSpec
+from .pools import key_of
+from .runtimes.base import Made, Order
+from .service import Gateway, live, owned_entry
+
+_POLL_LEAST_S = 0.02
+_POLL_MOST_S = 0.5
+
+
+async def make(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place: Place, *, forget: bool) -> Record:
+    """From reserved to ready. Whatever goes wrong is recorded, and raised for whoever waits.
+
+    With ``forget``, a failure that may pass leaves nothing: the request can be repeated under the same key. ``place`` is given up.
+    """
+    order = Order(
+        sandbox_id=spec.sandbox_id,
+        incarnation=spec.incarnation,
+        token=agent_token(gateway.secret, spec.sandbox_id, spec.incarnation),
+        owner=spec.owner,
+        image=spec.image,
+        cores=spec.cores,
+        memory_bytes=spec.memory_bytes,
+        disk_bytes=spec.disk_bytes,
+        env=env,
+        labels=to_labels(spec),
+        egress=spec.egress,
+        options=spec.options,
+    )
+    try:
+        async with place:
+            made = await _obtain(gateway, spec, order)
+    except HoldfastError as error:
+        gateway.metrics.count("create_failed_total", code=error.code)
+        if error.code == "sandbox_exists":  # another replica is at it
+            return await until_settled(gateway, spec.owner, spec.sandbox_id, spec.ready_timeout_s)
+        if error.code != "runtime_unavailable":  # else it may have been made: the controller finds out
+            await _record_failure(gateway, spec, error, forget=forget and error.retryable)
+        raise
+    entry = await gateway.store.mark_ready(spec.sandbox_id, spec.incarnation, made.endpoint, made.agent_epoch)
+    if not isinstance(entry, Record) or entry.incarnation != spec.incarnation or entry.status != "ready":
+        await gateway.runtime.delete(spec.sandbox_id, spec.incarnation)  # deleted or given up while it was being made
+        raise failure(live(owned_entry(entry, spec.owner, spec.sandbox_id)))
+    gateway.metrics.count("creates_total")
+    return entry
+
+
+async def _obtain(gateway: Gateway, spec: SandboxSpec, order: Order) -> Made:
+    """A spare where one fits and waits, else a new one."""
+    pools = gateway.pools.read()
+    pool = pools.get(key_of(spec)) if pools else None
+    made = await claim(gateway, spec, order, pool.key, spec.ready_timeout_s) if pool is not None else None
+    return made or await _create(gateway, order, spec.ready_timeout_s)
+
+
+async def _create(gateway: Gateway, order: Order, timeout_s: float) -> Made:
+    try:
+        return await gateway.runtime.create(order, timeout_s)
+    except HoldfastError as error:
+        if error.code != "sandbox_exists":
+            raise
+    present = [one for one in await gateway.runtime.list_all() if one.sandbox_id == order.sandbox_id]
+    if not present or present[0].incarnation == order.incarnation:
+        raise HoldfastError("sandbox_exists", "it is being made")
+    await gateway.runtime.delete(order.sandbox_id, present[0].incarnation)  # what is left of the id's former holder, which has ended
+    return await gateway.runtime.create(order, timeout_s)
+
+
+async def _record_failure(gateway: Gateway, spec: SandboxSpec, error: HoldfastError, *, forget: bool) -> None:
+    cause = Cause(error.reason or error.code.replace("_", "-"), error.fault, error.message)
+    if forget:
+        await gateway.store.delete(spec.sandbox_id, cause, owner=spec.owner, incarnation=spec.incarnation, forget=True)
+    else:
+        await gateway.store.mark_failed(spec.sandbox_id, spec.incarnation, cause)
+    await gateway.quotas.ended(spec)
+
+
+def failure(record: Record) -> HoldfastError:
+    cause = record.cause or Cause("unknown", "infrastructure")
+    message = f"sandbox {record.sandbox_id!r} has failed: {cause.message or cause.reason}"
+    code = cause.reason.replace("-", "_")
+    if code in ("image_not_found", "unsupported", "invalid_argument"):
+        return HoldfastError(code, cause.message or message)
+    return HoldfastError("sandbox_failed", message, fault=cause.fault, reason=cause.reason)
+
+
+async def until_settled(gateway: Gateway, owner: str, sandbox_id: str, timeout_s: float) -> Record:
+    """The record once it is ready or failed. Raises ``wait_timeout``, ``sandbox_gone`` and ``sandbox_not_found``."""
+    pause_s = _POLL_LEAST_S
+    clock = asyncio.get_running_loop().time
+    end = clock() + timeout_s
+    while True:
+        record = await gateway.record(owner, sandbox_id)
+        if record.status != "pending":
+            return record
+        left = end - clock()
+        if left <= 0:
+            raise HoldfastError("wait_timeout", f"sandbox {sandbox_id!r} is still being made")
+        await asyncio.sleep(min(pause_s, left))
+        pause_s = min(pause_s * 1.5, _POLL_MOST_S)

@@ -1,0 +1,138 @@
+"""Groups and usages in Redis: a part of ``redis_store.RedisStore``.
+
+Owns which step runs on which keys. A group, its members and its shard's list of groups share one slot, its sandboxes live in theirs:
+joining comes before a sandbox's record and leaving after it, so a sandbox of a group is never missed.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, cast
+
+from gateway.settings import PlacementSettings
+
+from . import keys
+from .redis_steps import RedisSteps, as_fields, as_moment, as_text, ms
+from .store import SHARDS, Cause, FencedError, Group, GroupWord, Quota, SandboxSpec, Usage
+
+_ALL = 1_000_000
+
+
+class RedisGroups(RedisSteps):
+    """See ``PlacementStore``."""
+
+    def __init__(self, settings: PlacementSettings) -> None:
+        super().__init__(settings)
+        self._remembered_ms = ms(settings.tombstone_ttl_s)
+
+    async def group_beat(self, owner: str, name: str, ttl_s: float, lease: str = "") -> tuple[GroupWord, Group]:
+        key = keys.group_key(owner, name)
+        word, fields, count = await self._run(
+            "group_beat", _keys(key)[:3], [key, owner, name, ms(ttl_s), lease, secrets.token_hex(8), self._remembered_ms]
+        )
+        return _word(word), _group(key, fields, [], count)
+
+    async def group_join(
+        self, owner: str, name: str, sandbox_id: str, *, lease: str = "", ttl_s: float | None = None, term: int | None = None
+    ) -> tuple[GroupWord, Group]:
+        key = keys.group_key(owner, name)
+        ttl_ms, fence = "" if ttl_s is None else ms(ttl_s), "" if term is None else term
+        word, fields, count = await self._run("group_join", _keys(key), [key, owner, name, sandbox_id, lease, ttl_ms, fence])
+        return _word(word), _group(key, fields, [], count)
+
+    async def group(self, owner: str, name: str, limit: int = 1000) -> Group | None:
+        key = keys.group_key(owner, name)
+        fields, members, count = await self._run("group_get", _keys(key)[:2], [limit])
+        return _group(key, fields, members, count) if fields else None
+
+    async def group_end(self, owner: str, name: str, cause: Cause) -> Group | None:
+        return await self._end(keys.group_key(owner, name), cause, "")
+
+    async def group_lapse(self, key: str, cause: Cause, *, term: int) -> Group | None:
+        return await self._end(key, cause, term)
+
+    async def _end(self, key: str, cause: Cause, term: int | str) -> Group | None:
+        word, fields, members, count = await self._run(
+            "group_end", _keys(key), [key, cause.reason, cause.message, self._remembered_ms, term]
+        )
+        if word == b"fenced":
+            raise FencedError
+        return _group(key, fields, members, count) if word == b"ended" else None
+
+    async def due_groups(self, limit: int = 20) -> list[str]:
+        seconds, _ = await self._redis.command("TIME")
+        now = (int(seconds) + 1) * 1000
+        answers = await self._redis.many([("ZRANGEBYSCORE", keys.groups(shard), "-inf", now, "LIMIT", 0, limit) for shard in range(SHARDS)])
+        return [as_text(key) for answer in answers for key in answer][:limit]
+
+    async def group_leave(self, key: str, sandbox_id: str, joined_at: float, *, term: int) -> None:
+        if await self._run("group_leave", _keys(key), [key, sandbox_id, ms(joined_at), self._remembered_ms, term]) < 0:
+            raise FencedError
+
+    async def group_keys(self) -> list[str]:
+        answers = await self._redis.many([("ZRANGE", keys.groups(shard), 0, -1) for shard in range(SHARDS)])
+        return [as_text(key) for answer in answers for key in answer]
+
+    async def group_members(self, key: str) -> dict[str, float]:
+        _, members, _ = await self._run("group_get", _keys(key)[:2], [_ALL])
+        return _members(members)
+
+    # What sandboxes add up to -------------------------------------------------------------------------------------
+
+    async def reserve(self, owner: str, spec: SandboxSpec, quota: Quota, *, term: int | None = None) -> Usage:
+        limits = ("" if quota.sandboxes is None else quota.sandboxes, "" if quota.cores is None else ms(quota.cores))
+        memory = "" if quota.memory_bytes is None else quota.memory_bytes
+        verb = "reserve" if quota else "count"
+        return await self._usage(verb, owner, spec.sandbox_id, [ms(spec.cores), spec.memory_bytes, *limits, memory, ""], term)
+
+    async def release(self, owner: str, sandbox_id: str, since: str = "", *, term: int | None = None) -> None:
+        await self._usage("release", owner, sandbox_id, [0, 0, "", "", "", since], term)
+
+    async def _usage(self, verb: str, owner: str, sandbox_id: str, rest: list[Any], term: int | None) -> Usage:
+        word, n, cpu, memory = await self._run(
+            "usage", keys.usage_keys(owner), [verb, owner, sandbox_id, *rest, "" if term is None else term]
+        )
+        if word == b"fenced":
+            raise FencedError
+        return Usage(cast(Any, as_text(word)), int(n), int(cpu) / 1000, int(memory))
+
+    async def usage_owners(self) -> set[str]:
+        answers = await self._redis.many([("SMEMBERS", key) for key in keys.all_usages()])
+        return {as_text(owner) for answer in answers for owner in answer}
+
+    async def usage_entries(self, owner: str) -> dict[str, str]:
+        found = as_fields(await self._redis.command("HGETALL", keys.usage(owner)))
+        return {id_: text.rpartition(" ")[2] for id_, text in found.items() if not id_.startswith("=")}
+
+
+def _keys(key: str) -> list[str]:
+    shard = keys.shard_of(key)
+    return [keys.group(key), keys.members(key), keys.groups(shard), keys.term(shard)]
+
+
+def _word(word: bytes) -> GroupWord:
+    if word == b"fenced":
+        raise FencedError
+    return cast(GroupWord, as_text(word))
+
+
+def _members(answer: Any) -> dict[str, float]:
+    return {id_: float(at) / 1000 for id_, at in as_fields(answer).items()}
+
+
+def _group(key: str, answer: Any, members: Any, count: int) -> Group:
+    fields = as_fields(answer)
+    cause = None
+    if fields["state"] == "ended":
+        cause = Cause(fields["reason"], "caller", fields["message"])
+    return Group(
+        key=key,
+        owner=fields["owner"],
+        name=fields["name"],
+        lease=fields["lease"],
+        ttl_s=as_moment(fields["ttl"]),
+        expires_at=as_moment(fields["due"]),
+        members=_members(members),
+        count=int(count),
+        cause=cause,
+    )

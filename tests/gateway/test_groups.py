@@ -1,0 +1,481 @@
+"""Groups: the Lua steps against a model on a real Redis, the controller that frees them, the routes, and an announced end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import redis
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from gateway.controller.groups import LAPSED, Groups
+from gateway.controller.loop import Controller
+from gateway.controller.reconcile import Reconciler
+from gateway.placement import keys
+from gateway.placement.redis_store import RedisStore
+from gateway.placement.store import Cause, FencedError, Leaving, Record, SandboxSpec, Tombstone
+from gateway.runtimes import base
+from gateway.settings import PlacementSettings
+from tests.gateway.checked import check
+from tests.gateway.harness import BOB, MemoryRuntime, Served, serve
+from tests.gateway.test_controller import FAST, add, becomes, running
+from tests.support.redis_server import RedisServer
+from tests.support.requires import requires
+from tests.support.until import until_async
+
+pytestmark = requires("redis")
+
+LONG_S = 1000.0
+DELETED = Cause("deleted", "caller", "asked for")
+EVICTED = Cause("evicted", "infrastructure", "the node is drained")
+
+
+@pytest_asyncio.fixture
+async def store(redis_url: str) -> AsyncIterator[RedisStore]:
+    made = RedisStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0))
+    yield made
+    await made.aclose()
+
+
+# The steps -----------------------------------------------------------------------------------------------------------
+
+NAMES = st.sampled_from(["run-1", "run-2"])
+IDS = st.sampled_from(["sb-1", "sb-2", "sb-3"])
+TERMS = st.integers(min_value=1, max_value=3)
+LEASES = st.sampled_from(["", "made-up", "held", "former"])
+
+
+@dataclass
+class Known:
+    lease: str = ""
+    leased: bool = False
+    """Whether it has a deadline."""
+    over: bool = False
+    """Whether that has passed."""
+    ended: str = ""
+    members: set[str] = field(default_factory=set)
+
+
+class GroupSteps(RuleBasedStateMachine):
+    """Time is ours: a lease is over when the model says so, by moving its deadline in Redis."""
+
+    server: RedisServer
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.server.flush()
+        self.runner = asyncio.Runner()
+        self.store = RedisStore(PlacementSettings(redis_url=self.server.url, step_timeout_s=20.0))
+        self.known: dict[str, Known] = {}
+        self.former: dict[str, str] = {}
+        self.terms: dict[str, int] = {}
+
+    def teardown(self) -> None:
+        self.runner.run(self.store.aclose())
+        self.runner.close()
+
+    def lease_of(self, name: str, which: str) -> str:
+        now = self.known.get(name)
+        return {"held": now.lease if now else "", "former": self.former.get(name, ""), "made-up": "made-up", "": ""}[which]
+
+    def fenced(self, name: str, term: int) -> bool:
+        shard = keys.term(keys.shard_of(keys.group_key("ada", name)))
+        if term < self.terms.get(shard, 0):
+            return True
+        self.terms[shard] = term
+        return False
+
+    @rule(name=NAMES, which=LEASES)
+    def beat(self, name: str, which: str) -> None:
+        lease = self.lease_of(name, which)
+        word, group = self.runner.run(self.store.group_beat("ada", name, LONG_S, lease))
+        now = self.known.get(name)
+        if now and now.ended:
+            if lease and lease == now.lease:
+                assert word == "lapsed"
+                assert group.cause is not None
+                assert group.cause.reason == now.ended
+                return
+            if now.members:
+                assert word == "freeing"
+                return
+            self.former[name] = now.lease
+            now = None
+        if now and now.lease and lease and lease != now.lease:
+            assert word == "lapsed"
+            return
+        assert word == "ok"
+        now = now or Known()
+        assert group.lease == (lease or now.lease or group.lease)
+        assert group.lease
+        assert group.expires_at is not None
+        now.lease, now.leased, now.over = group.lease, True, False
+        self.known[name] = now
+
+    @rule(name=NAMES, id_=IDS, which=LEASES)
+    def join(self, name: str, id_: str, which: str) -> None:
+        lease = self.lease_of(name, which)
+        word, _ = self.runner.run(self.store.group_join("ada", name, id_, lease=lease))
+        now = self.known.get(name)
+        if now and ((now.ended and (lease or now.members)) or (not now.ended and lease and now.lease and lease != now.lease)):
+            assert word == "lapsed"
+            return
+        assert word == "ok"
+        if now is None or now.ended:
+            self.former[name] = now.lease if now else self.former.get(name, "")
+            now = self.known[name] = Known(lease)
+        now.members.add(id_)
+
+    @rule(name=NAMES, id_=IDS, term=TERMS)
+    def join_rebuilt(self, name: str, id_: str, term: int) -> None:
+        step = self.store.group_join("ada", name, id_, ttl_s=LONG_S, term=term)
+        if self.fenced(name, term):
+            with pytest.raises(FencedError):
+                self.runner.run(step)
+            return
+        self.runner.run(step)
+        now = self.known.setdefault(name, Known(leased=True))
+        now.members.add(id_)
+
+    @rule(name=NAMES, id_=IDS, stale=st.booleans(), term=TERMS)
+    def leave(self, name: str, id_: str, stale: bool, term: int) -> None:
+        key = keys.group_key("ada", name)
+        joined = self.runner.run(self.store.group_members(key)).get(id_, 0.0)
+        step = self.store.group_leave(key, id_, joined - 1.0 if stale else joined, term=term)
+        if self.fenced(name, term):
+            with pytest.raises(FencedError):
+                self.runner.run(step)
+            return
+        self.runner.run(step)
+        now = self.known.get(name)
+        if now is None:
+            return
+        if not stale:
+            now.members.discard(id_)
+        if not now.members and not now.ended and not now.leased:
+            self.known.pop(name)
+
+    @rule(name=NAMES)
+    def end(self, name: str) -> None:
+        group = self.runner.run(self.store.group_end("ada", name, DELETED))
+        now = self.known.get(name)
+        assert (group is None) == (now is None)
+        if now and group:
+            now.ended = now.ended or "deleted"
+            assert set(group.members) == now.members
+
+    @rule(name=NAMES, term=TERMS)
+    def lapse(self, name: str, term: int) -> None:
+        step = self.store.group_lapse(keys.group_key("ada", name), LAPSED, term=term)
+        if self.fenced(name, term):
+            with pytest.raises(FencedError):
+                self.runner.run(step)
+            return
+        group = self.runner.run(step)
+        now = self.known.get(name)
+        assert (group is not None) == (now is not None and bool(now.over or now.ended))
+        if now and group:
+            now.ended = now.ended or "group-lease"
+
+    @rule(name=NAMES)
+    def time_passes(self, name: str) -> None:
+        now = self.known.get(name)
+        if now and now.leased and not now.ended:
+            key = keys.group_key("ada", name)
+            with redis.Redis.from_url(self.server.url) as client:
+                client.hset(keys.group(key), "due", "1000")
+                client.zadd(keys.groups(keys.shard_of(key)), {key: 1000})
+            now.over = True
+
+    @invariant()
+    def the_store_agrees(self) -> None:
+        due = set(self.runner.run(self.store.due_groups()))
+        listed = set(self.runner.run(self.store.group_keys()))
+        for name in ("run-1", "run-2"):
+            key, now = keys.group_key("ada", name), self.known.get(name)
+            group = self.runner.run(self.store.group("ada", name))
+            assert (group is None) == (now is None)
+            assert self.runner.run(self.store.group("bob", name)) is None
+            if now and group:
+                assert set(group.members) == now.members
+                assert group.count == len(now.members)
+                assert (group.lease, bool(group.cause)) == (now.lease, bool(now.ended))
+                assert (key in due) == bool(now.members if now.ended else now.over), "what has ended stays due while it has sandboxes"
+                assert (key in listed) == bool(not now.ended or now.members)
+
+    @invariant()
+    def nothing_is_left_over(self) -> None:
+        explained: set[str] = set()
+        for name in self.known:
+            key = keys.group_key("ada", name)
+            explained |= {keys.group(key), keys.members(key)}
+        for name in ("run-1", "run-2"):
+            shard = keys.shard_of(keys.group_key("ada", name))
+            explained |= {keys.groups(shard), keys.term(shard)}
+        with redis.Redis.from_url(self.server.url, decode_responses=True) as client:
+            assert set(client.keys("*")) <= explained
+            for name, now in self.known.items():
+                ttl = client.pttl(keys.group(keys.group_key("ada", name)))
+                assert (ttl > 0) == bool(now.ended and not now.members), "only what is over is forgotten by itself"
+
+
+def test_random_steps_on_groups_agree_with_the_model(redis_server: RedisServer) -> None:
+    GroupSteps.server = redis_server
+    run_state_machine_as_test(
+        GroupSteps,
+        settings=settings(max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True),
+    )
+
+
+async def test_a_group_s_keys_share_one_slot() -> None:
+    key = keys.group_key("ada", "run-7")
+    shard = keys.shard_of(key)
+    tags = {name.split("}")[0] for name in (keys.group(key), keys.members(key), keys.groups(shard), keys.term(shard))}
+    tags |= {name.split("}")[0] for name in keys.usage_keys("ada")} if shard == keys.shard_of(keys.usage("ada")) else set()
+    assert len(tags) == 1
+    assert len({name.split("}")[0] for name in keys.usage_keys("ada")}) == 1
+    assert (
+        len({name("k").split("}")[0] for name in (keys.making, keys.spares, keys.taken)} | {keys.pools(keys.shard_of("k")).split("}")[0]})
+        == 1
+    )
+
+
+# The controller ------------------------------------------------------------------------------------------------------
+
+
+async def add_to(store: RedisStore, runtime: MemoryRuntime, group: str, sandbox_id: str, ttl_s: float | None = None) -> None:
+    word, _ = await store.group_join("ada", group, sandbox_id)
+    assert word == "ok"
+    await add(store, runtime, sandbox_id, group=group, group_ttl_s=ttl_s)
+
+
+async def test_a_lease_that_lapses_frees_all_sandboxes_of_its_group(store: RedisStore) -> None:
+    runtime = MemoryRuntime()
+    await store.group_beat("ada", "run-7", 0.3)
+    for number in range(40):
+        await add_to(store, runtime, "run-7", f"sb-{number}")
+    await add_to(store, runtime, "run-8", "other")
+    await add(store, runtime, "alone")
+    await store.mark_failed("sb-0", "1" * 16, Cause("oom", "workload"))
+    async with running(store, runtime):
+        for number in range(40):
+            grave = await becomes(store, f"sb-{number}", Tombstone, "group-lease" if number else "oom")
+            assert grave.cause.fault == ("caller" if number else "workload")
+        await until_async(lambda: sorted(runtime.present) == ["alone", "other"], deadline_s=5, what="the sandboxes to go")
+
+        async def over() -> bool:
+            return await store.group_keys() == [keys.group_key("ada", "run-8")]
+
+        await until_async(over, deadline_s=5, what="the group to be over")
+    word, _ = await store.group_beat("ada", "run-7", 60)
+    assert word == "ok", "the name can be used again"
+
+
+async def test_heartbeats_keep_a_group(store: RedisStore) -> None:
+    runtime = MemoryRuntime()
+    _, group = await store.group_beat("ada", "run-7", 0.4)
+    await add_to(store, runtime, "run-7", "sb-1")
+    async with running(store, runtime):
+        end = asyncio.get_running_loop().time() + 1.2
+
+        async def beaten() -> bool:
+            word, _ = await store.group_beat("ada", "run-7", 0.4, group.lease)
+            assert word == "ok"
+            return asyncio.get_running_loop().time() > end
+
+        await until_async(beaten, deadline_s=5, what="three leases' time")
+        assert list(runtime.present) == ["sb-1"]
+        await becomes(store, "sb-1", Tombstone, "group-lease")
+    word, _ = await store.group_beat("ada", "run-7", 60, group.lease)
+    assert word == "lapsed", "a late heartbeat brings nothing back"
+
+
+async def test_a_wiped_store_rebuilds_groups_with_their_leases(store: RedisStore, redis_server: RedisServer) -> None:
+    runtime = MemoryRuntime()
+    _, group = await store.group_beat("ada", "run-7", 60)
+    await add_to(store, runtime, "run-7", "sb-1", ttl_s=60.0)
+    await add_to(store, runtime, "run-8", "sb-2", ttl_s=1.0)
+    async with running(store, runtime):
+        redis_server.flush()
+        record = await becomes(store, "sb-1", Record, None)
+        assert record.spec.group == "run-7"
+        word, again = await store.group_beat("ada", "run-7", 60, group.lease)
+        assert (word, again.lease, set(again.members) | {"sb-1"}) == ("ok", group.lease, {"sb-1"})
+        await becomes(store, "sb-2", Tombstone, "group-lease")  # its worker died with the store
+        assert "sb-1" in runtime.present
+
+
+async def test_what_was_never_made_leaves_its_group_and_what_a_group_lost_joins_again(store: RedisStore) -> None:
+    runtime = MemoryRuntime()
+    await add_to(store, runtime, "run-7", "sb-1")
+    await store.group_join("ada", "run-7", "never-made")
+    await add(store, runtime, "lost", group="run-9", group_ttl_s=60.0)
+    term = await store.lead("c1", 60)
+    assert term is not None
+    await store.mark_generation("g", term=term)
+    reconciler = Reconciler(store, runtime, 0.0)
+    reconciler.agreements.append(Groups(store, reconciler.remove, unmade_s=0.0).agree)
+    await reconciler.run_once(term)
+    group, found = await store.group("ada", "run-7"), await store.group("ada", "run-9")
+    assert group is not None
+    assert found is not None
+    assert (set(group.members), set(found.members), found.ttl_s) == ({"sb-1"}, {"lost"}, 60.0)
+
+
+async def test_a_create_that_races_with_the_end_of_its_group_is_freed(store: RedisStore) -> None:
+    """It joined, the group ended and was freed, and only then its record was written."""
+    runtime = MemoryRuntime()
+    await store.group_beat("ada", "run-7", 60)
+    await store.group_join("ada", "run-7", "sb-1")
+    await store.group_end("ada", "run-7", DELETED)
+    term = await store.lead("c1", 60)
+    assert term is not None
+    reconciler = Reconciler(store, runtime, 0.0)
+    groups = Groups(store, reconciler.remove)
+    await groups.free(term)
+    await add(store, runtime, "sb-1", group="run-7")
+    await groups.free(term)
+    assert isinstance(await store.get("sb-1"), Tombstone)
+    assert runtime.present == {}
+    assert await store.group_keys() == []
+
+
+# Leaving -------------------------------------------------------------------------------------------------------------
+
+
+async def test_an_announced_end_is_seen_and_explains_the_loss(store: RedisStore) -> None:
+    runtime = MemoryRuntime()
+    for id_ in ("evicted", "oom"):
+        await add(store, runtime, id_)
+    async with running(store, runtime) as controller:
+        await until_async(lambda: controller.leadership.term and runtime._watchers, deadline_s=5, what="the lead")
+        deadline = round(time.time() + 30, 3)
+        for id_ in ("evicted", "oom"):
+            runtime._publish(base.Leaving(id_, "1" * 16, EVICTED, deadline))
+
+        async def announced() -> bool:
+            entries = [await store.get(id_) for id_ in ("evicted", "oom")]
+            return all(isinstance(entry, Record) and entry.leaving == Leaving(EVICTED, deadline) for entry in entries)
+
+        await until_async(announced, deadline_s=5, what="the announcement")
+        runtime.lose("evicted", Cause("node-lost", "infrastructure", "its pod is gone"))
+        runtime.lose("oom", Cause("oom", "workload"))
+        record = await becomes(store, "evicted", Record, "evicted")
+        assert (record.status, record.cause) == ("failed", EVICTED)
+        assert (await becomes(store, "oom", Record, "oom")).cause.fault == "workload"
+        await store.delete("evicted", record.cause, owner="ada")
+        assert (await becomes(store, "evicted", Tombstone, "evicted")).cause == EVICTED
+
+
+async def test_what_was_told_while_nobody_led_is_recorded_by_the_next_leader(store: RedisStore) -> None:
+    runtime = MemoryRuntime()
+    await add(store, runtime)
+    assert await store.lead("another", 0.5) is not None
+    async with running(store, runtime, "standby"):
+        await until_async(lambda: runtime._watchers, deadline_s=5, what="the watch")
+        runtime.lose("sb-1", EVICTED)
+        del runtime.present["sb-1"]  # by the time anybody leads, the list knows it no more
+        record = await becomes(store, "sb-1", Record, "evicted")
+        assert record.cause == EVICTED
+
+
+# REST ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest_asyncio.fixture
+async def served(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
+    async with serve(redis_url, tmp_path) as served:
+        yield served
+
+
+@contextlib.asynccontextmanager
+async def controlled(served: Served) -> AsyncIterator[None]:
+    controller = Controller(served.store, served.runtime, "c1", FAST)
+    task = asyncio.create_task(controller.run(), name="controller")
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_a_group_over_rest(served: Served) -> None:
+    async with controlled(served), served.client() as ada, served.client(BOB) as bob:
+
+        async def ask(client: Any, method: str, path: str, **more: Any) -> tuple[int, Any]:
+            answer = check(await client.request(method, path, **more))
+            return answer.status_code, answer.json()
+
+        assert (await ask(ada, "GET", "/groups/run-7"))[1]["code"] == "group_not_found"
+        status, lease = await ask(ada, "POST", "/groups/run-7/heartbeat", json={"ttl_s": 60})
+        assert (status, lease["status"], lease["count"]) == (200, "open", 0)
+        body = {"image": "host", "wait": True, "group": "run-7", "group_lease": lease["lease"]}
+        made = [(await ask(ada, "POST", "/sandboxes", json=body))[1] for _ in range(3)]
+        assert {one["group"] for one in made} == {"run-7"}
+        _, group = await ask(ada, "GET", "/groups/run-7")
+        assert sorted(group["sandboxes"]) == sorted(one["sandbox_id"] for one in made)
+        assert (await ask(bob, "GET", "/groups/run-7"))[0] == 404
+        assert (await ask(bob, "DELETE", "/groups/run-7"))[0] == 404
+        assert (await ask(ada, "POST", "/groups/run-7/heartbeat", json={"ttl_s": 60, "lease": "other"}))[1]["code"] == "group_lapsed"
+        assert (await ask(ada, "POST", "/sandboxes", json={**body, "group_lease": "other"}))[1]["code"] == "group_lapsed"
+
+        leaving = made[0]
+        served.runtime._publish(base.Leaving(leaving["sandbox_id"], leaving["incarnation"], EVICTED, time.time() + 9))
+
+        async def announced() -> bool:
+            return bool((await ask(ada, "GET", "/groups/run-7"))[1]["leaving"] == [leaving["sandbox_id"]])
+
+        await until_async(announced, deadline_s=5, what="the announcement")
+        _, record = await ask(ada, "GET", f"/sandboxes/{leaving['sandbox_id']}")
+        assert (record["leaving"]["reason"], record["leaving"]["fault"]) == ("evicted", "infrastructure")
+
+        for _ in range(2):
+            status, answer = await ask(ada, "DELETE", "/groups/run-7")
+            assert (status, answer["status"]) == (200, "deleted")
+        await until_async(lambda: not served.runtime.present, deadline_s=5, what="the sandboxes to go")
+        status, answer = await ask(ada, "GET", f"/sandboxes/{made[1]['sandbox_id']}")
+        assert (status, answer["code"], answer["reason"]) == (410, "sandbox_gone", "deleted")
+        status, answer = await ask(ada, "POST", "/sandboxes", json=body)
+        assert (status, answer["code"], answer["reason"]) == (410, "group_lapsed", "deleted")
+
+
+@pytest.mark.parametrize("name", ["-a", "a b", "a" * 101, "%2e%2e", "é"])
+async def test_a_name_that_cannot_be_one_is_refused(served: Served, name: str) -> None:
+    async with served.client() as ada:
+        assert (await ada.get(f"/groups/{name}")).json()["code"] in ("invalid_argument", "not_found")
+        assert (await ada.post("/sandboxes", json={"image": "host", "group": "a/b"})).json()["code"] == "invalid_argument"
+        for body in ({}, {"ttl_s": 0}, {"ttl_s": "soon"}, {"ttl_s": 1e9}, {"ttl_s": 1, "lease": 7}):
+            assert (await ada.post("/groups/a/heartbeat", json=body)).json()["code"] == "invalid_argument"
+
+
+async def test_while_the_former_group_is_freed_a_new_one_must_wait(served: Served) -> None:
+    async with served.client() as ada:
+        await ada.post("/groups/run-7/heartbeat", json={"ttl_s": 60})
+        await ada.post("/sandboxes", json={"image": "host", "wait": True, "group": "run-7"})
+        await ada.delete("/groups/run-7")
+        answer = check(await ada.post("/groups/run-7/heartbeat", json={"ttl_s": 60}))
+        assert (answer.status_code, answer.json()["code"], answer.json()["retryable"]) == (503, "group_freeing", True)
+        async with controlled(served):
+
+            async def begun() -> bool:
+                return (await ada.post("/groups/run-7/heartbeat", json={"ttl_s": 60})).status_code == 200
+
+            await until_async(begun, deadline_s=5, what="the new group")
+
+
+async def test_a_sandbox_of_a_spec_keeps_its_group(store: RedisStore) -> None:
+    spec = SandboxSpec("sb-1", "ada", "i1", "host", group="run-7", group_ttl_s=9.0)
+    await store.create(spec, fingerprint="f")
+    entry = await store.get("sb-1")
+    assert isinstance(entry, Record)
+    assert entry.spec == spec
