@@ -14,6 +14,7 @@ import re
 import secrets
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from infra.scripts.smoke import episodes
 
 _SERVICE = "service/holdfast-gateway"
 _INSIDE = f"http://holdfast-gateway.{SYSTEM}.svc"
+_GATEWAYS = "app.kubernetes.io/component=gateway"
 _PYTHON = "/opt/holdfast/bin/python"
 
 
@@ -132,7 +134,8 @@ def _pod(name: str, options: argparse.Namespace, image: str, policy: str) -> lis
 def _watched(options: argparse.Namespace, cluster: Kubectl, name: str) -> list[str]:
     """The pod's lines, to its end; the rollouts happen between two of them."""
     space = ("--namespace", options.from_namespace)
-    command = cluster.command("logs", "--follow", name, *space, f"--pod-running-timeout={options.timeout}s")
+    _until_started(cluster, name, options)
+    command = cluster.command("logs", "--follow", name, *space)
     lines = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
@@ -147,11 +150,27 @@ def _watched(options: argparse.Namespace, cluster: Kubectl, name: str) -> list[s
     return lines
 
 
+def _until_started(cluster: Kubectl, name: str, options: argparse.Namespace) -> None:
+    """kubectl can wait for a pod to be ready, or to be over, but not for either."""
+    deadline = time.monotonic() + options.timeout
+    while True:
+        pod = cluster.get("pod", name, "--namespace", options.from_namespace) or {}
+        if pod.get("status", {}).get("phase", "Pending") != "Pending":
+            return
+        if time.monotonic() > deadline:
+            raise DeployError(f"the smoke pod does not start: {json.dumps(pod.get('status', {}).get('containerStatuses', []))}")
+        time.sleep(0.5)
+
+
 def _roll(options: argparse.Namespace, cluster: Kubectl) -> None:
+    """Replace every gateway, and wait until those that were there have drained and gone."""
+    limit = f"--timeout={options.timeout}s"
     for number in range(options.rolling):
+        before = cluster.run("get", "pods", "--namespace", SYSTEM, "--selector", _GATEWAYS, "--output", "name").split()
         cluster.run("rollout", "restart", "deployment/holdfast-gateway", "--namespace", SYSTEM)
-        cluster.run("rollout", "status", "deployment/holdfast-gateway", "--namespace", SYSTEM, f"--timeout={options.timeout}s")
-        print(f"rollout {number + 1} of {options.rolling} done", file=sys.stderr)
+        cluster.run("rollout", "status", "deployment/holdfast-gateway", "--namespace", SYSTEM, limit)
+        cluster.run("wait", *before, "--namespace", SYSTEM, "--for=delete", limit)
+        print(f"rollout {number + 1} of {options.rolling}: {len(before)} gateways drained and gone", file=sys.stderr)
 
 
 def _last_json(lines: list[str]) -> dict[str, Any] | None:

@@ -82,6 +82,7 @@ def create(client: SandboxClient, options: argparse.Namespace) -> Sandbox:
         memory=options.memory,
         timeout=options.ready,
         lifetime_s=3600,
+        heartbeat_timeout_s=60,
         labels={"purpose": "smoke"},
         block_network=options.network == "blocked",
     )
