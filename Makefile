@@ -12,7 +12,7 @@ HOLDFAST_DATA ?= .holdfast
 export PORT HOLDFAST_DATA REGISTRY TAG
 SOURCES := $(wildcard schemas sdk_py session_agent gateway loadtest infra tests)
 
-.PHONY: help setup up demo test check format generate bundle images deploy smoke bench chaos fuzz clean
+.PHONY: help setup up demo test test-cluster check format generate bundle images deploy smoke bench chaos fuzz clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -30,6 +30,9 @@ demo: .venv/.stamp ## One long agent episode in a sandbox (ARGS=--live: a real m
 
 test: .venv/.stamp ## The whole test suite (ARGS="-k shell")
 	@exec $(PY) -m pytest $(ARGS)
+
+test-cluster: .venv/.stamp ## What needs a cluster, on the one KUBECONFIG names (HOLDFAST_BUNDLE_IMAGE, HOLDFAST_TEST_IMAGE)
+	@exec $(PY) -m pytest tests/kubernetes -m cluster -s $(ARGS)
 
 check: .venv/.stamp ## Lint, format, types, import rules, generated code
 	@exec infra/scripts/check

@@ -16,6 +16,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # started in a background: children would never hear a Ctrl-C
     config.addinivalue_line("markers", "requires(*needs): what the test needs from the machine (tests.support.requires)")
     config.addinivalue_line("markers", "chaos: minutes of faults under load; left out of `make test`")
+    config.addinivalue_line("markers", "cluster: needs the cluster that KUBECONFIG names (`make test-cluster`)")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -24,9 +25,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if "chaos" in (config.option.markexpr or ""):
-        return
-    chaos = [item for item in items if item.get_closest_marker("chaos")]
-    if chaos:
-        config.hook.pytest_deselected(items=chaos)
-        items[:] = [item for item in items if not item.get_closest_marker("chaos")]
+    for mark in ("chaos", "cluster"):
+        left_out = [item for item in items if item.get_closest_marker(mark)]
+        if left_out and mark not in (config.option.markexpr or ""):
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if not item.get_closest_marker(mark)]

@@ -34,16 +34,19 @@ async def next_of(events: AsyncIterator[Event], kind: type[Event], sandbox_id: s
 
 
 class RuntimeConformance:
-    """Inherit and provide `runtime`."""
+    """Inherit and provide `runtime`. `image` can be made a sandbox of, `unknown_image` cannot."""
+
+    image = "host"
+    unknown_image = "unknown-image"
 
     async def test_a_sandbox_is_made_listed_and_removed(self, runtime: Runtime) -> None:
-        asked = order("sb-1", labels={"run": "7", "holdfast/lifetime_s": "60"})
+        asked = order("sb-1", image=self.image, labels={"run": "7", "holdfast/lifetime_s": "60"})
         made = await runtime.create(asked, CREATE_S)
         assert made.endpoint.startswith(("unix://", "tcp://"))
         assert made.agent_epoch
         (present,) = await runtime.list_all()
         assert (present.sandbox_id, present.incarnation, present.owner) == ("sb-1", asked.incarnation, "ada")
-        assert (present.endpoint, present.image, present.labels) == (made.endpoint, "host", asked.labels)
+        assert (present.endpoint, present.image, present.labels) == (made.endpoint, self.image, asked.labels)
         assert present.state == "ready"
         assert present.created_at > 1_600_000_000
         assert not await runtime.delete("sb-1", "f" * 16)
@@ -53,24 +56,24 @@ class RuntimeConformance:
         assert await runtime.list_all() == []
 
     async def test_the_same_incarnation_again_is_the_same_sandbox(self, runtime: Runtime) -> None:
-        asked = order("sb-1")
+        asked = order("sb-1", image=self.image)
         first = await runtime.create(asked, CREATE_S)
         again = await runtime.create(asked, CREATE_S)
         assert again.endpoint == first.endpoint
         with pytest.raises(HoldfastError) as caught:
-            await runtime.create(order("sb-1"), CREATE_S)
+            await runtime.create(order("sb-1", image=self.image), CREATE_S)
         assert caught.value.code == "sandbox_exists"
         assert len(await runtime.list_all()) == 1
         await runtime.delete("sb-1")
 
     async def test_an_unknown_image_is_refused_and_leaves_nothing(self, runtime: Runtime) -> None:
         with pytest.raises(HoldfastError) as caught:
-            await runtime.create(order("sb-1", image="unknown-image"), CREATE_S)
+            await runtime.create(order("sb-1", image=self.unknown_image), CREATE_S)
         assert caught.value.code == "image_not_found"
         assert await runtime.list_all() == []
 
     async def test_a_watch_begins_with_everything_and_tells_what_happens(self, runtime: Runtime) -> None:
-        await runtime.create(order("sb-1"), CREATE_S)
+        await runtime.create(order("sb-1", image=self.image), CREATE_S)
         events = runtime.watch()
         synced = await next_of(events, Synced)
         assert [present.sandbox_id for present in synced.sandboxes] == ["sb-1"]
@@ -81,7 +84,7 @@ class RuntimeConformance:
 
     async def test_many_at_once(self, runtime: Runtime) -> None:
         ids = [f"sb-{number}" for number in range(8)]
-        made = await asyncio.gather(*(runtime.create(order(id_), CREATE_S) for id_ in ids))
+        made = await asyncio.gather(*(runtime.create(order(id_, image=self.image), CREATE_S) for id_ in ids))
         assert len(made) == len(ids)
         assert sorted(present.sandbox_id for present in await runtime.list_all()) == sorted(ids)
         assert all(await asyncio.gather(*(runtime.delete(id_) for id_ in ids)))

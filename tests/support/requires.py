@@ -20,7 +20,7 @@ from session_agent.package.elf import read_elf
 
 
 def requires(*needs: str) -> pytest.MarkDecorator:
-    """Mark a test with what it needs: bash, busybox, cgroups, git, namespaces, redis, root."""
+    """Mark a test with what it needs: bash, busybox, cgroups, cluster, git, namespaces, redis, root."""
     unknown = set(needs) - set(_PROBES)
     if unknown:
         raise ValueError(f"no probe for {', '.join(sorted(unknown))}: one of {', '.join(sorted(_PROBES))}")
@@ -76,10 +76,18 @@ def _is_static(program: str) -> bool:
     return not read_elf(Path(program).resolve()).interpreter
 
 
+def _cluster() -> str | None:
+    if not os.environ.get("KUBECONFIG"):
+        return "KUBECONFIG names no cluster"
+    bundle = os.environ.get("HOLDFAST_BUNDLE_IMAGE")
+    return None if bundle else "HOLDFAST_BUNDLE_IMAGE names no image that the cluster has or can pull"
+
+
 _PROBES: dict[str, Callable[[], str | None]] = {
     "bash": _program("bash"),
     "busybox": lambda: None if static_busybox() else "no static busybox: apt-get install busybox-static",
     "cgroups": _cgroups,
+    "cluster": _cluster,
     "git": _program("git"),
     "namespaces": _namespaces,
     "redis": lambda: None if find_redis_server() else "no redis-server: run make setup",

@@ -1,0 +1,75 @@
+"""A namespace on the cluster that KUBECONFIG names, as a deployment would make it, and a runtime in it.
+
+Owns the making and removal of the namespace. The gateway of these tests runs where pytest runs, outside of the cluster, and dials pods by
+their addresses; so here, unlike in a deployment, agents may be dialled from anywhere. `HOLDFAST_TEST_IMAGE` and `HOLDFAST_TEST_DEBIAN`
+name a busybox and a Debian image that the cluster has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any
+
+from holdfast_wire.bundle import AGENT_PORT
+
+from gateway.runtimes.kubernetes.client import Api, ApiError
+from gateway.runtimes.kubernetes.settings import KubernetesSettings
+from tests.support.until import until_async
+
+IMAGE = os.environ.get("HOLDFAST_TEST_IMAGE", "docker.io/library/busybox:stable")
+DEBIAN = os.environ.get("HOLDFAST_TEST_DEBIAN", "docker.io/library/debian:stable")
+CIDRS = tuple(filter(None, os.environ.get("HOLDFAST_CLUSTER_CIDRS", "").split(",")))
+
+
+def kubeconfig() -> str:
+    return os.environ["KUBECONFIG"]
+
+
+@contextlib.asynccontextmanager
+async def namespace(*, with_policies: bool = True) -> AsyncIterator[KubernetesSettings]:
+    """A namespace of its own: restricted, everything denied, agents reachable."""
+    api = Api(kubeconfig(), 20.0)
+    name = f"hf-test-{secrets.token_hex(4)}"
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    await api.post("/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+    try:
+        await until_async(lambda: _has_account(api, name), deadline_s=30, what="the namespace's service account")
+        for policy in _policies() if with_policies else []:
+            await api.post(f"/apis/networking.k8s.io/v1/namespaces/{name}/networkpolicies", policy)
+        yield KubernetesSettings(
+            namespace=name,
+            kubeconfig=kubeconfig(),
+            bundle_image=os.environ["HOLDFAST_BUNDLE_IMAGE"],
+            bundle_injection=os.environ.get("HOLDFAST_BUNDLE_INJECTION", "auto"),  # type: ignore[arg-type]
+            cpu_request_share=0.02,
+            unschedulable_patience_s=2.0,
+            pull_patience_s=5.0,
+            cluster_cidrs=CIDRS,
+        )
+    finally:
+        await api.delete(f"/api/v1/namespaces/{name}")
+        await api.aclose()
+
+
+async def _has_account(api: Api, name: str) -> bool:
+    try:
+        await api.get(f"/api/v1/namespaces/{name}/serviceaccounts/default")
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return False
+    return True
+
+
+def _policies() -> list[dict[str, Any]]:
+    deny = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    agents = {
+        "podSelector": {"matchLabels": {"app.kubernetes.io/component": "sandbox"}},
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": [{"ipBlock": {"cidr": "0.0.0.0/0"}}], "ports": [{"protocol": "TCP", "port": AGENT_PORT}]}],
+    }
+    kind = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy"}
+    return [{**kind, "metadata": {"name": name}, "spec": spec} for name, spec in (("default-deny", deny), ("agents", agents))]
