@@ -140,6 +140,10 @@ class Settings:
     """Origins whose pages may open WebSockets; no browser page may by default."""
     pools_file: Path | None = None
     """HOLDFAST_POOLS_FILE: which spares wait for whom (``pools``)."""
+    metrics_port: int | None = None
+    """HOLDFAST_METRICS_PORT: where the controller tells its counters; nowhere unless it is set."""
+    metrics_host: str = "127.0.0.1"
+    """HOLDFAST_METRICS_HOST."""
     replica: str = "gateway"
     placement: PlacementSettings = field(default_factory=PlacementSettings)
     relay: RelaySettings = field(default_factory=RelaySettings)
@@ -168,6 +172,8 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
         allowed_origins=origins,
         pools_file=_pools_file(env, runtime),
         admission=_admission(env),
+        metrics_port=_integer(env, "HOLDFAST_METRICS_PORT", 0) or None,
+        metrics_host=env.get("HOLDFAST_METRICS_HOST") or "127.0.0.1",
         kubernetes=_kubernetes(env) if runtime == "kubernetes" else KubernetesSettings(),
         replica=env.get("HOSTNAME") or socket.gethostname(),
         relay=RelaySettings(drain_s=max(_integer(env, "HOLDFAST_DRAIN_S", 10), 1)),

@@ -8,26 +8,37 @@ import secrets
 import signal
 import sys
 
+from gateway.auth import read_secret
 from gateway.placement.redis_store import RedisStore
+from gateway.pools import PoolsFile
 from gateway.runtimes.choose import runtime_of
 from gateway.settings import Settings, SettingsError, from_environment
-from gateway.telemetry import configure_logging
+from gateway.telemetry import Metrics, configure_logging
 
+from .face import served
 from .loop import Controller
+from .pool_keeper import PoolKeeper
 
 
-async def serve(settings: Settings) -> None:
+async def serve(settings: Settings, secret: str) -> None:
     store = RedisStore(settings.placement)
     runtime = runtime_of(settings)
     holder = f"{settings.replica}-{secrets.token_hex(4)}"
-    controller = Controller(store, runtime, holder, settings.controller)
+    metrics = Metrics()
+    keeper = None
+    if settings.runtime != "local":  # the node of one machine keeps spares of its own
+        keeper = PoolKeeper(store, runtime, PoolsFile(settings.pools_file).read, secret, settings.controller, metrics)
+    controller = Controller(store, runtime, holder, settings.controller, keeper, settings.admission, metrics)
     task = asyncio.create_task(controller.run(), name="controller")
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, task.cancel)
     try:
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        async with contextlib.AsyncExitStack() as stack:
+            if settings.metrics_port is not None:
+                await stack.enter_async_context(served(settings.metrics_host, settings.metrics_port, metrics.render))
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
     finally:
         await runtime.aclose()
         await store.aclose()
@@ -38,10 +49,11 @@ def main() -> int:
     configure_logging()
     try:
         settings = from_environment()
-    except SettingsError as error:
+        secret = read_secret(settings.secret_file) if settings.pools_file else ""
+    except (SettingsError, OSError, ValueError) as error:
         print(f"controller: {error}", file=sys.stderr)
         return 78
-    asyncio.run(serve(settings))
+    asyncio.run(serve(settings, secret))
     return 0
 
 

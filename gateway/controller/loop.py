@@ -20,6 +20,7 @@ from gateway.placement.store import FencedError, PlacementStore
 from gateway.placement.store import Leaving as Announced
 from gateway.runtimes.base import Event, Leaving, Runtime, Synced, WentAway
 from gateway.settings import AdmissionSettings, ControllerSettings
+from gateway.telemetry import Metrics
 
 from .groups import Groups
 from .leadership import Leadership
@@ -45,7 +46,9 @@ class Controller:
         settings: ControllerSettings,
         keeper: PoolKeeper | None = None,
         admission: AdmissionSettings | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
+        self.metrics = metrics or Metrics()
         self._store = store
         self._runtime = runtime
         self._settings = settings
@@ -95,6 +98,7 @@ class Controller:
         match event:
             case WentAway(sandbox_id, incarnation, cause):
                 await self._store.mark_failed(sandbox_id, incarnation, cause, term=term)
+                self.metrics.count("sandboxes_ended_total", reason=cause.reason, fault=cause.fault)
             case Leaving(sandbox_id, incarnation, cause, deadline):
                 log.info("sandbox %s will end soon: %s", sandbox_id, cause.reason)
                 await self._store.mark_leaving(sandbox_id, incarnation, Announced(cause, deadline), term=term)
@@ -108,6 +112,7 @@ class Controller:
                     expired = await self._store.claim_expired(term)
                     for one in expired:
                         log.info("sandbox %s has ended: %s", one.sandbox_id, one.cause.reason)
+                        self.metrics.count("sandboxes_expired_total", reason=one.cause.reason)
                     await self._reconciler.remove([(one.sandbox_id, one.incarnation) for one in expired], term)
                 with self._guard("freeing groups"):
                     await self._groups.free(term)
@@ -141,7 +146,12 @@ class Controller:
             if term is not None:
                 with self._guard("reconciliation"):
                     await self._replay(term)
-                    await self._reconciler.run_once(term)
+                    begun = time.monotonic()
+                    for action in await self._reconciler.run_once(term):
+                        self.metrics.count("reconcile_actions_total", action=type(action).__name__)
+                    self.metrics.gauge("reconcile_seconds", time.monotonic() - begun)
+                    self.metrics.count("reconcile_passes_total")
+            self.metrics.gauge("leading", 0 if self.leadership.term is None else 1)
 
     @contextlib.contextmanager
     def _guard(self, what: str) -> Iterator[None]:

@@ -35,7 +35,7 @@ from gateway.placement.store import Cause, Record, SandboxSpec
 from gateway.runtimes.base import Event, Images, Made, Order, Present, Synced, WentAway
 from gateway.runtimes.options import Egress
 from gateway.service import Gateway
-from gateway.settings import PlacementSettings, RelaySettings, RestSettings, Settings
+from gateway.settings import AdmissionSettings, PlacementSettings, RelaySettings, RestSettings, Settings
 
 SECRET = "s" * 64
 ADA, BOB = "hf_" + "a" * 32, "hf_" + "b" * 32
@@ -208,17 +208,23 @@ class _Server(uvicorn.Server):
 
 @contextlib.asynccontextmanager
 async def serve(
-    redis_url: str, folder: Path, relay: RelaySettings | None = None, rest: RestSettings | None = None
+    redis_url: str,
+    folder: Path,
+    relay: RelaySettings | None = None,
+    rest: RestSettings | None = None,
+    admission: AdmissionSettings | None = None,
+    step_timeout_s: float = 0.6,
 ) -> AsyncIterator[Served]:
-    """A gateway on a free port, with the keys of ada and bob."""
+    """A gateway on a free port, with the keys of ada and bob. ``step_timeout_s``: patience with a Redis on a busy machine."""
     keys = folder / "keys"
     keys.write_text("".join(f"{name} {hashlib.sha256(key.encode()).hexdigest()}\n" for name, key in (("ada", ADA), ("bob", BOB))))
     settings = Settings(
         data_dir=folder,
         keys_file=keys,
-        placement=PlacementSettings(redis_url=redis_url),
+        placement=PlacementSettings(redis_url=redis_url, step_timeout_s=step_timeout_s),
         relay=relay or RelaySettings(),
         rest=rest or RestSettings(),
+        admission=admission or AdmissionSettings(),
     )
     store, runtime = RedisStore(settings.placement), MemoryRuntime()
     gateway = Gateway(settings, store, runtime, Keys(keys), SECRET)

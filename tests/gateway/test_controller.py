@@ -74,7 +74,7 @@ async def becomes(store: RedisStore, sandbox_id: str, kind: type, reason: str | 
             return False
         return entry is not None and isinstance(entry, kind) and (entry.cause.reason if entry.cause else None) == reason
 
-    await until_async(there, deadline_s=10, what=f"{sandbox_id} to be a {kind.__name__} because of {reason}")
+    await until_async(there, deadline_s=30, what=f"{sandbox_id} to be a {kind.__name__} because of {reason}")
     return found[0]
 
 

@@ -228,11 +228,12 @@ class GroupSteps(RuleBasedStateMachine):
                 assert (ttl > 0) == bool(now.ended and not now.members), "only what is over is forgotten by itself"
 
 
+@pytest.mark.timeout(300)
 def test_random_steps_on_groups_agree_with_the_model(redis_server: RedisServer) -> None:
     GroupSteps.server = redis_server
     run_state_machine_as_test(
         GroupSteps,
-        settings=settings(max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True),
+        settings=settings(max_examples=30, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True),
     )
 
 
@@ -393,7 +394,7 @@ async def test_what_was_told_while_nobody_led_is_recorded_by_the_next_leader(sto
 
 @pytest_asyncio.fixture
 async def served(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
-    async with serve(redis_url, tmp_path) as served:
+    async with serve(redis_url, tmp_path, step_timeout_s=20.0) as served:
         yield served
 
 

@@ -206,6 +206,7 @@ class Placement(RuleBasedStateMachine):
             assert set(client.keys("*")) <= explained
 
 
+@pytest.mark.timeout(300)
 def test_random_steps_agree_with_the_model(redis_server: RedisServer) -> None:
     Placement.server = redis_server
     run_state_machine_as_test(

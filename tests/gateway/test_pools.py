@@ -249,7 +249,7 @@ async def filled(store: RedisStore, runtime: MemoryRuntime, pool: Pool = POOL) -
         state = await store.spares(pool.key)
         return len(waiting) == pool.size and set(state.spares) == waiting and not state.making
 
-    await until_async(exact, deadline_s=10, what=f"{pool.size} spares, all on offer")
+    await until_async(exact, deadline_s=30, what=f"{pool.size} spares, all on offer")
 
 
 async def test_a_pool_is_filled_refilled_rolled_and_emptied(store: RedisStore) -> None:
@@ -366,6 +366,7 @@ async def shielded(work: Coroutine[Any, Any, None]) -> bool:
     return False
 
 
+@pytest.mark.timeout(300)
 async def test_a_controller_killed_between_any_two_steps_leaves_nothing(store: RedisStore, redis_server: RedisServer) -> None:
     """It fills a pool, rolls it and replaces a taken spare; killed at every step; the next one makes everything right."""
     changed = replace(POOL, image="other", size=2)
@@ -402,7 +403,7 @@ BODY = {"image": "host", "cpu": 1, "memory": "1Gi", "wait": True}
 
 @pytest_asyncio.fixture
 async def served(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
-    async with serve(redis_url, tmp_path) as served:
+    async with serve(redis_url, tmp_path, step_timeout_s=20.0) as served:
         path = tmp_path / "pools.yaml"
         path.write_text(TEXT)
         served.gateway.pools = PoolsFile(path)
@@ -464,7 +465,7 @@ async def test_two_replicas_make_one_sandbox_of_one_spare(served: Served, redis_
     await offer(served, 4)
     other_folder = tmp_path / "other"
     other_folder.mkdir()
-    async with serve(redis_url, other_folder) as other:
+    async with serve(redis_url, other_folder, step_timeout_s=20.0) as other:
         other.gateway.runtime = served.gateway.runtime
         other.gateway.pools = served.gateway.pools
         async with served.client(ADA) as here, other.client(ADA) as there:

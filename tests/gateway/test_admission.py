@@ -1,0 +1,338 @@
+"""Admission: turns, bounds, quotas, and a thousand creates at once against the runtime in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from holdfast_wire.errors import HoldfastError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.admission import EVERYBODY, Admission, Place, Quotas
+from gateway.controller.face import served as face
+from gateway.controller.usages import Usages
+from gateway.placement.redis_store import RedisStore
+from gateway.placement.store import Cause, FencedError, Quota, Record, SandboxSpec
+from gateway.runtimes.base import Made, Order
+from gateway.settings import AdmissionSettings, PlacementSettings, SettingsError, from_environment
+from gateway.telemetry import Metrics
+from tests.gateway.checked import check
+from tests.gateway.harness import ADA, BOB, MemoryRuntime, Served, serve
+from tests.support.requires import requires
+from tests.support.until import until_async
+
+pytestmark = requires("redis")
+
+SMALL = AdmissionSettings(making=2, owner_making=2, queue=6, owner_queue=4, queue_wait_s=5.0)
+
+
+def admission(**more: Any) -> Admission:
+    values = {name: getattr(SMALL, name) for name in SMALL.__dataclass_fields__} | more
+    return Admission(AdmissionSettings(**values), Metrics())
+
+
+def turns(places: list[Place]) -> list[int]:
+    return [number for number, place in enumerate(places) if place.turn.done()]
+
+
+async def test_turns_go_round_the_owners() -> None:
+    one = admission(making=1, owner_making=1)
+    places = [one.enter("ada") for _ in range(4)] + [one.enter("bob"), one.enter("eve")]
+    order = []
+    for _ in range(6):
+        (turn,) = [number for number in turns(places) if number not in order]
+        order.append(turn)
+        places[turn].leave()
+    assert [places[number].owner for number in order] == ["ada", "ada", "bob", "eve", "ada", "ada"]
+    assert (one.waiting, one.making) == (0, 0)
+
+
+async def test_an_owner_leaves_room_for_others() -> None:
+    one = admission(making=3, owner_making=2)
+    ada, bob = [one.enter("ada") for _ in range(3)], one.enter("bob")
+    assert (turns(ada), bob.turn.done()) == ([0, 1], True)
+
+
+async def test_beyond_the_bounds_it_says_so_and_when_to_come_again() -> None:
+    one = admission()
+    places = [one.enter("ada") for _ in range(6)]
+    with pytest.raises(HoldfastError) as owner:
+        one.enter("ada")
+    assert (owner.value.code, owner.value.kind.status, owner.value.fault) == ("quota_exceeded", 429, "caller")
+    places += [one.enter("bob"), one.enter("bob")]
+    with pytest.raises(HoldfastError) as everybody:
+        one.enter("bob")
+    assert (everybody.value.code, everybody.value.kind.status, everybody.value.fault) == ("overloaded", 503, "infrastructure")
+    assert 1 <= everybody.value.detail["retry_after_s"] <= 30
+    places[0].leave()
+    places[0].leave()
+    one.enter("bob")
+
+
+async def test_who_goes_while_it_waits_takes_no_turn() -> None:
+    one = admission(making=1, queue_wait_s=0.05)
+    first, second, third = (one.enter("ada") for _ in range(3))
+    with pytest.raises(HoldfastError, match="turn"):
+        async with second:
+            pass
+    waiting = asyncio.create_task(third.__aenter__())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await waiting
+    assert (one.waiting, one.making) == (0, 1)
+    first.leave()
+    assert (one.waiting, one.making) == (0, 0)
+
+
+@settings(deadline=None)
+@given(steps=st.lists(st.tuples(st.sampled_from(["enter", "leave"]), st.sampled_from("abc"), st.integers(0, 9)), max_size=60))
+def test_whatever_happens_the_bounds_hold_and_no_turn_is_lost(steps: list[tuple[str, str, int]]) -> None:
+    async def run() -> None:
+        one = admission()
+        held: list[Place] = []
+        for verb, owner, which in steps:
+            if verb == "enter":
+                with contextlib.suppress(HoldfastError):
+                    held.append(one.enter(owner))
+            elif held:
+                held.pop(which % len(held)).leave()
+            running, waiting = [p for p in held if p.turn.done()], [p for p in held if not p.turn.done()]
+            assert (one.making, one.waiting) == (len(running), len(waiting))
+            assert len(running) <= SMALL.making
+            assert len(waiting) <= SMALL.queue
+            assert all(count <= SMALL.owner_making for count in Counter(p.owner for p in running).values())
+            assert len(running) == SMALL.making or not waiting
+        for place in held:
+            place.leave()
+        assert (one.making, one.waiting) == (0, 0)
+
+    asyncio.run(run())
+
+
+# A herd --------------------------------------------------------------------------------------------------------------
+
+
+class SlowRuntime(MemoryRuntime):
+    """Notes how many are made at a time, and in which order owners are served."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at_once = self.most = 0
+        self.served: list[str] = []
+
+    async def create(self, order: Order, timeout_s: float) -> Made:
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        self.at_once -= 1
+        self.served.append(order.owner)
+        return await super().create(order, timeout_s)
+
+
+@contextlib.asynccontextmanager
+async def serving(redis_url: str, folder: Path, admission: AdmissionSettings) -> AsyncIterator[tuple[Served, SlowRuntime]]:
+    async with serve(redis_url, folder, admission=admission, step_timeout_s=20.0) as served:
+        runtime = SlowRuntime()
+        served.gateway.runtime = served.runtime = runtime
+        yield served, runtime
+
+
+@pytest.mark.timeout(180)
+async def test_a_thousand_creates_at_once_neither_melt_the_runtime_nor_starve_an_owner(redis_url: str, tmp_path: Path) -> None:
+    limits = AdmissionSettings(making=16, owner_making=12, queue=2000, owner_queue=2000, queue_wait_s=120.0)
+    async with serving(redis_url, tmp_path, limits) as (served, runtime), served.client() as ada, served.client(BOB) as bob:
+        # Without waiting for the answer to be "ready": a thousand sockets would be the client's trouble, not ours.
+        gate = asyncio.Semaphore(100)
+
+        async def create(client: Any, **more: Any) -> Any:
+            async with gate:
+                return await client.post("/sandboxes", json={"image": "host", **more}, timeout=60)
+
+        herd = [asyncio.create_task(create(ada)) for _ in range(1000)]
+        await until_async(lambda: served.gateway.admission.waiting > 300, deadline_s=60, what="a queue")
+        before = len(runtime.served)
+        mine = await bob.post("/sandboxes", json={"image": "host", "wait": True}, timeout=60)
+        assert mine.json()["status"] == "ready"
+        assert runtime.served[before:].index("bob") < 64, "bob's one create did not wait for ada's hundreds"
+        answers = await asyncio.gather(*herd)
+        assert {answer.status_code for answer in answers} == {200}
+        await until_async(lambda: len(runtime.present) == 1001, deadline_s=60, what="all of them")
+        assert runtime.most <= 16
+        assert served.gateway.admission.waiting == 0
+        metrics = (await ada.get("/metrics")).text
+        assert "holdfast_creates_waiting 0" in metrics
+
+
+async def test_a_herd_beyond_the_queue_is_told_honestly_and_loses_nothing(redis_url: str, tmp_path: Path) -> None:
+    limits = AdmissionSettings(making=4, owner_making=4, queue=20, owner_queue=10, queue_wait_s=60.0)
+    async with serving(redis_url, tmp_path, limits) as (served, runtime), served.client() as ada:
+        runtime.hold = asyncio.Event()
+        posts = [asyncio.create_task(ada.post("/sandboxes", json={"image": "host", "wait": True}, timeout=60)) for _ in range(100)]
+        done, _ = await asyncio.wait(posts, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+        await until_async(lambda: sum(post.done() for post in posts) == 86, deadline_s=60, what="86 refusals")
+        after = set()
+        for post in posts:
+            if post.done():
+                answer = check(post.result())
+                assert (answer.status_code, answer.json()["code"]) == (429, "quota_exceeded")
+                after.add(int(answer.headers["retry-after"]))
+        assert after <= set(range(1, 31))
+        runtime.hold.set()
+        answers = [await post for post in posts]
+        assert [answer.status_code for answer in answers].count(200) == 14, {answer.text for answer in answers}
+        assert len(runtime.present) == 14
+        records = [one async for one in served.store.scan()]
+        assert len(records) == 14, "what was refused left no record"
+        assert done
+
+
+async def test_a_turn_that_does_not_come_leaves_nothing_and_can_be_asked_for_again(redis_url: str, tmp_path: Path) -> None:
+    limits = AdmissionSettings(making=1, owner_making=1, queue=20, owner_queue=10, queue_wait_s=0.05)
+    async with serving(redis_url, tmp_path, limits) as (served, runtime), served.client() as ada:
+        runtime.hold = asyncio.Event()
+        first = asyncio.create_task(ada.post("/sandboxes", json={"image": "host", "wait": True}))
+        await until_async(lambda: served.gateway.admission.making, deadline_s=5, what="the first to be made")
+        late: dict[str, Any] = {"json": {"image": "host", "wait": True}, "headers": {"Idempotency-Key": "k"}}
+        answer = check(await ada.post("/sandboxes", **late))
+        assert (answer.status_code, answer.json()["code"]) == (503, "overloaded")
+        runtime.hold.set()
+        assert (await first).status_code == 200
+        assert (await ada.post("/sandboxes", **late)).status_code == 200
+
+
+# Quotas --------------------------------------------------------------------------------------------------------------
+
+
+@pytest_asyncio.fixture
+async def store(redis_url: str) -> AsyncIterator[RedisStore]:
+    made = RedisStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0))
+    yield made
+    await made.aclose()
+
+
+def spec(id_: str, owner: str = "ada", cores: float = 1.5, memory: int = 2**30) -> SandboxSpec:
+    return SandboxSpec(id_, owner, "i1", "host", cores=cores, memory_bytes=memory)
+
+
+async def test_what_is_counted_adds_up_once_and_goes_to_nothing(store: RedisStore) -> None:
+    quota = Quota(sandboxes=3, cores=4.0, memory_bytes=5 * 2**30)
+    words = [(await store.reserve("ada", spec(id_), quota)).word for id_ in ("sb-1", "sb-1", "sb-2", "sb-3")]
+    assert words == ["fresh", "known", "fresh", "over"]
+    over = await store.reserve("ada", spec("sb-3"), quota)
+    assert (over.sandboxes, over.cores, over.memory_bytes) == (3, 4.5, 3 * 2**30)
+    assert (await store.reserve("ada", spec("sb-3", cores=1.0), quota)).word == "fresh"
+    assert (await store.reserve("ada", spec("sb-4", cores=0.001), Quota(sandboxes=3))).word == "over"
+    assert (await store.reserve("bob", spec("sb-5", "bob"), quota)).word == "fresh"
+    since = await store.usage_entries("ada")
+    await store.release("ada", "sb-1", str(int(since["sb-1"]) - 1))
+    assert set(await store.usage_entries("ada")) == {"sb-1", "sb-2", "sb-3"}
+    for id_ in ("sb-1", "sb-1", "sb-2", "sb-3", "nobody"):
+        await store.release("ada", id_)
+    assert await store.usage_owners() == {"bob"}
+    await store.fence(7)
+    with pytest.raises(FencedError):
+        await store.release("bob", "sb-5", term=6)
+    await store.release("bob", "sb-5", term=7)
+    assert await store.usage_owners() == set()
+
+
+async def test_five_hundred_at_once_never_pass_a_quota(store: RedisStore) -> None:
+    usages = await asyncio.gather(*(store.reserve("ada", spec(f"sb-{n}"), Quota(sandboxes=100)) for n in range(500)))
+    assert Counter(usage.word for usage in usages) == {"fresh": 100, "over": 400}
+
+
+async def test_usages_are_brought_into_line_with_the_records(store: RedisStore) -> None:
+    """A gateway was killed between counting and making; another made without counting (no quota was set then)."""
+    limits = AdmissionSettings(owner_quota=Quota(sandboxes=9), quota=Quota(sandboxes=99))
+    term = await store.lead("c1", 60)
+    assert term is not None
+    await store.reserve("ada", spec("never-made"), limits.owner_quota)
+    await store.reserve("eve", spec("gone", "eve"), limits.owner_quota)
+    records = {}
+    for id_, owner in (("sb-1", "ada"), ("sb-2", "bob"), ("failed", "bob")):
+        created = await store.create(spec(id_, owner), fingerprint="f")
+        assert isinstance(created.entry, Record)
+        records[id_] = created.entry
+    failed = await store.mark_failed("failed", "i1", Cause("oom", "workload"))
+    assert isinstance(failed, Record)
+    records["failed"] = failed
+    await Usages(store, AdmissionSettings(), unmade_s=0.0).agree(records, term)
+    assert await store.usage_owners() == {"ada", "eve"}
+    await Usages(store, limits).agree(records, term)
+    assert set(await store.usage_entries("ada")) == {"never-made", "sb-1"}, "it may be being made"
+    await Usages(store, limits, unmade_s=-1.0).agree(records, term)
+    found = {owner: set(await store.usage_entries(owner)) for owner in await store.usage_owners()}
+    assert found == {"ada": {"sb-1"}, "bob": {"sb-2"}, EVERYBODY: {"sb-1", "sb-2"}}
+
+
+async def test_quotas_over_rest(redis_url: str, tmp_path: Path) -> None:
+    limits = AdmissionSettings(owner_quota=Quota(sandboxes=2, cores=3.0), quota=Quota(sandboxes=3))
+    async with (
+        serve(redis_url, tmp_path, admission=limits, step_timeout_s=20.0) as served,
+        served.client(ADA) as ada,
+        served.client(BOB) as bob,
+    ):
+
+        async def create(client: Any, **more: Any) -> Any:
+            return check(await client.post("/sandboxes", json={"image": "host", "cpu": 1, "wait": True, **more}))
+
+        first = (await create(ada)).json()
+        answer = await create(ada, cpu=2.5)
+        assert (answer.status_code, answer.json()["code"]) == (429, "quota_exceeded")
+        assert "3.5 cores" in answer.json()["detail"]
+        await create(ada)
+        answer = await create(ada)
+        assert (answer.status_code, answer.json()["fault"]) == (429, "caller")
+        await create(bob)
+        answer = await create(bob)
+        assert (answer.status_code, answer.json()["code"]) == (503, "no_capacity")
+        assert (await create(ada, image="unknown-image")).status_code == 429
+        await ada.delete(f"/sandboxes/{first['sandbox_id']}")
+        assert (await create(ada, image="unknown-image")).status_code == 404, "a failure gives its share back"
+        key = {"Idempotency-Key": "k"}
+        again = await asyncio.gather(*(ada.post("/sandboxes", json={"image": "host", "cpu": 1}, headers=key) for _ in range(5)))
+        assert {one.status_code for one in again} == {200}, "one sandbox however often it is asked for"
+
+
+async def test_no_quota_costs_nothing(store: RedisStore) -> None:
+    quotas = Quotas(AdmissionSettings(), store, admission())
+    assert await quotas.reserve(spec("sb-1")) == []
+    assert await store.usage_owners() == set()
+
+
+def test_limits_come_from_the_environment() -> None:
+    env = {"HOLDFAST_MAKING": "8", "HOLDFAST_CREATE_QUEUE": "40", "HOLDFAST_QUOTA_CPU": "1500m", "HOLDFAST_MAX_MEMORY": "4Gi"}
+    limits = from_environment(env).admission
+    assert (limits.making, limits.owner_making, limits.queue, limits.owner_queue) == (8, 6, 40, 30)
+    assert (limits.owner_quota, limits.quota) == (Quota(cores=1.5), Quota(memory_bytes=2**32))
+    with pytest.raises(SettingsError, match="HOLDFAST_QUOTA_"):
+        from_environment({"HOLDFAST_QUOTA_SANDBOXES": "many"})
+    with pytest.raises(SettingsError, match="HOLDFAST_POOLS_FILE"):
+        from_environment({"HOLDFAST_POOLS_FILE": "/x"})
+
+
+async def test_a_controller_tells_its_counters() -> None:
+    metrics = Metrics()
+    metrics.gauge("pool_spares", 3, pool="warm")
+    async with face("127.0.0.1", 0, metrics.render) as port:
+
+        async def ask(request: bytes) -> bytes:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(request)
+            answer = await reader.read()
+            writer.close()
+            return answer
+
+        assert b'holdfast_pool_spares{pool="warm"} 3' in await ask(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert (await ask(b"GET /healthz HTTP/1.1\r\n\r\n")).endswith(b"ok\n")
+        assert (await ask(b"GET /secret HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 404")
+        assert (await ask(b"nonsense\r\n\r\n")).startswith(b"HTTP/1.1 404")
