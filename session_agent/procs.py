@@ -1,8 +1,8 @@
 """Starting processes and learning of their end.
 
 Owns SIGCHLD, the table of children and the one place where the agent forks. As PID 1 (or a subreaper, in tests) the agent also
-inherits every orphan of the sandbox: those are reaped here too; what is not of a command's tree only after its starter had the chance. It
-does not decide what a command is nor when to kill it (``commands``, ``shell``, ``trees``).
+inherits every orphan of the sandbox: those are reaped here too, but never before whoever started them had the chance. It does not
+decide what a command is nor when to kill it (``commands``, ``shell``, ``trees``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 from holdfast_wire.errors import HoldfastError
 
-from .trees import is_mark, read_tag
+from .trees import read_tag
 
 log = logging.getLogger("session_agent.procs")
 
@@ -78,7 +78,6 @@ class Reaper:
         self._own_score = -1
         self._own_score_adj = b"0"
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._own_tag: int | None = None
 
     def start(self) -> None:
         """Take over SIGCHLD of the running loop, and the sandbox's orphans."""
@@ -88,7 +87,6 @@ class Reaper:
         self._loop.add_signal_handler(signal.SIGCHLD, self.reap)
         _ignore_for_ourselves_alone()
         self._open_own_score()
-        self._own_tag = read_tag(os.getpid())
         self.reap()
 
     def stop(self) -> None:
@@ -177,6 +175,20 @@ class Reaper:
                     self._collect(pid)
                 return
 
+    def bury(self, match: Callable[[int], bool]) -> None:
+        """Reap the dead whose mark matches, of a tree that was killed: else they count against the sandbox's limit of processes.
+
+        Not before the last of them is dead: that nothing new fits beside the dead is what keeps a fork bomb from growing again.
+        """
+        for pid in set(child_pids()) - self._owners.keys():
+            tag = read_tag(pid)
+            if tag is not None and match(tag):
+                self._strangers.pop(pid, None)
+                try:
+                    os.waitpid(pid, os.WNOHANG)
+                except ChildProcessError:
+                    pass
+
     def _collect(self, pid: int) -> None:
         try:
             ended, status = os.waitpid(pid, os.WNOHANG)
@@ -202,13 +214,7 @@ class Reaper:
                 ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 continue
-            if ended is None:
-                continue
-            tag = read_tag(pid)
-            if is_mark(tag) and tag != self._own_tag:
-                # of a tree, so nobody else's to wait for; until it is buried it counts against the sandbox's limit of processes
-                os.waitpid(pid, os.WNOHANG)
-            else:
+            if ended is not None:
                 self._strangers[pid] = now
         if self._strangers and self._burial is None:
             self._burial = self._loop.call_later(_STRANGER_GRACE_S, self._bury)

@@ -101,11 +101,6 @@ def read_tag(pid: int) -> int | None:
     return int(word) if word.isdigit() else None
 
 
-def is_mark(tag: int | None) -> bool:
-    """Whether this is what an agent marks its trees with, and not some limit."""
-    return tag is not None and tag >> (_AGENT_BITS + _OWNER_BITS + _RUN_BITS) == 1
-
-
 def has_strangers(known: frozenset[int]) -> bool:
     """Whether the agent has children that nobody waits for: only then can a tree have outlived its leader."""
     children = _read(f"/proc/self/task/{os.getpid()}/children")
