@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 OPENED = 1 << 40
 """Added to a run's number: the shell has opened the run's standard input."""
+FED = 1 << 41
+"""The number of a fed shell's report that it begins to read control lines: for the first time, or because an error ended the last run."""
 
 _OPTION_LINE = re.compile(rb'^declare -r(?:x)? (SHELLOPTS|BASHOPTS)="([a-z0-9_:-]*)"$', re.MULTILINE)
 _BASH_DEFAULT_ON = (b"braceexpand", b"hashall", b"interactive-comments")
@@ -213,13 +215,25 @@ class ShDialect:
     kind = "sh"
     restores = "directory, variables, aliases"
 
-    def __init__(self, path: str, private: Private) -> None:
+    def __init__(self, path: str, private: Private, feed: int | None = None) -> None:
+        """``feed``: where a *fed* shell reads control lines from. It is told so by the one line that its standard input always holds.
+
+        A busybox has to be fed. Where it reads its own standard input, the end of any child looks like the end of the input to it
+        (EINTR), and programs that it runs without an exec find what it has read ahead. It does neither to a file that it sources.
+        """
         applet = ["sh"] if path.endswith("/busybox") else []
         self.argv = [path, *applet, "-i"]
         self.private = private
+        self._feed = feed
         self.token = secrets.token_hex(8).encode()
-        self._closed = b"".join(b" %d>&-" % fd for fd in (private.out, private.err, *private.files)) + b"\n"
+        hidden = private.all if feed is None else (*private.all, feed)
+        self._closed = b"".join(b" %d>&-" % fd for fd in hidden) + b"\n"
         self._streams = b" >/proc/self/fd/%d 2>/proc/self/fd/%d\n" % (private.out, private.err)
+
+    def feed_line(self) -> bytes:
+        """What a fed shell finds on its standard input. The report has the status that an error left."""
+        assert self._feed is not None
+        return self.report(FED)[:-1] + b"; \\. /proc/self/fd/%d\n" % self._feed
 
     def prepare(self) -> bytes:
         """The first control lines. The prompt stays: it tells that an error threw away what was said."""

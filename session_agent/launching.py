@@ -6,6 +6,7 @@ Owns the defaults that every kind of process shares and finding the shells of th
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
@@ -15,6 +16,8 @@ from . import params as read
 from .procs import Launch
 from .sandbox import DEFAULT_PATH, AgentContext
 from .users import User, find_user
+
+_BUSYBOX_BYTES = 4 * 1024 * 1024
 
 
 def launch_from(context: AgentContext, params: dict[str, Any], *, term: str | None = None) -> Launch:
@@ -77,6 +80,21 @@ def find_shell(context: AgentContext, wanted: str) -> tuple[str, str]:
 def shell_words(path: str) -> list[str]:
     """The words that start a shell: a bare busybox has to be told which of its programs is meant."""
     return [path, "sh"] if path.endswith("/busybox") else [path]
+
+
+def is_busybox(path: str) -> bool:
+    """Whether a shell is a busybox, under whatever name."""
+    try:
+        found = os.stat(path)
+        return _says_busybox(path, found.st_dev, found.st_ino, found.st_mtime_ns)
+    except OSError:
+        return False
+
+
+@functools.lru_cache(maxsize=16)
+def _says_busybox(path: str, device: int, inode: int, changed: int) -> bool:
+    with open(path, "rb") as file:
+        return b"BusyBox v" in file.read(_BUSYBOX_BYTES)
 
 
 def _environment(user: User, term: str | None) -> dict[str, str]:

@@ -9,6 +9,7 @@ shell gets fresh ones. What to do about a report or an end is decided by ``shell
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import fcntl
 import os
 import secrets
@@ -16,7 +17,8 @@ import signal
 from collections.abc import Callable
 from typing import Protocol
 
-from .framing import OPENED, BashDialect, Dialect, Private, Report, ReportReader, ShDialect, cut_farewell, cut_snapshot
+from .framing import FED, OPENED, BashDialect, Dialect, Private, Report, ReportReader, ShDialect, cut_farewell, cut_snapshot
+from .launching import is_busybox
 from .pipes import CHUNK_BYTES, discard, widen
 from .procs import Launch, Stdio
 from .sandbox import AgentContext
@@ -25,6 +27,7 @@ from .spool import Spool
 _SNAPSHOT_BYTES = 16 * 1024 * 1024
 _PRIVATE_BASE = 100
 _SH_PRIVATE = (6, 7, 8, 9)
+_SH_FEED = 5
 _NUDGE_S = 0.005
 
 
@@ -79,20 +82,26 @@ class ShellProcess:
         self._rotating: dict[int, list[str]] = {}
         self._dumps = (0, 0)
         self._closed = False
+        self._fed = False
         self.status: int | None = None
         self._files = (_memory_file(), _memory_file())
         pipes = [os.pipe() for _ in range(4)]
         (control_read, self._control), (self._status, status_write), out, err = pipes
         self._streams = {1: _Stream(*out), 2: _Stream(*err)}
-        prompt_read = prompt_write = -1
+        prompt_read = prompt_write = feed_read = -1
+        self._feed = -1
         if kind == "sh":
             prompt_read, prompt_write = os.pipe()
+            if is_busybox(path):
+                feed_read, self._feed = os.pipe()
         self._prompts = prompt_read
         inherited = [os.dup(out[0]), os.dup(err[0]), *(os.dup(file) for file in self._files)]
+        if self._feed >= 0:
+            inherited.append(os.dup(control_read))
         inherited = [_raise(fd) for fd in inherited]
         try:
             if launch.uid is not None:
-                for fd in (out[0], err[0], *self._files):
+                for fd in (out[0], err[0], *self._files, control_read):
                     os.fchown(fd, launch.uid, launch.gid if launch.gid is not None else -1)
             self.dialect: Dialect
             if kind == "bash":
@@ -101,21 +110,22 @@ class ShellProcess:
                 place = None
             else:
                 a, b, c, d = _SH_PRIVATE
-                self.dialect = ShDialect(path, Private(a, b, (c, d)))
-                stdio = Stdio(control_read, status_write, prompt_write)
-                place = dict(zip(_SH_PRIVATE, inherited, strict=True))
+                private = Private(a, b, (c, d))
+                self.dialect = ShDialect(path, private) if self._feed < 0 else ShDialect(path, private, _SH_FEED)
+                stdio = Stdio(control_read if self._feed < 0 else feed_read, status_write, prompt_write)
+                place = dict(zip((*_SH_PRIVATE, _SH_FEED), inherited, strict=False))
             self.pid = context.reaper.spawn(self.dialect.argv, launch, stdio, self._exited, tag=tag, place=place)
         except BaseException:
             for fd in (self._control, self._status, *self._files, *out, *err):
                 os.close(fd)
-            if prompt_read >= 0:
-                os.close(prompt_read)
+            for fd in (prompt_read, self._feed):
+                if fd >= 0:
+                    os.close(fd)
             raise
         finally:
-            for fd in (control_read, status_write, *inherited):
-                os.close(fd)
-            if prompt_write >= 0:
-                os.close(prompt_write)
+            for fd in (control_read, status_write, *inherited, prompt_write, feed_read):
+                if fd >= 0:
+                    os.close(fd)
         context.groups.join(self.pid)
         self._reports = ReportReader(self.dialect.token)
         for fd in (self._control, self._status, out[0], err[0]):
@@ -126,6 +136,7 @@ class ShellProcess:
         if prompt_read >= 0:
             os.set_blocking(prompt_read, False)
             self._loop.add_reader(prompt_read, self._prompted)
+        self._feed_again()
         self._say(self.dialect.prepare() + self._snapshot(0))
 
     # talking to it ---------------------------------------------------------------------------------------------
@@ -211,9 +222,11 @@ class ShellProcess:
         """Whether it waits for a control line, as far as the kernel lets us see; False when it does not."""
         try:
             with open(f"/proc/{self.pid}/syscall", "rb") as file:
-                call = file.read().split()[:2]
-            return call == [b"0", b"0x0"] and os.readlink(f"/proc/{self.pid}/fd/0") == self._control_name()
-        except OSError:
+                call, *arguments = file.read().split()
+            if call != b"0" or not arguments:
+                return False
+            return os.readlink(f"/proc/{self.pid}/fd/{int(arguments[0], 16)}") == self._control_name()
+        except (OSError, ValueError):
             return False
 
     def _control_name(self) -> str:
@@ -250,11 +263,32 @@ class ShellProcess:
                 _unlink(paths)
                 self.broken = self.broken or report.status != 0
                 self._events.settled(self)
+            elif report.number == FED:
+                self._unwound(report)
             elif report.number == self._awaited + OPENED:
                 self._events.input_opened(self)
             elif report.number == self._awaited:
                 self._awaited = 0
                 self._events.reported(self, report)
+
+    def _feed_again(self) -> None:
+        """Have a fed shell find one line, and never two: it reads ahead."""
+        if self._feed >= 0 and isinstance(self.dialect, ShDialect):
+            try:
+                os.write(self._feed, self.dialect.feed_line())
+            except OSError:
+                pass  # its end is on the way
+
+    def _unwound(self, report: Report) -> None:
+        """A fed shell begins to read control lines. Was it in a run, an error has ended that, and with it what it had read already."""
+        first, self._fed = not self._fed, True
+        self._feed_again()
+        if first:
+            return
+        self._say(self._snapshot(self._dumps[0]))
+        if self._awaited:
+            number, self._awaited = self._awaited, 0
+            self._events.reported(self, dataclasses.replace(report, number=number))
 
     def _prompted(self) -> None:
         """A POSIX shell drops the lines it has read when a run ends in an error; its prompt tells that it is back."""
@@ -264,7 +298,7 @@ class ShellProcess:
             return
         if not data:
             self._loop.remove_reader(self._prompts)
-        elif self._awaited and self._nudge is None:
+        elif self._awaited and self._nudge is None and self._feed < 0:
             self._nudge = self._loop.call_later(_NUDGE_S, self._nudged)
 
     def _nudged(self) -> None:
@@ -375,6 +409,8 @@ class ShellProcess:
                 self._loop.remove_reader(fd)
                 os.close(fd)
         os.close(self._control)
+        if self._feed >= 0:
+            os.close(self._feed)
         for file in self._files:
             os.close(file)
         for stream in self._streams.values():

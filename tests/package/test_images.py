@@ -65,6 +65,18 @@ async def test_busybox(start: Started) -> None:
         assert b"42" in seen
 
 
+async def test_a_busybox_shell_outlives_its_children(start: Started) -> None:
+    """Where it read its standard input itself, the end of any child was the end of the shell, and of a run that had just been begun."""
+    async with start("busybox") as sandbox, await sandbox.shell() as shell:
+        await shell.run("f() { echo function; }; sleep 0.05 & CHILD=$!")
+        for _ in range(200):
+            alive = await sandbox.exec("test $(ps | grep -c '[s]leep 0.05') = 0")
+            if alive.exit_code == 0:
+                break
+        result = await shell.run("f")
+        assert (result.stdout, result.shell_restarted) == ("function\n", False)
+
+
 async def test_musl(start: Started) -> None:
     async with start("musl") as sandbox:
         assert (await sandbox.exec(["/bin/tool"])).stdout == "root\n"
