@@ -25,11 +25,19 @@ pytestmark = [requires("namespaces", "redis"), pytest.mark.skipif(shutil.which("
 ROWS, COLUMNS = 24, 80
 
 
+class Screen(pyte.Screen):
+    """An editor sets how keys are sent (`CSI > 4 ; 2 m`), which the emulator takes for colours."""
+
+    def select_graphic_rendition(self, *attributes: int, private: bool = False) -> None:
+        if not private:
+            super().select_graphic_rendition(*attributes)
+
+
 class Window:
     """A user's terminal emulator with the command line in it."""
 
     def __init__(self, environment: dict[str, str], *words: str) -> None:
-        self._screen = pyte.Screen(COLUMNS, ROWS)
+        self._screen = Screen(COLUMNS, ROWS)
         self._stream = pyte.ByteStream(self._screen)
         self._master, slave = pty.openpty()
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
@@ -71,6 +79,7 @@ def test_an_editor_is_found_again_as_it_was(stack: Any) -> None:
         sandbox.files.write("/tmp/text", text.encode())
         first = Window(stack.environment(), sandbox.id, "--attach", "editing")
         try:
+            first.shows(lambda lines: any(line.endswith("#") for line in lines), "a prompt")
             first.type(b"PS1='$ '; export LC_ALL=C.UTF-8; exec vi -u NONE -N /tmp/text\r")
             first.shows(lambda lines: lines[0].startswith("line 1 "), "the editor")
             first.type(b"200Gzzione more \xc3\xa9 word \x1b")
