@@ -6,6 +6,7 @@ membership. Killed anywhere in between, a later pass goes on. Called by ``loop``
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -29,13 +30,16 @@ class Groups:
         self._store = store
         self._remove = remove
         self._unmade_s = unmade_s
+        self._lock = asyncio.Lock()
+        """One at a time: what is being freed must not be taken for lost."""
 
     async def free(self, term: int) -> None:
         """Free some sandboxes of every group that has ended or whose lease is over."""
         for key in await self._store.due_groups():
-            group = await self._store.group_lapse(key, LAPSED, term=term)
-            if group is not None and group.members:
-                await self._free(group, term)
+            async with self._lock:
+                group = await self._store.group_lapse(key, LAPSED, term=term)
+                if group is not None and group.members:
+                    await self._free(group, term)
 
     async def agree(self, records: Mapping[str, Record], term: int) -> None:
         """Forget members that have no record and are not being made; note sandboxes that their group lost."""
@@ -44,10 +48,13 @@ class Groups:
             for sandbox_id, joined_at in ids.items():
                 if sandbox_id not in records and time.time() - joined_at > self._unmade_s:
                     await self._store.group_leave(key, sandbox_id, joined_at, term=term)
-        for record in records.values():
-            spec = record.spec
-            if spec.group and record.sandbox_id not in members.get(group_key(record.owner, spec.group), {}):
-                await self._store.group_join(record.owner, spec.group, record.sandbox_id, ttl_s=spec.group_ttl_s, term=term)
+        lost = [one for one in records.values() if one.spec.group and one.sandbox_id not in members.get(_key(one), {})]
+        async with self._lock:
+            for record in await self._store.records(one.sandbox_id for one in lost):  # the others have ended meanwhile
+                if record.spec.group and record.sandbox_id not in await self._store.group_members(_key(record)):
+                    await self._store.group_join(
+                        record.owner, record.spec.group, record.sandbox_id, ttl_s=record.spec.group_ttl_s, term=term
+                    )
 
     async def _free(self, group: Group, term: int) -> None:
         records = {record.sandbox_id: record for record in await self._store.records(group.members)}
@@ -70,3 +77,7 @@ class Groups:
     async def _end(self, record: Record, cause: Cause, term: int) -> None:
         """One that had failed keeps the cause of that."""
         await self._store.delete(record.sandbox_id, record.cause or cause, owner=record.owner, incarnation=record.incarnation, term=term)
+
+
+def _key(record: Record) -> str:
+    return group_key(record.owner, record.spec.group)
