@@ -135,8 +135,12 @@ def test_ports(name: str) -> None:
     gateway = containers(name, "gateway")[0]
     assert [port["containerPort"] for port in gateway["ports"]] == [PORT]
     assert {variable.get("value") for variable in gateway["env"] if variable["name"] == "PORT"} <= {str(PORT)}
+    controller = containers(name, "controller")[0]
+    told = {variable["name"]: variable.get("value") for variable in controller["env"]}
+    assert [str(port["containerPort"]) for port in controller["ports"]] == [told["HOLDFAST_METRICS_PORT"]]
     policies = {(one["metadata"]["namespace"], one["metadata"]["name"]): one["spec"] for one in of_kind(name, "NetworkPolicy")}
     assert policies["holdfast", "gateway"]["ingress"] == [{"ports": [{"protocol": "TCP", "port": PORT}]}]
+    assert policies["holdfast", "controller"]["ingress"] == [{"ports": [{"protocol": "TCP", "port": int(told["HOLDFAST_METRICS_PORT"])}]}]
     agents = [{"protocol": "TCP", "port": AGENT_PORT}]
     assert [rule["ports"] for rule in policies["holdfast-sandboxes", "agents-from-gateways"]["ingress"]] == [agents]
     outward = policies["holdfast", "gateway-and-controller-egress"]["egress"]
@@ -226,6 +230,11 @@ def test_ways_in_lead_to_the_service() -> None:
     monitor = of_kind(EVERYTHING, "ServiceMonitor")[0]["spec"]
     assert selects(monitor["selector"], service["metadata"]["labels"])
     assert [(one["port"], one["path"]) for one in monitor["endpoints"]] == [("http", "/metrics")]
+    pods = of_kind(EVERYTHING, "PodMonitor")[0]["spec"]
+    template = next(one for which, one in pod_templates(EVERYTHING) if which.endswith("holdfast-controller"))
+    assert selects(pods["selector"], template["metadata"]["labels"])
+    names = {port["name"] for container in template["spec"]["containers"] for port in container["ports"]}
+    assert {one["port"] for one in pods["podMetricsEndpoints"]} <= names
 
 
 def test_knative_lets_a_session_live_and_gateways_go() -> None:

@@ -152,7 +152,7 @@ def _watched(options: argparse.Namespace, cluster: Kubectl, name: str) -> list[s
 
 def _until_started(cluster: Kubectl, name: str, options: argparse.Namespace) -> None:
     """kubectl can wait for a pod to be ready, or to be over, but not for either."""
-    deadline = time.monotonic() + options.timeout
+    deadline = time.monotonic() + min(options.timeout, 120)
     while True:
         pod = cluster.get("pod", name, "--namespace", options.from_namespace) or {}
         if pod.get("status", {}).get("phase", "Pending") != "Pending":
