@@ -16,6 +16,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import orjson
 
+from gateway.runtimes.base import RuntimeUnavailableError
+
 from .client import Api, ApiError, GoneError
 
 log = logging.getLogger("gateway.kubernetes")
@@ -103,6 +105,9 @@ class Watch(Generic[T]):
             except ApiError as error:
                 log.warning("the watch of %s broke: %s", self._path, error)
                 await self._pause(error.retry_after_s)
+            except RuntimeUnavailableError as error:
+                log.warning("the watch of %s waits: %s", self._path, error.message)
+                await self._pause()
 
     async def _list(self) -> list[Changed[T] | Vanished[T]]:
         """Everything, and how it differs from what was known. Raises ``ApiError``; a page that is too old starts the list over."""

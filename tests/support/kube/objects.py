@@ -48,6 +48,9 @@ class Store:
         self._oldest = 1000
         """A watch may go on from here, and from nothing older."""
 
+    def resize(self, history: int) -> None:
+        self.log = deque(self.log, history)
+
     def names(self) -> list[str]:
         return list(self._objects)
 

@@ -106,6 +106,8 @@ class FakeApi:
 
     async def _route(self, request: web.Request) -> web.StreamResponse:
         path = request.path.rstrip("/")
+        if path == "/requests":
+            return web.json_response(dict(self.requests))
         if path == "/version":
             self.requests["get version"] += 1
             return web.json_response({"major": "1", "minor": self.minor, "gitVersion": f"v1.{self.minor}.0", **_BUILD})

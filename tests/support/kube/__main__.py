@@ -1,0 +1,22 @@
+"""The fake cluster as a process of its own, with thin agents: prints its address, ends when its standard input does."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from .kubelet import Kubelet
+from .server import FakeApi
+from .thin import ThinAgent
+
+
+async def main() -> None:
+    api = FakeApi()
+    for store in api.stores.values():
+        store.resize(100_000)
+    async with api.serve(), Kubelet(api, cores=1e6, agent=ThinAgent).run():
+        print(api.url, flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+
+asyncio.run(main())
