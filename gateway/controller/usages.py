@@ -42,6 +42,6 @@ class Usages:
         for sandbox_id, since in counted.items():
             if sandbox_id not in wanted and time.time() - int(since) / 1000 > self._unmade_s:
                 await self._store.release(owner, sandbox_id, since, term=term)
-        for sandbox_id, record in wanted.items():
-            if sandbox_id not in counted:
-                await self._store.reserve(owner, record.spec, Quota(), term=term)
+        missing = [sandbox_id for sandbox_id in wanted if sandbox_id not in counted]
+        for record in await self._store.records(missing):  # the others have ended meanwhile
+            await self._store.reserve(owner, record.spec, Quota(), term=term)
