@@ -47,6 +47,8 @@ from .frame_headers import BINARY, CLOSE, PING, PONG
 CHANNEL: Final = 1
 _QUEUED_BYTES: Final = 2 * WINDOW_BYTES
 """Received bytes that may wait for us before the socket is read no further."""
+_PONG_BYTES: Final = 64 * 1024
+"""Bytes waiting for an agent that does not read, beyond which its pings are not answered."""
 _FACTS: Final = (Opened, Started, Output, Gap, Exited, Closed, Failed)
 _ENDS: Final = (Exited, Closed, Failed)
 
@@ -274,7 +276,7 @@ class _Socket(asyncio.Protocol):
             self._wake()
         elif first == CLOSE:
             self._fail(_refusal(payload))
-        elif first == PING:
+        elif first == PING and self._transport.get_write_buffer_size() <= _PONG_BYTES:
             self._transport.write(struct.pack("!BB4x", PONG, 0x80 | (size & 0x7F)) + payload[:125])
         return end
 

@@ -97,6 +97,8 @@ class Link(asyncio.Protocol):
                     self._upgrade(event)
                 elif isinstance(event, Frame) and event.opcode is not Opcode.PING and event.opcode is not Opcode.PONG:
                     self._take(event)
+                elif self._paused and self._transport is not None:
+                    self._transport.abort()  # it pings and does not read the answers: they would pile up here
         finally:
             self._receiving = False
         self._flush()

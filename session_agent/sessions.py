@@ -184,7 +184,12 @@ class Sessions:
                     else "the session has expired at the agent",
                 )
             held = self._create(hello)
-        held.session.attach(hello, now)
+        try:
+            held.session.attach(hello, now)
+        except HoldfastError:
+            if not held.session.generation:  # made for this Hello, which was none
+                self._expire(held)
+            raise
         if held.connection is not None and held.connection is not connection:
             held.connection.fence()
         held.connection = connection

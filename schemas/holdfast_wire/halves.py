@@ -89,14 +89,20 @@ class SendHalf:
         self.limit = limit
         return True
 
-    def rewind(self, received: int) -> list[str]:
-        """On a new connection: the peer has everything below ``received``, send the rest again. Returns as ``ack``."""
+    def check(self, received: int) -> None:
+        """Raise ``ProtocolError`` when the peer cannot have received up to ``received``, and no further."""
         if received < self.acked:
             raise ProtocolError(f"the peer lost what it had acknowledged: {received} < {self.acked}")
+        if received > self.next:
+            raise ProtocolError(f"offset {received} is acknowledged, {self.next} was reached")
+        if received != self.next and all(stored.start != received for stored in self._stored):
+            raise ProtocolError(f"offset {received} is inside an item")
+
+    def rewind(self, received: int) -> list[str]:
+        """On a new connection: the peer has everything below ``received``, send the rest again. Returns as ``ack``."""
+        self.check(received)
         delivered = self.ack(received)
         self._unsent = deque(self._stored)
-        if self._stored and self._stored[0].start != received:
-            raise ProtocolError(f"offset {received} is inside an item")
         return delivered
 
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import PROTOCOL_VERSION
+from .bookkeeping import Bookkeeping
 from .channels import State, check_imperative, next_state
-from .codec import MAX_CHANNEL, MAX_OFFSET, decode, encode
+from .codec import MAX_CHANNEL, MAX_OFFSET, decode
 from .errors import HoldfastError, ProtocolError
 from .frames import (
     Ack,
@@ -27,7 +28,6 @@ from .frames import (
     Item,
     Open,
     Ping,
-    Pong,
     Welcome,
 )
 from .halves import ReceiveHalf, SendHalf
@@ -114,15 +114,11 @@ class Session:
         self.lost: HoldfastError | None = None
         self._channels: dict[int, _Channel] = {}
         self._events: list[Event] = []
-        self._control: deque[bytes] = deque()
+        self._owed = Bookkeeping(self.timing)
         self._ready: deque[int] = deque()
-        self._unacked: dict[int, int] = {}  # channel → offset to acknowledge; also of channels that are over
-        self._unacked_bytes = 0
-        self._ack_due: float | None = None
         self._heard = 0.0
         self._pinged = 0.0
         self._pings = 0
-        self._pong: int | None = None
 
     # The five verbs ---------------------------------------------------------------------------------------------
 
@@ -143,7 +139,7 @@ class Session:
             if channel is not None and channel.outbound.grant(frame.limit):
                 self._events.append(Writable(frame.channel))
         elif isinstance(frame, Ping):
-            self._pong = frame.number  # only the last is answered: a peer that asks and never reads piles nothing up here
+            self._owed.pong(frame.number)
         elif isinstance(frame, GoAway):
             self._events.append(frame)
         elif isinstance(frame, Hello | Welcome):
@@ -156,13 +152,8 @@ class Session:
 
     def outgoing(self, max_bytes: int = 1 << 62) -> list[bytes]:
         """Messages for the connection, at least one where there is any, about ``max_bytes`` at most; channels take turns."""
-        messages: list[bytes] = []
+        messages = self._owed.take()
         size = 0
-        if self._pong is not None:
-            messages.append(encode(Pong(self._pong)))
-            self._pong = None
-        while self._control:
-            messages.append(self._control.popleft())
         if not self.attached:
             return messages
         ready = self._ready
@@ -185,7 +176,8 @@ class Session:
         if not self.connected:
             return None
         due = min(max(self._heard, self._pinged) + self.timing.ping_interval_s, self._heard + self.timing.silence_limit_s)
-        return due if self._ack_due is None else min(due, self._ack_due)
+        owed = self._owed.due
+        return due if owed is None else min(due, owed)
 
     def tick(self, now: float) -> None:
         """Let time pass: acknowledge, probe, or declare the connection dead."""
@@ -195,15 +187,15 @@ class Session:
         if due is not None and now - due > 1.0:
             # We were the ones asleep: the peer gets the time that our own loop lost (PROTOCOL §6.2).
             self._heard += now - due
-        if self._ack_due is not None and now >= self._ack_due:
-            self._flush_acks()
+        if self._owed.due is not None and now >= self._owed.due:
+            self._owed.acknowledge()
         if now >= self._heard + self.timing.silence_limit_s:
             self._events.append(Silent())
             self.disconnected()
         elif now >= max(self._heard, self._pinged) + self.timing.ping_interval_s:
             self._pings += 1
             self._pinged = now
-            self._control.append(encode(Ping(self._pings)))
+            self._owed.say(Ping(self._pings))
 
     # Actions ----------------------------------------------------------------------------------------------------
 
@@ -229,7 +221,7 @@ class Session:
         channel.inbound.consume(size_bytes)
         limit = channel.inbound.grant()
         if limit is not None and self.attached:
-            self._control.append(encode(Credit(number, limit)))
+            self._owed.credit(number, limit)
 
     @property
     def settled(self) -> bool:
@@ -239,14 +231,12 @@ class Session:
     def go_away(self, deadline_s: float, jitter_s: float, reason: str) -> None:
         """Announce the end of the connection, or of the sandbox (PROTOCOL §6.3, §6.4)."""
         if self.attached:
-            self._control.append(encode(GoAway(deadline_s, jitter_s, reason)))
+            self._owed.say(GoAway(deadline_s, jitter_s, reason))
 
     def disconnected(self) -> None:
         """The connection is gone. Everything unacknowledged stays stored for the next one."""
         self.connected = self.attached = False
-        self._control.clear()
-        self._pong = None
-        self._ack_due = None
+        self._owed.forget()
 
     # Inside -----------------------------------------------------------------------------------------------------
 
@@ -268,28 +258,10 @@ class Session:
         channel = self._channels.get(number)
         return channel.outbound.ack(offset) if channel is not None else []
 
-    def _owe_ack(self, number: int, offset: int, size_bytes: int, now: float) -> None:
-        self._unacked[number] = offset
-        self._unacked_bytes += size_bytes
-        if self._unacked_bytes >= self.timing.ack_bytes:
-            self._flush_acks()
-        elif self._ack_due is None:
-            self._ack_due = now + self.timing.ack_delay_s
-
-    def _flush_acks(self) -> None:
-        for number, offset in self._unacked.items():
-            self._control.append(encode(Ack(number, offset)))
-        self._unacked.clear()
-        self._unacked_bytes = 0
-        self._ack_due = None
-
     def _begin(self, now: float) -> None:
         self.connected = True
         self._heard = self._pinged = now
-        self._control.clear()
-        self._unacked.clear()
-        self._unacked_bytes = 0
-        self._ack_due = None
+        self._owed.forget()
 
     def _resume(self, received: dict[int, int]) -> None:
         """Send again what the peer does not have, and repeat the credit it may have missed."""
@@ -300,7 +272,7 @@ class Session:
                 self._events.append(Delivered(number, command_id))
             channel.queued = False
             if channel.inbound.granted != WINDOW_BYTES:
-                self._control.append(encode(Credit(number, channel.inbound.granted)))
+                self._owed.credit(number, channel.inbound.granted)
             self._enqueue(number, channel)
             self._events.append(Writable(number))
 
@@ -343,7 +315,7 @@ class ClientSession(Session):
             self._next_channel,
             self._take_over,
         )
-        self._control.append(encode(hello))
+        self._owed.say(hello)
 
     def open(self, kind: str, params: dict[str, Any]) -> int:
         """Open a channel; returns its number. Raises ``HoldfastError`` when too many are open or the params are too large."""
@@ -394,14 +366,14 @@ class ClientSession(Session):
         if channel is None:
             if number >= self._next_channel:
                 raise ProtocolError(f"channel {number} was never opened")
-            self._owe_ack(number, offset + item.length, 0, now)  # over here, but our last word was lost
+            self._owed.received(number, offset + item.length, 0, now)  # over here, but our last word was lost
             return
         if channel.inbound.accept(item, offset):
             channel.state = next_state(channel.kind, channel.state, item)
             if channel.state is State.ENDED:
                 del self._channels[number]
             self._events.append(item)
-        self._owe_ack(number, channel.inbound.received, item.length, now)
+        self._owed.received(number, channel.inbound.received, item.length, now)
 
     def _lose(self, error: HoldfastError) -> None:
         self.lost = error
@@ -420,6 +392,7 @@ class AgentSession(Session):
         """What Welcome tells about the agent."""
         self._attempt = 0
         self._owned_since = 0
+        self._highest = 0
 
     def attach(self, hello: Hello, now: float) -> None:
         """Serve the connection that sent ``hello``; the one before is fenced. Raises ``HoldfastError`` to refuse it."""
@@ -428,6 +401,8 @@ class AgentSession(Session):
             raise HoldfastError("session_forbidden", "the secret is not the one this session began with")
         if not hello.take_over and (hello.generation < self._owned_since or hello.attempt <= self._attempt):
             raise HoldfastError("session_fenced", "a later connection holds this session")
+        if not hello.take_over:
+            self._check_resume(hello)
         self.disconnected()
         self._begin(now)
         if hello.take_over:
@@ -435,15 +410,23 @@ class AgentSession(Session):
             for number in self._channels:
                 self._events.append(Dropped(number))
             self._channels.clear()
+            self._highest = 0  # another client counts anew
         resumed = self.generation > 0
         self.generation += 1
         self._attempt = hello.attempt
         for number in [n for n in self._channels if n < hello.next_channel and n not in hello.received]:
             self._retire(number, self._channels[number].outbound.next)  # the client has its end: its last Ack was lost
         welcome = Welcome(PROTOCOL_VERSION, self.agent_epoch, self.generation, resumed, self._offsets(), self.info)
-        self._control.append(encode(welcome))
+        self._owed.say(welcome)
         self._events.append(Attached(self.generation, resumed, {}))
         self._resume(hello.received)
+
+    def _check_resume(self, hello: Hello) -> None:
+        """Raise ``ProtocolError`` for offsets that cannot be (PROTOCOL §3.4), before anything is changed."""
+        for number, channel in self._channels.items():
+            received = hello.received.get(number, 0 if number >= hello.next_channel else None)
+            if received is not None:
+                channel.outbound.check(received)
 
     @property
     def idle(self) -> bool:
@@ -466,9 +449,12 @@ class AgentSession(Session):
         if channel is None:
             if type(item) is not Open or offset != 0:
                 raise ProtocolError(f"channel {number} is not open")
+            if number <= self._highest:
+                raise ProtocolError(f"channel {number} was used before")
             if len(self._channels) >= CHANNELS:
                 raise ProtocolError(f"a session has at most {CHANNELS} open channels", "session_limit")
             channel = self._channels[number] = _Channel(item.kind)
+            self._highest = number
             channel.inbound.accept(item, offset)
             self._events.append(item)
         elif channel.inbound.accept(item, offset):
@@ -477,7 +463,7 @@ class AgentSession(Session):
                 channel.inbound.consume(channel.inbound.received - channel.inbound.consumed)
             else:
                 self._events.append(item)
-        self._owe_ack(number, channel.inbound.received, item.length, now)
+        self._owed.received(number, channel.inbound.received, item.length, now)
 
     def _receive_ack(self, number: int, offset: int) -> list[str]:
         channel = self._channels.get(number)

@@ -14,6 +14,7 @@ from holdfast_wire.codec import decode, encode, encode_item
 from holdfast_wire.frames import Closed, Credit, Exited, Failed, Hello, Open, Opened, Output, Ping, Pong, Started, Welcome, Write
 from holdfast_wire.limits import DATA_BYTES, WINDOW_BYTES
 
+from gateway import agent_call
 from gateway.frame_headers import BINARY, CLOSE, PING, server_frame
 from gateway.settings import RelaySettings, RestSettings
 from tests.gateway.checked import Checked
@@ -208,6 +209,29 @@ async def test_when_the_sandbox_went_that_is_the_answer(served: Served) -> None:
 
     answer = await execute(served, script)
     assert (answer.status_code, answer.json()["code"], answer.json()["reason"]) == (410, "sandbox_gone", "oom")
+
+
+async def test_an_agent_that_pings_and_never_reads_costs_nothing(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pongs would pile up in the gateway for as long as the request may take."""
+    highest = 0
+    original = agent_call._Socket._frame
+
+    def frame(self: agent_call._Socket, buffer: bytearray) -> int:
+        nonlocal highest
+        highest = max(highest, self._transport.get_write_buffer_size())
+        return original(self, buffer)
+
+    monkeypatch.setattr(agent_call._Socket, "_frame", frame)
+
+    async def pings(talk: Talk) -> None:
+        talk.connection.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        for _ in range(300):
+            await talk.connection.send(server_frame(PING, bytes(125)) * 100)
+        await _vanishes(talk)
+
+    answer = await execute(served, pings)
+    assert answer.json()["code"] == "outcome_unknown"
+    assert 0 < highest < 256 * 1024, f"{highest} bytes waited"
 
 
 async def test_an_answer_after_the_command_was_asked_for_says_how_far_it_got(served: Served, redis_server: RedisServer) -> None:

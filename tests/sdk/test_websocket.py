@@ -92,6 +92,17 @@ def test_fragments_are_joined_and_pings_answered() -> None:
     assert websocket.reply()[0] == 0x8A
 
 
+def test_a_flood_of_pings_waits_as_one_pong() -> None:
+    """Code in a sandbox that pings and does not read must not grow the memory of whoever uses it."""
+    websocket, _ = opened()
+    for number in range(1000):
+        websocket.feed(Frame(PING, b"%03d" % number).serialize(mask=False))
+    reply = websocket.reply()
+    assert reply[:2] == b"\x8a\x83"
+    assert bytes(a ^ b for a, b in zip(reply[2:5], reply[6:9], strict=True)) == b"999"
+    assert not websocket.has_reply
+
+
 @pytest.mark.parametrize(
     "data",
     [

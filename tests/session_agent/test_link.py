@@ -184,6 +184,43 @@ async def test_the_newest_attach_wins(agent: tuple[AgentServer, str]) -> None:
             assert decode(await new.recv(decode=False))[0] == Pong(9)
 
 
+async def test_a_greeting_that_is_refused_leaves_the_session_to_its_holder(agent: tuple[AgentServer, str]) -> None:
+    server, path = agent
+    async with dialled(path) as holder:
+        first = await greeted(holder, hello())
+        await holder.send(encode_item(Open(1, "tunnel", {}), 0))
+        await holder.recv()
+        async with dialled(path) as wrong:
+            await wrong.send(encode(hello(agent_epoch=first.agent_epoch, generation=1, attempt=2, received={1: 77}, next_channel=2)))
+            assert (await closed_with(wrong))[0] == 4400
+        await holder.send(encode(Ping(9)))
+        assert decode(await holder.recv(decode=False))[0] == Pong(9)
+    async with dialled(path) as never:
+        await never.send(encode(hello("n" * 32, attempt=0)))
+        assert (await closed_with(never))[0] == 4411
+    assert "n" * 32 not in server.sessions._held, "a greeting that was refused made no session"
+
+
+async def test_who_pings_and_never_reads_is_cut_off(agent: tuple[AgentServer, str]) -> None:
+    server, path = agent
+    reader, writer = await asyncio.open_unix_connection(path)
+    header = f"{DIAL_HEADER}: {dial_header(TOKEN, '0' * 32)}"
+    writer.write(
+        f"GET /session HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n{header}\r\n"
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+    )
+    await reader.readuntil(b"\r\n\r\n")
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    ping = bytes((0x89, 0x80 | 125)) + bytes(129)
+    with pytest.raises(OSError):  # noqa: PT011, PT012
+        for _ in range(2000):
+            writer.write(ping * 100)
+            async with asyncio.timeout(10):
+                await writer.drain()
+    await until_async(lambda: not server._links, deadline_s=5, what="the connection to be gone")
+    writer.close()
+
+
 async def test_an_unknown_kind_fails_its_channel_alone(agent: tuple[AgentServer, str]) -> None:
     async with dialled(agent[1]) as connection:
         await greeted(connection, hello())

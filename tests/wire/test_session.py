@@ -263,6 +263,62 @@ def test_a_peer_that_asks_and_never_reads_piles_nothing_up() -> None:
     assert [decode(message)[0] for message in pair.client.outgoing()] == [Pong(999)]
 
 
+def test_a_peer_that_sends_and_never_reads_piles_nothing_up() -> None:
+    """Of acknowledgements and credits only the newest of each channel wait to be sent."""
+    pair = Pair()
+    channel = pair.client.open("command", {"id": "c"})
+    pair.up()
+    pair.agent.send(Started(channel, "c", {}))
+    pair.down()
+    pair.client.outgoing()
+    offset, piece = 1, 64 * 1024
+    for _ in range(2000):
+        pair.client.receive(encode_item(Output(channel, 1, b"x" * piece), offset), 0.0)
+        pair.client.consume(channel, piece)
+        offset += piece
+    waiting = [decode(message)[0] for message in pair.client.outgoing()]
+    assert [type(frame) for frame in waiting] == [Credit, Ack]
+    assert waiting[1] == Ack(channel, offset)
+
+
+@pytest.mark.parametrize("received", [{1: 5}, {1: 1 << 20}, {}])
+def test_a_greeting_that_cannot_be_changes_nothing(received: dict[int, int]) -> None:
+    """Offsets inside an item, beyond what was sent, below what was acknowledged: its holder goes on (PROTOCOL §3.4, §9)."""
+    pair = Pair()
+    channel = pair.open_shell()
+    pair.client.send(Run(channel, "c", {}))
+    pair.up()
+    pair.agent.send(Started(channel, "c", {}))
+    pair.down()
+    pair.client.tick(1.0)
+    pair.up()
+    pair.agent.send(Output(channel, 1, b"x" * 10))
+    wrong = Hello(1, ID, SECRET, "epoch-1", 1, 2, received, 1)
+    with pytest.raises(ProtocolError):
+        pair.agent.attach(wrong, pair.now)
+    assert (pair.agent.generation, pair.agent.attached) == (1, True)
+    pair.down()
+    assert [type(event) for event in pair.client.events()] == [Started, Output]
+
+
+def test_a_channel_number_is_used_once() -> None:
+    pair = Pair()
+    channel = pair.client.open("command", {"id": "c"})
+    pair.up()
+    pair.agent.send(Started(channel, "c", {}))
+    pair.agent.send(Exited(channel, "c", {}))
+    pair.down()
+    pair.client.tick(1.0)
+    pair.up()
+    assert not pair.agent._channels
+    with pytest.raises(ProtocolError, match="used before"):
+        pair.agent.receive(encode_item(Open(channel, "command", {"id": "c"}), 0), 0.0)
+    other = ClientSession(ID, SECRET, take_over=True)
+    pair.connect(other)
+    assert other.open("command", {"id": "c"}) == channel
+    assert [type(event) for event in pair.up(other)] == [Attached, Open], "who took the session over counts anew"
+
+
 def test_silence_is_probed_and_then_fatal() -> None:
     pair = Pair()
     client = pair.client

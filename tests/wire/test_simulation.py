@@ -90,9 +90,8 @@ def _credit_not_repeated(patch: pytest.MonkeyPatch) -> None:
     original = session.Session._resume
 
     def resume(self: session.Session, received: dict[int, int]) -> None:
-        control = list(self._control)
         original(self, received)
-        self._control = deque(control)
+        self._owed._credits.clear()
 
     patch.setattr(session.Session, "_resume", resume)
 

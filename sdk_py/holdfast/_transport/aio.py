@@ -257,8 +257,7 @@ class _Wire(asyncio.Protocol):
             if not messages:
                 break
             transport.write(websocket.pack(messages))
-        reply = websocket.reply()
-        if reply:
+        if not self._paused and (reply := websocket.reply()):
             transport.write(reply)
 
     def end(self, code: int) -> None:

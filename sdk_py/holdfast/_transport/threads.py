@@ -247,7 +247,7 @@ class Link:
             if not messages:
                 break
             self._write(websocket.pack(messages))
-        if websocket.has_reply:
+        if not self._unwritten and websocket.has_reply:
             self._write(websocket.reply())
         leader = self._leader
         if (self._unwritten or (leader is not None and leader._open)) and not self._polls():

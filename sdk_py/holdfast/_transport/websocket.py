@@ -58,6 +58,7 @@ class WebSocket:
         self._shaken = False
         self._in_fragments = False
         self._fragments: list[bytes] = []
+        self._pong: bytes | None = None
         self.open = False
         self.headers: Mapping[str, str] = {}
         self.refusal: Refusal | None = None
@@ -113,6 +114,8 @@ class WebSocket:
                 break
             if data[position] == 0x82 and not self._in_fragments:
                 messages.append(data[start:stop])
+            elif data[position] == 0x89 and size < 126:
+                self._pong = data[start:stop]  # only the last is answered: a peer that asks and never reads piles nothing up here
             else:
                 self._protocol_frame(data[position:stop], messages)
             position = stop
@@ -149,12 +152,17 @@ class WebSocket:
 
     def reply(self) -> bytes:
         """What the protocol itself wants to say (a pong, the echo of a close)."""
-        return b"".join(self._protocol.data_to_send()) if self._protocol.writes else b""
+        reply = b"".join(self._protocol.data_to_send()) if self._protocol.writes else b""
+        pong, self._pong = self._pong, None
+        if pong is not None and self.closed is None:
+            mask = os.urandom(4)
+            reply = bytes((0x8A, 0x80 | len(pong))) + mask + apply_mask(pong, mask) + reply
+        return reply
 
     @property
     def has_reply(self) -> bool:
         """Whether ``reply`` has anything to say."""
-        return bool(self._protocol.writes)
+        return self._pong is not None or bool(self._protocol.writes)
 
     def close(self, code: int, reason: str = "") -> bytes:
         """The closing frame; nothing is received afterwards."""

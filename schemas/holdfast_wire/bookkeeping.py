@@ -1,0 +1,86 @@
+"""What an end owes its peer on the current connection besides items: greeting, pings, acknowledgements, credit (PROTOCOL §4.5, §5.2, §6).
+
+Owns when an acknowledgement is due and what one message can say for many: of acknowledgements and credits of a channel, and of Pongs,
+only the newest is kept until it can be sent, so a peer that sends and never reads piles nothing up. All of it dies with the
+connection. Called by ``session`` alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from .codec import encode
+from .frames import Ack, Credit, GoAway, Hello, Ping, Pong, Welcome
+from .limits import Timing
+
+
+class Bookkeeping:
+    """See the module. ``due`` is when acknowledgements have waited long enough, None while none wait."""
+
+    __slots__ = ("_acks", "_credits", "_delay_s", "_pong", "_said", "_unacked", "_unacked_bytes", "_worth_bytes", "due")
+
+    def __init__(self, timing: Timing) -> None:
+        self.due: float | None = None
+        self._delay_s = timing.ack_delay_s
+        self._worth_bytes = timing.ack_bytes
+        self._said: deque[bytes] = deque()
+        self._pong: int | None = None
+        self._credits: dict[int, int] = {}
+        self._acks: dict[int, int] = {}
+        self._unacked: dict[int, int] = {}  # channel → offset; also of channels that are over
+        self._unacked_bytes = 0
+
+    def say(self, frame: Hello | Welcome | Ping | GoAway) -> None:
+        """A frame that is sent as it is, in its turn; silence and attaching bound how many there are."""
+        self._said.append(encode(frame))
+
+    def pong(self, number: int) -> None:
+        """The peer asked whether we are there."""
+        self._pong = number
+
+    def credit(self, number: int, limit: int) -> None:
+        """The peer may send bytes of the channel up to ``limit``."""
+        self._credits[number] = limit
+
+    def received(self, number: int, offset: int, size_bytes: int, now: float) -> None:
+        """Everything of the channel below ``offset`` is here: the peer hears of it soon, or at once when it is much."""
+        self._unacked[number] = offset
+        self._unacked_bytes += size_bytes
+        if self._unacked_bytes >= self._worth_bytes:
+            self.acknowledge()
+        elif self.due is None:
+            self.due = now + self._delay_s
+
+    def acknowledge(self) -> None:
+        """Let what was received be acknowledged with the next messages."""
+        self._acks.update(self._unacked)
+        self._unacked.clear()
+        self._unacked_bytes = 0
+        self.due = None
+
+    def take(self) -> list[bytes]:
+        """The messages for the connection."""
+        messages: list[bytes] = []
+        if self._pong is not None:
+            messages.append(encode(Pong(self._pong)))
+            self._pong = None
+        if self._said:
+            messages.extend(self._said)
+            self._said.clear()
+        if self._credits:
+            messages.extend([encode(Credit(number, limit)) for number, limit in self._credits.items()])
+            self._credits.clear()
+        if self._acks:
+            messages.extend([encode(Ack(number, offset)) for number, offset in self._acks.items()])
+            self._acks.clear()
+        return messages
+
+    def forget(self) -> None:
+        """The connection is gone, or a new one begins: nothing is owed."""
+        self.due = None
+        self._said.clear()
+        self._pong = None
+        self._credits.clear()
+        self._acks.clear()
+        self._unacked.clear()
+        self._unacked_bytes = 0
