@@ -21,6 +21,8 @@ from tests.support.until import until_async
 
 IMAGE = os.environ.get("HOLDFAST_TEST_IMAGE", "docker.io/library/busybox:stable")
 DEBIAN = os.environ.get("HOLDFAST_TEST_DEBIAN", "docker.io/library/debian:stable")
+OUTSIDE = os.environ.get("HOLDFAST_TEST_OUTSIDE", "")
+"""An address of this machine outside of the cluster's ranges, to which pods are routed."""
 CIDRS = tuple(filter(None, os.environ.get("HOLDFAST_CLUSTER_CIDRS", "").split(",")))
 
 

@@ -33,7 +33,10 @@ PODS = 1000
 AT_ONCE = 40
 Requests = Callable[[], Awaitable[dict[str, int]]]
 KIB_PER_POD = 24
-"""What a thousand sandboxes may add to one gateway and one controller in one process. Measured: 26 together, of which the test's own client, lists and answers are a part."""
+"""What a thousand sandboxes may add to a gateway and a controller in one process, beside what is loaded and buffered once.
+
+Measured: 26 in all, of which the test's own client, lists and answers are a part.
+"""
 STATUS_KIB = 12 * 1024
 """Allowance for what is not per pod: connections, buffers, code loaded at first use."""
 
