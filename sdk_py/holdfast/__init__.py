@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast._async.client import AsyncSandboxClient
+    from holdfast._async.group import AsyncGroup
     from holdfast._async.process import AsyncCommandStream, AsyncProcess, AsyncTerminal
     from holdfast._async.sandbox import AsyncSandbox
     from holdfast._async.shell import AsyncShell
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
         Chunk,
         CommandResult,
         FileEntry,
+        GroupInfo,
         ImageInfo,
         PatchResult,
         SandboxInfo,
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
         TransferResult,
     )
     from holdfast._sync.client import SandboxClient
+    from holdfast._sync.group import Group
     from holdfast._sync.process import CommandStream, Process, Terminal
     from holdfast._sync.sandbox import Sandbox
     from holdfast._sync.shell import Shell
@@ -80,6 +83,7 @@ __all__ = [
     "Address",
     "ArchiveError",
     "AsyncCommandStream",
+    "AsyncGroup",
     "AsyncProcess",
     "AsyncSandbox",
     "AsyncSandboxClient",
@@ -97,6 +101,8 @@ __all__ = [
     "ConfigurationError",
     "ConflictError",
     "FileEntry",
+    "Group",
+    "GroupInfo",
     "HoldfastError",
     "ImageInfo",
     "ImageNotFoundError",
@@ -141,6 +147,7 @@ __all__ = [
 
 _ASYNC = {
     "AsyncCommandStream": "process",
+    "AsyncGroup": "group",
     "AsyncProcess": "process",
     "AsyncSandbox": "sandbox",
     "AsyncSandboxClient": "client",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any, Literal, TypedDict
@@ -23,6 +24,8 @@ Spool = Literal["block", "tail"]
 RemotePath = str | bytes | PathLike[str]
 
 READY_TIMEOUT_S = 3600.0
+_GROUP_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
+_TTL_MOST_S = 86400
 PARAMS_BYTES = MESSAGE_BYTES - 1024
 """What all parameters of one request come to at most: it travels as one message, with its ids."""
 
@@ -282,6 +285,8 @@ def create_body(
     heartbeat_timeout_s: float | None,
     block_network: bool,
     network: Mapping[str, Any] | None = None,
+    group: str | None = None,
+    group_lease: str = "",
     cluster: ClusterOptions | None = None,
 ) -> dict[str, Any]:
     """The body of ``POST /sandboxes``."""
@@ -308,9 +313,26 @@ def create_body(
             lifetime_s=seconds(lifetime_s, "lifetime_s"),
             idle_timeout_s=seconds(idle_timeout_s, "idle_timeout_s"),
             heartbeat_timeout_s=seconds(heartbeat_timeout_s, "heartbeat_timeout_s"),
+            group=None if group is None else group_name_of(group),
+            group_lease=group_lease or None,
         ),
         **cluster_body(cluster or {}),
     }
+
+
+def group_name_of(name: str) -> str:
+    """A group's name: it becomes part of a path."""
+    if not isinstance(name, str) or not _GROUP_NAME.fullmatch(name):
+        raise bad("a group's name is letters, digits, '.', '_' and '-', at most 100, with a letter or digit at both ends")
+    return name
+
+
+def ttl_of(ttl_s: float) -> float:
+    """How long a lease lasts without a heartbeat."""
+    given_s = seconds(ttl_s, "ttl_s")
+    if given_s is None or given_s > _TTL_MOST_S:
+        raise bad(f"ttl_s is a number of seconds above 0 and up to {_TTL_MOST_S}")
+    return given_s
 
 
 def port_of(port: int) -> int:

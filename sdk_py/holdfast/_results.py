@@ -162,6 +162,32 @@ class ImageInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """The service's record of a group. ``sandboxes`` are ids (at most 1000), ``leaving`` those that will end soon whatever they do."""
+
+    name: str
+    status: Literal["open", "ended"]
+    ttl_s: float | None
+    expires_at: float | None
+    sandboxes: tuple[str, ...] = ()
+    leaving: tuple[str, ...] = ()
+    reason: str | None = None
+
+    @classmethod
+    def read(cls, body: Mapping[str, Any]) -> GroupInfo:
+        """From a REST answer."""
+        ids = {name: tuple(str(id_) for id_ in take(body, name, list, default=[])) for name in ("sandboxes", "leaving")}
+        return cls(
+            name=take(body, "name", str, default=""),
+            status="ended" if body.get("status") == "ended" else "open",
+            ttl_s=take(body, "ttl_s", int, float),
+            expires_at=take(body, "expires_at", int, float),
+            reason=take(body, "reason", str),
+            **ids,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class SandboxInfo(SandboxRecord):
     """The service's record of a sandbox. Times are seconds since the epoch."""
 

@@ -15,7 +15,7 @@ from holdfast_wire.errors import TABLE
 
 from infra.scripts import generate_sync
 
-OBJECTS = ["SandboxClient", "Sandbox", "Shell", "CommandStream", "Process", "Terminal", "Tunnel"]
+OBJECTS = ["SandboxClient", "Sandbox", "Group", "Shell", "CommandStream", "Process", "Terminal", "Tunnel"]
 ERRORS = frozenset(
     """
     ArchiveError AuthenticationError CancelledRemotelyError ChecksumError CommandFailedError ConfigurationError
@@ -28,7 +28,7 @@ ERRORS = frozenset(
 )
 RESULTS = frozenset(
     """
-    STDERR STDOUT Address Cause Chunk CommandResult FileEntry ImageInfo PatchResult SandboxInfo StreamCount TransferResult
+    STDERR STDOUT Address Cause Chunk CommandResult FileEntry GroupInfo ImageInfo PatchResult SandboxInfo StreamCount TransferResult
     """.split()  # noqa: SIM905  as text it can be read
 )
 

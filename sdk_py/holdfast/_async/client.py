@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+from holdfast._async.group import AsyncGroup
 from holdfast._async.images import AsyncImages
 from holdfast._async.rest import AsyncRest, Checks, Records
 from holdfast._async.sandbox import AsyncSandbox
 from holdfast._errors import HoldfastError
 from holdfast._options import Options, TransportChoice, find_options
-from holdfast._requests import ClusterOptions, create_body, labels_of, name_of, new_id
+from holdfast._requests import ClusterOptions, create_body, group_name_of, labels_of, name_of, new_id, ttl_of
 from holdfast._session_token import SessionToken
 from holdfast._transport.aio import Cancelled
 
@@ -52,6 +53,7 @@ class AsyncSandboxClient:
         )
         self._rest = AsyncRest(self._options)
         self._in_use: set[AsyncSandbox] = set()
+        self._groups: set[AsyncGroup] = set()
         self.images = AsyncImages(self._rest)
 
     @property
@@ -75,6 +77,7 @@ class AsyncSandboxClient:
         sandbox_id: str | None = None,
         block_network: bool = True,
         network: Mapping[str, Any] | None = None,
+        group: AsyncGroup | str | None = None,
         **cluster: Unpack[ClusterOptions],
     ) -> AsyncSandbox:
         """Make a sandbox and return when it is ready, at the latest after ``timeout`` seconds (default 3600).
@@ -83,6 +86,7 @@ class AsyncSandboxClient:
         for ``idle_timeout_s``; with ``heartbeat_timeout_s`` also when this process stops sending heartbeats, which it does by itself.
         ``network`` says more than ``block_network``: ``{"mode": "none" | "internet" | "listed", "reaches": [{"cidr": …, "ports": […]}],
         "domains": […], "dns": True}``. What else a cluster can give, from ``gpu`` to ``volumes``, is listed in ``ClusterOptions``.
+        ``group``: it ends with that group, a name or what ``client.group`` gives. While the service is full, or the quota is, this waits.
         Safe to call again: requests carry an idempotency key. Raises ``ImageNotFoundError``, ``QuotaError``,
         ``SandboxNotReadyError``, ``ServiceUnavailableError``, ``InvalidArgumentError``, ``UnsupportedError``.
         """
@@ -101,6 +105,8 @@ class AsyncSandboxClient:
             heartbeat_timeout_s=heartbeat_timeout_s,
             block_network=block_network,
             network=network,
+            group=group.name if isinstance(group, AsyncGroup) else group,
+            group_lease=group._lease if isinstance(group, AsyncGroup) else "",
             cluster=cluster,
         )
         try:
@@ -112,6 +118,10 @@ class AsyncSandboxClient:
         if heartbeat_timeout_s is not None:
             sandbox._heartbeat(heartbeat_timeout_s / HEARTBEATS_PER_TIMEOUT)
         return sandbox
+
+    def group(self, name: str, *, ttl_s: float = 60.0) -> AsyncGroup:
+        """A group of sandboxes that end together; nothing is asked until its ``with`` block, or ``begin``."""
+        return AsyncGroup(self, self._rest, group_name_of(name), ttl_of(ttl_s))
 
     def get_sandbox(self, sandbox_id: str) -> AsyncSandbox:
         """The sandbox of that id; nothing is asked until it is used. Leaving its ``with`` block deletes it, ``close`` does not."""
@@ -140,7 +150,9 @@ class AsyncSandboxClient:
         return await self._rest.doctor()
 
     async def close(self) -> None:
-        """Let go of all sandboxes, which stay, and give the connections back."""
+        """Let go of all sandboxes, which stay (those of a group until its lease is over), and give the connections back."""
+        for group in list(self._groups):
+            await group.close()
         for sandbox in list(self._in_use):
             await sandbox.close()
         await self._rest.close()

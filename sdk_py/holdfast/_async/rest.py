@@ -19,7 +19,7 @@ from holdfast_wire.errors import HoldfastError
 from holdfast._errors import ServiceError, UnsupportedError, error
 from holdfast._options import Options
 from holdfast._requests import given
-from holdfast._results import Cause, CommandResult, FileEntry, ImageInfo, PatchResult, SandboxInfo, read_cause, read_patch, take
+from holdfast._results import Cause, CommandResult, FileEntry, GroupInfo, ImageInfo, PatchResult, SandboxInfo, read_cause, read_patch, take
 from holdfast._transport.aio import run_blocking, sleep
 from holdfast._transport.aio_http import Http
 from holdfast._transport.command_call import lost_command
@@ -31,6 +31,7 @@ _EXEC_WAIT_S = 330.0
 """Longest time for one answer to an exec without a time-out: the service answers after 300 s, and then we ask again."""
 _WAIT_MORE_S = 30.0
 """The service waits this much longer than a command may run."""
+_LEAST_WAIT_S = 1.0
 _PAGE = 500
 _MOST_PAGES = 10_000
 
@@ -98,10 +99,30 @@ class AsyncRest:
     async def create(self, body: dict[str, Any], key: str) -> SandboxInfo:
         """``POST /sandboxes``, waiting until it is ready."""
         timeout_s = float(body["timeout"])
-        headers = {"Idempotency-Key": key}
-        answer = await self.request("POST", "/sandboxes", json=body, headers=headers, timeout_s=timeout_s + _MARGIN_S)
-        info = SandboxInfo.read(answer.map())
-        return info if info.ready else await self.wait(info.sandbox_id, timeout_s)
+        end = time.monotonic() + timeout_s
+        info = SandboxInfo.read((await self._create(body, key, end)).map())
+        return info if info.ready else await self.wait(info.sandbox_id, max(end - time.monotonic(), _LEAST_WAIT_S))
+
+    async def _create(self, body: dict[str, Any], key: str, end: float) -> Answer:
+        """A service that says "later" is asked again until ``end``; one that says nothing, a few times."""
+        backoff = Backoff(BACKOFF_BASE_S, BACKOFF_CAP_S)
+        unheard = 0
+        while True:
+            left = end - time.monotonic()
+            try:
+                answer = await self._http.send(
+                    "POST", "/sandboxes", json=body, headers={"Idempotency-Key": key}, timeout_s=max(left, 0.0) + _MARGIN_S
+                )
+                failure = judge_answer(answer)
+                if failure is None:
+                    return answer
+            except UnreachableError as lost:
+                failure = Failure(lost, again=True, reached=lost.reached)
+            unheard += failure.after_s <= 0
+            pause_s = backoff.delay_s(failure.after_s)
+            if not failure.again or unheard >= ATTEMPTS or pause_s >= left:
+                raise failure.why
+            await sleep(pause_s)
 
     async def wait(self, sandbox_id: str, timeout_s: float) -> SandboxInfo:
         """``GET /sandboxes/{id}/wait``. Raises ``SandboxLostError`` for one that failed, ``SandboxNotReadyError`` for a slow one."""
@@ -148,6 +169,27 @@ class AsyncRest:
 
     async def heartbeat(self, sandbox_id: str) -> None:
         await self.request("POST", f"{_sandbox(sandbox_id)}/heartbeat")
+
+    # Groups -----------------------------------------------------------------------------------------------------
+
+    async def group_beat(self, name: str, ttl_s: float, lease: str, timeout_s: float | None) -> str:
+        """Begin or keep a group's lease; which lease that is."""
+        body = given(ttl_s=ttl_s, lease=lease or None)
+        answer = await self.request("POST", f"{_group(name)}/heartbeat", json=body, timeout_s=timeout_s)
+        return str(take(answer.map(), "lease", str, default=""))
+
+    async def group(self, name: str) -> GroupInfo:
+        return GroupInfo.read((await self.request("GET", _group(name))).map())
+
+    async def delete_group(self, name: str) -> bool:
+        """Whether it was there."""
+        try:
+            await self.request("DELETE", _group(name))
+        except HoldfastError as gone:
+            if gone.code in ("group_not_found", "not_found"):
+                return False
+            raise
+        return True
 
     # Images and the service -------------------------------------------------------------------------------------
 
@@ -277,6 +319,10 @@ Entries = list[FileEntry]
 
 def _sandbox(sandbox_id: str) -> str:
     return f"/sandboxes/{quote(sandbox_id, safe='')}"
+
+
+def _group(name: str) -> str:
+    return f"/groups/{quote(name, safe='')}"
 
 
 def _image(row: dict[str, Any]) -> ImageInfo:

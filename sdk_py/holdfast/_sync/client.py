@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+from holdfast._sync.group import Group
 from holdfast._sync.images import Images
 from holdfast._sync.rest import Rest, Checks, Records
 from holdfast._sync.sandbox import Sandbox
 from holdfast._errors import HoldfastError
 from holdfast._options import Options, TransportChoice, find_options
-from holdfast._requests import ClusterOptions, create_body, labels_of, name_of, new_id
+from holdfast._requests import ClusterOptions, create_body, group_name_of, labels_of, name_of, new_id, ttl_of
 from holdfast._session_token import SessionToken
 from holdfast._transport.threads import Cancelled
 
@@ -53,6 +54,7 @@ class SandboxClient:
         )
         self._rest = Rest(self._options)
         self._in_use: set[Sandbox] = set()
+        self._groups: set[Group] = set()
         self.images = Images(self._rest)
 
     @property
@@ -76,6 +78,7 @@ class SandboxClient:
         sandbox_id: str | None = None,
         block_network: bool = True,
         network: Mapping[str, Any] | None = None,
+        group: Group | str | None = None,
         **cluster: Unpack[ClusterOptions],
     ) -> Sandbox:
         """Make a sandbox and return when it is ready, at the latest after ``timeout`` seconds (default 3600).
@@ -84,6 +87,7 @@ class SandboxClient:
         for ``idle_timeout_s``; with ``heartbeat_timeout_s`` also when this process stops sending heartbeats, which it does by itself.
         ``network`` says more than ``block_network``: ``{"mode": "none" | "internet" | "listed", "reaches": [{"cidr": …, "ports": […]}],
         "domains": […], "dns": True}``. What else a cluster can give, from ``gpu`` to ``volumes``, is listed in ``ClusterOptions``.
+        ``group``: it ends with that group, a name or what ``client.group`` gives. While the service is full, or the quota is, this waits.
         Safe to call again: requests carry an idempotency key. Raises ``ImageNotFoundError``, ``QuotaError``,
         ``SandboxNotReadyError``, ``ServiceUnavailableError``, ``InvalidArgumentError``, ``UnsupportedError``.
         """
@@ -102,6 +106,8 @@ class SandboxClient:
             heartbeat_timeout_s=heartbeat_timeout_s,
             block_network=block_network,
             network=network,
+            group=group.name if isinstance(group, Group) else group,
+            group_lease=group._lease if isinstance(group, Group) else "",
             cluster=cluster,
         )
         try:
@@ -113,6 +119,10 @@ class SandboxClient:
         if heartbeat_timeout_s is not None:
             sandbox._heartbeat(heartbeat_timeout_s / HEARTBEATS_PER_TIMEOUT)
         return sandbox
+
+    def group(self, name: str, *, ttl_s: float = 60.0) -> Group:
+        """A group of sandboxes that end together; nothing is asked until its ``with`` block, or ``begin``."""
+        return Group(self, self._rest, group_name_of(name), ttl_of(ttl_s))
 
     def get_sandbox(self, sandbox_id: str) -> Sandbox:
         """The sandbox of that id; nothing is asked until it is used. Leaving its ``with`` block deletes it, ``close`` does not."""
@@ -141,7 +151,9 @@ class SandboxClient:
         return self._rest.doctor()
 
     def close(self) -> None:
-        """Let go of all sandboxes, which stay, and give the connections back."""
+        """Let go of all sandboxes, which stay (those of a group until its lease is over), and give the connections back."""
+        for group in list(self._groups):
+            group.close()
         for sandbox in list(self._in_use):
             sandbox.close()
         self._rest.close()

@@ -1,0 +1,84 @@
+"""A group: the sandboxes of one run, which end together when whoever runs them is gone.
+
+Owns the lease and its heartbeats. The service frees the sandboxes; each of them is used through its own object.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from holdfast._async.rest import AsyncRest
+from holdfast._errors import HoldfastError
+from holdfast._results import GroupInfo
+from holdfast._transport.aio import Background, Flag
+
+if TYPE_CHECKING:
+    from holdfast._async.client import AsyncSandboxClient
+
+HEARTBEATS_PER_TTL = 3
+_LEAST_S = 1.0
+
+
+class AsyncGroup:
+    """``async with client.group("run-7", ttl_s=60) as group``, then ``client.create_sandbox(image, group=group)``.
+
+    While the block runs, heartbeats go out by themselves; at its end the group is deleted with all its sandboxes. When this process
+    dies, or cannot reach the service for ``ttl_s`` seconds, the service deletes them (reason ``group-lease``), and ``lost`` says so.
+    """
+
+    def __init__(self, client: AsyncSandboxClient, rest: AsyncRest, name: str, ttl_s: float) -> None:
+        self.name = name
+        self.ttl_s = ttl_s
+        self.lost: HoldfastError | None = None
+        """Set when the lease is over: the group's sandboxes are gone or going."""
+        self._client = client
+        self._rest = rest
+        self._lease = ""
+        self._background = Background()
+        self._stopped = Flag()
+
+    async def begin(self) -> None:
+        """Begin the lease, and heartbeats until ``close`` or ``delete``. Raises ``ServiceUnavailableError``."""
+        if not self._lease:
+            self._lease = await self._rest.group_beat(self.name, self.ttl_s, "", None)
+            self._client._groups.add(self)
+            self._background.start(self._beat, name=f"holdfast-group-{self.name}")
+
+    async def info(self) -> GroupInfo:
+        """The service's record of it. Raises ``NotFoundError``."""
+        return await self._rest.group(self.name)
+
+    async def delete(self) -> bool:
+        """End it with all its sandboxes, which go within moments; False when there was none."""
+        await self.close()
+        return await self._rest.delete_group(self.name)
+
+    async def close(self) -> None:
+        """Stop the heartbeats: its sandboxes end when the lease does."""
+        self._stopped.set()
+        self._client._groups.discard(self)
+        await self._background.stop()
+
+    async def _beat(self) -> None:
+        interval_s = self.ttl_s / HEARTBEATS_PER_TTL
+        while not await self._stopped.wait(interval_s):
+            try:
+                await self._rest.group_beat(self.name, self.ttl_s, self._lease, max(interval_s, _LEAST_S))
+            except HoldfastError as why:
+                if why.code == "group_lapsed":
+                    self.lost = why
+                    return
+
+    async def __aenter__(self) -> Self:
+        await self.begin()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        if self.lost is None:
+            await self.delete()
+        else:
+            await self.close()  # of that name there may be another's by now
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
