@@ -83,6 +83,9 @@ def from_environment(environ: Mapping[str, str]) -> NodeSettings:
     spares = environ.get("HOLDFAST_NODE_SPARES", "4")
     if not (spares.isdecimal() and int(spares) <= 8):
         raise ValueError("HOLDFAST_NODE_SPARES must be a number from 0 to 8")
+    pids = environ.get("HOLDFAST_NODE_PIDS", "2048")
+    if not (pids.isdecimal() and 8 <= int(pids) <= 1 << 20):
+        raise ValueError("HOLDFAST_NODE_PIDS (processes of a sandbox that asks for no other number) must be a number from 8 to 1048576")
     first = int(base) if base else ID_BASE
     return NodeSettings(
         data_dir=data_dir,
@@ -91,6 +94,7 @@ def from_environment(environ: Mapping[str, str]) -> NodeSettings:
         agent_entry=environ.get("HOLDFAST_AGENT_ENTRY") or AGENT_ENTRY,
         id_base=first,
         spares=int(spares),
+        default_pids=int(pids),
         id_mapping=environ.get("HOLDFAST_NODE_ID_MAPPING", "on") != "off",
         id_slots=min(ID_SLOTS, (0xFFFFFFFE - first) // 65536),
     )

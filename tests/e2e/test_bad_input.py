@@ -9,6 +9,7 @@ import inspect
 import json
 import math
 import os
+import secrets
 import socket
 import urllib.parse
 from collections.abc import Callable, Iterator
@@ -518,7 +519,7 @@ def test_killed(client: SandboxClient) -> None:
             process.wait()
     assert gone.value.started is True
     assert gone.value.fault == "infrastructure"
-    until(lambda: _gone(client, sandbox), deadline_s=20, what="the record to say so")
+    until(lambda: _gone(client, sandbox), deadline_s=60, what="the record to say so")
     with pytest.raises(SandboxLostError) as later:
         sandbox.exec("true")
     assert later.value.fault == "infrastructure"
@@ -535,20 +536,28 @@ def _gone(client: SandboxClient, sandbox: Sandbox) -> bool:
 
 def first_process(sandbox: Sandbox) -> int:
     """The pid, out here, of the sandbox's agent: the parent of a process that was started there and can be told by its name."""
-    with sandbox.start(["sleep", "54321.5"]):
-        for entry in os.listdir("/proc"):
-            try:
-                if entry.isdigit() and b"54321.5" in Path(f"/proc/{entry}/cmdline").read_bytes():
-                    return int(Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    raise AssertionError("the sandbox's process is not to be seen from here")
+    name = f"54321.{secrets.randbelow(10**9)}"
+    with sandbox.start(["sleep", name]):
+        until(lambda: _parents(name), deadline_s=60, what="the sandbox's process to be seen from here")
+        return _parents(name)[0]
+
+
+def _parents(name: str) -> list[int]:
+    """Who started the processes with this argument."""
+    found = []
+    for entry in os.listdir("/proc"):
+        try:
+            if entry.isdigit() and f"sleep\0{name}\0".encode() == Path(f"/proc/{entry}/cmdline").read_bytes():
+                found.append(int(Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1]))
+        except OSError:
+            continue
+    return found
 
 
 @pytest.mark.parametrize(("limit", "reason"), [({"lifetime_s": 0.5}, "ttl"), ({"idle_timeout_s": 0.5}, "idle")])
 def test_expired(client: SandboxClient, limit: dict[str, float], reason: str) -> None:
     sandbox = client.create_sandbox("host", **limit)  # type: ignore[arg-type]
-    until(lambda: _gone(client, sandbox), deadline_s=20, what=f"{reason} to end it")
+    until(lambda: _gone(client, sandbox), deadline_s=60, what=f"{reason} to end it")
     for use in uses(client.get_sandbox(sandbox.id)):
         with pytest.raises(SandboxLostError) as gone:
             use()
