@@ -1,7 +1,7 @@
 """The sessions attached to this replica: how many, whose, and what becomes of them over time.
 
-Owns the registry, the cap per owner, the sweep (silence, stalls, activity noted to placement in one batch) and the drain. It is
-no truth: a replica that dies loses nothing but sockets. Called by ``attach`` and the app's lifespan.
+Owns the registry, the cap per owner and on full buffers, the sweep (silence, stalls, activity noted to placement in one batch) and the
+drain. It is no truth: a replica that dies loses nothing but sockets. Called by ``attach`` and the app's lifespan.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class AttachedSessions:
         self._store = store
         self._relays: set[Relay] = set()
         self._owners: Counter[str] = Counter()
+        self._stalled: dict[Relay, None] = {}
         self.draining = False
 
     def __len__(self) -> int:
@@ -47,9 +48,23 @@ class AttachedSessions:
 
     def add(self, relay: Relay) -> None:
         self._relays.add(relay)
+        relay.on_stall = self._on_stall
 
     def discard(self, relay: Relay) -> None:
         self._relays.discard(relay)
+        self._stalled.pop(relay, None)
+
+    def _on_stall(self, relay: Relay) -> None:
+        """Many clients that stop reading at once must not add up to all memory there is."""
+        if not relay.client_paused and not relay.agent_paused:
+            self._stalled.pop(relay, None)
+            return
+        self._stalled.setdefault(relay)
+        if len(self._stalled) > self._settings.stalled_sessions:
+            longest = next(iter(self._stalled))
+            del self._stalled[longest]
+            log.info("session of %s: cut off, too many take nothing", longest.sandbox_id)
+            longest.abort()
 
     async def run(self) -> None:
         """Sweep until cancelled."""

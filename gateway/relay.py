@@ -10,6 +10,7 @@ until both transports are gone. Set up by ``attach``.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from holdfast_wire.codec import encode
@@ -38,6 +39,7 @@ class Relay:
         "chunks",
         "client_paused",
         "done",
+        "on_stall",
         "quiet_sweeps",
         "sandbox_id",
         "stalled_sweeps",
@@ -52,6 +54,8 @@ class Relay:
         self.stalled_sweeps = 0
         self.client_paused = False
         self.agent_paused = False
+        self.on_stall: Callable[[Relay], None] | None = None
+        """Told when a side's buffer is full, and when it has room again."""
         self._agent = agent
         self._client: asyncio.Transport | None = None
         self._up = FrameHeaders(masked=True)
@@ -108,6 +112,8 @@ class Relay:
         self.client_paused = paused
         self.stalled_sweeps = 0
         _set_reading(self._agent, not paused)
+        if self.on_stall is not None:
+            self.on_stall(self)
 
     def pause_client_reading(self, paused: bool) -> None:
         """The agent's buffer is full, or has room again."""
@@ -115,6 +121,8 @@ class Relay:
         self.stalled_sweeps = 0
         if self._client is not None:
             _set_reading(self._client, not paused)
+        if self.on_stall is not None:
+            self.on_stall(self)
 
     def agent_lost(self) -> None:
         """The agent's side ended. What it said goes out first; without a Close the client sees 1006, and may resume."""

@@ -54,6 +54,8 @@ class RelaySettings:
     """How often sessions are looked at: silence, stalls, and activity noted to placement."""
     buffer_bytes: int = 1024 * 1024
     """Bytes that may wait for a slow side before the fast side is read no further."""
+    stalled_sessions: int = 512
+    """Most sessions with a full buffer at once: of more, the one that has waited longest is cut off, and may resume."""
     linger_s: float = 10.0
     """How long a side that is being closed may take to receive what was said to it before."""
     sessions_per_owner: int = 10_000

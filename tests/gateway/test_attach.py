@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -319,6 +320,34 @@ async def test_a_reader_that_stops_holds_bounded_memory(redis_url: str, tmp_path
                 assert len(await client.recv()) == MESSAGE_BYTES
             assert relay.stalled_sweeps == 0
             client.transport.abort()
+
+
+async def test_many_readers_that_stop_do_not_add_up(redis_url: str, tmp_path: Path) -> None:
+    async def flood(connection: Connection) -> None:
+        frame = server_frame(BINARY, bytes(MESSAGE_BYTES))
+        while True:
+            await connection.send(frame)
+
+    settings = RelaySettings(buffer_bytes=256 * 1024, stalled_sessions=2)
+    async with serve(redis_url, tmp_path, settings) as served, ScriptedAgent(flood) as agent, contextlib.AsyncExitStack() as attached:
+        await served.place("sb-1", agent.endpoint)
+        relays = []
+        for number in range(3):
+            known = set(served.gateway.attached._relays)
+            client = await attached.enter_async_context(served.attach("sb-1"))
+            client.transport.pause_reading()
+            (relay,) = served.gateway.attached._relays - known
+            relays.append(relay)
+            await until_async(lambda relay=relay: relay.client_paused, deadline_s=10, what=f"reader {number} to be full")
+        await until_async(relays[0].done.done, deadline_s=5, what="the one that waited longest to be cut off")
+        assert not relays[1].done.done()
+        assert not relays[2].done.done()
+        assert len(served.gateway.attached._stalled) == 2
+        client.transport.resume_reading()
+        for _ in range(20):
+            assert len(await client.recv()) == MESSAGE_BYTES
+        for relay in relays:
+            relay.abort()
 
 
 async def test_sweeps_cut_off_the_dead_and_note_the_living(redis_url: str, tmp_path: Path) -> None:
