@@ -36,7 +36,7 @@ def ended(reason: str, code: int, message: str = "", **more: Any) -> dict[str, A
     return {"phase": "Failed", "containerStatuses": [{"name": "sandbox", "state": state}], **more}
 
 
-RUNNING = {"phase": "Running", "podIP": "10.1.2.3", "containerStatuses": [{"name": "sandbox", "state": {"running": {}}}]}
+RUNNING = {"phase": "Running", "podIP": "10.1.2.3", "containerStatuses": [{"name": "sandbox", "state": {"running": {}}, "ready": True}]}
 UNSCHEDULABLE = {
     "phase": "Pending",
     "conditions": [
@@ -189,6 +189,8 @@ def test_each_fact_is_told_once() -> None:
 
 def test_a_pod_being_made_is_not_present_until_it_is_late() -> None:
     assert present_of(seen(waiting("ContainerCreating")), NOW, SETTINGS) is None
+    not_listening = {**RUNNING, "containerStatuses": [{"name": "sandbox", "state": {"running": {}}, "ready": False}]}
+    assert present_of(seen(not_listening), NOW, SETTINGS) is None
     body = pod(order("sb-1", labels={"holdfast/ready_timeout_s": "60"}), SETTINGS, "image", "r")
     body["metadata"] |= {"uid": "u", "creationTimestamp": MADE}
     late = present_of(read_pod({**body, "status": {"phase": "Pending"}}), NOW, SETTINGS)

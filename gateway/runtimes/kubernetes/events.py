@@ -47,8 +47,8 @@ def present_of(facts: Facts, now: float, settings: KubernetesSettings) -> Presen
 
 
 def is_ready(facts: Facts) -> bool:
-    """Its container runs and it has an address. The agent is its first process: it listens within a fraction of a second."""
-    return facts.started and bool(facts.ip)
+    """It has an address, and its agent listens there (the startup probe)."""
+    return facts.ready and bool(facts.ip)
 
 
 def on_change(now_facts: Facts, before: Facts | None, settings: KubernetesSettings) -> list[Event]:

@@ -60,7 +60,10 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One look at a pod. ``started``: its container runs. ``deadline`` is set once it is being deleted: seconds since the epoch."""
+    """One look at a pod. ``started``: its container runs; ``ready``: its agent listens.
+
+    ``deadline`` is set once it is being deleted: seconds since the epoch.
+    """
 
     name: str
     uid: str
@@ -69,6 +72,7 @@ class Facts:
     created_at: float
     ip: str = ""
     started: bool = False
+    ready: bool = False
     stage: str = ""
     """What it waits for, in a few words."""
     trouble: Trouble | None = None
@@ -99,7 +103,8 @@ def read_pod(pod: dict[str, Any]) -> Facts:
     disruption = _disruption(conditions)
     created_at = moment(metadata.get("creationTimestamp"))
     trouble = _trouble(status, conditions, disruption, deleted_at > 0, created_at)
-    started = any("running" in _map(one.get("state")) for one in _maps(status.get("containerStatuses")))
+    running = [one for one in _maps(status.get("containerStatuses")) if "running" in _map(one.get("state"))]
+    started, ready = bool(running), any(one.get("ready") is True for one in running)
     return Facts(
         name=str(metadata.get("name") or ""),
         uid=str(metadata.get("uid") or ""),
@@ -108,6 +113,7 @@ def read_pod(pod: dict[str, Any]) -> Facts:
         created_at=created_at,
         ip=str(status.get("podIP") or ""),
         started=started,
+        ready=ready,
         stage="running" if started else _stage(spec, status, conditions),
         trouble=trouble,
         disruption=disruption,

@@ -29,6 +29,8 @@ _BUNDLE = "holdfast-bundle"
 _COPY_TO = "/bundle"
 _ROOT_CAPABILITIES = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID"]
 """What package managers need of root; all within the baseline standard, and inside a user namespace."""
+_LISTENS = {"tcpSocket": {"port": AGENT_PORT}, "periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": 600}
+"""A pod that is Ready has an agent that listens. Asked until the first answer only; whoever creates dials by himself, and sooner."""
 
 
 def pod(order: Order, settings: KubernetesSettings, injection: Literal["image", "init"], replica: str) -> dict[str, Any]:
@@ -71,6 +73,7 @@ def pod(order: Order, settings: KubernetesSettings, injection: Literal["image", 
                 "env": _env(order),
                 "ports": [{"name": "agent", "containerPort": AGENT_PORT, "protocol": "TCP"}],
                 "resources": resources(order, settings),
+                "startupProbe": _LISTENS,
                 "securityContext": _confinement(root),
                 "terminationMessagePolicy": "FallbackToLogsOnError",
                 "volumeMounts": mounts,
