@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast_wire.errors import HoldfastError
+from holdfast_wire.events import Attached, Delivered, Dropped, Event, Retired, Writable
 from holdfast_wire.frames import Close, Exited, Fact, Failed, Hello, Open, Resize, Run, Signal, Write
 from holdfast_wire.limits import SESSIONS, Timing
-from holdfast_wire.session import AgentSession, Attached, Delivered, Dropped, Event, Retired, Writable, check_hello
+from holdfast_wire.session import AgentSession, check_hello
 
 from .channels import Factory, Handler
 

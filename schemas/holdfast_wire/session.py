@@ -11,7 +11,6 @@ from __future__ import annotations
 import hmac
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from . import PROTOCOL_VERSION
@@ -19,6 +18,7 @@ from .bookkeeping import Bookkeeping
 from .channels import State, check_imperative, next_state
 from .codec import MAX_CHANNEL, MAX_OFFSET, decode
 from .errors import HoldfastError, ProtocolError
+from .events import Attached, Delivered, Dropped, Event, Lost, Retired, Silent, Writable
 from .frames import (
     Ack,
     AnyItem,
@@ -32,59 +32,6 @@ from .frames import (
 )
 from .halves import ReceiveHalf, SendHalf
 from .limits import CHANNELS, WINDOW_BYTES, Timing
-
-
-@dataclass(frozen=True, slots=True)
-class Attached:
-    """The connection carries the session now; ``resumed`` tells whether there was anything before."""
-
-    generation: int
-    resumed: bool
-    info: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Writable:
-    """Credit came back: ``channel`` takes bytes again."""
-
-    channel: int
-
-
-@dataclass(frozen=True, slots=True)
-class Delivered:
-    """The client is known to have the exit of ``command_id``."""
-
-    channel: int
-    command_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """The client has let go of ``channel`` without ending it: a new holder took the session over."""
-
-    channel: int
-
-
-@dataclass(frozen=True, slots=True)
-class Retired:
-    """The client has everything of ``channel``, which was over: nothing more will be said of it."""
-
-    channel: int
-
-
-@dataclass(frozen=True, slots=True)
-class Silent:
-    """Nothing was heard for too long: the connection is dead, close it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """The session cannot go on, for the reason in ``error``; no event follows."""
-
-    error: HoldfastError
-
-
-Event = AnyItem | GoAway | Attached | Writable | Delivered | Dropped | Retired | Silent | Lost
 
 
 class _Channel:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from holdfast_wire.codec import decode
 from holdfast_wire.errors import HoldfastError
+from holdfast_wire.events import Attached, Delivered, Dropped, Lost, Retired, Silent, Writable
 from holdfast_wire.frames import (
     Close,
     Closed,
@@ -28,7 +29,7 @@ from holdfast_wire.frames import (
     Write,
 )
 from holdfast_wire.limits import DATA_BYTES, Timing
-from holdfast_wire.session import AgentSession, Attached, ClientSession, Delivered, Dropped, Lost, Retired, Silent, Writable
+from holdfast_wire.session import AgentSession, ClientSession
 
 SESSION_ID = "simulated-session"
 SECRET = b"0123456789abcdef"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from holdfast_wire.codec import decode, encode, encode_item
 from holdfast_wire.errors import HoldfastError, ProtocolError
+from holdfast_wire.events import Attached, Delivered, Dropped, Lost, Retired, Silent
 from holdfast_wire.frames import Ack, Close, Closed, Credit, Exited, Hello, Open, Opened, Output, Ping, Pong, Run, Signal, Started, Write
 from holdfast_wire.limits import WINDOW_BYTES
-from holdfast_wire.session import AgentSession, Attached, ClientSession, Delivered, Dropped, Lost, Retired, Silent
+from holdfast_wire.session import AgentSession, ClientSession
 
 ID, SECRET = "a-session-for-tests", b"a secret of tests"
 

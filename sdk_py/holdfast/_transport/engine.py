@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast_wire.errors import TABLE, HoldfastError, ProtocolError
+from holdfast_wire.events import Attached, Lost, Silent, Writable
 from holdfast_wire.frames import GoAway, Item
-from holdfast_wire.session import Attached, ClientSession, Lost, Silent, Writable
+from holdfast_wire.session import ClientSession
 
 from holdfast._errors import error, from_map, typed
 from holdfast._options import Options

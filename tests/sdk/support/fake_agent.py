@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from holdfast_wire.codec import decode, encode
 from holdfast_wire.errors import HoldfastError
+from holdfast_wire.events import Dropped, Writable
 from holdfast_wire.frames import (
     Close,
     Closed,
@@ -36,7 +37,7 @@ from holdfast_wire.frames import (
     Write,
 )
 from holdfast_wire.limits import DATA_BYTES, Timing
-from holdfast_wire.session import AgentSession, Dropped, Writable
+from holdfast_wire.session import AgentSession
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed

@@ -1,0 +1,65 @@
+"""What the session state machine says has happened, beside the items themselves and GoAway.
+
+Owns one small dataclass for each. ``session`` makes them; the SDK's engine and the agent's sessions act on them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import HoldfastError
+from .frames import AnyItem, GoAway
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """The connection carries the session now; ``resumed`` tells whether there was anything before."""
+
+    generation: int
+    resumed: bool
+    info: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Writable:
+    """Credit came back: ``channel`` takes bytes again."""
+
+    channel: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """The client is known to have the exit of ``command_id``."""
+
+    channel: int
+    command_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The client has let go of ``channel`` without ending it: a new holder took the session over."""
+
+    channel: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """The client has everything of ``channel``, which was over: nothing more will be said of it."""
+
+    channel: int
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """Nothing was heard for too long: the connection is dead, close it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The session cannot go on, for the reason in ``error``; no event follows."""
+
+    error: HoldfastError
+
+
+Event = AnyItem | GoAway | Attached | Writable | Delivered | Dropped | Retired | Silent | Lost
