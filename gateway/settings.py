@@ -28,7 +28,7 @@ class PlacementSettings:
     """Numbers of the placement store."""
 
     redis_url: str = "redis://127.0.0.1:6379/0"
-    """``redis://``, ``rediss://``, ``unix://`` or ``redis+cluster://``."""
+    """``redis://``, ``rediss://`` (TLS), ``unix://``, ``redis+cluster://`` or ``rediss+cluster://``."""
     step_timeout_s: float = 0.6
     """Longest one step may take before the caller is told the store is away."""
     connect_timeout_s: float = 0.4

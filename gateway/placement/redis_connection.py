@@ -17,7 +17,7 @@ from redis import asyncio as redis_asyncio
 from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 
 from gateway.settings import PlacementSettings
 
@@ -107,7 +107,7 @@ class RedisConnection:
         try:
             async with asyncio.timeout(self._settings.step_timeout_s):
                 return await step()
-        except (RedisError, OSError, TimeoutError) as error:
+        except (RedisError, RedisClusterException, OSError, TimeoutError) as error:  # the second is no RedisError: no node could be reached
             if isinstance(error, RedisError) and type(error).__name__ == "ResponseError":
                 raise  # a wrong script or a wrong type is our bug, not an outage
             self._rest_until = clock() + self._settings.rest_after_failure_s
@@ -122,8 +122,9 @@ def _client(settings: PlacementSettings) -> Any:
         "socket_connect_timeout": settings.connect_timeout_s,
         "retry": Retry(NoBackoff(), 0),
     }
-    if settings.redis_url.startswith("redis+cluster://"):
-        return RedisCluster.from_url("redis://" + settings.redis_url.removeprefix("redis+cluster://"), **options)
+    scheme, clustered, rest = settings.redis_url.partition("+cluster://")
+    if clustered:
+        return RedisCluster.from_url(f"{scheme}://{rest}", **options)
     pool = redis_asyncio.BlockingConnectionPool.from_url(
         settings.redis_url, max_connections=settings.connections, timeout=settings.step_timeout_s, **options
     )

@@ -1,0 +1,23 @@
+"""A Redis Cluster that nobody answers for is a store that is away, not a bug: redis-py's exception for it is no ``RedisError``."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from gateway.placement.redis_store import RedisStore
+from gateway.placement.store import PlacementUnavailableError
+from gateway.settings import PlacementSettings
+
+
+@pytest.mark.parametrize("scheme", ["redis+cluster", "rediss+cluster"])
+async def test_a_cluster_without_a_node(scheme: str) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # nobody listens, and nobody else can
+        store = RedisStore(PlacementSettings(redis_url=f"{scheme}://127.0.0.1:{held.getsockname()[1]}"))
+        try:
+            with pytest.raises(PlacementUnavailableError):
+                await store.ping()
+        finally:
+            await store.aclose()
