@@ -129,12 +129,18 @@ def test_images_of_a_registry() -> None:
     assert images == {"r.example.com/team/holdfast-gateway:v1", "redis:7-alpine"}
     settings = next(one for one in manifests if one["kind"] == "ConfigMap" and one["metadata"]["name"] == SETTINGS)
     assert settings["data"]["HOLDFAST_BUNDLE_IMAGE"] == "r.example.com/team/holdfast-bundle:v1"
-    marks = [one["spec"]["template"]["metadata"].get("annotations", {}).get(MARK) for one in manifests if one["kind"] == "Deployment"]
+    before = marks(manifests)
+    assert set(before) == {"holdfast-gateway", "holdfast-controller", "holdfast-redis"}
     settings["data"]["HOLDFAST_DRAIN_S"] = "11"
     marked(manifests)
-    after = [one["spec"]["template"]["metadata"]["annotations"][MARK] for one in manifests if one["kind"] == "Deployment"]
-    assert len(set(marks)) == len(set(after)) == 1
-    assert marks != after
+    assert {name for name, mark in marks(manifests).items() if mark != before[name]} == {"holdfast-gateway", "holdfast-controller"}
+    before = marks(manifests)
+    marked(manifests, "another version of the Secret")
+    assert all(mark != before[name] for name, mark in marks(manifests).items())
+
+
+def marks(manifests: list[dict[str, Any]]) -> dict[str, str]:
+    return {one["metadata"]["name"]: one["spec"]["template"]["metadata"]["annotations"][MARK] for one in manifests if containers(one)}
 
 
 class FakeCluster(Kubectl):

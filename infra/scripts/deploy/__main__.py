@@ -45,7 +45,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def apply(options: argparse.Namespace, cluster: Kubectl) -> None:
     manifests = render(cluster, options.overlay)
     with_images(manifests, options.registry, options.tag)
-    marked(manifests)
     if options.show:
         print(yaml.safe_dump_all(manifests, sort_keys=False), end="")
         return
@@ -57,6 +56,7 @@ def apply(options: argparse.Namespace, cluster: Kubectl) -> None:
     key = keys.ensure(cluster, options.owner, options.redis_url)
     if key is not None:
         _hand_over(key, options)  # before anything can fail: it cannot be had again
+    marked(manifests, keys.redis_version(cluster))
     print(cluster.apply(manifests), end="")
     for manifest in manifests:
         _wait(cluster, manifest, options.timeout)

@@ -42,6 +42,12 @@ def ensure(cluster: Kubectl, owner: str, redis_url: str | None) -> str | None:
     return key
 
 
+def redis_version(cluster: Kubectl) -> str:
+    """Changes with Redis' address or password, which pods read when they start."""
+    present = cluster.get("secret", REDIS, "--namespace", SYSTEM) or {"metadata": {}}
+    return str(present["metadata"].get("resourceVersion", ""))
+
+
 def lines(cluster: Kubectl) -> list[str]:
     """The keys file."""
     present = cluster.get("secret", KEYS, "--namespace", SYSTEM)
