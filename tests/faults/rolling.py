@@ -100,6 +100,8 @@ async def redis_away(context: Context, replicas: Replicas, outcome: Outcome, sec
     away_s = REDIS_AWAY_S if context.full else min(REDIS_AWAY_S, seconds)
     stack, slowest, refused = replicas.stack, 0.0, 0
     async with loaded(context, replicas, outcome, sessions=40, sandboxes=8, pause_s=0.1) as (balancer, client, appenders):
+        await _move(balancer, replicas.targets[0], appenders)
+        moves, there = 0, sum(len(appender.resumes) for appender in appenders)
         pid = stack.pid("redis")
         os.kill(pid, signal.SIGSTOP)
         outcome.faults["redis stopped"] += 1
@@ -112,20 +114,29 @@ async def redis_away(context: Context, replicas: Replicas, outcome: Outcome, sec
                 outcome.expect(status == 503, f"a create without Redis was answered {status} {code}")
                 outcome.expect("retry-after" in headers, "a create without Redis was refused without Retry-After")
                 outcome.expect(took_s <= CREATE_ANSWER_S, f"a create without Redis was refused after {took_s:.2f} s")
-                resumed = sum(len(appender.resumes) for appender in appenders)
-                balancer.cut_all()  # round robin: most come back through another replica
-                await asyncio.to_thread(_all_resumed, appenders, resumed + len(appenders))
+                moves += 1
+                await _move(balancer, replicas.targets[moves % len(replicas.targets)], appenders)
                 await asyncio.sleep(min(4.0, max(end - time.monotonic(), 0)))
             stuck = sum(appender.done <= done for appender, done in zip(appenders, before, strict=True))
             outcome.expect(stuck == 0, f"{stuck} sessions made no progress without Redis")
+            outcome.notes["sessions resumed through another replica without Redis"] = sum(len(a.resumes) for a in appenders) - there
         finally:
             os.kill(pid, signal.SIGCONT)
+            balancer.retarget(*replicas.targets)
         back = time.monotonic()
         async with await client.create_sandbox(IMAGE, timeout=30) as sandbox:
             outcome.expect((await sandbox.exec("echo up")).stdout == "up\n", "a new sandbox does not work")
         outcome.notes["seconds to a new sandbox after Redis came back"] = round(time.monotonic() - back, 2)
     outcome.notes.update({"seconds without Redis": away_s, "creates refused": refused, "slowest refusal in seconds": round(slowest, 3)})
     outcome.seconds = time.monotonic() - started
+
+
+async def _move(balancer: FaultProxy, target: str, appenders: list[Appender]) -> None:
+    """Cut every session off and let it come back through the replica at ``target`` alone."""
+    resumed = sum(len(appender.resumes) for appender in appenders)
+    balancer.retarget(target)
+    balancer.cut_all()
+    await asyncio.to_thread(_all_resumed, appenders, resumed + len(appenders))
 
 
 def _all_resumed(appenders: list[Appender], count: int) -> None:
