@@ -24,7 +24,7 @@ def present_of(facts: Facts, now: float, settings: KubernetesSettings) -> Presen
     if record is None or facts.asked:
         return None
     trouble = _failed(facts, now, settings)
-    if trouble is None and not is_ready(facts):
+    if trouble is None and not (facts.started and facts.ip):  # the kubelet says that it listens up to a second after we know
         late_s = _number(record.labels.get(_READY_TIMEOUT))
         if late_s is None or now - facts.created_at < late_s:
             return None
