@@ -1,0 +1,130 @@
+"""The REST contract: requests made up from the API's document, valid and not, against a served gateway.
+
+A real Redis, a runtime in memory, and a gateway on a thread of its own. What sandboxes would answer needs an agent (``tests/gateway``
+and ``tests/e2e`` have them); here it is away, which is an answer too. 0 server errors, 0 answers the document does not describe,
+authentication never ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis.checks import CHECKS, load_all_checks
+from schemathesis.generation import GenerationMode
+
+from gateway.openapi import document
+from tests.gateway.harness import ADA, Served, serve
+from tests.support.redis_server import RedisServer
+from tests.support.requires import requires
+
+pytestmark = [requires("redis"), pytest.mark.timeout(180)]
+
+EXAMPLES = 25
+"""Made-up requests per operation."""
+UPGRADES = {"/sandboxes/{sandbox_id}/session", "/sandboxes/{sandbox_id}/exec/pty"}
+"""WebSockets: their handshake is tested in ``tests/gateway/test_attach.py``."""
+HONEST = {"agent_unreachable": 503, "unsupported": 501}
+"""What a gateway without agents or an image store has to say."""
+
+WORDED = {"POST /sandboxes", "PUT /sandboxes/{sandbox_id}/network"}
+"""Address ranges, paths and quantities are more than a schema can say: what it lets through may still be refused, with the field named."""
+
+schema = schemathesis.openapi.from_dict(document())
+schema.config.generation.update(modes=[GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+schema.config.checks.positive_data_acceptance.expected_statuses = ["2xx", "403", "404", "408", "409", "410", "429", "5xx"]
+schema.config.checks.negative_data_rejection.expected_statuses = ["400", "403", "404", "405", "409", "410", "413", "422", "5xx"]
+load_all_checks()
+"""Statuses, media types, schemas, headers, refusals of what is malformed, authentication: all that the tool knows."""
+SERVER_ERROR, ACCEPTANCE = CHECKS.get_by_names(["not_a_server_error", "positive_data_acceptance"])
+OPERATIONS: list[Any] = [result.ok() for result in schema.get_all_operations()]  # type: ignore[union-attr]
+
+
+class Background:
+    """A gateway on a thread of its own."""
+
+    def __init__(self, redis_url: str) -> None:
+        self.url = ""
+        self._redis_url = redis_url
+        self._up, self._loop = threading.Event(), asyncio.new_event_loop()
+        self._end = asyncio.Event()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._run(),), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._up.wait(30)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join(30)
+        self._loop.close()
+
+    async def _run(self) -> None:
+        with tempfile.TemporaryDirectory(prefix="hf-contract-") as folder:
+            async with serve(self._redis_url, Path(folder), step_timeout_s=20.0) as served:
+                await self._furnish(served)
+                self.url = served.url
+                self._up.set()
+                await self._end.wait()
+
+    async def _furnish(self, served: Served) -> None:
+        """Something for made-up ids to hit."""
+        for id_ in IDS:
+            await served.place(id_, served.runtime.endpoint)
+            served.runtime.add(id_)
+        await served.store.group_beat("ada", GROUP, 3600)
+
+
+IDS, GROUP = ("sb-1", "sb-2"), "run-7"
+
+
+@pytest.fixture(scope="module")
+def gateway(redis_server: RedisServer) -> Iterator[str]:
+    redis_server.flush()
+    with Background(redis_server.url) as served:
+        yield served.url
+
+
+def honest(answer: Any) -> bool:
+    """Whether a 5xx is what is true here, said in the documented way."""
+    media: list[str] = answer.headers["content-type"]
+    return media == ["application/problem+json"] and HONEST.get(answer.json()["code"]) == answer.status_code
+
+
+def cases() -> Iterator[Any]:
+    for operation in OPERATIONS:
+        yield pytest.param(operation, GenerationMode.POSITIVE, id=f"{operation.label} valid")
+        if operation.body or any(True for _ in operation.iter_parameters()):
+            yield pytest.param(operation, GenerationMode.NEGATIVE, id=f"{operation.label} malformed")
+
+
+@pytest.mark.parametrize(("operation", "mode"), list(cases()))
+def test_every_answer_is_as_documented(gateway: str, operation: Any, mode: GenerationMode) -> None:
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        database=None,
+    )
+    @given(case=operation.as_strategy(generation_mode=mode), target=st.sampled_from(IDS) | st.none())
+    def run(case: Any, target: str | None) -> None:
+        if target and "sandbox_id" in case.path_parameters and case.method != "DELETE":
+            case.path_parameters["sandbox_id"] = target  # made-up ids meet nothing
+        answer = case.call(base_url=gateway, headers={"X-API-Key": ADA}, timeout=20)
+        skipped = [SERVER_ERROR] if honest(answer) else []
+        if answer.status_code == 422 and operation.label in WORDED:
+            skipped.append(ACCEPTANCE)
+        case.validate_response(answer, excluded_checks=skipped)
+
+    run()
