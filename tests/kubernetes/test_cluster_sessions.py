@@ -57,12 +57,14 @@ def sandboxes(stack: ClusterStack) -> Iterator[dict[str, Sandbox]]:
             sandbox.delete()
 
 
+NOT_HERE = {("busybox", "private descriptors are closed")}
+"""Its `ls` is part of the shell: no exec closes what only programs must not see."""
 _PARAMS = [
     pytest.param(image, case, shell, id=f"{name}-{case.name}-{shell}")
     for name, image, shells in (("busybox", IMAGE, ("sh",)), ("debian", DEBIAN, ("bash", "sh")))
     for case in CASES
     for shell in case.shells
-    if shell in shells
+    if shell in shells and (name, case.name) not in NOT_HERE
 ]
 
 
