@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support import requires
 
@@ -12,6 +13,9 @@ pytest_plugins = ["tests.support.redis_server", "tests.support.stack"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # the same examples every time, however slow the machine: what is new is for `make fuzz` to find
+    settings.register_profile("suite", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("suite")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # started in a background: children would never hear a Ctrl-C
     config.addinivalue_line("markers", "requires(*needs): what the test needs from the machine (tests.support.requires)")

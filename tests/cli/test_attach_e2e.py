@@ -61,7 +61,7 @@ class Window:
         return [line.rstrip() for line in self._screen.display]
 
     def shows(self, condition: Callable[[list[str]], bool], what: str) -> list[str]:
-        until(lambda: condition(self.lines()), deadline_s=20, what=lambda: f"{what}; the screen is\n" + "\n".join(self.lines()))
+        until(lambda: condition(self.lines()), deadline_s=60, what=lambda: f"{what}; the screen is\n" + "\n".join(self.lines()))
         return self.lines()
 
     def type(self, keys: bytes) -> None:

@@ -31,7 +31,7 @@ def environment(url: str) -> dict[str, str]:
 
 def holdfast(agent: FakeAgent, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "holdfast.cli", *words]
-    return subprocess.run(command, env=environment(agent.url), capture_output=True, text=True, timeout=30, **options)
+    return subprocess.run(command, env=environment(agent.url), capture_output=True, text=True, timeout=120, **options)
 
 
 def test_exec_passes_arguments_output_and_exit_code(agent: FakeAgent) -> None:
@@ -108,7 +108,7 @@ def test_wrong_usage_is_exit_code_2(agent: FakeAgent, words: list[str]) -> None:
 def test_no_service_configured(tmp_path: Any) -> None:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST", "SANDBOX"))}
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", "list"], env=clean, cwd=tmp_path, capture_output=True, text=True, timeout=30
+        [sys.executable, "-m", "holdfast.cli", "list"], env=clean, cwd=tmp_path, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 2
     assert "HOLDFAST_URL" in done.stderr
@@ -117,7 +117,7 @@ def test_no_service_configured(tmp_path: Any) -> None:
 def test_interrupt_ends_the_remote_command(agent: FakeAgent) -> None:
     command = [sys.executable, "-m", "holdfast.cli", "exec", "sb", "-c", "hang"]
     with subprocess.Popen(command, env=environment(agent.url), stderr=subprocess.PIPE) as process:
-        until(lambda: len(agent.ran) == 1, deadline_s=10, what="the command to start")
+        until(lambda: len(agent.ran) == 1, deadline_s=60, what="the command to start")
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 130
     assert len(agent.records) == 1
@@ -126,7 +126,7 @@ def test_interrupt_ends_the_remote_command(agent: FakeAgent) -> None:
 
 def test_a_closed_pipe_is_no_traceback(agent: FakeAgent) -> None:
     command = f"{sys.executable} -m holdfast.cli exec sb -c 'flood 9000000' | head -c 10 >/dev/null; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], env=environment(agent.url), capture_output=True, text=True, timeout=30)
+    done = subprocess.run(["bash", "-c", command], env=environment(agent.url), capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (141, "")
 
 

@@ -24,7 +24,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 def holdfast(stack: Any) -> Run:
     def run(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "holdfast.cli", *words]
-        return subprocess.run(command, env=stack.environment(), capture_output=True, text=True, timeout=40, **options)
+        return subprocess.run(command, env=stack.environment(), capture_output=True, text=True, timeout=120, **options)
 
     return run
 
@@ -128,7 +128,7 @@ def test_doctor_without_a_service_looks_at_this_machine(tmp_path: Path) -> None:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST", "SANDBOX"))}
     command = [sys.executable, "-m", "holdfast.cli", "doctor", "--json"]
     environment = {**clean, "HOLDFAST_URL": "http://127.0.0.1:9", "HOLDFAST_API_KEY": "k", "HOLDFAST_DATA": str(tmp_path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     body = json.loads(done.stdout)
     assert done.returncode == 125
     assert body["checks"][1]["ok"] is False

@@ -70,15 +70,15 @@ def test_a_shell_on_a_terminal(agent: FakeAgent) -> None:
     agent.typed = write
     terminal = Terminal(agent, "sb")
     try:
-        until(lambda: len(agent.ran) == 1, deadline_s=10, what="the terminal to open")
+        until(lambda: len(agent.ran) == 1, deadline_s=60, what="the terminal to open")
         params = agent.opened[0].params
         assert (params["rows"], params["cols"], params["login"]) == (30, 100, True)
-        until(lambda: not termios.tcgetattr(terminal.slave)[3] & termios.ICANON, deadline_s=5, what="raw mode")
+        until(lambda: not termios.tcgetattr(terminal.slave)[3] & termios.ICANON, deadline_s=60, what="raw mode")
         terminal.type(b"\x03ls\r")
-        until(lambda: bytes(typed) == b"\x03ls\r", deadline_s=5, what="the keys, Ctrl-C among them")
+        until(lambda: bytes(typed) == b"\x03ls\r", deadline_s=60, what="the keys, Ctrl-C among them")
         terminal.resize(40, 120)
         os.kill(terminal.process.pid, signal.SIGWINCH)
-        until(lambda: resizes(agent) == [(40, 120)], deadline_s=5, what="the new size")
+        until(lambda: resizes(agent) == [(40, 120)], deadline_s=60, what="the new size")
         agent.finish(agent.ran[0], 3)
         assert terminal.process.wait(10) == 3
         assert termios.tcgetattr(terminal.slave) == terminal.before, "the terminal is put back"
@@ -89,9 +89,9 @@ def test_a_shell_on_a_terminal(agent: FakeAgent) -> None:
 def test_detaching_leaves_it_running(agent: FakeAgent) -> None:
     terminal = Terminal(agent, "sb", "--attach", "work")
     try:
-        until(lambda: len(agent.ran) == 1, deadline_s=10, what="the terminal to open")
+        until(lambda: len(agent.ran) == 1, deadline_s=60, what="the terminal to open")
         assert agent.opened[0].params["name"] == "work"
-        until(lambda: not termios.tcgetattr(terminal.slave)[3] & termios.ICANON, deadline_s=5, what="raw mode")
+        until(lambda: not termios.tcgetattr(terminal.slave)[3] & termios.ICANON, deadline_s=60, what="raw mode")
         terminal.type(b"\x1d")
         assert terminal.process.wait(10) == 0
         assert [close.detach for close in agent.closes] == [True]

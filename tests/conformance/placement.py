@@ -239,7 +239,7 @@ class PlacementConformance:
             found.extend(await store.claim_expired(1))
             return bool(found)
 
-        await until_async(some, deadline_s=5, what="a sandbox to expire")
+        await until_async(some, deadline_s=60, what="a sandbox to expire")
         return found
 
     # One controller
@@ -265,7 +265,7 @@ class PlacementConformance:
             terms.extend(filter(None, [await store.lead("b", 60)]))
             return bool(terms)
 
-        await until_async(led, deadline_s=5, what="the lease to pass on")
+        await until_async(led, deadline_s=60, what="the lease to pass on")
         assert terms[0] > first
 
     async def test_an_old_term_is_refused_in_every_write(self, store: PlacementStore) -> None:
@@ -288,7 +288,7 @@ class PlacementConformance:
             except FencedError:
                 return True
 
-        await until_async(refused, deadline_s=5, what="an expiry with an old term to be refused")
+        await until_async(refused, deadline_s=60, what="an expiry with an old term to be refused")
         assert await store.get("sb-1") == before
         assert await store.get("sb-2") is None
         assert await store.mark_failed("sb-1", "i1", OOM, term=7) is not None

@@ -15,8 +15,8 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.runtimes.base import BecameReady, Event, Order, Runtime, Synced, WentAway
 
-DEADLINE_S = 20.0
-CREATE_S = 30.0
+DEADLINE_S = 60.0
+CREATE_S = 60.0
 
 
 def order(sandbox_id: str, **more: Any) -> Order:

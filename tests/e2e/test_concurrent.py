@@ -34,7 +34,7 @@ async def test_fifty_side_by_side_leave_nothing() -> None:
             done = await asyncio.gather(*(life(client, number) for number in range(SANDBOXES)))
             assert done == [f"{number} {number + 1}\n" for number in range(SANDBOXES)], "100 % succeeded, none got another's answer"
             assert await client.list_sandboxes() == []
-        until(lambda: _no_more_than(census(own.data), before), deadline_s=20, what=lambda: f"{census(own.data)} to be {before} again")
+        until(lambda: _no_more_than(census(own.data), before), deadline_s=60, what=lambda: f"{census(own.data)} to be {before} again")
 
 
 def _no_more_than(now: dict[str, int], before: dict[str, int]) -> bool:

@@ -138,7 +138,7 @@ def paste(stack: Stack, folder: Path, code: str) -> str:
     file.write_text(code)
     done = subprocess.run(
         [sys.executable, "-W", "error", "-W", "default::ResourceWarning", str(file)],
-        cwd=folder, env=stack.environment(), capture_output=True, text=True, timeout=60,
+        cwd=folder, env=stack.environment(), capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stderr == ""
@@ -172,7 +172,7 @@ class Cli:
         self.program = shutil.which("holdfast", path=str(Path(sys.executable).parent)) or "holdfast"
 
     def __call__(self, *words: str, status: int = 0, **more: Any) -> str:
-        done = subprocess.run([self.program, *words], env=self.environment, capture_output=True, text=True, timeout=60, **more)
+        done = subprocess.run([self.program, *words], env=self.environment, capture_output=True, text=True, timeout=120, **more)
         said: str = done.stdout
         assert done.returncode == status, done.stdout + done.stderr
         assert "Traceback" not in done.stderr
@@ -282,7 +282,7 @@ def test_an_image_from_a_root_directory(holdfast: Cli, tmp_path: Path) -> None:
 
 
 def refused(holdfast: Cli, *words: str) -> str:
-    done = subprocess.run([holdfast.program, *words], env=holdfast.environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([holdfast.program, *words], env=holdfast.environment, capture_output=True, text=True, timeout=120)
     assert done.returncode != 0
     return done.stderr
 
@@ -300,7 +300,7 @@ def minimal_root(root: Path) -> None:
 
 
 def test_doctor(holdfast: Cli) -> None:
-    done = subprocess.run([holdfast.program, "doctor", "--json"], env=holdfast.environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([holdfast.program, "doctor", "--json"], env=holdfast.environment, capture_output=True, text=True, timeout=120)
     said = json.loads(done.stdout)
     assert said["checks"]
     assert all({"name", "ok", "detail", "fix"} <= set(row) for row in said["checks"])

@@ -34,7 +34,7 @@ def setup_with(tmp_path: Path, python: str) -> str:
     script = (TOP / "infra" / "scripts" / "setup").read_text().replace("/usr/bin/python3", "/nowhere/python3")
     (clone / "setup").write_text(script)
     result = subprocess.run(
-        ["bash", clone / "setup"], env={"PATH": os.fspath(room), "HOME": os.fspath(tmp_path)}, capture_output=True, text=True, timeout=30
+        ["bash", clone / "setup"], env={"PATH": os.fspath(room), "HOME": os.fspath(tmp_path)}, capture_output=True, text=True, timeout=120
     )
     assert result.returncode == 1
     return result.stderr

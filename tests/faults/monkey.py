@@ -49,7 +49,7 @@ class Worker:
         self._environment = {**os.environ, "HOLDFAST_API_KEY": key}
         self._errors = folder / f"{name}.err"
         path = history_path(data, sandbox_id)
-        until(path.exists, deadline_s=10, what=str(path))
+        until(path.exists, deadline_s=60, what=str(path))
         self._history = path.open()
         self.start()
 

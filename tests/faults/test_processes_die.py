@@ -129,7 +129,7 @@ async def test_a_client_that_knows_the_secret_takes_a_session_over(client: Async
     hanging = asyncio.create_task(sandbox.exec("while [ ! -e /tmp/go ]; do sleep 0.05; done; echo went on", command_id="taken"))
     assert sandbox._link is not None
     old = sandbox._link.engine.session
-    await until_async(lambda: not old.outgoing(), deadline_s=10, what="the command to be sent")
+    await until_async(lambda: not old.outgoing(), deadline_s=60, what="the command to be sent")
     other = client.get_sandbox(sandbox.id)
     with pytest.raises(AuthenticationError):
         await _attach(other, ClientSession(old.session_id, bytes(32), take_over=True))

@@ -18,7 +18,7 @@ from typing import Any
 from tests.support.until import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 ENTRY = "tests.node.entry:serve"
 
 

@@ -19,7 +19,7 @@ async def stock(client: NodeClient, count: int) -> None:
     async def reached() -> bool:
         return bool((await client.call("stats"))["spares"] == count)
 
-    await until_async(reached, deadline_s=10, what=f"{count} spares")
+    await until_async(reached, deadline_s=60, what=f"{count} spares")
 
 
 async def test_a_create_takes_one_and_it_is_made_anew(node: Node) -> None:

@@ -72,7 +72,7 @@ async def test_a_killed_node_takes_its_sandboxes_and_is_swept_up(tmp_path: Path)
         await run(box["endpoint"], "sh", "-c", "(setsid sleep 100 >/dev/null 2>&1 &) ; exit 0")
     assert census(data)["sandboxed processes"] >= 4
     await first.stop(signal.SIGKILL)
-    await until_async(lambda: not census(data)["sandboxed processes"], deadline_s=10, what="the sandboxes to die with their node")
+    await until_async(lambda: not census(data)["sandboxed processes"], deadline_s=60, what="the sandboxes to die with their node")
     async with node(data, HOLDFAST_NODE_SPARES="0") as second:
         client = await second.client()
         listed = {box["sandbox_id"]: box for box in (await client.call("list"))["sandboxes"]}

@@ -33,12 +33,12 @@ def waiting(port: int) -> str:
 def test_the_server_dies_with_the_command_that_timed_out(sandbox: Sandbox) -> None:
     for number, prefix in enumerate(("", "setsid --wait ")):
         port = 20000 + number + 10 * secrets.randbelow(1000)
-        result = sandbox.exec(prefix + "sh -c " + quoted(waiting(port)), timeout=1.5)
+        result = sandbox.exec(prefix + "sh -c " + quoted(waiting(port)), timeout=4)
         assert result.timed_out
         assert result.stdout == "listening\n", "it was there"
         assert not answers(sandbox, port), "and is not any more"
         with sandbox.shell() as shell:
-            result = shell.run(waiting(port), timeout=1.5)
+            result = shell.run(waiting(port), timeout=4)
             assert result.timed_out
             assert result.stdout == "listening\n"
             assert not answers(sandbox, port)

@@ -32,7 +32,7 @@ async def _begin(sandbox: Any, agent: FakeAgent, how: str) -> asyncio.Task[Any]:
         stream = (await sandbox.shell()).stream("hang", command_id="h")
         work = stream.wait()
     task = asyncio.create_task(work)
-    await asyncio.to_thread(until, lambda: agent.ran == ["h"], deadline_s=5, what="the command to start")
+    await asyncio.to_thread(until, lambda: agent.ran == ["h"], deadline_s=60, what="the command to start")
     return task
 
 
@@ -67,7 +67,7 @@ async def test_a_command_that_will_not_die_is_not_waited_for_without_end(agent: 
     sandbox._options = replace(sandbox._options, cancel_timeout_s=0.2)
     task = await _begin(sandbox, agent, "run")
     task.cancel()
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(60):
         with pytest.raises(asyncio.CancelledError):
             await task
     await sandbox.close()
@@ -77,7 +77,7 @@ async def test_cancelling_what_still_waits_its_turn_touches_nothing_else(agent: 
     sandbox = AsyncSandboxClient(agent.url, "k").get_sandbox("sb")
     shell = await sandbox.shell()
     first = asyncio.create_task(shell.run("hang", command_id="first"))
-    await asyncio.to_thread(until, lambda: agent.ran == ["first"], deadline_s=5, what="the command to start")
+    await asyncio.to_thread(until, lambda: agent.ran == ["first"], deadline_s=60, what="the command to start")
     second = asyncio.create_task(shell.run("echo", command_id="second"))
     await asyncio.sleep(0)
     second.cancel()
@@ -127,8 +127,8 @@ except KeyboardInterrupt:
 def test_ctrl_c_ends_the_remote_command(agent: FakeAgent, how: str) -> None:
     command = [sys.executable, "-c", textwrap.dedent(_INTERRUPTED), agent.url, how]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        until(lambda: agent.ran == ["h"], deadline_s=10, what="the command to start")
-        until(lambda: process.poll() is not None or _sleeping(process.pid), deadline_s=5, what="it to wait")
+        until(lambda: agent.ran == ["h"], deadline_s=60, what="the command to start")
+        until(lambda: process.poll() is not None or _sleeping(process.pid), deadline_s=60, what="it to wait")
         os.kill(process.pid, signal.SIGINT)
         out, _ = process.communicate(timeout=10)
     assert out == "interrupted\n"
@@ -160,7 +160,7 @@ print("whole")
 def test_ctrl_c_in_the_middle_of_a_flood_tears_nothing(agent: FakeAgent) -> None:
     """The main thread is nearly always inside a step of the engine here: the interrupt must wait for its end."""
     command = [sys.executable, "-c", textwrap.dedent(_INTERRUPTED_FLOOD), agent.url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.stderr) == ("whole\n", "")
     assert agent.attaches == 1, "one session went through it all"
     assert {f"f{n}" for n in range(1, 8, 2)} <= agent.records.keys(), "commands that were waited for have ended"
@@ -213,7 +213,7 @@ def test_an_idle_connection_answers_pings(agent: FakeAgent) -> None:
     for number in (7, 8):
         before = held.session._heard
         agent.call(partial(held.connection.send, encode(Ping(number))))
-        until(partial(_heard_since, held, before), deadline_s=5, what="a pong")
+        until(partial(_heard_since, held, before), deadline_s=60, what="a pong")
     assert agent.attaches == 1
     assert sandbox.exec("echo x").stdout == "x\n"
     sandbox.close()

@@ -89,7 +89,7 @@ async def test_input_ends_where_it_ends(live: Any) -> None:
 
 async def test_a_time_out_keeps_the_output_and_kills_the_tree(live: Any) -> None:
     script = "echo before; (setsid sleep 60 & echo $! > /tmp/child); sleep 60"
-    result = await live.exec(script, timeout=0.5)
+    result = await live.exec(script, timeout=1.5)
     assert (result.exit_code, result.timed_out, result.stdout) == (124, True, "before\n")
     assert (result.cause.reason, result.cause.fault) == ("timeout", "workload")
     assert await gone(live, "$(cat /tmp/child)")

@@ -23,7 +23,7 @@ from tests.support.until import until
 
 
 async def eventually(condition: Any, what: str) -> None:
-    await asyncio.to_thread(until, condition, deadline_s=10.0, what=what)
+    await asyncio.to_thread(until, condition, deadline_s=60, what=what)
 
 
 async def test_runs_commands_in_a_shell(sandbox: Any) -> None:

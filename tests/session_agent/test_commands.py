@@ -29,7 +29,7 @@ def alive(pid: int) -> bool:
 
 
 async def gone(pid: int) -> None:
-    await until_async(lambda: not alive(pid), deadline_s=5, what=f"the end of {pid}")
+    await until_async(lambda: not alive(pid), deadline_s=60, what=f"the end of {pid}")
 
 
 async def test_argv_has_its_own_everything(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ async def test_time_out_kills_the_tree_and_only_the_tree(script: str) -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         bystander = sandbox.command("sleep", "66")
         bystander_pid = (await bystander.fact(Started)).info["pid"]
-        outcome = await sandbox.execute(script=f"echo partial; {script}", timeout_s=0.15)
+        outcome = await sandbox.execute(script=f"echo partial; {script}", timeout_s=1.0)
         assert outcome.stdout == b"partial\n"
         assert (outcome.exit_code, outcome.result["timed_out"], outcome.result["signal"]) == (124, True, None)
         assert outcome.result["cause"] == {
@@ -183,19 +183,22 @@ async def test_fork_bomb_dies_with_its_time_out() -> None:
     bomb = "import os,time\nfor i in range(6):\n  os.fork()\nos.setsid() if os.getpgrp()!=os.getpid() else 0\ntime.sleep(77)"
     async with client(env={"PATH": PATH}) as sandbox:
         began = asyncio.get_running_loop().time()
-        outcome = await sandbox.execute("python3", "-S", "-c", bomb, "holdfast-bomb", timeout_s=0.6)
+        outcome = await sandbox.execute("python3", "-S", "-c", bomb, "holdfast-bomb", timeout_s=1.0)
         assert outcome.result["timed_out"]
-        assert asyncio.get_running_loop().time() - began < 5
+        assert asyncio.get_running_loop().time() - began < 30
         assert _with_argument(b"holdfast-bomb") == []
 
 
-@pytest.mark.parametrize("end", [{"timeout_s": 1.0}, {}], ids=["time-out", "exit"])
-async def test_the_dead_of_a_tree_are_buried_before_its_end_is_told(end: dict[str, float]) -> None:
+@pytest.mark.parametrize("end", ["cancel", "exit"])
+async def test_the_dead_of_a_tree_are_buried_before_its_end_is_told(end: str) -> None:
     """Else they count against the sandbox's limit of processes: after a fork bomb nothing could be started for a second."""
     async with client(env={"PATH": PATH}) as sandbox:
-        crowd = "for i in $(seq 100); do (sleep 79 &); done; echo there" + ("; sleep 79" if end else "")
-        outcome = await sandbox.execute(script=crowd, **end)
-        assert outcome.stdout == b"there\n"
+        crowd = "for i in $(seq 100); do (sleep 79 &); done; echo there" + ("; sleep 79" if end == "cancel" else "")
+        channel = sandbox.command(script=crowd)
+        await channel.fact(Output)
+        if end == "cancel":
+            channel.handler.close(False)
+        assert (await channel.outcome()).stdout == b"there\n"
         assert set(child_pids()) <= sandbox.context.reaper.pids
 
 
@@ -231,7 +234,7 @@ async def test_what_outlives_is_adopted() -> None:
         outcome = await sandbox.execute(script="(sleep 0.05; echo late; exec sleep 81) & echo $!", outlive="adopt")
         pid = int(outcome.stdout)
         assert outcome.exit_code == 0
-        await until_async(lambda: _sleepers(b"81") == [pid], deadline_s=5, what="the adopted child to survive its output")
+        await until_async(lambda: _sleepers(b"81") == [pid], deadline_s=60, what="the adopted child to survive its output")
         os.kill(pid, signal.SIGKILL)
         await gone(pid)
 
@@ -246,7 +249,7 @@ async def test_what_outlives_is_waited_for() -> None:
 
 async def test_waiting_for_the_rest_obeys_the_time_out() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
-        outcome = await sandbox.execute(script="sleep 82 & echo now", outlive="wait", timeout_s=0.2)
+        outcome = await sandbox.execute(script="sleep 82 & echo now", outlive="wait", timeout_s=1.0)
         assert (outcome.exit_code, outcome.stdout) == (124, b"now\n")
         assert _sleepers(b"82") == []
 
@@ -311,7 +314,7 @@ async def test_detached_command_runs_on() -> None:
 async def test_slow_reader_holds_the_process_back() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         channel = sandbox.command("sh", "-c", "head -c 20000000 /dev/zero; echo done >&2", window=65536, reading=False)
-        await until_async(lambda: sandbox.context.budget.held_bytes >= 2_000_000, deadline_s=5, what="a full spool")
+        await until_async(lambda: sandbox.context.budget.held_bytes >= 2_000_000, deadline_s=60, what="a full spool")
         for _ in range(5):
             await asyncio.sleep(0.01)
         assert sandbox.context.budget.held_bytes < 2_500_000
@@ -329,7 +332,7 @@ async def test_output_waits_while_nobody_is_connected() -> None:
     async with client(limits, env={"PATH": PATH}) as sandbox:
         channel = sandbox.command(id="a", script="head -c 3000000 /dev/zero; echo end >&2", reading=False)
         channel.attached = False
-        await until_async(lambda: sandbox.context.budget.held_bytes >= 900_000, deadline_s=5, what="a full spool")
+        await until_async(lambda: sandbox.context.budget.held_bytes >= 900_000, deadline_s=60, what="a full spool")
         channel.handler.drop()
         outcome = await sandbox.open("follow", {"id": "a"}).outcome()
         assert (len(outcome.stdout), outcome.gaps) == (3_000_000, [])
@@ -338,7 +341,7 @@ async def test_output_waits_while_nobody_is_connected() -> None:
 async def test_keeping_the_tail_counts_what_is_lost() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         channel = sandbox.command(id="a", script="seq 1 200000", spool="tail", spool_bytes=100_000, reading=False, window=10)
-        await until_async(lambda: not sandbox.context.commands, deadline_s=10, what="the end of seq")
+        await until_async(lambda: not sandbox.context.commands, deadline_s=60, what="the end of seq")
         channel.handler.drop()
         outcome = await sandbox.open("follow", {"id": "a"}).outcome()
         expected = b"".join(b"%d\n" % i for i in range(1, 200001))

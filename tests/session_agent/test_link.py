@@ -215,9 +215,9 @@ async def test_who_pings_and_never_reads_is_cut_off(agent: tuple[AgentServer, st
     with pytest.raises(OSError):  # noqa: PT011, PT012
         for _ in range(2000):
             writer.write(ping * 100)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await writer.drain()
-    await until_async(lambda: not server._links, deadline_s=5, what="the connection to be gone")
+    await until_async(lambda: not server._links, deadline_s=60, what="the connection to be gone")
     writer.close()
 
 
@@ -358,7 +358,7 @@ async def test_a_flood_of_sessions_displaces_nobody_who_may_come_back(
         assert await comes_back("working" * 3, channel=True)
         assert await comes_back("working too" * 3, channel=True)
         await until_async(
-            lambda: sum(h.connection is None for h in server.sessions._held.values()) == 2, deadline_s=5, what="both to be away"
+            lambda: sum(h.connection is None for h in server.sessions._held.values()) == 2, deadline_s=60, what="both to be away"
         )
         for number, name in enumerate(("working too" * 3, "working" * 3)):
             server.sessions._held[name].detached_at -= Timing().detached_least_s + 1 - number

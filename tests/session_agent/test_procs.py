@@ -25,7 +25,7 @@ async def reaper() -> object:
     reaper = Reaper(oom_score_adj=500)
     reaper.start()
     yield reaper
-    await until_async(lambda: not reaper.pids, deadline_s=10, what="all children")
+    await until_async(lambda: not reaper.pids, deadline_s=60, what="all children")
     reaper.stop()
 
 
@@ -59,14 +59,14 @@ async def test_orphans_are_reaped_in_the_end(reaper: Reaper, tmp_path: Path) -> 
     await ended(reaper, "sh", "-c", f"(sleep 0.02; exit 5) & echo $! >{tmp_path}/pid; exec true")
     orphan = Path("/proc") / (tmp_path / "pid").read_text().strip()
     assert has_strangers(reaper.pids)
-    await until_async(lambda: not orphan.exists(), deadline_s=5, what="the orphan to be buried")
+    await until_async(lambda: not orphan.exists(), deadline_s=60, what="the orphan to be buried")
 
 
 async def test_a_crowd_of_orphans_is_reaped_together(reaper: Reaper, tmp_path: Path) -> None:
     script = f"for i in $(seq 50); do (sleep 0.02) & echo $! >>{tmp_path}/pids; done; exec true"
     await ended(reaper, "sh", "-c", script)
     orphans = [Path("/proc") / pid for pid in (tmp_path / "pids").read_text().split()]
-    await until_async(lambda: not any(o.exists() for o in orphans), deadline_s=6, what="fifty orphans to be buried")
+    await until_async(lambda: not any(o.exists() for o in orphans), deadline_s=60, what="fifty orphans to be buried")
 
 
 async def test_children_are_the_better_victims(reaper: Reaper) -> None:
@@ -102,7 +102,7 @@ async def test_the_mark_survives_everything(reaper: Reaper) -> None:
     done = asyncio.Event()
     pid = reaper.spawn(["bash", "-c", script], LAUNCH, null(), lambda _: done.set(), tag=tag)
     assert read_tag(pid) == tag
-    await until_async(lambda: len(members(owned_by(tag))) == 4, deadline_s=5, what="the tree")
+    await until_async(lambda: len(members(owned_by(tag))) == 4, deadline_s=60, what="the tree")
     assert members(owned_by(Tags().owner())) == []
     killed = asyncio.Event()
     TreeKill(owned_by(tag), killed.set, spare=(pid,))
@@ -121,10 +121,10 @@ async def test_runs_are_told_apart(reaper: Reaper) -> None:
     os.close(reader)
     assert mark_run(pid, tag | 1)
     os.write(writer, b"sleep 92 &\n")
-    await until_async(lambda: len(members(lambda t: t == tag | 1, spare=(pid,))) == 1, deadline_s=5, what="run 1")
+    await until_async(lambda: len(members(lambda t: t == tag | 1, spare=(pid,))) == 1, deadline_s=60, what="run 1")
     assert mark_run(pid, tag | 2)
     os.write(writer, b"sleep 92 &\n")
-    await until_async(lambda: len(members(lambda t: t == tag | 2, spare=(pid,))) == 1, deadline_s=5, what="run 2")
+    await until_async(lambda: len(members(lambda t: t == tag | 2, spare=(pid,))) == 1, deadline_s=60, what="run 2")
     assert len(members(owned_by(tag))) == 3
     os.close(writer)
     TreeKill(owned_by(tag), lambda: None)
@@ -134,7 +134,7 @@ async def test_runs_are_told_apart(reaper: Reaper) -> None:
 async def test_ancestry_finds_what_has_no_mark(reaper: Reaper) -> None:
     done = asyncio.Event()
     pid = reaper.spawn(["sh", "-c", "sleep 93 & sleep 93"], LAUNCH, null(), lambda _: done.set())
-    await until_async(lambda: len(members(lambda _: False, roots=(pid,))) == 3, deadline_s=5, what="the family")
+    await until_async(lambda: len(members(lambda _: False, roots=(pid,))) == 3, deadline_s=60, what="the family")
     killed = asyncio.Event()
     TreeKill(lambda _: False, killed.set, roots=(pid,))
     await done.wait()

@@ -18,6 +18,10 @@ PATH = os.environ["PATH"]
 SHELLS = pytest.mark.parametrize("kind", ["bash", "sh"])
 
 
+NAP = f"72.{os.getpid()}"
+"""An argument of `sleep` that no other run of these tests on this machine has."""
+
+
 def descendants(argument: str) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
@@ -215,9 +219,9 @@ async def test_kill_aborts_the_run_and_keeps_the_shell(kind: str) -> None:
 async def test_term_goes_to_the_children_alone() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell()
-        run = shell.begin("echo begun; sleep 60; echo $?")
+        run = shell.begin(f"echo begun; sleep {NAP}; echo $?")
         await shell.channel.fact(Output)
-        await until_async(lambda: descendants("60"), deadline_s=5, what="sleep")
+        await until_async(lambda: descendants(NAP), deadline_s=60, what="sleep")
         shell.handler.signal("TERM")
         assert (await shell.wait(run)).stdout == b"begun\n143\n"
 
@@ -226,14 +230,14 @@ async def test_close_ends_everything_in_it() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell(name="main")
         other = sandbox.shell(name="main")
-        run = shell.begin("setsid sleep 72 & sleep 72")
+        run = shell.begin(f"setsid sleep {NAP} & sleep {NAP}")
         waiting = shell.begin("echo never")
-        await until_async(lambda: len(descendants("72")) == 2, deadline_s=5, what="two sleeps")
+        await until_async(lambda: len(descendants(NAP)) == 2, deadline_s=60, what="two sleeps")
         shell.handler.close(False)
         last = await shell.channel.end()
         assert isinstance(last, Closed)
         assert isinstance(await other.channel.end(), Closed)
-        await until_async(lambda: descendants("72") == [], deadline_s=5, what="the end of the tree")
+        await until_async(lambda: descendants(NAP) == [], deadline_s=60, what="the end of the tree")
         assert not sandbox.context.shells
         ended = {fact.command_id: fact.result for fact in shell.channel.facts if isinstance(fact, Exited)}
         assert ended[run]["exit_code"] == 137
@@ -255,14 +259,14 @@ async def test_slow_reader_holds_the_run_back() -> None:
         channel = sandbox.open("shell", {}, window=65536, reading=False)
         shell = LiveShell(channel, iter(range(100)))
         run = shell.begin("head -c 12000000 /dev/zero; echo end >&2")
-        await until_async(lambda: sandbox.context.budget.held_bytes >= 2_000_000, deadline_s=5, what="a full spool")
+        await until_async(lambda: sandbox.context.budget.held_bytes >= 2_000_000, deadline_s=60, what="a full spool")
         assert sandbox.context.budget.held_bytes < 2_500_000
 
         def done() -> bool:
             channel.read()
             return any(isinstance(fact, Exited) for fact in channel.facts)
 
-        await until_async(done, deadline_s=20, what="the end of the run")
+        await until_async(done, deadline_s=60, what="the end of the run")
         outcome = await shell.wait(run)
         assert (len(outcome.stdout), outcome.stderr) == (12_000_000, b"end\n")
         assert (await shell.run("echo on")).stdout == b"on\n"

@@ -17,7 +17,7 @@ from holdfast_wire.limits import DATA_BYTES, WINDOW_BYTES
 
 from session_agent.settings import AgentSettings
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class Context:

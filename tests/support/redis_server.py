@@ -18,7 +18,7 @@ import redis
 from infra.scripts.up.datadir import find_redis_server
 from tests.support.until import until
 
-_START_DEADLINE_S = 15.0
+_START_DEADLINE_S = 60.0
 
 
 class RedisServer:

@@ -37,8 +37,8 @@ class Case:
     after_stdout: bytes = b"still here\n"
     env: dict[str, str] = field(default_factory=dict)
     """Of the shell."""
-    limit_s: float = 3.0
-    """The answer must be there within this time, whatever the case does."""
+    limit_s: float = 15.0
+    """The answer must be there within this time, whatever the case does: a bound for the slowest of machines, not a measure of speed."""
 
 
 def _case(name: str, script: str | bytes, **expected: Any) -> Case:
@@ -120,7 +120,7 @@ CASES: tuple[Case, ...] = (
         "set -e stays set", "false; echo no", before=("set -e",), exit_code=1, stdout=b"", restarted=None, after="set +e; echo still here"
     ),
     _case("set -u", "set -u; echo $not_set", exit_code=None, stdout=b"", stderr=None, restarted=None, after="set +u; echo still here"),
-    _case("set -n", "set -n", exit_code=None, stderr=None, restarted=None, limit_s=6),
+    _case("set -n", "set -n", exit_code=None, stderr=None, restarted=None, limit_s=24),
     _case("set -f and IFS", "IFS=x; set -f; v=axb; echo $v *", stdout=b"a b *\n"),
     _case("return at top level", "return 5; echo no", exit_code=5, stdout=b"", restarted=False),
     _case("break at top level", "break; echo on", stdout=b"on\n", stderr=None),
@@ -156,7 +156,7 @@ CASES: tuple[Case, ...] = (
     _case(
         "ignoring the interrupt",
         "trap '' INT; while :; do sleep 1; done",
-        timeout_s=0.2,
+        timeout_s=1.0,
         exit_code=124,
         timed_out=True,
         stdout=b"",
@@ -180,7 +180,7 @@ CASES: tuple[Case, ...] = (
     _case(
         "time-out keeps partial output",
         "echo partial; sleep 60; echo no",
-        timeout_s=0.2,
+        timeout_s=1.0,
         exit_code=124,
         timed_out=True,
         stdout=b"partial\n",
@@ -191,7 +191,7 @@ CASES: tuple[Case, ...] = (
         "time-out keeps the state",
         "cd /usr; sleep 60",
         before=("X=3",),
-        timeout_s=0.2,
+        timeout_s=1.0,
         exit_code=124,
         timed_out=True,
         stderr=None,
@@ -233,9 +233,9 @@ CASES: tuple[Case, ...] = (
     _case("background holder of stdout", "sleep 60 & echo started", stdout=b"started\n", after="echo clean", after_stdout=b"clean\n"),
     _case(
         "background chatter stays out of the next",
-        "(sleep 0.05; echo late) & echo now",
+        "rm -f /tmp/holdfast-case-go; (until test -e /tmp/holdfast-case-go; do sleep 0.01; done; echo late) & echo now",
         stdout=b"now\n",
-        after="sleep 0.1; echo mine",
+        after=": >/tmp/holdfast-case-go; sleep 0.2; echo mine",
         after_stdout=b"mine\n",
     ),
     _case(
@@ -266,8 +266,8 @@ CASES: tuple[Case, ...] = (
     ),
     _case("NUL and invalid UTF-8", r"printf 'a\000b\377\376c'", stdout=b"a\x00b\xff\xfec"),
     _case("all bytes", "head -c 70000 /dev/zero", stdout=b"\0" * 70000),
-    _case("10 MB line", "head -c 10000000 /dev/zero | tr '\\0' x", stdout_bytes=10_000_000, limit_s=10),
-    _case("10 MB script", "X='" + "x" * 10_000_000 + "'; echo ${#X}", stdout=b"10000000\n", limit_s=20, after="unset X; echo still here"),
+    _case("10 MB line", "head -c 10000000 /dev/zero | tr '\\0' x", stdout_bytes=10_000_000, limit_s=40),
+    _case("10 MB script", "X='" + "x" * 10_000_000 + "'; echo ${#X}", stdout=b"10000000\n", limit_s=80, after="unset X; echo still here"),
     _case("long argument list", "set -- $(seq 1 20000); echo $#", stdout=b"20000\n", after="set --; echo still here"),
     _case("big environment", "export BIG=$(head -c 100000 /dev/zero | tr '\\0' y); sh -c 'echo ${#BIG}'", stdout=b"100000\n"),
     _case("unset PATH", "unset PATH; echo ok", stdout=b"ok\n"),
@@ -275,8 +275,8 @@ CASES: tuple[Case, ...] = (
     _case("TMPDIR that is gone", "export TMPDIR=/no/such; cat <<EOF\nx\nEOF", stdout=b"x\n"),
     _case("function printf", "printf() { :; }; echo ok", stdout=b"ok\n", restarted=None),
     _case("function echo", "echo() { command printf 'mine\\n'; }; echo ok; unset -f echo", stdout=b"mine\n"),
-    _case("function builtin", "builtin() { :; }; echo ok", stdout=b"ok\n", restarted=None, limit_s=6),
-    _case("function command", "command() { :; }; echo ok", stdout=b"ok\n", restarted=None, limit_s=6),
+    _case("function builtin", "builtin() { :; }; echo ok", stdout=b"ok\n", restarted=None, limit_s=24),
+    _case("function command", "command() { :; }; echo ok", stdout=b"ok\n", restarted=None, limit_s=24),
     _case("alias eval", "alias eval='echo no' source='echo no' builtin='echo no' printf='echo no'", stdout=b""),
     _case(
         "function eval and source",
@@ -284,9 +284,9 @@ CASES: tuple[Case, ...] = (
         stdout=b"",
         shells=BASH,
         restarted=None,
-        limit_s=6,
+        limit_s=24,
     ),
-    _case("enable -n", "enable -n printf eval source; echo ok", stdout=b"ok\n", shells=BASH, restarted=None, limit_s=8),
+    _case("enable -n", "enable -n printf eval source; echo ok", stdout=b"ok\n", shells=BASH, restarted=None, limit_s=32),
     _case("readonly variables", "readonly R=1; R=2; echo no", exit_code=None, stdout=None, stderr=None, restarted=None),
     _case("POSIXLY_CORRECT", "POSIXLY_CORRECT=1; echo ok", stdout=b"ok\n", shells=BASH),
     _case(
@@ -315,7 +315,7 @@ CASES: tuple[Case, ...] = (
         stderr=None,
         shells=BASH,
         restarted=None,
-        limit_s=8,
+        limit_s=32,
         after="true",
         after_stdout=b"",
     ),
@@ -352,7 +352,7 @@ CASES: tuple[Case, ...] = (
         timeout_s=5,
         timed_out=None,
         restarted=None,
-        limit_s=9,
+        limit_s=36,
         shells=BASH,
     ),
     _case("segmentation fault is told", "sh -c 'kill -SEGV $$'", exit_code=139, stderr=None),

@@ -22,7 +22,7 @@ from infra.scripts.up import embed
 from tests.support.requires import missing
 from tests.support.until import until
 
-READY_DEADLINE_S = 30.0
+READY_DEADLINE_S = 60.0
 
 
 class Stack:
@@ -107,7 +107,7 @@ def running_stack(environment: Mapping[str, str] | None = None, arguments: Seque
     with embed.running_stack(data, settings, arguments, wait=wait) as running:
         yield Stack(running)
         _check_ended_by_us(running)
-    until(lambda: not processes_of(data), deadline_s=5, what=lambda: f"these processes to end: {processes_of(data)}")
+    until(lambda: not processes_of(data), deadline_s=60, what=lambda: f"these processes to end: {processes_of(data)}")
     mounts = [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(data) in line]
     assert not mounts, f"mounts left behind: {mounts}"
     tag = hashlib.sha256(str(data).encode()).hexdigest()[:12]
