@@ -52,6 +52,7 @@ async def test_failures_are_typed_prompt_and_leave_nothing(
         await impatient.create(order("sb-1", **more), CREATE_S)
     assert time.monotonic() - began < SOON_S
     assert (caught.value.code, caught.value.reason, caught.value.fault) == (code, reason, fault)
+    assert not caught.value.retryable  # the runtime has been patient already
     await until_async(lambda: not api.pods.names(), deadline_s=SOON_S, what="the pod to be removed")
 
 

@@ -174,7 +174,8 @@ def refused(error: ApiError) -> HoldfastError:
     """A create that the API server would not take, as the caller is told it."""
     text = error.message[:500]
     if error.status == 403 and "exceeded quota" in error.message:
-        return HoldfastError("quota_exceeded", f"the namespace's quota is used up: {text}", fault="infrastructure", reason="quota")
+        message = f"the namespace's quota is used up: {text}"
+        return HoldfastError("quota_exceeded", message, fault="infrastructure", reason="quota", retryable=False)
     if error.status == 403 and "violates PodSecurity" in error.message:
         return HoldfastError("unsupported", f"the namespace's pod security standard does not take it: {text}")
     if error.status in (400, 422) or (error.status == 403 and error.reason == "Forbidden" and "cannot create" not in error.message):

@@ -55,7 +55,9 @@ class Trouble:
     since: float = 0.0
 
     def error(self) -> HoldfastError:
-        return HoldfastError(self.code, self.cause.message, fault=self.cause.fault, reason=self.cause.reason)
+        """Once patience is over the answer is final: a client that asked again at once would only wait as long again."""
+        final = False if self.kind else None
+        return HoldfastError(self.code, self.cause.message, fault=self.cause.fault, reason=self.cause.reason, retryable=final)
 
 
 @dataclass(frozen=True, slots=True)
