@@ -65,7 +65,7 @@ async def test_only_policies_that_nobody_needs_are_collected(runtime: Kubernetes
     await runtime.create(order("sb-2", egress=LISTED), CREATE_S)
     await runtime.delete("sb-2")
     await until_async(lambda: api.pods.names() == ["hf-sb-1"], deadline_s=SOON_S, what="the pod's end")
-    assert await runtime.collect() == 0  # used a moment ago
+    assert await runtime.policies.collect(time.time()) == 0  # used a moment ago
     later = time.time() + 3600
     assert await runtime.policies.collect(later) == 1
     (left,) = api.stores["networkpolicies"].all()
@@ -78,7 +78,6 @@ async def test_only_policies_that_nobody_needs_are_collected(runtime: Kubernetes
 
 
 async def test_the_canary_tells_enforced_from_open_and_from_broken(runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet) -> None:
-    api.pods.on_write.remove(kubelet._on_write)
     assert await canary.known(runtime.api, runtime.settings) is None
 
     async def play(closed: int, opened: int) -> canary.Verdict:
@@ -96,11 +95,15 @@ async def test_the_canary_tells_enforced_from_open_and_from_broken(runtime: Kube
         return verdict
 
     assert (await play(closed=41, opened=40)).holds
-    assert "not enforced" in (await play(closed=40, opened=40)).detail
+    assert (await play(closed=42, opened=40)).holds
+    leaking = await play(closed=40, opened=40)
+    assert (leaking.holds, leaking.leaks) == (False, True)
+    with pytest.raises(HoldfastError, match="does not: a sandbox cannot be kept from the network") as caught:
+        await runtime.create(order("sb-1"), CREATE_S)
+    assert caught.value.code == "unsupported"
     assert "says nothing" in (await play(closed=41, opened=41)).detail
     checks = {check["name"]: check for check in await runtime.doctor()}
     assert not checks["network enforcement"]["ok"]
-    api.pods.on_write.append(kubelet._on_write)
 
 
 # Deletes and ends ----------------------------------------------------------------------------------------------------

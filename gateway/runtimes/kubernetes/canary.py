@@ -54,11 +54,12 @@ _REACHED, _NOT_REACHED, _REACHED_AT_FIRST = 40, 41, 42
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``holds``: the declared level is what the network does."""
+    """``holds``: the declared level is what the network does. ``leaks``: it is seen not to be; with neither, the probe says nothing."""
 
     holds: bool
     detail: str
     at: float
+    leaks: bool = False
 
 
 async def known(api: Api, settings: KubernetesSettings) -> Verdict | None:
@@ -99,7 +100,7 @@ async def probe(api: Api, settings: KubernetesSettings, wait_s: float = _WAIT_S)
                 await api.delete(f"{pods}/{name}", {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
             except ApiError:
                 pass  # the pods end by themselves (activeDeadlineSeconds)
-    body = {"holds": verdict.holds, "detail": verdict.detail, "at": verdict.at}
+    body = {"holds": verdict.holds, "detail": verdict.detail, "at": verdict.at, "leaks": verdict.leaks}
     await api.patch(f"{_policies(settings)}/{_NAME}", {"metadata": {"annotations": {_VERDICT: orjson.dumps(body).decode()}}})
     return verdict
 
@@ -108,7 +109,7 @@ def _judge(closed: int, opened: int, now: float) -> Verdict:
     if opened != _REACHED:
         return Verdict(False, "a pod that is allowed to reach the listener did not: the probe says nothing", now)
     if closed == _REACHED:
-        return Verdict(False, "a pod that is not allowed to reach the listener did: policies are not enforced", now)
+        return Verdict(False, "a pod that is not allowed to reach the listener did: policies are not enforced", now, leaks=True)
     if closed in (_NOT_REACHED, _REACHED_AT_FIRST):
         late = " (after its first moments: policies of a new pod come into force late here)" if closed == _REACHED_AT_FIRST else ""
         return Verdict(True, f"a pod that is not allowed to reach the listener did not{late}, one that is did", now)

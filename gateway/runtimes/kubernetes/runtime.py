@@ -22,6 +22,7 @@ from . import adopting, capacity, doctor
 from .births import Births
 from .client import Api, ApiError
 from .creating import Creating
+from .enforcement import EnforcementGuard
 from .events import on_change, on_vanish, present_of
 from .facts import ASKED_GRACE_S, Facts, read_pod
 from .manifest import pod
@@ -49,6 +50,7 @@ class KubernetesRuntime:
         self._creating = Creating(self.api, self._births, self.pods, settings)
         self.policies = Policies(self.api, settings)
         self._capacity = capacity.Capacity(self.api, settings)
+        self._guard = EnforcementGuard(self.api, settings)
         self._version: tuple[int, int] | None = None
 
     @property
@@ -59,6 +61,7 @@ class KubernetesRuntime:
         began = asyncio.get_running_loop().time()
         with _errors():
             manifest = pod(order, self.settings, await self.injection(), self._replica)
+            await self._guard.check(order.egress)
             await self.policies.ensure(order.egress)
         left_s = timeout_s - (asyncio.get_running_loop().time() - began)
         return await self._creating.create(manifest, order.incarnation, order.token, max(left_s, 0.01))
@@ -80,12 +83,14 @@ class KubernetesRuntime:
 
     async def adopt(self, spare_id: str, order: Order, timeout_s: float) -> Made:
         with _errors():
+            await self._guard.check(order.egress)
             await self.policies.ensure(order.egress)
             return await adopting.adopt(self.api, self._creating, self.pods, self.settings, spare_id, order, timeout_s)
 
     async def allow(self, sandbox_id: str, egress: Egress) -> None:
         with _errors():
             key = egress_key(egress, self.settings)
+            await self._guard.check(egress)
             await self.policies.ensure(egress)
             found = [facts for facts in await self._find(sandbox_id) if facts.deadline is None]
             if not found:
@@ -131,9 +136,14 @@ class KubernetesRuntime:
             return await self._capacity.stats()
 
     async def collect(self) -> int:
-        """Remove egress policies that no sandbox needs any more; how many. The acting controller calls it now and then."""
+        """Remove egress policies that no sandbox needs any more; how many. The acting controller calls it now and then.
+
+        It also has the network probed where that was not done lately.
+        """
         with _errors():
-            return await self.policies.collect(time.time())
+            removed = await self.policies.collect(time.time())
+            await self._guard.probe_when_due()
+            return removed
 
     async def aclose(self) -> None:
         await self._births.aclose()
