@@ -45,9 +45,9 @@ class Groups:
         """Forget members that have no record and are not being made; note sandboxes that their group lost."""
         members = {key: await self._store.group_members(key) for key in await self._store.group_keys()}
         for key, ids in members.items():
-            for sandbox_id, joined_at in ids.items():
-                if sandbox_id not in records and time.time() - joined_at > self._unmade_s:
-                    await self._store.group_leave(key, sandbox_id, joined_at, term=term)
+            unknown = {sandbox_id: joined_at for sandbox_id, joined_at in ids.items() if sandbox_id not in records}
+            for sandbox_id, joined_at in await self._over(unknown):
+                await self._store.group_leave(key, sandbox_id, joined_at, term=term)
         lost = [one for one in records.values() if one.spec.group and one.sandbox_id not in members.get(_key(one), {})]
         async with self._lock:
             for record in await self._store.records(one.sandbox_id for one in lost):  # the others have ended meanwhile
@@ -66,13 +66,20 @@ class Groups:
                 await self._end(record, group.cause or LAPSED, term)
                 ended.append((sandbox_id, record.incarnation))
                 gone.append((sandbox_id, joined_at))
-            elif record is not None or time.time() - joined_at > self._unmade_s:
+            elif record is not None:
                 gone.append((sandbox_id, joined_at))
+        gone += await self._over({id_: joined_at for id_, joined_at in group.members.items() if id_ not in records})
         if ended:
             log.info("a group of %d sandboxes has ended (%s): %d are removed", group.count, (group.cause or LAPSED).reason, len(ended))
             await self._remove(ended, term)
         for sandbox_id, joined_at in gone:
             await self._store.group_leave(group.key, sandbox_id, joined_at, term=term)
+
+    async def _over(self, unknown: Mapping[str, float]) -> list[tuple[str, float]]:
+        """Of members without a record: those that ended after they joined, and those that nobody will make any more."""
+        graves = await self._store.tombstones(unknown)
+        ended = {id_ for id_, grave in graves.items() if grave.ended_at >= unknown[id_]}
+        return [(id_, at) for id_, at in unknown.items() if id_ in ended or time.time() - at > self._unmade_s]
 
     async def _end(self, record: Record, cause: Cause, term: int) -> None:
         """One that had failed keeps the cause of that."""

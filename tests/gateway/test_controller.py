@@ -111,6 +111,33 @@ async def test_a_wiped_store_loses_no_sandbox(store: RedisStore, runtime: Memory
     assert len(runtime.present) == 30
 
 
+async def test_a_wiped_store_is_rebuilt_within_a_minute_as_deployed(
+    store: RedisStore, runtime: MemoryRuntime, redis_server: RedisServer
+) -> None:
+    """The bar is 60 s; the loss of the lease is noticed within a second, and 500 records are written again at once."""
+    for number in range(500):
+        runtime.add(f"sb-{number}", labels={"holdfast/lifetime_s": "600", "holdfast/group": f"run-{number % 5}"})
+    controller = Controller(store, runtime, "c1", ControllerSettings())
+    task = asyncio.create_task(controller.run(), name="c1")
+    clock = asyncio.get_running_loop().time
+    try:
+
+        async def whole() -> bool:
+            return await store.generation() is not None and len([one async for one in store.scan()]) == 500
+
+        await until_async(whole, deadline_s=30, what="the first records")
+        redis_server.flush()
+        begun = clock()
+        await until_async(whole, deadline_s=60, what="the records")
+        print(f"\n500 records written again {clock() - begun:.1f} s after the wipe")
+        assert runtime.deleted == []
+        assert len(runtime.present) == 500
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
 async def test_a_redis_away_for_a_while_loses_nothing(store: RedisStore, runtime: MemoryRuntime, redis_server: RedisServer) -> None:
     await add(store, runtime)
     async with running(store, runtime) as controller:
