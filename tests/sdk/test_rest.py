@@ -21,6 +21,8 @@ class Service:
     def __init__(self) -> None:
         self.answers: list[Answer] = []
         self.requests: list[tuple[str, str]] = []
+        self.late_s = 0.0
+        """How long each answer takes."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
@@ -46,6 +48,7 @@ class Service:
                 reader.read(int(headers.get("content-length", 0)))
                 self.requests.append((line.rpartition(" ")[0], headers.get("idempotency-key", "")))
                 answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+                threading.Event().wait(self.late_s)
                 if answer is None:
                     continue
                 body = json.dumps(answer[1]).encode()
@@ -157,3 +160,13 @@ async def test_upgrades_that_are_swallowed_leave_rest(service: Service, face: An
     service.answers = Swallow([None, None])
     assert (await sandbox.exec("echo x")).stdout == "x\n"
     assert ("GET /sandboxes/sb", "") in service.requests
+
+
+async def test_a_create_whose_time_is_over_is_not_asked_for_again(service: Service, face: Any) -> None:
+    """The answer comes when the time is over: another attempt would make a sandbox that nobody waits for any more."""
+    service.answers = [problem(504, "create_timeout", retryable=True)]
+    service.late_s = 0.6
+    with pytest.raises(HoldfastError) as slow:
+        await face.client(service.url, "k").create_sandbox("image", timeout=0.5)
+    assert slow.value.code == "create_timeout"
+    assert [line for line, _ in service.requests if line.startswith("POST")] == ["POST /sandboxes"]

@@ -120,7 +120,7 @@ class AsyncRest:
                 failure = Failure(lost, again=True, reached=lost.reached)
             unheard += failure.after_s <= 0
             pause_s = backoff.delay_s(failure.after_s)
-            if not failure.again or unheard >= ATTEMPTS or pause_s >= left:
+            if not failure.again or unheard >= ATTEMPTS or time.monotonic() + pause_s >= end:
                 raise failure.why
             await sleep(pause_s)
 

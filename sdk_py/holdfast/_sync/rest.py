@@ -121,7 +121,7 @@ class Rest:
                 failure = Failure(lost, again=True, reached=lost.reached)
             unheard += failure.after_s <= 0
             pause_s = backoff.delay_s(failure.after_s)
-            if not failure.again or unheard >= ATTEMPTS or pause_s >= left:
+            if not failure.again or unheard >= ATTEMPTS or time.monotonic() + pause_s >= end:
                 raise failure.why
             sleep(pause_s)
 
