@@ -92,9 +92,13 @@ async def resources(request: Request) -> Response:
     gateway.owner(request)
     stats = await gateway.runtime.stats()
     stats = {name: value for name, value in stats.items() if name not in ("id", "ok", "usage")}
-    present = await gateway.runtime.list_all()
-    cores, memory = os.cpu_count() or 1, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    requested = {"cpu": sum(one.cores for one in present), "memory_bytes": sum(one.memory_bytes for one in present)}
+    if "cpu_requested" in stats:  # a cluster: it knows its nodes, and keeps the sums
+        cores, memory = stats.get("cpu_total") or 0.0, stats.get("memory_total") or 0
+        requested = {"cpu": stats["cpu_requested"], "memory_bytes": stats["memory_requested"]}
+    else:
+        present = await gateway.runtime.list_all()
+        cores, memory = os.cpu_count() or 1, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        requested = {"cpu": sum(one.cores for one in present), "memory_bytes": sum(one.memory_bytes for one in present)}
     return json_response(
         {
             "status": "ok",

@@ -6,12 +6,14 @@ Owns the contract of `gateway.placement.store.PlacementStore`. `tests/gateway/te
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 from holdfast_wire.errors import HoldfastError
 
 from gateway.placement.store import Cause, FencedError, PlacementStore, Record, SandboxSpec, Tombstone
+from gateway.runtimes.options import Egress, Port, Reach
 from tests.support.until import until_async
 
 OOM = Cause("oom", "workload", "killed for memory")
@@ -50,6 +52,20 @@ class PlacementConformance:
         assert isinstance(entry, Record)
         assert (entry.status, entry.endpoint, entry.agent_epoch) == ("ready", "unix:///a.sock", "e1")
         assert entry.expires_at == pytest.approx(entry.created_at + 60.0, abs=0.01)
+
+    async def test_what_it_may_reach_changes_for_its_own_incarnation_only(self, store: PlacementStore) -> None:
+        made = (await ready(store, spec())).spec
+        egress = Egress("listed", (Reach("1.1.1.0/24", (Port(443),)),), ("pypi.org",), dns=True)
+        assert await store.mark_egress("nobody", "i1", egress) is None
+        other = await store.mark_egress("sb-1", "i0", egress)
+        assert isinstance(other, Record)
+        assert other.spec == made
+        entry = await store.mark_egress("sb-1", "i1", egress)
+        assert isinstance(entry, Record)
+        assert entry.spec == replace(made, egress=egress)
+        assert entry == await store.get("sb-1")
+        await store.delete("sb-1", DELETED, owner="ada")
+        assert isinstance(await store.mark_egress("sb-1", "i1", egress), Tombstone)
 
     async def test_nothing_is_known_of_an_unknown_id(self, store: PlacementStore) -> None:
         assert await store.get("nobody") is None

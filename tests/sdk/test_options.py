@@ -84,6 +84,25 @@ def test_bad_commands(command: object) -> None:
         )
 
 
+def test_what_a_cluster_is_asked_for_travels_as_it_is_given() -> None:
+    usual = dict.fromkeys(("cpu", "memory", "disk", "env", "labels", "timeout", "lifetime_s", "idle_timeout_s", "heartbeat_timeout_s"))
+    network = {"mode": "listed", "reaches": ({"cidr": "1.1.1.0/24", "ports": (443,)},)}
+    volumes = ({"path": "/scratch", "size": "1Gi"},)
+    body = create_body(
+        "image",
+        sandbox_id="x",
+        block_network=True,
+        network=network,
+        cluster={"gpu": 1, "volumes": volumes, "node_selector": {"a": "b"}, "user": 0},
+        **usual,  # type: ignore[arg-type]
+    )
+    assert "block_network" not in body
+    assert body["network"] == {"mode": "listed", "reaches": [{"cidr": "1.1.1.0/24", "ports": [443]}]}
+    assert (body["gpu"], body["volumes"], body["node_selector"], body["user"]) == (1, [{"path": "/scratch", "size": "1Gi"}], {"a": "b"}, 0)
+    with pytest.raises(InvalidArgumentError, match="gpus"):
+        create_body("image", sandbox_id="x", block_network=True, cluster={"gpus": 1}, **usual)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("wrong", [{"cpu": "many"}, {"memory": "4 GB"}, {"cpu": 0}, {"labels": {"a": 1}}, {"timeout": -3}])
 def test_bad_quantities_are_told_before_anything_is_sent(wrong: dict[str, object]) -> None:
     usual: dict[str, object] = dict.fromkeys(
