@@ -241,6 +241,7 @@ class Shell:
         run.tick = self._loop.call_later(min(0.005 * count, 0.05), self._tick, run, count + 1)
 
     def _aborted(self, run: Run) -> None:
+        self._context.reaper.bury(self._of_run(run))
         if run is not self._current:
             return
         if self._process.status is not None:
@@ -358,8 +359,12 @@ class Shell:
             process.collect()
             self._lost, self._lost_status = run, status
             if run.abort:
-                run.killing = TreeKill(self._of_run(run), lambda: self._rebuild(process.state()), spare=run.before)
+                run.killing = TreeKill(self._of_run(run), lambda: self._bury_and_rebuild(run, process), spare=run.before)
                 return
+        self._rebuild(process.state())
+
+    def _bury_and_rebuild(self, run: Run, process: ShellProcess) -> None:
+        self._context.reaper.bury(self._of_run(run))
         self._rebuild(process.state())
 
     def _rebuild(self, state: tuple[bytes, bytes] | None) -> None:

@@ -212,7 +212,11 @@ class Terminal:
             return
         self._abort = why
         roots = (self.pid,) if self._status is None else ()
-        self._killing = TreeKill(owned_by(self._tag), self._finish, roots=roots)
+        self._killing = TreeKill(owned_by(self._tag), self._killed, roots=roots)
+
+    def _killed(self) -> None:
+        self._context.reaper.bury(owned_by(self._tag))
+        self._finish()
 
     def _exited(self, status: int) -> None:
         self._status = status

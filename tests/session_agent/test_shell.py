@@ -9,6 +9,7 @@ import pytest
 from holdfast_wire.frames import Closed, Exited, Failed, Opened, Output, Started
 
 from session_agent.framing import ReportReader, quote
+from session_agent.procs import child_pids
 from session_agent.sandbox import SandboxLimits
 from session_agent.shell_process import ShellProcess
 from tests.support.process_channel import LiveShell, client
@@ -92,6 +93,17 @@ async def test_a_state_that_is_just_being_written_again_costs_no_run(kind: str, 
         await shell.run("cd /usr")
         after = await shell.run("pwd")
     assert (after.exit_code, after.stdout, after.result["shell"]["restarted"]) == (0, b"/usr\n", False)
+
+
+@SHELLS
+async def test_the_dead_of_an_aborted_run_are_buried_before_its_end_is_told(kind: str) -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell(shell=kind)
+        run = shell.begin("for i in $(seq 100); do (sleep 7132 &); done; echo there; sleep 7132")
+        await shell.channel.fact(Output)
+        shell.handler.signal("KILL")
+        assert (await shell.wait(run)).result["cause"]["reason"] == "cancelled"
+        assert set(child_pids()) <= sandbox.context.reaper.pids
 
 
 async def test_no_run_begins_in_a_process_that_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
