@@ -40,7 +40,7 @@ from holdfast_wire.frames import (
     Welcome,
     Write,
 )
-from holdfast_wire.limits import DATA_BYTES, MESSAGE_BYTES, WINDOW_BYTES
+from holdfast_wire.limits import DATA_BYTES, MESSAGE_BYTES, WINDOW_BYTES, Timing
 
 from .frame_headers import BINARY, CLOSE, PING, PONG
 
@@ -60,7 +60,8 @@ class AgentCallError(HoldfastError):
 class AgentCall:
     """One channel on one connection: ``greet``, ``open``, then facts; ``close`` in any case."""
 
-    def __init__(self, transport: asyncio.Transport, early: bytes) -> None:
+    def __init__(self, transport: asyncio.Transport, early: bytes, timing: Timing | None = None) -> None:
+        self._timing = timing or Timing()
         self._socket = _Socket(transport)
         transport.set_protocol(self._socket)
         if early:
@@ -139,7 +140,21 @@ class AgentCall:
                 yield fact
             if self.ended:
                 return
-            self._take(await self._socket.message(), self._waiting)
+            self._take(await self._heard(), self._waiting)
+
+    async def _heard(self) -> bytes:
+        """The next message, however long that takes while the agent answers pings (PROTOCOL §6). Raises ``AgentCallError``."""
+        timing, silent_s = self._timing, 0.0
+        while True:
+            try:
+                async with asyncio.timeout(timing.ping_interval_s):
+                    return await self._socket.message()
+            except TimeoutError:
+                silent_s += timing.ping_interval_s
+            if silent_s >= timing.silence_limit_s:
+                raise AgentCallError("agent_unreachable", f"the session agent has been silent for {silent_s:g} s")
+            self._pings += 1
+            self._socket.send(encode(Ping(self._pings)))
 
     async def settled(self) -> list[Fact]:
         """The facts that are there now: the channel's last one has come, or the agent has said all it has so far.

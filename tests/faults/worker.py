@@ -72,10 +72,17 @@ def read_log(path: Path) -> Read:
 async def work(url: str, key: str, path: Path, sandbox_id: str, name: str, sessions: int) -> None:
     """Append on ``sessions`` sessions of one sandbox until it is lost or the process ends."""
     read, log = read_log(path), Log(path)
-    async with AsyncSandboxClient(url, key, connect_timeout_s=ATTACH_S) as client:
+    async with (
+        AsyncSandboxClient(url, key, connect_timeout_s=ATTACH_S) as client,
+        AsyncSandboxClient(url, key, connect_timeout_s=ATTACH_S, transport="rest") as rest,
+    ):
         names = [f"{name}-{n}" for n in range(sessions)]
         rng = random.Random(name)
-        appenders = [Appender(one, client.get_sandbox(sandbox_id), log, by_exec=n % 2 == 1, rng=rng) for n, one in enumerate(names)]
+        appenders = []
+        for n, one in enumerate(names):  # by turns in a shell, by itself, in a shell, and without a session
+            by_rest = n % 4 == 3
+            sandbox = (rest if by_rest else client).get_sandbox(sandbox_id)
+            appenders.append(Appender(one, sandbox, log, by_exec=n % 2 == 1, rng=rng, by_rest=by_rest))
         runs = [one.run(lambda: True, read.next_number.get(one.name, 0), read.open_command.get(one.name, "")) for one in appenders]
         reporting = asyncio.create_task(_report(log, appenders))
         await asyncio.gather(*runs)

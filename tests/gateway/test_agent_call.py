@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from holdfast_wire.codec import decode, encode, encode_item
 from holdfast_wire.frames import Closed, Credit, Exited, Failed, Hello, Open, Opened, Output, Ping, Pong, Started, Welcome, Write
-from holdfast_wire.limits import DATA_BYTES, WINDOW_BYTES
+from holdfast_wire.limits import DATA_BYTES, WINDOW_BYTES, Timing
 
 from gateway import agent_call
 from gateway.frame_headers import BINARY, CLOSE, PING, server_frame
@@ -232,6 +232,38 @@ async def test_an_agent_that_pings_and_never_reads_costs_nothing(served: Served,
     answer = await execute(served, pings)
     assert answer.json()["code"] == "outcome_unknown"
     assert 0 < highest < 256 * 1024, f"{highest} bytes waited"
+
+
+async def test_an_agent_that_falls_silent_is_given_up(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that lost its power closes no connection: only its silence tells, long before the command's time is over."""
+    from gateway.placement.store import Cause
+
+    original = agent_call.AgentCall.__init__
+
+    def impatient(self: agent_call.AgentCall, transport: asyncio.Transport, early: bytes) -> None:
+        original(self, transport, early, Timing(ping_interval_s=0.05, silence_limit_s=0.2))
+
+    monkeypatch.setattr(agent_call.AgentCall, "__init__", impatient)
+    pings: list[Any] = []
+
+    async def silent(talk: Talk) -> None:
+        await talk.raw(encode_item(Started(1, "j", {}), 0))
+        pings.extend([await talk.next() for _ in range(3)])
+        await talk.connection.reader.read()
+
+    answer = (await execute(served, silent)).json()
+    assert (answer["code"], answer["context"]) == ("outcome_unknown", {"accepted": True, "started": True})
+    assert [type(ping) for ping in pings] == [Ping] * 3
+
+    async def slow(talk: Talk) -> None:
+        for _ in range(10):
+            ping = await talk.next()
+            await talk.raw(encode(Pong(ping.number)))
+        await talk.say(Started(1, talk.opened.params["id"], {}), Exited(1, talk.opened.params["id"], RESULT))  # type: ignore[union-attr]
+        await talk.connection.reader.read()
+
+    await served.store.delete("sb-1", Cause("deleted", "caller"), owner="ada", forget=True)
+    assert (await execute(served, slow)).json()["exit_code"] == 0, "an agent that answers may take its time"
 
 
 async def test_an_answer_after_the_command_was_asked_for_says_how_far_it_got(served: Served, redis_server: RedisServer) -> None:

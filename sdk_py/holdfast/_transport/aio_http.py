@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast._options import Options
-from holdfast._transport.http import Answer, unreachable
+from holdfast._transport.http import KEEPALIVE, Answer, unreachable
 
 if TYPE_CHECKING:
     import httpx
@@ -30,6 +30,7 @@ class Http:
                 base_url=self._options.url,
                 headers={"X-API-Key": self._options.api_key, "User-Agent": "holdfast-python"},
                 trust_env=False,
+                transport=httpx.AsyncHTTPTransport(trust_env=False, socket_options=KEEPALIVE),
             )
         timeout = httpx.Timeout(timeout_s, connect=self._options.connect_timeout_s)
         try:

@@ -6,6 +6,7 @@ Pure. The faces own the HTTP client (``aio_http``, ``threads_http``); ``_async.r
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,12 @@ from holdfast_wire.errors import HoldfastError
 from holdfast._errors import ServiceError, ServiceUnavailableError, error
 from holdfast._transport.policy import BALANCER_STATUSES, problem, retry_after
 
+_PROBES = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+KEEPALIVE = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *[(socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in _PROBES if hasattr(socket, name)],
+]
+"""Socket options that notice a service whose machine is gone after 25 s: an answer may take as long as a command runs."""
 ATTEMPTS = 4
 BACKOFF_BASE_S = 0.2
 BACKOFF_CAP_S = 5.0
