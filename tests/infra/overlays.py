@@ -22,18 +22,24 @@ EVERYTHING = "everything"
 ALL = (*OVERLAYS, EVERYTHING)
 
 _ORDER = ("gateway", "redis-managed", "autoscaling", "autoscaling-sessions")
-"""Components that others build upon, first. ``redis`` is the other way to have ``redis-managed``."""
+"""Components that others build upon, first."""
+_APART = ("redis", "root")
+"""``redis`` is the other way to have ``redis-managed``; ``root`` gives up what the rest is held to, and has a test of its own."""
 
 
 def everything(folder: Path) -> Path:
-    """An overlay with all components, written into ``folder``."""
-    names = [*_ORDER, *(name for name in COMPONENTS if name not in (*_ORDER, "redis"))]
+    """An overlay with all components that go together, written into ``folder``."""
+    return compose(folder, *_ORDER, *(name for name in COMPONENTS if name not in (*_ORDER, *_APART)))
+
+
+def compose(folder: Path, *components: str) -> Path:
+    """An overlay of the base and these components."""
     up = Path(*[".."] * len(folder.resolve().parts[1:])) / Path(*K8S.parts[1:])
     body = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": [str(up / "base")],
-        "components": [str(up / "components" / name) for name in names],
+        "components": [str(up / "components" / name) for name in components],
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(body))
     return folder

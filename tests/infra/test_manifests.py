@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from tests.infra.kustomize import RenderError, identity, render
-from tests.infra.overlays import ALL, COMPONENTS, EVERYTHING, K8S, OVERLAYS, everything, of_kind, pod_templates, rendered
+from tests.infra.overlays import ALL, COMPONENTS, EVERYTHING, K8S, OVERLAYS, compose, everything, of_kind, pod_templates, rendered
 from tests.infra.podsecurity import violations
 
 # Served by operators, not by Kubernetes: no schema here. `test_agreement` looks into them.
@@ -157,3 +157,16 @@ def test_every_component_is_tried() -> None:
         used |= {Path(one).name for one in yaml.safe_load(path.read_text()).get("components", ())}
     assert used | set(COMPONENTS) == set(COMPONENTS)
     assert {"ServiceMonitor", "HTTPRoute", "Ingress", "HorizontalPodAutoscaler"} <= {one["kind"] for one in rendered(EVERYTHING)}
+
+
+def test_root_is_given_by_one_component_and_to_sandboxes_only(tmp_path: Path) -> None:
+    manifests = render(compose(tmp_path, "gateway", "redis", "root"))
+    levels = {
+        one["metadata"]["name"]: one["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+        for one in manifests
+        if one["kind"] == "Namespace"
+    }
+    assert levels == {"holdfast": "restricted", "holdfast-sandboxes": "baseline"}
+    settings = next(one["data"] for one in manifests if one["metadata"]["name"] == "holdfast-settings")
+    assert settings["HOLDFAST_ALLOW_ROOT"] == "true"
+    assert all("HOLDFAST_ALLOW_ROOT" not in one.get("data", {}) for name in ALL for one in of_kind(name, "ConfigMap"))
