@@ -1,0 +1,85 @@
+"""A warm pool from end to end on the fake cluster: real agents wait in pods, a create takes one, the controller makes another."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest_asyncio
+from holdfast import AsyncSandboxClient
+
+from gateway.controller.loop import Controller
+from gateway.controller.pool_keeper import PoolKeeper
+from gateway.controller.pool_plan import is_spare
+from gateway.pools import PoolsFile
+from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
+from gateway.settings import ControllerSettings
+from gateway.telemetry import Metrics
+from tests.gateway.harness import ADA, SECRET, Served, serve
+from tests.support.kube.kubelet import Kubelet
+from tests.support.kube.server import FakeApi
+from tests.support.requires import requires
+from tests.support.until import until_async
+
+pytestmark = requires("redis", "bash")
+
+POOLS = "[{name: warm, image: host, cpu: 1, memory: 256Mi, size: 2, refill_per_s: 50}]"
+QUICK = ControllerSettings(reconcile_interval_s=0.5, refill_interval_s=0.05, expiry_interval_s=0.1, grace_s=1.0)
+
+
+@pytest_asyncio.fixture
+async def served(redis_url: str, tmp_path: Path, runtime: KubernetesRuntime) -> AsyncIterator[Served]:
+    """A gateway and a controller over pods of the fake cluster, with one pool."""
+    path = tmp_path / "pools.yaml"
+    path.write_text(POOLS)
+    async with serve(redis_url, tmp_path, step_timeout_s=20.0) as served:
+        served.gateway.runtime = runtime
+        served.gateway.pools = PoolsFile(path)
+        keeper = PoolKeeper(served.store, runtime, PoolsFile(path).read, SECRET, QUICK, Metrics())
+        task = asyncio.create_task(Controller(served.store, runtime, "c1", QUICK, keeper).run(), name="controller")
+        try:
+            yield served
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+async def filled(served: Served, runtime: KubernetesRuntime) -> set[str]:
+    (pool,) = served.gateway.pools.read().values()
+    found: set[str] = set()
+
+    async def exact() -> bool:
+        found.clear()
+        found.update(one.sandbox_id for one in await runtime.list_all() if is_spare(one))
+        return len(found) == pool.size and set((await served.store.spares(pool.key)).spares) == found
+
+    await until_async(exact, deadline_s=60, what="two spares, both on offer")
+    return found
+
+
+async def test_a_create_takes_a_waiting_pod(served: Served, runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet) -> None:
+    spares = await filled(served, runtime)
+    async with AsyncSandboxClient(served.url, ADA) as client:
+        begun = time.monotonic()
+        sandbox = await client.create_sandbox("host", cpu=1, memory="256Mi", env={"WHO": "adopted"}, labels={"run": "7"})
+        took_s = time.monotonic() - begun
+        assert (await sandbox.exec("echo $WHO")).stdout == "adopted\n"
+        shell = await sandbox.shell()
+        assert (await shell.run("cd /tmp && pwd")).stdout == "/tmp\n"
+        (present,) = [one for one in await runtime.list_all() if one.sandbox_id == sandbox.id]
+        assert (present.owner, present.labels["run"], is_spare(present)) == ("ada", "7", False)
+        assert 'holdfast_pool_claims_total{outcome="warm"} 1' in served.gateway.metrics.render()
+        now = await filled(served, runtime)
+        assert len(now & spares) == 1, "one was taken and is made again"
+        print(f"\na create that takes a spare: {1000 * took_s:.0f} ms")
+        await sandbox.delete()
+        assert sandbox.id not in {one.sandbox_id for one in await runtime.list_all()}
+        herd = await asyncio.gather(*(client.create_sandbox("host", cpu=1, memory="256Mi") for _ in range(6)))
+        assert [(await one.exec("echo up")).stdout for one in herd] == ["up\n"] * 6, "two were warm, or more; the rest was made"
+        await asyncio.gather(*(one.delete() for one in herd))
+        await filled(served, runtime)
+        assert len(await runtime.list_all()) == 2
