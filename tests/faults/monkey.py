@@ -73,8 +73,9 @@ class Worker:
             self.process.kill()
             self.process.wait()
         error = self._errors.read_text()[-600:]
-        outcome.expect(status == 0, f"a client ended with {status} after its sandbox was lost: {error}")
         read = read_log(self.log)
+        waiting = ", ".join(read.open_command.values())
+        outcome.expect(status == 0, f"a client ended with {status} after its sandbox was lost, waiting for {waiting or 'nothing'}: {error}")
         outcome.add(check(read.history, self._history.read().splitlines()))
         self._history.close()
         for kind, value in read.notes:
