@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 import secrets
 from typing import Any
@@ -81,18 +82,14 @@ def rotate_secret(cluster: Kubectl) -> None:
 
 def _create(cluster: Kubectl, name: str, values: dict[str, str]) -> None:
     metadata = {"name": name, "namespace": SYSTEM, "labels": _LABELS}
-    cluster.run("create", "--filename", "-", text=_json({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": values}))
+    cluster.run(
+        "create", "--filename", "-", text=json.dumps({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": values})
+    )
 
 
 def _write(cluster: Kubectl, name: str, values: dict[str, str]) -> None:
     # through a file, not the command line: other users of this machine can read that
-    cluster.run("patch", "secret", name, "--namespace", SYSTEM, "--patch-file", "/dev/stdin", text=_json({"stringData": values}))
-
-
-def _json(value: dict[str, Any]) -> str:
-    import json
-
-    return json.dumps(value)
+    cluster.run("patch", "secret", name, "--namespace", SYSTEM, "--patch-file", "/dev/stdin", text=json.dumps({"stringData": values}))
 
 
 def _read(secret: dict[str, Any], name: str) -> str:
