@@ -165,3 +165,16 @@ async def test_the_doctor_is_content(runtime: KubernetesRuntime) -> None:
     for check in checks:
         print(f"\n{'ok ' if check['ok'] else 'BAD'} {check['name']}: {check['detail']}", end="")
     assert all(check["ok"] or not check["required"] for check in checks)
+
+
+async def test_a_spare_becomes_a_sandbox_at_once_and_only_once(runtime: KubernetesRuntime) -> None:
+    await runtime.create(order("pool-1", image=IMAGE, owner="", labels={"holdfast/pool": "p"}, token="aa" * 32), CREATE_S)
+    takers = [order(f"sb-{number}", image=IMAGE, token=f"{number:02x}" * 32) for number in range(3)]
+    began = time.monotonic()
+    answers = await asyncio.gather(*(runtime.adopt("pool-1", taker, CREATE_S) for taker in takers), return_exceptions=True)
+    print(f"\nadopted after {1000 * (time.monotonic() - began):.0f} ms")
+    lost = [answer for answer in answers if isinstance(answer, HoldfastError)]
+    assert [error.code for error in lost] == ["sandbox_not_found"] * 2
+    (present,) = await runtime.list_all()
+    assert present.sandbox_id in {taker.sandbox_id for taker in takers}
+    assert await runtime.delete(present.sandbox_id, present.incarnation)
