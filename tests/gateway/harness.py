@@ -221,7 +221,7 @@ async def serve(
     settings = Settings(
         data_dir=folder,
         keys_file=keys,
-        placement=PlacementSettings(redis_url=redis_url, step_timeout_s=step_timeout_s),
+        placement=PlacementSettings(redis_url=redis_url, step_timeout_s=step_timeout_s, connect_timeout_s=max(0.4, step_timeout_s / 2)),
         relay=relay or RelaySettings(),
         rest=rest or RestSettings(),
         admission=admission or AdmissionSettings(),

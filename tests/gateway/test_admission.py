@@ -214,7 +214,7 @@ async def test_a_turn_that_does_not_come_leaves_nothing_and_can_be_asked_for_aga
 
 @pytest_asyncio.fixture
 async def store(redis_url: str) -> AsyncIterator[RedisStore]:
-    made = RedisStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0))
+    made = RedisStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=20.0))
     yield made
     await made.aclose()
 

@@ -41,7 +41,7 @@ EVICTED = Cause("evicted", "infrastructure", "the node is drained")
 
 @pytest_asyncio.fixture
 async def store(redis_url: str) -> AsyncIterator[RedisStore]:
-    made = RedisStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0))
+    made = RedisStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=20.0))
     yield made
     await made.aclose()
 
@@ -74,7 +74,7 @@ class GroupSteps(RuleBasedStateMachine):
         super().__init__()
         self.server.flush()
         self.runner = asyncio.Runner()
-        self.store = RedisStore(PlacementSettings(redis_url=self.server.url, step_timeout_s=20.0))
+        self.store = RedisStore(PlacementSettings(redis_url=self.server.url, step_timeout_s=20.0, connect_timeout_s=20.0))
         self.known: dict[str, Known] = {}
         self.former: dict[str, str] = {}
         self.terms: dict[str, int] = {}
