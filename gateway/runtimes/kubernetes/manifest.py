@@ -22,6 +22,8 @@ from .network import egress_key
 from .record import annotations_of
 from .settings import KubernetesSettings
 
+_KILL_MARGIN_S = 5
+"""What an evicted agent leaves of its grace, so that it ends by itself."""
 POOL_LABEL = RESERVED_LABEL + "pool"
 """Label of an order that makes a spare of this pool."""
 _AGENT = "HOLDFAST_AGENT_"
@@ -70,7 +72,7 @@ def pod(order: Order, settings: KubernetesSettings, injection: Literal["image", 
                 "image": order.image,
                 "imagePullPolicy": settings.pull_policy,
                 "command": agent_command(),
-                "env": _env(order),
+                "env": _env(order, settings),
                 "ports": [{"name": "agent", "containerPort": AGENT_PORT, "protocol": "TCP"}],
                 "resources": resources(order, settings),
                 "startupProbe": _LISTENS,
@@ -183,12 +185,13 @@ def _confinement(root: bool) -> dict[str, Any]:
     return {"allowPrivilegeEscalation": False, "capabilities": capabilities}
 
 
-def _env(order: Order) -> list[dict[str, Any]]:
+def _env(order: Order, settings: KubernetesSettings) -> list[dict[str, Any]]:
     agent = {
         "LISTEN": f"tcp://0.0.0.0:{AGENT_PORT}",
         "TOKEN": order.token,
         "SANDBOX_ID": order.sandbox_id,
         "INCARNATION": order.incarnation,
+        "GRACE_S": str(max(settings.grace_s - _KILL_MARGIN_S, 1)),
     }
     theirs = [{"name": name, "value": _literal(value)} for name, value in sorted(order.env.items())]
     ours: list[dict[str, Any]] = [{"name": _AGENT + name, "value": value} for name, value in agent.items()]
