@@ -209,7 +209,7 @@ class FaultProxy:
         return [int(self._rng.expovariate(1 / mean)) + 1 if mean else 1 << 62]
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pair: _Pair, budget: list[int], lose: float) -> None:
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        try:
             while data := await reader.read(_CHUNK):
                 if lose and self._rng.random() < lose:
                     self._cut(pair)
@@ -230,6 +230,8 @@ class FaultProxy:
                     await writer.drain()
             if writer.can_write_eof():
                 writer.write_eof()
+        except (OSError, asyncio.IncompleteReadError):
+            pair.abort()  # reset on one side: so is the other, as by any balancer
 
     def _pieces(self, data: bytes) -> list[bytes]:
         if not self.weather.split:

@@ -87,6 +87,13 @@ async def test_an_exec_whose_answer_was_lost_is_asked_for_again_by_its_key(servi
     assert service.requests == [("POST /sandboxes/sb/exec", "mine")] * 4
 
 
+async def test_an_exec_that_takes_long_is_asked_after_as_a_job(service: Service, rest: Any) -> None:
+    """After a lost answer the same key asks for the job, whose state is told every few seconds: no request hangs with its connection."""
+    service.answers = [None, (200, {"job_id": "sb.k1", "status": "queued"}), job(status="running"), None, job(status="running"), job()]
+    assert (await rest().exec("echo x", command_id="mine")).stdout == "x\n"
+    assert service.requests == [("POST /sandboxes/sb/exec", "mine")] * 2 + [("GET /jobs/sb.k1/wait?timeout=15.0", "")] * 4
+
+
 async def test_an_exec_that_may_have_run_is_no_plain_failure(service: Service, rest: Any) -> None:
     service.answers = [None]
     with pytest.raises(OutcomeUnknownError) as unknown:

@@ -28,10 +28,8 @@ from holdfast._transport.http import ATTEMPTS, BACKOFF_BASE_S, BACKOFF_CAP_S, An
 from holdfast._transport.policy import Backoff
 
 _MARGIN_S = 15.0
-_EXEC_WAIT_S = 330.0
-"""Longest time for one answer to an exec without a time-out: the service answers after 300 s, and then we ask again."""
-_WAIT_MORE_S = 30.0
-"""The service waits this much longer than a command may run."""
+_ALIVE_S = 30.0
+"""Longest time for one answer while a command runs."""
 _LEAST_WAIT_S = 1.0
 _PAGE = 500
 _MOST_PAGES = 10_000
@@ -70,10 +68,13 @@ class Rest:
                 raise failure.why
             sleep(backoff.delay_s(failure.after_s))
 
-    def effect(self, effect: Effect, method: str, path: str, *, timeout_s: float, **more: Any) -> Answer:
+    def effect(
+        self, effect: Effect, method: str, path: str, *, timeout_s: float, later: dict[str, Any] | None = None, **more: Any
+    ) -> Answer:
         """One request that makes something happen, or waits for it. Notes in ``effect`` whether it may have reached the service.
 
-        When the service will know it again it is asked again until ``resume_timeout_s`` have passed, as a session would resume.
+        When the service will know it again it is asked again until ``resume_timeout_s`` have passed, as a session would resume;
+        with ``later`` for a body when it may have been understood before.
         """
         backoff = Backoff(self._options.backoff_base_s, self._options.backoff_cap_s)
         end = time.monotonic() + self._options.resume_timeout_s
@@ -87,6 +88,8 @@ class Rest:
             except UnreachableError as lost:
                 failure = Failure(lost, again=True, reached=lost.reached)
             effect.note(failure)
+            if later is not None and effect.reached:
+                more["json"] = later
             left = end - time.monotonic()
             if not (effect.known_again and (failure.again or failure.why.code == "outcome_unknown")) or left <= 0:
                 raise failure.why
@@ -219,6 +222,7 @@ class Rest:
     def exec(self, sandbox_id: str, params: dict[str, Any]) -> CommandResult:
         """``POST /sandboxes/{id}/exec`` and wait. The key makes it one command, however often it has to be asked for.
 
+        No request waits for long: an answer in time is the only sign of life that HTTP has. What takes longer is a job, asked after.
         Raises ``SandboxLostError`` and ``OutcomeUnknownError`` with what is known, as a session does.
         """
         if "user" in params:
@@ -230,15 +234,15 @@ class Rest:
             env=params.get("env"),
             login_shell=params.get("login"),
         )
-        timeout_s = params.get("timeout_s")
-        wait_s = (timeout_s + _WAIT_MORE_S if timeout_s else _EXEC_WAIT_S) + _MARGIN_S
         path, headers = f"{_sandbox(sandbox_id)}/exec", {"Idempotency-Key": params["id"]}
         effect = Effect(known_again=True)
         try:
-            job = (self.effect(effect, "POST", path, json={**body, "wait": True}, timeout_s=wait_s, headers=headers)).map()
+            first, later = {**body, "wait": True}, {**body, "wait": False}
+            job = (self.effect(effect, "POST", path, json=first, later=later, timeout_s=_ALIVE_S, headers=headers)).map()
             while job.get("status") in ("queued", "running"):
                 path = f"/jobs/{quote(str(job.get('job_id')), safe='')}/wait"
-                job = (self.effect(effect, "GET", path, params={"timeout": 30}, timeout_s=30 + _MARGIN_S)).map()
+                wait_s = _ALIVE_S - _MARGIN_S
+                job = (self.effect(effect, "GET", path, params={"timeout": wait_s}, timeout_s=_ALIVE_S)).map()
         except HoldfastError as why:
             raise lost_command(why, params["id"], effect.facts(params["id"])) from None
         return _job_result(job, params["id"])
