@@ -163,7 +163,7 @@ def describe(gateway: Gateway, record: Record) -> dict[str, Any]:
         message = cause.message or cause.reason
     return SandboxRecord(
         sandbox_id=spec.sandbox_id,
-        namespace=gateway.settings.rest.namespace,
+        namespace=gateway.settings.namespace,
         image=spec.image,
         block_network=spec.egress.mode == "none",
         network=network_map(spec.egress),

@@ -83,7 +83,6 @@ class RestSettings:
     """Default seconds a sandbox may take to become ready."""
     default_cpu: str = "4"
     default_memory: str = "16Gi"
-    namespace: str = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +152,11 @@ class Settings:
     controller: ControllerSettings = field(default_factory=ControllerSettings)
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
     kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
+
+    @property
+    def namespace(self) -> str:
+        """Where REST says sandboxes are."""
+        return self.kubernetes.namespace if self.runtime == "kubernetes" else "default"
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> Settings:

@@ -15,6 +15,8 @@ from holdfast_wire.errors import HoldfastError
 
 from .container import PREFIX
 
+_KUBELET = ("KUBERNETES_SERVICE_", "KUBERNETES_PORT")
+
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
@@ -59,7 +61,8 @@ class AgentSettings:
         if not token or not listen:
             missing = "HOLDFAST_AGENT_TOKEN or HOLDFAST_AGENT_TOKEN_FILE" if not token else "HOLDFAST_AGENT_LISTEN"
             raise HoldfastError("invalid_argument", f"the agent cannot start: {missing} is not set")
-        inherited = {name: value for name, value in environ.items() if not name.startswith(PREFIX)}  # meant for what runs in the container
+        # A container's environment is meant for what runs in it, but for what the kubelet adds unasked: the API server's address.
+        inherited = {name: value for name, value in environ.items() if not name.startswith((PREFIX, *_KUBELET))}
         try:
             grace_s = float(environ.get("HOLDFAST_AGENT_GRACE_S", "25"))
         except ValueError:

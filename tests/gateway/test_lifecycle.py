@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 
+from gateway import making
 from gateway.placement.store import Cause
 from gateway.runtimes.base import RuntimeUnavailableError
 from tests.gateway.checked import Checked
@@ -327,3 +328,9 @@ async def test_an_ended_sandbox_says_whose_doing_it_was(ada: Checked, served: Se
     answer = await ada("POST", f"/sandboxes/{record['sandbox_id']}/exec", json={"command": "true"})
     assert problem(answer) == (410, "sandbox_gone")
     assert (answer.json()["reason"], answer.json()["fault"]) == ("oom", "workload")
+
+
+@pytest.mark.parametrize(("ready_timeout_s", "own_s"), [(3600.0, 3598.0), (20.0, 18.0), (1.0, 0.9)])
+def test_who_makes_a_sandbox_gives_up_before_the_record_does(ready_timeout_s: float, own_s: float) -> None:
+    """Else the record ends first, and says only that it took too long where the image could not be pulled."""
+    assert making._own_time(ready_timeout_s) == pytest.approx(own_s)
