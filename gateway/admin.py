@@ -200,4 +200,5 @@ def _image_name(name: str | None) -> str:
 
 
 def _image(image: Image) -> dict[str, Any]:
-    return {"name": image.name, "digest": image.digest, "size_bytes": image.size_bytes, "created": image.created}
+    body = {"name": image.name, "digest": image.digest, "size_bytes": image.size_bytes, "created": image.created}
+    return body if image.wanted is None else {**body, "nodes": {"ready": image.ready, "wanted": image.wanted}}

@@ -122,6 +122,9 @@ class Image:
     digest: str = ""
     size_bytes: int = 0
     created: str | float | None = None
+    ready: int | None = None
+    """In a cluster: how many nodes have it, of ``wanted``."""
+    wanted: int | None = None
 
 
 class Images(Protocol):

@@ -24,6 +24,7 @@ FOREIGN = {"monitoring.coreos.com/v1", "gateway.networking.k8s.io/v1", "serving.
 OF_A_SANDBOX = {
     ("", "namespaces"): {"get"},
     ("", "pods"): {"create", "get", "list", "watch", "patch", "delete"},
+    ("apps", "daemonsets"): {"create", "get", "list", "delete"},
     ("networking.k8s.io", "networkpolicies"): {"create", "get", "list", "watch", "patch", "delete"},
     ("cilium.io", "ciliumnetworkpolicies"): {"create", "get", "list", "watch", "patch", "delete"},
 }

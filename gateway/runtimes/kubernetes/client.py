@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import aiohttp
@@ -168,6 +168,17 @@ class Api:
                 response.release()
             else:
                 response.close()
+
+
+@contextmanager
+def errors() -> Iterator[None]:
+    """What the API server says, as the errors the interface names."""
+    try:
+        yield
+    except ApiError as error:
+        raise error.unavailable() from error
+    except TimeoutError:
+        raise RuntimeUnavailableError from None
 
 
 def refused(error: ApiError) -> HoldfastError:

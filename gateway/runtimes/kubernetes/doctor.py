@@ -22,6 +22,7 @@ _OLDEST = (1, 28)
 _RIGHTS: tuple[tuple[str, str, str], ...] = (
     *(("", "pods", verb) for verb in ("create", "get", "list", "watch", "patch", "delete")),
     *(("networking.k8s.io", "networkpolicies", verb) for verb in ("create", "get", "list", "patch", "delete")),
+    *(("apps", "daemonsets", verb) for verb in ("create", "get", "list", "delete")),
 )
 
 

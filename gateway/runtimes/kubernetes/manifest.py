@@ -22,8 +22,11 @@ from .network import egress_key
 from .record import annotations_of
 from .settings import KubernetesSettings
 
+Injection = Literal["image", "init"]
 _KILL_MARGIN_S = 5
 """What an evicted agent leaves of its grace, so that it ends by itself."""
+CONFINED: dict[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+"""Security context of a container that is not root."""
 POOL_LABEL = RESERVED_LABEL + "pool"
 """Label of an order that makes a spare of this pool."""
 _AGENT = "HOLDFAST_AGENT_"
@@ -35,12 +38,12 @@ _LISTENS = {"tcpSocket": {"port": AGENT_PORT}, "periodSeconds": 1, "timeoutSecon
 """A pod that is Ready has an agent that listens. Asked until the first answer only; whoever creates dials by himself, and sooner."""
 
 
-def pod(order: Order, settings: KubernetesSettings, injection: Literal["image", "init"], replica: str) -> dict[str, Any]:
+def pod(order: Order, settings: KubernetesSettings, injection: Injection, replica: str) -> dict[str, Any]:
     """The manifest. Raises ``invalid_argument`` or ``unsupported`` for what the deployment does not give."""
     _check(order, settings)
     options = order.options
     root = options.user == 0
-    bundle, bundle_mount, init = _bundle(order, settings, injection)
+    bundle, bundle_mount, init = bundle_volume(resources(order, settings), settings, injection)
     volumes, mounts = [bundle], [bundle_mount]
     for number, volume in enumerate(options.volumes):
         volumes.append({"name": f"v{number}", **_source(volume)})
@@ -154,15 +157,14 @@ def _check(order: Order, settings: KubernetesSettings) -> None:
             )
 
 
-def _bundle(
-    order: Order, settings: KubernetesSettings, injection: Literal["image", "init"]
+def bundle_volume(
+    size: dict[str, Any], settings: KubernetesSettings, injection: Injection
 ) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]:
-    """The bundle's volume, its mount, and the init containers it takes."""
+    """The bundle's volume, its mount, and the init containers it takes, in a pod whose container has ``size``."""
     mount = {"name": _BUNDLE, "mountPath": MOUNT, "readOnly": True}
     if injection == "image":
         image = {"reference": settings.bundle_image, "pullPolicy": settings.pull_policy}
         return {"name": _BUNDLE, "image": image}, {**mount, "subPath": MOUNT.lstrip("/")}, []
-    size = resources(order, settings)
     shared = ("cpu", "memory", "ephemeral-storage")
     own = {kind: {name: text for name, text in size[kind].items() if name in shared} for kind in ("limits", "requests")}
     copier = {
@@ -171,7 +173,7 @@ def _bundle(
         "imagePullPolicy": settings.pull_policy,
         "command": copy_command(_COPY_TO),
         "resources": own,  # no more than the sandbox's own: the pod asks for the larger of the two
-        "securityContext": _confinement(False),
+        "securityContext": CONFINED,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": _BUNDLE, "mountPath": _COPY_TO}],
     }
@@ -179,10 +181,9 @@ def _bundle(
 
 
 def _confinement(root: bool) -> dict[str, Any]:
-    capabilities: dict[str, Any] = {"drop": ["ALL"]}
-    if root:
-        capabilities["add"] = list(_ROOT_CAPABILITIES)
-    return {"allowPrivilegeEscalation": False, "capabilities": capabilities}
+    if not root:
+        return CONFINED
+    return {**CONFINED, "capabilities": {**CONFINED["capabilities"], "add": list(_ROOT_CAPABILITIES)}}
 
 
 def _env(order: Order, settings: KubernetesSettings) -> list[dict[str, Any]]:

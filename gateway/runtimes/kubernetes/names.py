@@ -21,8 +21,14 @@ NETWORK = "holdfast.dev/network"
 USED_AT = "holdfast.dev/used-at"
 """Annotation of a policy: when a sandbox was last given it, in whole seconds since the epoch."""
 PIDS = "holdfast.dev/pids"
+PREPULL = "holdfast.dev/prepull"
+"""Label of what pulls an image ahead: the name of its DaemonSet."""
+IMAGE = "holdfast.dev/image"
+SPEC = "holdfast.dev/spec"
+"""Annotation: a hash of what its pods were made like."""
 
 SELECTOR = f"{MANAGED_BY}=holdfast,{COMPONENT}=sandbox"
+PREPULL_SELECTOR = f"{MANAGED_BY}=holdfast,{COMPONENT}=prepull"
 CONTAINER = "sandbox"
 NO_EGRESS = "none"
 """Value of the label ``EGRESS`` where nothing may be reached: no policy selects it."""
@@ -34,6 +40,11 @@ _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 def pod_name(sandbox_id: str) -> str:
     """``hf-<id>``; a hash where the id is no DNS label. The two cannot meet: ``hx-`` begins only hashes."""
     return f"hf-{sandbox_id}" if _DNS_LABEL.fullmatch(sandbox_id) else f"hx-{_hash(sandbox_id)}"
+
+
+def prepull_name(image: str) -> str:
+    """The DaemonSet that pulls this image ahead."""
+    return f"hf-pull-{_hash(image)}"
 
 
 def label_value(text: str) -> str:

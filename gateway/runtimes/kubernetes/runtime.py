@@ -10,22 +10,23 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import AsyncIterator, Iterator
-from typing import Any, Literal
+from collections.abc import AsyncIterator
+from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
-from gateway.runtimes.base import Event, Images, Made, Order, Present, RuntimeUnavailableError, Synced
+from gateway.runtimes.base import Event, Images, Made, Order, Present, Synced
 from gateway.runtimes.options import Egress
 
 from . import adopting, capacity, doctor
 from .births import Births
-from .client import Api, ApiError
+from .client import Api, ApiError, errors
 from .creating import Creating
 from .enforcement import EnforcementGuard
 from .events import on_change, on_vanish, present_of
 from .facts import ASKED_GRACE_S, Facts, read_pod
-from .manifest import pod
+from .images import ClusterImages
+from .manifest import Injection, pod
 from .names import EGRESS, NETWORK, SANDBOX, SELECTOR, label_value, pod_name
 from .network import egress_key
 from .policies import Policies
@@ -51,15 +52,17 @@ class KubernetesRuntime:
         self.policies = Policies(self.api, settings)
         self._capacity = capacity.Capacity(self.api, settings)
         self._guard = EnforcementGuard(self.api, settings)
+        self._images = ClusterImages(self.api, settings, self.injection)
         self._version: tuple[int, int] | None = None
 
     @property
     def images(self) -> Images | None:
-        return None
+        """Those pulled ahead to every node."""
+        return self._images
 
     async def create(self, order: Order, timeout_s: float) -> Made:
         began = asyncio.get_running_loop().time()
-        with _errors():
+        with errors():
             manifest = pod(order, self.settings, await self.injection(), self._replica)
             await self._guard.check(order.egress)
             await self.policies.ensure(order.egress)
@@ -67,7 +70,7 @@ class KubernetesRuntime:
         return await self._creating.create(manifest, order.incarnation, order.token, max(left_s, 0.01))
 
     async def delete(self, sandbox_id: str, incarnation: str | None = None) -> bool:
-        with _errors():
+        with errors():
             found = await self._find(sandbox_id)
             existed = False
             for facts in found:
@@ -82,13 +85,13 @@ class KubernetesRuntime:
             return existed
 
     async def adopt(self, spare_id: str, order: Order, timeout_s: float) -> Made:
-        with _errors():
+        with errors():
             await self._guard.check(order.egress)
             await self.policies.ensure(order.egress)
             return await adopting.adopt(self.api, self._creating, self.pods, self.settings, spare_id, order, timeout_s)
 
     async def allow(self, sandbox_id: str, egress: Egress) -> None:
-        with _errors():
+        with errors():
             key = egress_key(egress, self.settings)
             await self._guard.check(egress)
             await self.policies.ensure(egress)
@@ -101,7 +104,7 @@ class KubernetesRuntime:
 
     async def list_all(self) -> list[Present]:
         now = time.time()
-        with _errors():
+        with errors():
             looks = [present_of(facts, now, self.settings) async for facts in self._pods_of(SELECTOR)]
         return [present for present in looks if present is not None]
 
@@ -124,15 +127,15 @@ class KubernetesRuntime:
                             yield event
 
     async def doctor(self) -> list[dict[str, Any]]:
-        with _errors():
+        with errors():
             return await doctor.checks(self.api, self.settings)
 
     async def ping(self) -> None:
-        with _errors():
+        with errors():
             await self.api.get(self.pods, {"limit": "1", "resourceVersion": "0"}, metadata_only=True)
 
     async def stats(self) -> dict[str, Any]:
-        with _errors():
+        with errors():
             return await self._capacity.stats()
 
     async def collect(self) -> int:
@@ -140,7 +143,7 @@ class KubernetesRuntime:
 
         It also has the network probed where that was not done lately.
         """
-        with _errors():
+        with errors():
             removed = await self.policies.collect(time.time())
             await self._guard.probe_when_due()
             return removed
@@ -149,7 +152,7 @@ class KubernetesRuntime:
         await self._births.aclose()
         await self.api.aclose()
 
-    async def injection(self) -> Literal["image", "init"]:
+    async def injection(self) -> Injection:
         """How the bundle gets into pods: as the deployment says, or by what the server can do."""
         if self.settings.bundle_injection != "auto":
             return self.settings.bundle_injection
@@ -192,14 +195,3 @@ def version_of(answer: dict[str, Any]) -> tuple[int, int]:
     """``(1, 33)`` of ``/version``; what cannot be read is old."""
     numbers = [re.match(r"\d+", str(answer.get(name) or "")) for name in ("major", "minor")]
     return (int(numbers[0][0]), int(numbers[1][0])) if numbers[0] and numbers[1] else (0, 0)
-
-
-@contextlib.contextmanager
-def _errors() -> Iterator[None]:
-    """What the API server says, as the errors the interface names."""
-    try:
-        yield
-    except ApiError as error:
-        raise error.unavailable() from error
-    except TimeoutError:
-        raise RuntimeUnavailableError from None

@@ -22,7 +22,7 @@ from .objects import Entry, Object, stamp
 from .server import FakeApi
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-_PULLS = {
+PULLS = {
     "unknown-image": (
         "ErrImagePull",
         "rpc error: code = NotFound desc = docker.io/library/unknown-image:latest: not found",
@@ -106,8 +106,8 @@ class Kubelet:
     def _on_write(self, entry: Entry) -> None:
         metadata = entry.object["metadata"]
         uid = metadata["uid"]
-        if (metadata.get("labels") or {}).get("app.kubernetes.io/component") == "canary":
-            return  # tests play these themselves
+        if (metadata.get("labels") or {}).get("app.kubernetes.io/component") in ("canary", "prepull"):
+            return  # tests play the former themselves, `daemons` the latter
         if entry.kind == "ADDED":
             self._lives[uid] = asyncio.get_running_loop().create_task(self._live(entry.object), name=f"pod {metadata['name']}")
             self._lives[uid].add_done_callback(lambda _: self._lives.pop(uid, None))
@@ -129,7 +129,7 @@ class Kubelet:
             return
         self.api.pods.update(name, lambda body: body["spec"].update(nodeName="node-1"))
         scheduled = {"type": "PodScheduled", "status": "True"}
-        trouble = _PULLS.get(container["image"])
+        trouble = PULLS.get(container["image"])
         if trouble is not None:
             waiting = {"waiting": {"reason": trouble[0], "message": trouble[1]}}
             pulling = [{"name": "sandbox", "image": container["image"], "state": waiting}]

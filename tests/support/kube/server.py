@@ -19,7 +19,7 @@ from aiohttp import web
 from .objects import Entry, Object, RefusedError, Store, seen_through
 from .rules import check_pod
 
-RESOURCES = ("pods", "networkpolicies", "ciliumnetworkpolicies", "namespaces", "nodes", "resourcequotas")
+RESOURCES = ("pods", "networkpolicies", "ciliumnetworkpolicies", "namespaces", "nodes", "resourcequotas", "daemonsets")
 
 
 class FakeApi:

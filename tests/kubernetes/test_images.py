@@ -1,0 +1,190 @@
+"""Images pulled ahead: the manifest, on how many nodes they are, and what a pull that cannot succeed answers and leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import pytest_asyncio
+from holdfast_wire.bundle import agent_command
+from holdfast_wire.errors import HoldfastError
+
+from gateway.runtimes.base import Images, RuntimeUnavailableError
+from gateway.runtimes.kubernetes import images as images_module
+from gateway.runtimes.kubernetes.images import ClusterImages, daemon_set
+from gateway.runtimes.kubernetes.manifest import Injection
+from gateway.runtimes.kubernetes.names import SELECTOR
+from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
+from tests.conformance.runtimes import CREATE_S, order
+from tests.kubernetes.conftest import settings_for
+from tests.kubernetes.test_manifest import GOLDEN, PLAIN, RICH
+from tests.support.kube.daemons import Daemons
+from tests.support.kube.objects import RefusedError
+from tests.support.kube.rules import check_pod
+from tests.support.kube.server import FakeApi
+from tests.support.until import until_async
+
+SOON_S = 5.0
+NAMED: tuple[tuple[str, Injection], ...] = (("prepull-image", "image"), ("prepull-init", "init"))
+
+
+@pytest_asyncio.fixture
+async def daemons(api: FakeApi) -> AsyncIterator[Daemons]:
+    async with Daemons(api).run() as running:
+        running.join("node-2")
+        yield running
+
+
+@pytest.fixture
+def images(runtime: KubernetesRuntime, daemons: Daemons) -> Images:
+    assert runtime.images is not None
+    return runtime.images
+
+
+# The manifest --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "injection"), NAMED)
+def test_golden(name: str, injection: Injection) -> None:
+    made = daemon_set("registry.example/ml/train:7", PLAIN if injection == "image" else RICH, injection)
+    path = GOLDEN / f"{name}.json"
+    text = json.dumps(made, indent=2, sort_keys=True) + "\n"
+    if os.environ.get("HOLDFAST_GOLDEN") == "write":
+        path.write_text(text)
+    assert path.read_text() == text
+    template = made["spec"]["template"]
+    check_pod({"metadata": {"name": "x", **template["metadata"]}, "spec": template["spec"]}, restricted=True)
+    kubernetes_validate.validate(made, "1.36", strict=True)
+
+
+def test_nothing_of_the_image_runs_and_nothing_is_told_to_it() -> None:
+    spec = daemon_set("evil:1", PLAIN, "image")["spec"]["template"]["spec"]
+    (only,) = spec["initContainers"]
+    assert only["command"][0] == agent_command()[0]
+    assert "env" not in only
+    assert spec["automountServiceAccountToken"] is False
+    assert [one["image"] for one in spec["containers"]] == [PLAIN.bundle_image]
+
+
+# Pulls ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_pull_is_over_when_all_nodes_have_it(images: Images, daemons: Daemons, api: FakeApi) -> None:
+    daemons.held = True
+    pull = asyncio.create_task(images.pull("debian:13"))
+    await until_async(lambda: _wanted(images, 2), deadline_s=SOON_S, what="a pod for each node")
+    assert not pull.done()
+    assert [(one.name, one.ready, one.wanted) for one in await images.list_all()] == [("debian:13", 0, 2)]
+    daemons.release()
+    image = await pull
+    assert (image.name, image.ready, image.wanted) == ("debian:13", 2, 2)
+    daemons.join("node-3")
+    assert [(one.ready, one.wanted) for one in await images.list_all()] == [(3, 3)]
+    made = api.stores["daemonsets"].names()
+    assert (await images.pull("debian:13")).ready == 3
+    assert api.stores["daemonsets"].names() == made
+
+
+async def _wanted(images: Images, nodes: int) -> bool:
+    return [one.wanted for one in await images.list_all()] == [nodes]
+
+
+async def test_its_pods_are_no_sandboxes(images: Images, runtime: KubernetesRuntime, api: FakeApi) -> None:
+    await images.pull("debian:13")
+    await runtime.create(order("sb-1"), CREATE_S)
+    assert [one.sandbox_id for one in await runtime.list_all()] == ["sb-1"]
+    assert (len(api.pods.names()), len(api.pods.all(SELECTOR))) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("image", "code", "words"),
+    [("unknown-image", "image_not_found", "docker.io/library/unknown-image:latest: not found"), ("bad image", "image_not_found", "parse")],
+)
+async def test_what_cannot_be_pulled_is_told_at_once_and_undone(images: Images, api: FakeApi, image: str, code: str, words: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(HoldfastError, match=words) as caught:
+        await images.pull(image)
+    assert time.monotonic() - began < SOON_S
+    assert (caught.value.code, caught.value.reason) == (code, "image-pull")
+    assert (api.stores["daemonsets"].names(), api.pods.names()) == ([], [])
+
+
+async def test_a_registry_that_is_away_gets_its_time(api: FakeApi, daemons: Daemons, tmp_path: Path) -> None:
+    runtime = KubernetesRuntime(settings_for(api, tmp_path, pull_patience_s=1.0), "replica-1")
+    assert runtime.images is not None
+    with pytest.raises(HoldfastError, match="i/o timeout") as caught:
+        await runtime.images.pull("slow-registry")
+    assert (caught.value.code, caught.value.fault) == ("image_pull_failed", "infrastructure")
+    await runtime.aclose()
+
+
+async def test_a_pull_given_up_waiting_for_goes_on(runtime: KubernetesRuntime, daemons: Daemons) -> None:
+    daemons.held = True
+    images = ClusterImages(runtime.api, runtime.settings, runtime.injection, pull_s=0.3)
+    with pytest.raises(HoldfastError, match="goes on") as caught:
+        await images.pull("debian:13")
+    assert caught.value.retryable
+    daemons.release()
+    assert (await images.pull("debian:13")).ready == 2
+
+
+async def test_two_pulls_at_once_make_one(images: Images, api: FakeApi) -> None:
+    both = await asyncio.gather(images.pull("debian:13"), images.pull("debian:13"))
+    assert [one.ready for one in both] == [2, 2]
+    assert len(api.stores["daemonsets"].names()) == 1
+
+
+async def test_a_new_bundle_makes_it_again(images: Images, runtime: KubernetesRuntime, api: FakeApi) -> None:
+    await images.pull("debian:13")
+    newer = ClusterImages(runtime.api, replace(runtime.settings, bundle_image="registry.example/bundle:2"), runtime.injection)
+    assert (await newer.pull("debian:13")).ready == 2
+    (only,) = api.stores["daemonsets"].all()
+    assert only["spec"]["template"]["spec"]["containers"][0]["image"] == "registry.example/bundle:2"
+    assert len(api.pods.names()) == 2
+
+
+async def test_removal(images: Images, api: FakeApi) -> None:
+    await images.pull("debian:13")
+    await images.remove("debian:13")
+    assert (await images.list_all(), api.pods.names()) == ([], [])
+    with pytest.raises(HoldfastError) as caught:
+        await images.remove("debian:13")
+    assert caught.value.code == "image_not_found"
+
+
+async def test_a_pull_ends_when_it_is_removed(images: Images, daemons: Daemons) -> None:
+    daemons.held = True
+    pull = asyncio.create_task(images.pull("debian:13"))
+    await until_async(lambda: _wanted(images, 2), deadline_s=SOON_S, what="a pod for each node")
+    await images.remove("debian:13")
+    with pytest.raises(HoldfastError, match="removed"):
+        await pull
+
+
+async def test_they_are_bounded(images: Images, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images_module, "MOST", 2)
+    await images.pull("a:1")
+    await images.pull("b:1")
+    with pytest.raises(HoldfastError) as caught:
+        await images.pull("c:1")
+    assert caught.value.code == "quota_exceeded"
+    await images.pull("a:1")
+
+
+async def test_archives_are_for_a_registry(images: Images, tmp_path: Path) -> None:
+    with pytest.raises(HoldfastError) as caught:
+        await images.load(tmp_path / "x.tar", "x:1")
+    assert caught.value.code == "unsupported"
+
+
+async def test_a_right_that_is_missing_is_our_fault(images: Images, api: FakeApi) -> None:
+    api.refuse.append(("create daemonsets", RefusedError(403, "Forbidden", "daemonsets.apps is forbidden: cannot create resource")))
+    with pytest.raises(RuntimeUnavailableError, match="refused the service"):
+        await images.pull("debian:13")
