@@ -159,6 +159,9 @@ class ImageInfo:
     digest: str = ""
     size_bytes: int = 0
     created: float | str | None = None
+    nodes_ready: int | None = None
+    """In a cluster, where images are pulled ahead to every node: how many of ``nodes_wanted`` have it."""
+    nodes_wanted: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

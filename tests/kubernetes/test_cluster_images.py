@@ -5,13 +5,16 @@ Run by `make test-cluster` with KUBECONFIG and HOLDFAST_BUNDLE_IMAGE set (tests/
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 import pytest
 import pytest_asyncio
+from holdfast import ImageNotFoundError, SandboxClient
 from holdfast_wire.errors import HoldfastError
 
 from gateway.runtimes.kubernetes.images import ClusterImages
@@ -19,6 +22,7 @@ from gateway.runtimes.kubernetes.names import PREPULL_SELECTOR
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 from tests.kubernetes.cluster import DEBIAN, IMAGE, namespace
+from tests.kubernetes.stack import cluster_stack
 from tests.support.requires import requires
 from tests.support.until import until_async
 
@@ -82,3 +86,19 @@ async def test_failures_are_typed_and_prompt(
         assert await images.list_all() == []
     finally:
         await runtime.aclose()
+
+
+@requires("redis")
+async def test_through_the_sdk(settings: KubernetesSettings, tmp_path: Path) -> None:
+    def use() -> None:
+        with cluster_stack(tmp_path, settings) as stack, SandboxClient(stack.url, stack.key) as client:
+            with pytest.raises(ImageNotFoundError):
+                client.images.pull("127.0.0.1:1/Not/Valid:1")
+            image = client.images.pull(IMAGE)
+            assert image.nodes_ready == image.nodes_wanted
+            assert image.nodes_ready
+            assert client.images.list() == [image]
+            client.images.remove(IMAGE)
+            assert client.images.list() == []
+
+    await asyncio.to_thread(use)

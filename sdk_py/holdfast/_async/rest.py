@@ -330,11 +330,14 @@ def _group(name: str) -> str:
 
 
 def _image(row: dict[str, Any]) -> ImageInfo:
+    nodes = take(row, "nodes", dict, default={})
     return ImageInfo(
         name=take(row, "name", str, default=""),
         digest=take(row, "digest", str, default=""),
         size_bytes=take(row, "size_bytes", int, default=0),
         created=take(row, "created", str, int, float),
+        nodes_ready=take(nodes, "ready", int),
+        nodes_wanted=take(nodes, "wanted", int),
     )
 
 

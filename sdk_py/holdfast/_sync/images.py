@@ -25,9 +25,9 @@ class Images:
         return self._rest.load_image(name, image_pieces(path), IMPORT_TIMEOUT_S)
 
     def pull(self, name: str) -> ImageInfo:
-        """Fetch an image from a registry. Raises ``ImageNotFoundError``."""
+        """Fetch an image from a registry; in a cluster, to every node that takes sandboxes. Raises ``ImageNotFoundError``."""
         return self._rest.pull_image(name, IMPORT_TIMEOUT_S)
 
     def remove(self, name: str) -> None:
-        """Remove an image. Raises ``ConflictError`` while sandboxes use it."""
+        """Remove an image; in a cluster, stop keeping it on the nodes. Raises ``ConflictError`` while sandboxes use it."""
         self._rest.remove_image(name)

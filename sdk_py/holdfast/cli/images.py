@@ -14,6 +14,8 @@ def list_(arguments: argparse.Namespace) -> None:
         images = client.images.list()
     if arguments.json:
         say_json([dataclasses.asdict(image) for image in images])
+    elif any(image.nodes_wanted is not None for image in images):
+        table(("IMAGE", "NODES"), ((i.name, f"{i.nodes_ready or 0}/{i.nodes_wanted or 0}") for i in images))
     else:
         table(("IMAGE", "DIGEST", "SIZE"), ((i.name, i.digest[:19], _size(i.size_bytes)) for i in images))
 
