@@ -22,6 +22,7 @@ from holdfast_wire.errors import HoldfastError
 from session_agent.node import recovery, removal, rootfs
 from session_agent.node.agentlog import AgentLog
 from session_agent.node.cgroups import Group, Hierarchies
+from session_agent.node.disks import LEAST_BYTES, Disks, discard
 from session_agent.node.images.spec import ImageSpec
 from session_agent.node.launcher import Launcher
 from session_agent.node.settings import NodeSettings
@@ -45,6 +46,7 @@ class Berth:
     agent_log: AgentLog
     pid: int = 0
     pidfd: int = -1
+    disk: int = -1
     death: str = ""
     killed: bool = False
     gone: asyncio.Event = field(default_factory=asyncio.Event)
@@ -74,6 +76,8 @@ class Berths:
         self._launcher = launcher
         self._hierarchies = hierarchies
         self._privileged = privileged
+        self.disks: Disks | None = None
+        """Where sandboxes can have disks of their own."""
         self._slots = list(range(settings.id_slots - 1, -1, -1))
 
     async def make(self, image: ImageSpec, disk_bytes: int | None, *, ahead: bool = False) -> Berth:
@@ -85,6 +89,7 @@ class Berths:
         ours, theirs = socket.socketpair()
         ready, ready_w = os.pipe2(os.O_CLOEXEC)
         log_r, log_w = os.pipe2(os.O_CLOEXEC)
+        fds = [theirs.fileno(), ready_w, log_w]
         berth = Berth(
             image=image,
             slot=slot,
@@ -97,9 +102,12 @@ class Berths:
         )
         try:
             try:
-                await asyncio.to_thread(self._make_folder, berth)
-                await self._fork(berth, disk_bytes, ahead, [theirs.fileno(), ready_w, log_w])
+                blank = await asyncio.to_thread(self._make_folder, berth, disk_bytes or self._settings.default_disk)
+                fds += [] if blank is None else [blank]
+                await self._fork(berth, disk_bytes, ahead, fds)
             finally:
+                for blank in fds[3:]:
+                    os.close(blank)
                 theirs.close()
                 os.close(ready_w)
                 os.close(log_w)
@@ -118,6 +126,9 @@ class Berths:
                     signal.pidfd_send_signal(berth.pidfd, signal.SIGKILL)
                 await self._until_gone(berth)
             berth.agent_log.close()
+            if berth.disk >= 0:
+                disk, berth.disk = berth.disk, -1
+                await asyncio.to_thread(discard, disk)
             await asyncio.to_thread(self._remove_files, berth)
         finally:
             if berth.pidfd < 0:
@@ -148,7 +159,7 @@ class Berths:
                 "hidden": image.hidden,
                 "folder": os.path.join(berth.folder, "files"),
                 "shm_bytes": self._settings.shm_bytes,
-                "disk_bytes": disk_bytes,
+                "tmpfs_bytes": None if len(fds) > 3 else disk_bytes,
                 "rehearse": ahead,
                 "idmap": self._launcher.id_mapping,
                 "open_files": self._settings.open_files,
@@ -158,10 +169,11 @@ class Berths:
         try:
             berth.group.create()
         finally:
-            berth.pid, berth.pidfd = await self._launcher.finish()
+            berth.pid, berth.pidfd, berth.disk = await self._launcher.finish()
             asyncio.get_running_loop().add_reader(berth.pidfd, self._ended, berth)
 
-    def _make_folder(self, berth: Berth) -> None:
+    def _make_folder(self, berth: Berth, disk_bytes: int | None) -> int | None:
+        """Also a blank disk for it, where there are disks and it is to have one."""
         os.mkdir(berth.folder, 0o700)
         files = os.path.join(berth.folder, "files")
         os.mkdir(files, 0o755)
@@ -170,6 +182,9 @@ class Berths:
         if self._privileged:
             for path in made:
                 os.chown(path, berth.id_base, berth.id_base)
+        if self.disks is None or disk_bytes is None or disk_bytes < LEAST_BYTES:
+            return None
+        return self.disks.blank(disk_bytes)
 
     def _ended(self, berth: Berth) -> None:
         """The berth's first process is dead, and with it everything in its namespaces."""

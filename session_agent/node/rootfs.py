@@ -47,7 +47,7 @@ class Tree:
 class Root:
     """What a sandbox's tree is made of: layers (topmost first), read-only trees, and its own writable folder.
 
-    *disk_bytes* bounds what it writes by keeping it in a tmpfs of that size; None keeps it on disk, unbounded.
+    What it writes goes to a disk of its own, to a tmpfs of *tmpfs_bytes*, or to *folder*, where nothing bounds it.
     """
 
     layers: tuple[str, ...]
@@ -55,7 +55,8 @@ class Root:
     hidden: tuple[str, ...]
     folder: str
     shm_bytes: int
-    disk_bytes: int | None
+    tmpfs_bytes: int | None
+    own_disk: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,11 @@ class Opened:
     layers: tuple[int, ...]
     trees: tuple[int, ...]
     folder: int
+
+    def on(self, folder: int) -> Opened:
+        """The same with another folder."""
+        os.close(self.folder)
+        return Opened(self.layers, self.trees, folder)
 
     def close(self) -> None:
         for fd in (*self.layers, *self.trees, self.folder):
@@ -183,10 +189,11 @@ def build(root: Root, opened: Opened, workshop: Workshop, ids: IdMap) -> None:
     os.chdir(place)
     for index, fd in enumerate(opened.layers):
         sys_.move_mount(fd, str(index))
-    if root.disk_bytes is None:
+    if root.tmpfs_bytes is None:
         sys_.move_mount(opened.folder, "folder")
     else:
-        sys_.mount("tmpfs", "folder", "tmpfs", _GUARD, f"size={root.disk_bytes},mode=755")
+        sys_.mount("tmpfs", "folder", "tmpfs", _GUARD, f"size={root.tmpfs_bytes},mode=755")
+    if root.tmpfs_bytes is not None or root.own_disk:
         prepare_folder("folder")
     lower = ":".join(str(index) for index in range(len(opened.layers)))
     # volatile: a sandbox does not outlive its node, so its fsync calls need not reach the disk

@@ -21,6 +21,7 @@ from holdfast_wire.errors import HoldfastError
 
 from session_agent.node import cgroups, recovery
 from session_agent.node.berths import Berth, Berths
+from session_agent.node.disks import Disks, why_not
 from session_agent.node.events import Events
 from session_agent.node.images.spec import DEFAULT_PATH, ImageSpec
 from session_agent.node.images.store import ImageStore
@@ -97,6 +98,13 @@ class Sandboxes:
             os.makedirs(settings.sockets_dir, mode=0o700, exist_ok=True)
         for lost in await asyncio.to_thread(recovery.sweep, settings, self._hierarchies):
             self._remember_failure(lost)
+        if settings.default_disk is not None and self._privileged:
+            # Before there are threads and sandboxes: it forks.
+            said = why_not(settings.sandboxes_dir)
+            if said:
+                log.warning("what sandboxes write is not limited: %s", said)
+            else:
+                self._berths.disks = Disks(settings.sandboxes_dir)
         self.events.began_at = time.time()
         await self._launcher.start()
         self.spares.start()
@@ -181,6 +189,8 @@ class Sandboxes:
         await asyncio.gather(*(self.delete(name) for name in list(self._live)), return_exceptions=True)
         await asyncio.gather(*self._burials, return_exceptions=True)
         self._launcher.stop()
+        if self._berths.disks:
+            self._berths.disks.close()
         for base in (*self._hierarchies.v1.values(), *filter(None, [self._hierarchies.v2])):
             with contextlib.suppress(OSError):
                 cgroups.remove(base)

@@ -7,20 +7,26 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.rest import parse_bytes
 
 MAX_SOCKET_PATH = 107
 MAX_SANDBOX_ID = 63
 AGENT_ENTRY = "session_agent.server:serve_forked"
 ID_BASE = 1_879_048_192
 ID_SLOTS = 4000
+DISK_BYTES = 10 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
     """Paths are absolute. `id_base` is the first of `id_slots` ranges of 65536 host ids given to sandboxes as root;
-    it lies above what distributions hand to users and containers. `tmpfs` sizes and limits are bytes."""
+    it lies above what distributions hand to users and containers. `tmpfs` sizes and limits are bytes; without `default_disk`
+    what sandboxes write is limited only where they ask for it."""
 
     data_dir: str
     socket_path: str
@@ -31,6 +37,7 @@ class NodeSettings:
     open_files: int = 65536
     default_pids: int = 2048
     shm_bytes: int = 64 << 20
+    default_disk: int | None = None
     ready_timeout_s: float = 20.0
     concurrent_creates: int = 8
     spares: int = 4
@@ -87,6 +94,7 @@ def from_environment(environ: Mapping[str, str]) -> NodeSettings:
     if not (pids.isdecimal() and 8 <= int(pids) <= 1 << 20):
         raise ValueError("HOLDFAST_NODE_PIDS (processes of a sandbox that asks for no other number) must be a number from 8 to 1048576")
     first = int(base) if base else ID_BASE
+    disk = environ.get("HOLDFAST_DEFAULT_DISK", "")
     return NodeSettings(
         data_dir=data_dir,
         socket_path=socket_path,
@@ -94,7 +102,26 @@ def from_environment(environ: Mapping[str, str]) -> NodeSettings:
         agent_entry=environ.get("HOLDFAST_AGENT_ENTRY") or AGENT_ENTRY,
         id_base=first,
         spares=int(spares),
+        default_disk=None if disk == "none" else _bytes(disk) if disk else _share_of(data_dir),
         default_pids=int(pids),
         id_mapping=environ.get("HOLDFAST_NODE_ID_MAPPING", "on") != "off",
         id_slots=min(ID_SLOTS, (0xFFFFFFFE - first) // 65536),
     )
+
+
+def _bytes(text: str) -> int:
+    try:
+        size = parse_bytes(text, "HOLDFAST_DEFAULT_DISK")
+    except HoldfastError as error:
+        raise ValueError(f"HOLDFAST_DEFAULT_DISK must be a size such as 10Gi, or none: {error.message}") from None
+    if size < 64 << 20:
+        raise ValueError("HOLDFAST_DEFAULT_DISK must be at least 64Mi, or none")
+    return size
+
+
+def _share_of(data_dir: str) -> int:
+    """10 GiB, or a quarter of what is free where that is less; in whole MiB."""
+    place = data_dir
+    while not os.path.isdir(place):
+        place = os.path.dirname(place)
+    return max(64 << 20, min(DISK_BYTES, shutil.disk_usage(place).free // 4 >> 20 << 20))

@@ -22,13 +22,13 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from session_agent.node import namespaces, rootfs, seccomp, syscalls
+from session_agent.node import disks, namespaces, rootfs, seccomp, syscalls
 from session_agent.node.images.skeleton import hosts_file
 from session_agent.node.namespaces import IdMap
 from session_agent.node.rootfs import Root, Tree
 
 MAX_MESSAGE = 1 << 17
-_FDS = ("control", "ready", "stderr")
+_FDS = ("control", "ready", "stderr", "disk")
 _PLACES = ("/sys", "/dev/shm", "/mnt", "/media", "/srv")
 _CODECS = ("encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.utf_8", "stringprep")
 _LIBRARY = (
@@ -75,22 +75,24 @@ class Zygote:
             if not raw:
                 return
             handed = dict(zip(_FDS, fds, strict=False))
-            pidfd = -1
+            given: list[int] = []
             try:
-                pid, pidfd = self._spawn(json.loads(raw), handed)
+                pid, given = self._spawn(json.loads(raw), handed)
                 answer: dict[str, Any] = {"pid": pid}
             except OSError as error:
                 answer = {"error": str(error), "errno": error.errno}
             for fd in fds:
                 os.close(fd)
             message = [json.dumps(answer).encode()]
-            if pidfd < 0:
-                self._control.sendmsg(message)
+            if given:
+                socket.send_fds(self._control, message, given)
             else:
-                socket.send_fds(self._control, message, [pidfd])
-                os.close(pidfd)
+                self._control.sendmsg(message)
+            for fd in given:
+                os.close(fd)
 
-    def _spawn(self, request: dict[str, Any], fds: dict[str, int]) -> tuple[int, int]:
+    def _spawn(self, request: dict[str, Any], fds: dict[str, int]) -> tuple[int, list[int]]:
+        """The new process, its pidfd and, where it has a disk of its own, that disk's directory."""
         ids = IdMap(int(request["id_base"]), int(request["id_count"]))
         root = Root(
             layers=tuple(request["layers"]),
@@ -98,9 +100,19 @@ class Zygote:
             hidden=tuple(request["hidden"]),
             folder=request["folder"],
             shm_bytes=int(request["shm_bytes"]),
-            disk_bytes=request["disk_bytes"],
+            tmpfs_bytes=request["tmpfs_bytes"],
+            own_disk="disk" in fds,
         )
         opened = rootfs.open_layers(root)
+        disk: list[int] = []
+        if root.own_disk:
+            try:
+                tree, directory = disks.attach(fds["disk"], f"{self.workshop.place}/folder", ids.base)
+            except BaseException:
+                opened.close()
+                raise
+            disk = [directory]
+            opened = opened.on(tree)
         mapped_r, mapped_w = os.pipe2(os.O_CLOEXEC)
         try:
             pid, pidfd = syscalls.fork_into(namespaces.ISOLATION | syscalls.CLONE_PARENT, self._tid_address)
@@ -116,7 +128,11 @@ class Zygote:
                 # It is the node's child, so the node hears of it as of any other that fails, and buries it.
                 _report(fds["ready"], "id maps", error)
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            return pid, pidfd
+            return pid, [pidfd, *disk]
+        except BaseException:
+            for fd in disk:
+                os.close(fd)
+            raise
         finally:
             os.close(mapped_r)
             os.close(mapped_w)

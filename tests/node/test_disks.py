@@ -1,0 +1,79 @@
+"""A sandbox's disk is of a fixed size whatever it does, and leaves nothing of the machine's when it goes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from session_agent.node.disks import why_not
+from session_agent.node.settings import from_environment
+from tests.node.harness import node as running_node
+from tests.node.harness import run
+from tests.support.requires import requires
+from tests.support.until import until
+
+pytestmark = requires("namespaces", "root")
+
+
+def loops() -> set[str]:
+    """The loop devices in use, by number; unnamed files among them are disks of sandboxes."""
+    return {path.parent.parent.name for path in Path("/sys/block").glob("loop*/loop/backing_file")}
+
+
+async def test_every_sandbox_has_the_default_size(tmp_path: Path) -> None:
+    before = loops()
+    async with running_node(tmp_path / "data", HOLDFAST_DEFAULT_DISK="96Mi") as made:
+        client = await made.client()
+        for name in ("made-cold", "from-a-spare"):
+            box = await client.create(name)
+            fill = await run(box["endpoint"], "dd", "if=/dev/zero", "of=/workspace/big", "bs=1M", "count=200")
+            assert "No space left" in fill["err"]
+            said = await run(box["endpoint"], "sh", "-c", "df -m /workspace | tail -1; rm /workspace/big; echo ok > /tmp/x; cat /tmp/x")
+            size, line = int(said["out"].split()[1]), said["out"].splitlines()[-1]
+            assert 80 < size <= 96
+            assert line == "ok"
+        other = await client.create("asked-for-more", disk=256 << 20)
+        assert (await run(other["endpoint"], "dd", "if=/dev/zero", "of=/workspace/big", "bs=1M", "count=200"))["code"] == 0
+        for name in ("made-cold", "from-a-spare", "asked-for-more"):
+            await client.call("delete", sandbox_id=name)
+    assert loops() <= before
+
+
+async def test_a_deleted_file_that_is_open_counts_too(tmp_path: Path) -> None:
+    script = "import os; f = open('/tmp/a', 'wb'); os.unlink('/tmp/a')\nwhile True: f.write(bytes(1 << 20))"
+    async with running_node(tmp_path / "data", HOLDFAST_DEFAULT_DISK="64Mi") as made:
+        box = await (await made.client()).create("sly")
+        done = await run(box["endpoint"], "/usr/bin/python3", "-c", script)
+        assert "No space left" in done["err"]
+
+
+async def test_a_killed_node_leaves_no_disk(tmp_path: Path) -> None:
+    before = loops()
+    async with running_node(tmp_path / "data", HOLDFAST_DEFAULT_DISK="64Mi") as made:
+        await (await made.client()).create("lost")
+        assert loops() > before
+        await made.stop(signal.SIGKILL)
+    until(lambda: loops() <= before, deadline_s=10, what="the disks to go")
+
+
+def test_where_there_are_no_disks_the_reason_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert why_not(str(tmp_path)) == ""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert why_not(str(tmp_path)) == "loop devices are root's"
+
+
+@pytest.mark.parametrize("text", ["much", "1Ki", "-1"])
+def test_a_wrong_default_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="HOLDFAST_DEFAULT_DISK"):
+        from_environment({"HOLDFAST_DATA": "/tmp/x", "HOLDFAST_DEFAULT_DISK": text})
+
+
+def test_the_default_is_ten_gibibytes_or_a_quarter_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    for free, expected in ((100 << 30, 10 << 30), (4 << 30, 1 << 30)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _place, free=free: shutil._ntuple_diskusage(0, 0, free))
+        assert from_environment({"HOLDFAST_DATA": "/tmp/x"}).default_disk == expected
+    assert from_environment({"HOLDFAST_DATA": "/tmp/x", "HOLDFAST_DEFAULT_DISK": "none"}).default_disk is None
