@@ -8,7 +8,6 @@ decide what a command is nor when to kill it (``commands``, ``shell``, ``trees``
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import errno
 import fcntl
 import functools
@@ -83,6 +82,8 @@ class Reaper:
         """Take over SIGCHLD of the running loop, and the sandbox's orphans."""
         self._loop = asyncio.get_running_loop()
         if os.getpid() != 1:
+            import ctypes  # a sandbox's first process gets the orphans anyway
+
             ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._loop.add_signal_handler(signal.SIGCHLD, self.reap)
         _ignore_for_ourselves_alone()

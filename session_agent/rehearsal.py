@@ -14,6 +14,7 @@ from holdfast_wire.codec import encode, encode_item
 from holdfast_wire.frames import Hello, Open
 from holdfast_wire.proof import DIAL_HEADER, dial_header
 
+from .handlers import FACTORIES
 from .link import Link
 from .server import AgentServer
 from .settings import AgentSettings
@@ -33,7 +34,7 @@ def rehearse() -> None:
 
 
 async def _rehearse() -> None:
-    server = AgentServer(AgentSettings("rehearsal", _TOKEN, workdir="/"))
+    server = AgentServer(AgentSettings("rehearsal", _TOKEN, workdir="/"), FACTORIES)
     server.context.start()
     ours, theirs = socket.socketpair()
     loop = asyncio.get_running_loop()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures.thread  # noqa: F401 - asyncio fetches it at first use, when the agent's root holds no Python
 import dataclasses
+import gc
 import json
 import logging
 import os
@@ -23,10 +24,10 @@ from holdfast_wire import PROTOCOL_VERSION
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import SESSIONS
 
+from .abilities import Abilities
 from .adoption import Adoption
 from .channels import Factory
 from .container import given_environment, wipe_settings
-from .handlers import FACTORIES
 from .link import Link
 from .sandbox import AgentContext
 from .sessions import Sessions
@@ -38,6 +39,8 @@ LINKS = SESSIONS + 64
 """Most connections at once: one a session, and some that are greeting or about to be fenced."""
 DRAIN_S = 2.0
 """How long a stopping agent waits for what is still on its way out."""
+SETTLE_S = 0.02
+"""How long after it listens a container's agent begins to import the rest: whoever knocks meanwhile is answered first."""
 LAST_WORDS_S = 1.0
 """How much of the grace is kept for telling every client that it is over."""
 
@@ -45,14 +48,14 @@ LAST_WORDS_S = 1.0
 class AgentServer:
     """One running agent. Implements ``link.Host``."""
 
-    def __init__(self, settings: AgentSettings, factories: Mapping[str, Factory] = FACTORIES) -> None:
+    def __init__(self, settings: AgentSettings, factories: Mapping[str, Factory] | None = None) -> None:
         self.token = settings.token
         self.identity = settings.pod_uid
         self.agent_epoch = secrets.token_hex(16)
         self.context = AgentContext(settings)
         self.taken = False
         self._info = {"sandbox_id": settings.sandbox_id, "incarnation": settings.incarnation, "protocol": PROTOCOL_VERSION}
-        self.sessions = Sessions(self.context, factories, self.agent_epoch, self._info)
+        self.sessions = Sessions(self.context, Abilities() if factories is None else factories, self.agent_epoch, self._info)
         self._links: set[Link] = set()
         self._server: asyncio.Server | None = None
 
@@ -158,11 +161,20 @@ async def _serve(settings: AgentSettings, listener: socket.socket, ready_fd: int
         loop.add_signal_handler(signal.SIGINT, stopping.set)
     server = AgentServer(settings)
     await server.start(listener)
-    if ready_fd is not None:
+    if ready_fd is None:
+        loop.call_later(SETTLE_S, _settle_in)
+    else:
         os.write(ready_fd, json.dumps({"agent_epoch": server.agent_epoch}).encode() + b"\n")
         os.close(ready_fd)
     await stopping.wait()
     await (server.leave() if ready_fd is None else server.stop())
+
+
+def _settle_in() -> None:
+    """What a container's agent does once it answers, so that nobody has to wait for it later."""
+    Abilities().load()
+    gc.freeze()
+    gc.enable()  # the bundle starts without
 
 
 def serve_forked(config: dict[str, Any], listen_fd: int, ready_fd: int) -> None:

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast_wire import PROTOCOL_VERSION
-from holdfast_wire.bundle import MOUNT
+from holdfast_wire.bundle import MOUNT, agent_command
 
-from . import compiling, manifest
+from . import compiling, manifest, recording
 from .elf import MACHINES, is_elf, read_elf
 from .imports import Module, closure
 from .libraries import libraries_of
@@ -98,6 +98,7 @@ def _assemble(folder: Path, *, strip: bool) -> dict[str, Any]:
         _copy(module.file, folder / _place(module, standard), strip=strip)
     (folder / standard / "lib-dynload").mkdir(parents=True, exist_ok=True)  # the landmark of the platform's half
     _compile(folder, [module for module in modules if not module.is_extension], standard, stand_ins)
+    _record(folder)
     return {
         "agent_version": metadata.version("holdfast"),
         "protocol_version": PROTOCOL_VERSION,
@@ -137,12 +138,27 @@ def _compile(folder: Path, modules: list[Module], standard: str, stand_ins: dict
         ours = module.name.startswith(("session_agent", "holdfast_wire"))
         # what others wrote goes without doc strings; ours keeps them, since a dataclass without one makes up its own at import
         jobs.append([f"{MOUNT}/{place.removesuffix('c')}", text, 0 if ours else 2, str(target)])
-    program = [sys.executable, "-S", "-s", "-P", "-B", compiling.__file__]
+    program = [sys.executable, "-S", "-s", "-P", "-B", "-X", "no_debug_ranges", compiling.__file__]
     environment = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8"}
     subprocess.run(program, input=json.dumps(jobs).encode(), env=environment, cwd=os.sep, check=True)
 
 
+def _record(folder: Path) -> None:
+    """Compile what dataclasses would compile at every start, with the bundle's own interpreter."""
+    program = agent_command(str(folder))
+    program = [*program[: program.index("-I")], "-S", "-s", "-P", "-B", "-X", "utf8", "-X", "no_debug_ranges", recording.__file__]
+    environment = {"PYTHONHASHSEED": "0", "OPENSSL_CONF": "/dev/null"}
+    subprocess.run([*program, str(folder / "agent/dataclasses.marshal")], env=environment, cwd=os.sep, check=True)
+
+
 def _stand_ins() -> dict[str, str]:
-    """Modules that get another text. ``websockets.version`` imports all of ``importlib.metadata``: a fifth of the agent's start."""
+    """Modules that get another text, since all that is used of them is one line.
+
+    ``websockets.version`` imports all of ``importlib.metadata``, a fifth of the agent's start; ``uuid``, imported for the names of
+    connections in debugging logs, looks at the platform.
+    """
     version = metadata.version("websockets")
-    return {"websockets.version": f'tag = version = commit = "{version}"\n'}
+    return {
+        "websockets.version": f'tag = version = commit = "{version}"\n',
+        "uuid": "import os\n\n\ndef uuid4():\n    return os.urandom(16).hex()\n",
+    }

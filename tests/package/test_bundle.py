@@ -1,0 +1,213 @@
+"""The bundle as a thing: the same every time, no larger than it may be, nothing in it that is not needed; as a folder and as an image."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from holdfast_wire.bundle import MOUNT, agent_command, copy_command
+
+from session_agent.node.images.formats import open_image
+from session_agent.node.images.layers import LayerLimits
+from session_agent.package import build as building
+from session_agent.package import imports, manifest
+from session_agent.package.__main__ import main
+from session_agent.package.build import BUDGET_BYTES, BuildError, Bundle, build
+from session_agent.package.elf import ElfError, is_elf, read_elf
+from session_agent.package.libraries import MissingLibraryError, libraries_of
+from session_agent.package.oci import write_archive, write_layout
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def tree(folder: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Path → mode, time and content of everything in a folder."""
+    found = {}
+    for path in folder.rglob("*"):
+        status = path.stat()
+        found[str(path.relative_to(folder))] = (status.st_mode, int(status.st_mtime), path.read_bytes() if path.is_file() else b"")
+    return found
+
+
+def interpreter(bundle: Path, *arguments: str, **environment: str) -> str:
+    """What the bundle's Python prints."""
+    command = agent_command(str(bundle))
+    program = [*command[: command.index("-I")], *arguments]
+    return subprocess.run(program, env=environment, capture_output=True, text=True, check=True, cwd="/").stdout
+
+
+def test_two_builds_are_the_same(bundle: Bundle, tmp_path: Path) -> None:
+    again = tmp_path / "somewhere-else" / "named differently"
+    arguments = ["-m", "session_agent.package", "--output", str(again), "--json"]
+    environment = {**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    printed = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, check=True).stdout
+    assert json.loads(printed)["digest"] == bundle.digest
+    assert tree(again) == tree(bundle.folder)
+
+
+def test_it_is_within_its_budget_and_says_what_is_in_it(bundle: Bundle) -> None:
+    facts = manifest.read(bundle.folder)
+    assert facts == bundle.manifest
+    sizes = {str(path.relative_to(bundle.folder)): path.stat().st_size for path in bundle.folder.rglob("*") if path.is_file()}
+    assert sum(sizes.values()) - sizes[manifest.NAME] == facts["size_bytes"] < BUDGET_BYTES
+    assert manifest.digest_of(manifest.entries_of(bundle.folder)) == facts["digest"]
+    assert {file["path"]: file["size_bytes"] for file in facts["files"]} == {
+        name: size for name, size in sizes.items() if name != manifest.NAME
+    }
+    assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert facts["libc"].startswith("glibc 2.")
+
+
+def test_nothing_is_in_it_that_is_not_needed(bundle: Bundle) -> None:
+    names = set(bundle.manifest["modules"])
+    assert {"session_agent.server", "session_agent.install", "holdfast_wire.session", "msgpack._cmsgpack", "websockets.server"} <= names
+    for unwanted in (
+        "session_agent.node",
+        "session_agent.package",
+        "ssl",
+        "unittest",
+        "tkinter",
+        "websockets.asyncio",
+        "pip",
+        "email.parser",
+    ):
+        assert not [name for name in names if name == unwanted or name.startswith(f"{unwanted}.")], unwanted
+    assert not list(bundle.folder.rglob("*.py"))
+    assert not list(bundle.folder.rglob("__pycache__"))
+    for path in bundle.folder.rglob("*"):
+        assert path.stat().st_mode & 0o222 == (0o200 if path.is_dir() else 0), path
+        assert path.stat().st_mode & 0o444 == 0o444, path
+
+
+def test_every_library_is_its_own(bundle: Bundle) -> None:
+    shipped = {path.name for path in (bundle.folder / "lib").iterdir()} | {read_elf(bundle.folder / "lib/ld.so").soname}
+    for path in bundle.folder.rglob("*"):
+        if path.is_file() and is_elf(path):
+            assert set(read_elf(path).needed) <= shipped, path
+    maps = interpreter(
+        bundle.folder, "-I", "-S", "-c", "import ctypes, hashlib, select, socket, zlib; print(open('/proc/self/maps').read())"
+    )
+    files = {line.split()[-1] for line in maps.splitlines() if "/" in line}
+    assert len(files) > 5
+    # a locale's tables may be the image's: they are data, and glibc looks at their format
+    assert {file for file in files if not file.startswith((str(bundle.folder), "/usr/lib/locale/")) and ".so" in file} == set()
+
+
+def test_the_interpreter_lives_in_it_and_heeds_nobody(bundle: Bundle, tmp_path: Path) -> None:
+    moved = tmp_path / "moved"
+    bundle.folder.rename(moved)
+    try:
+        code = "import sys, os; print(sys.prefix, sys.exec_prefix, *sys.path); print(sys.flags.utf8_mode)"
+        hostile = {"PYTHONHOME": "/nowhere", "PYTHONPATH": "/nowhere", "LD_LIBRARY_PATH": "/nowhere", "LANG": "ja_JP.eucJP"}
+        lines = interpreter(moved, "-I", "-S", "-B", "-X", "utf8", "-c", code, **hostile).splitlines()
+        assert all(path.startswith(str(moved)) for path in lines[0].split()), lines
+        assert lines[1] == "1"
+    finally:
+        moved.rename(bundle.folder)
+
+
+def test_every_module_of_the_agent_can_be_imported(bundle: Bundle) -> None:
+    """What was left out is only ever asked for where its absence is expected."""
+    ours = [name for name in bundle.manifest["modules"] if name.startswith(("session_agent", "holdfast_wire")) and "__main__" not in name]
+    code = f"import sys; sys.path.insert(0, sys.prefix + '/agent'); [__import__(name) for name in {ours!r}]; print(len(sys.modules))"
+    assert int(interpreter(bundle.folder, "-I", "-S", "-c", code)) > len(ours)
+
+
+def test_it_copies_itself(bundle: Bundle, tmp_path: Path) -> None:
+    target = tmp_path / "volume"
+    command = copy_command(str(target), str(bundle.folder))
+    for _ in range(2):  # an init container may be started again
+        done = subprocess.run(command, env={}, capture_output=True, text=True, check=True)
+        assert "copied" in done.stderr
+    copied, original = tree(target), tree(bundle.folder)
+    assert {name: (mode, data) for name, (mode, _, data) in copied.items()} == {
+        name: (mode, data) for name, (mode, _, data) in original.items()
+    }
+    unknown = subprocess.run([*agent_command(str(target)), "dance"], env={}, capture_output=True, text=True)
+    assert (unknown.returncode, "no command" in unknown.stderr) == (64, True)
+    nowhere = subprocess.run(copy_command("/proc/nowhere", str(target)), env={}, capture_output=True, text=True)
+    assert (nowhere.returncode, "cannot copy" in nowhere.stderr) == (74, True)
+    without = subprocess.run(agent_command(str(target)), env={}, capture_output=True, text=True)
+    assert (without.returncode, "HOLDFAST_AGENT_TOKEN" in without.stderr) == (78, True)
+
+
+def test_the_image_holds_the_bundle_and_starts_it(bundle: Bundle, tmp_path: Path) -> None:
+    digest = write_layout(bundle.folder, tmp_path / "layout", "holdfast/bundle:dev")
+    assert write_layout(bundle.folder, tmp_path / "again", "holdfast/bundle:dev") == digest
+    assert tree(tmp_path / "layout").keys() == tree(tmp_path / "again").keys()
+    index = json.loads((tmp_path / "layout/index.json").read_text())["manifests"][0]
+    assert index["annotations"]["io.containerd.image.name"] == "docker.io/holdfast/bundle:dev"
+    blob = tmp_path / "layout/blobs/sha256"
+    described = json.loads((blob / index["digest"].removeprefix("sha256:")).read_text())
+    config = json.loads((blob / described["config"]["digest"].removeprefix("sha256:")).read_text())["config"]
+    assert (config["Entrypoint"], config["User"]) == (agent_command(), "65532:65532")
+    root, workspace = tmp_path / "root", tmp_path / "workspace"
+    for folder in (root, workspace):
+        folder.mkdir()
+    with open_image(str(tmp_path / "layout"), str(workspace), LayerLimits()) as image:
+        assert len(image.layers) == 1
+        image.layers[0].unpack(str(root))
+    assert {name: data for name, (_, _, data) in tree(root / MOUNT.strip("/")).items()} == {
+        name: data for name, (_, _, data) in tree(bundle.folder).items()
+    }
+
+
+def test_the_archive_of_the_image(bundle: Bundle, tmp_path: Path) -> None:
+    first, second = (write_archive(bundle.folder, tmp_path / name, "registry.example/bundle:1") for name in ("a.tar", "b.tar"))
+    assert first == second
+    assert (tmp_path / "a.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()
+    (tmp_path / "workspace").mkdir()
+    with open_image(str(tmp_path / "a.tar"), str(tmp_path / "workspace"), LayerLimits()) as image:
+        assert image.layers
+
+
+def test_what_is_there_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine").write_text("precious")
+    assert main(["--output", str(tmp_path)]) == 1
+    assert "left alone" in capsys.readouterr().err
+    assert (tmp_path / "mine").read_text() == "precious"
+
+
+def test_too_large_is_no_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(building, "BUDGET_BYTES", 1024)
+    with pytest.raises(BuildError, match="its budget is 1024"):
+        build(tmp_path / "bundle")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_library_that_is_not_there(tmp_path: Path) -> None:
+    program = Path(sys.executable).resolve()
+    data = bytearray(program.read_bytes())
+    at = data.index(b"libc.so.6\0")
+    data[at : at + 9] = b"libX.so.6"
+    (tmp_path / "program").write_bytes(data)
+    with pytest.raises(MissingLibraryError, match=r"libX\.so\.6"):
+        libraries_of([tmp_path / "program"], Path(read_elf(program).interpreter))
+
+
+@pytest.mark.parametrize("cut", [0, 4, 16, 63, 64, 200, 2000])
+def test_damaged_files_are_named(tmp_path: Path, cut: int) -> None:
+    (tmp_path / "cut").write_bytes(Path(sys.executable).resolve().read_bytes()[:cut])
+    with pytest.raises(ElfError, match="cut"):
+        read_elf(tmp_path / "cut")
+
+
+def test_imports_are_followed_wherever_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "pack"
+    (package / "inner").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "inner/__init__.py").write_text("from ..late import x\n")
+    (package / "late.py").write_text("import json.decoder\nx = 1\n")
+    (package / "typed.py").write_text("import colorsys\n")
+    (package / "a.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from . import typed\nelse:\n    import heapq\n"
+        "def f():\n    from .inner import y\nif __name__ == '__main__':\n    import sndhdr\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    names = {module.name for module in imports.closure(["pack.a"], imports.LEFT_OUT | {"_heapq"})}
+    assert {"pack", "pack.a", "pack.inner", "pack.late", "json.decoder", "heapq", "typing"} <= names
+    assert not names & {"pack.typed", "colorsys", "sndhdr", "_heapq"}
