@@ -66,6 +66,12 @@ async def test_the_toolchain_of_the_host_image_works(client: NodeClient) -> None
     assert done["out"].splitlines()[-2:] == ["root", "/root"]
 
 
+async def test_there_is_a_python_of_that_name(client: NodeClient) -> None:
+    box = await client.create("named")
+    for argv in (("python", "-c", "print(6 * 7)"), ("bash", "-lc", "python -c 'print(6 * 7)'")):
+        assert (await run(box["endpoint"], *argv))["out"] == "42\n"
+
+
 async def test_it_is_a_machine_of_its_own(client: NodeClient) -> None:
     box = await client.create("own-name", env={"WHO": "me"})
     script = (

@@ -12,10 +12,12 @@ import shutil
 import stat
 
 from session_agent.node.images import skeleton
-from session_agent.node.images.spec import ImageSpec
+from session_agent.node.images.spec import DEFAULT_PATH, ImageSpec
 from session_agent.node.rootfs import Tree
 
 NAME = "host"
+_NAMES = "/opt/host/bin"
+"""Last in PATH: names that scripts expect and this machine does not have."""
 _TREES = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 # Configuration and sources people keep under /usr are theirs, not the toolchain's.
 _HIDDEN = ("usr/local/etc", "usr/local/src", "usr/src")
@@ -37,9 +39,9 @@ _GROUP = "root:x:0:\ndaemon:x:1:\nadm:x:4:\ntty:x:5:\nwww-data:x:33:\nstaff:x:50
 _NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n"
 _PROFILE = (
     'if [ "$(id -u)" -eq 0 ]; then\n'
-    "  PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"
+    f"  PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{_NAMES}\n"
     "else\n"
-    "  PATH=/usr/local/bin:/usr/bin:/bin\n"
+    f"  PATH=/usr/local/bin:/usr/bin:/bin:{_NAMES}\n"
     "fi\nexport PATH\n"
 )
 
@@ -60,6 +62,12 @@ def build(path: str) -> None:
             os.symlink(os.readlink(source), os.path.join(temporary, name))
         elif os.path.isdir(source):
             skeleton.make_directory(os.path.join(temporary, name), 0o755)
+    names = os.path.join(temporary, _NAMES[1:])
+    for name in ("opt/host", "opt/host/bin"):
+        skeleton.make_directory(os.path.join(temporary, name), 0o755)
+    python = shutil.which("python3", path=DEFAULT_PATH)
+    if python and not shutil.which("python", path=DEFAULT_PATH):
+        os.symlink(python, os.path.join(names, "python"))
     _fill_etc(os.path.join(temporary, "etc"))
     skeleton.replace(temporary, path)
 
@@ -72,6 +80,7 @@ def spec(path: str) -> ImageSpec:
         digest="host",
         layers=(path,),
         trees=tuple(Tree(f"/{name}", name) for name in present),
+        env={"PATH": f"{DEFAULT_PATH}:{_NAMES}"},
         hidden=tuple(name for name in _HIDDEN if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}")),
     )
 
