@@ -33,6 +33,19 @@ TIME_S = 1_577_836_800
 ENTRY = Path(__file__).with_name("entry.py")
 
 
+_DATE = """
+import time
+
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+def formatdate(timeval=None, localtime=False, usegmt=False):
+    t = time.gmtime(timeval)
+    return f"{_DAYS[t[6]]}, {t[2]:02} {_MONTHS[t[1] - 1]} {t[0]:04} {t[3]:02}:{t[4]:02}:{t[5]:02} GMT"
+"""
+
+
 class BuildError(Exception):
     """No bundle can be made of this interpreter, or it would be too large."""
 
@@ -155,10 +168,11 @@ def _stand_ins() -> dict[str, str]:
     """Modules that get another text, since all that is used of them is one line.
 
     ``websockets.version`` imports all of ``importlib.metadata``, a fifth of the agent's start; ``uuid``, imported for the names of
-    connections in debugging logs, looks at the platform.
+    connections in debugging logs, looks at the platform; of ``email.utils`` the WebSocket handshake wants one date.
     """
     version = metadata.version("websockets")
     return {
         "websockets.version": f'tag = version = commit = "{version}"\n',
+        "email.utils": _DATE,
         "uuid": "import os\n\n\ndef uuid4():\n    return os.urandom(16).hex()\n",
     }

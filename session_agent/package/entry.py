@@ -4,6 +4,7 @@ Owns the import path, what makes the start short, and what of the image must not
 bundle and not imported from anywhere. Everything else is ``session_agent.__main__``'s.
 """
 
+import binascii
 import builtins
 import gc
 import marshal
@@ -24,7 +25,7 @@ with open(f"{sys.prefix}/agent/dataclasses.marshal", "rb") as _file:
 
 def _exec(text, names, found):  # type: ignore[no-untyped-def]
     """What ``dataclasses`` has compiled at build time (``session_agent.package.recording``); any other text is compiled now."""
-    builtins.exec(_compiled.get(text, text), names, found)  # noqa: S102
+    builtins.exec(_compiled.get((len(text), binascii.crc32(text.encode())), text), names, found)  # noqa: S102
 
 
 vars(dataclasses)["exec"] = _exec
