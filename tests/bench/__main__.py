@@ -17,10 +17,10 @@ from pathlib import Path
 from holdfast import AsyncSandboxClient
 
 from infra.scripts.up.embed import EmbeddedStack, running_stack
-from tests.bench import figures, latency, lifecycle, memory, streams, throughput
+from tests.bench import bundle, figures, latency, lifecycle, memory, streams, throughput
 from tests.bench.workers import workers
 
-_ALL = ("P1", "P2", "P3", "P4", "P5", "P6", "P8", "P9", "P10", "P12")
+_ALL = ("P1", "P2", "P3", "P4", "P5", "P6", "P8", "P9", "P10", "P12", "P14")
 _IDLE_SESSIONS = 1000
 
 
@@ -42,6 +42,7 @@ async def measure(stack: EmbeddedStack, wanted: set[str]) -> list[figures.Figure
                 "P10": lambda: streams.p10(sandbox),
                 "P6": lambda: lifecycle.p6(client),
                 "P8": lambda: memory.p8(client),
+                "P14": lambda: asyncio.to_thread(bundle.p14),
             }
             if "P1" in wanted:
                 take(latency.p1(alone))
