@@ -32,7 +32,7 @@ def p14(count: int = 25) -> Figure:
             under.append(time.perf_counter() - started)
             figures.append(_start(command, Path(folder) / f"{number}.sock"))
     value, floor = (percentile(samples[_WARM_UP:], 0.5) * 1e3 for samples in (figures, under))
-    how = f"p50 of {count}, from starting the container's command to its answer on /healthz; floor: the bundle's `python -I -c pass`, begun and ended"
+    how = f"p50 of {count}, from starting the container's command to its answer on /healthz; floor: the bundle's `python -I -c pass`"
     return at_most("P14", "agent start, bundle included", value, "ms", floor, 5, None, how)
 
 
