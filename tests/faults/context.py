@@ -53,13 +53,14 @@ class Replicas:
 
 @contextlib.contextmanager
 def replicated_stack(count: int = 3, **environment: str) -> Iterator[Replicas]:
-    """`make up` with ``count`` gateways instead of one."""
+    """`make up` with ``count`` gateways instead of one, and no disks of sandboxes' own: the checker reads them from outside, also after a death."""
     top = Path(__file__).resolve().parents[2]
     lines = (top / "Procfile").read_text().splitlines()
     gateway = next(line.partition(":")[2].strip() for line in lines if line.startswith("gateway:"))
     more = {f"gateway{number}": free_port() for number in range(2, count + 1)}
     lines += [f"{name}: env PORT={port} {gateway}" for name, port in more.items()]
-    with scratch_file("Procfile", "\n".join(lines) + "\n") as path, running_stack(environment, ["--procfile", str(path)]) as stack:
+    settings = {"HOLDFAST_DEFAULT_DISK": "none", **environment}
+    with scratch_file("Procfile", "\n".join(lines) + "\n") as path, running_stack(settings, ["--procfile", str(path)]) as stack:
         first = int(stack.url.rpartition(":")[2])
         yield Replicas(stack, ("gateway", *more), (first, *more.values()))
 

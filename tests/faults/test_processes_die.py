@@ -144,10 +144,15 @@ async def test_a_client_that_knows_the_secret_takes_a_session_over(client: Async
     await other.close()
 
 
-def test_the_history_a_chaos_run_reads_from_outside_is_the_sandbox_s(stack: Stack) -> None:
+def test_the_history_a_chaos_run_reads_from_outside_is_the_sandbox_s() -> None:
     """The checker reads the file as the machine sees it; were that another file, it could not fail."""
+    from .context import replicated_stack
     from .load import HISTORY, history_path
 
-    with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("python:3.12") as sandbox:
+    with (
+        replicated_stack(1) as replicas,
+        SandboxClient(replicas.stack.url, replicas.stack.key) as client,
+        client.create_sandbox("python:3.12") as sandbox,
+    ):
         sandbox.exec(f"echo one >> {HISTORY}").check()
-        assert history_path(Path(stack.data), sandbox.id).read_text() == "one\n"
+        assert history_path(Path(replicas.stack.data), sandbox.id).read_text() == "one\n"
