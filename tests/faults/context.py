@@ -53,7 +53,7 @@ class Replicas:
 
 @contextlib.contextmanager
 def replicated_stack(count: int = 3, **environment: str) -> Iterator[Replicas]:
-    """`make up` with ``count`` gateways instead of one, and no disks of sandboxes' own: the checker reads them from outside, also after a death."""
+    """`make up` with ``count`` gateways. No disks of sandboxes' own: the checker reads them from outside, also after a death."""
     top = Path(__file__).resolve().parents[2]
     lines = (top / "Procfile").read_text().splitlines()
     gateway = next(line.partition(":")[2].strip() for line in lines if line.startswith("gateway:"))
