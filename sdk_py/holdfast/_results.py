@@ -109,6 +109,16 @@ def _shown(data: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class FileMatch:
+    """One match of a search: a path and, where a pattern was looked for, the line's number (from 1) and its text, cut at 2000 bytes."""
+
+    path: str
+    line: int | None = None
+    text: str = ""
+    raw_path: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class FileEntry:
     """One entry of a directory, or what ``stat`` answers. ``mtime`` is seconds since the epoch, ``mode`` the permission bits.
 
@@ -253,6 +263,18 @@ def read_entry(body: Any) -> FileEntry:
         uid=take(body, "uid", int, default=0),
         gid=take(body, "gid", int, default=0),
         target=take(body, "target", str),
+        raw_path=take(body, "raw_path", bytes),
+    )
+
+
+def read_match(body: Any) -> FileMatch:
+    """One match of a search."""
+    if not isinstance(body, dict):
+        raise ProtocolError("the agent answered a malformed match")
+    return FileMatch(
+        path=take(body, "path", str, default=""),
+        line=take(body, "line", int),
+        text=take(body, "text", str, default=""),
         raw_path=take(body, "raw_path", bytes),
     )
 

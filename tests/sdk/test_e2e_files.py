@@ -46,6 +46,16 @@ async def test_what_is_written_is_read(live: Any) -> None:
     assert len(pieces) > 1
 
 
+async def test_search(live: Any) -> None:
+    await live.files.write("/tmp/s/a.py", "one\nTwo.*\n")
+    await live.files.write("/tmp/s/sub/b.txt", "two.*\n")
+    assert [match.path for match in await live.files.search("/tmp/s", glob="*.py")] == ["/tmp/s/a.py"]
+    found = await live.files.search("/tmp/s", pattern="two.*", ignore_case=True)
+    assert [(match.path, match.line, match.text) for match in found] == [("/tmp/s/a.py", 2, "Two.*"), ("/tmp/s/sub/b.txt", 1, "two.*")]
+    assert await live.files.search("/tmp/s", pattern="two.*", exclude=["sub"]) == []
+    assert len(await live.files.search("/tmp/s", limit=1)) == 1
+
+
 async def test_names(live: Any) -> None:
     files = live.files
     await files.mkdir("/tmp/d/e")

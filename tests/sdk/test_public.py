@@ -28,7 +28,8 @@ ERRORS = frozenset(
 )
 RESULTS = frozenset(
     """
-    STDERR STDOUT Address Cause Chunk CommandResult FileEntry GroupInfo ImageInfo PatchResult SandboxInfo StreamCount TransferResult
+    STDERR STDOUT Address Cause Chunk CommandResult FileEntry FileMatch GroupInfo ImageInfo PatchResult SandboxInfo StreamCount
+    TransferResult
     """.split()  # noqa: SIM905  as text it can be read
 )
 

@@ -10,9 +10,9 @@ import contextlib
 import hashlib
 import os
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import msgpack
 from holdfast_wire.errors import ProtocolError
@@ -21,7 +21,7 @@ from holdfast._archives import PIECE_BYTES, pack, unpack
 from holdfast._async.transfers import AsyncTransfer
 from holdfast._errors import ChecksumError, RemoteFileNotFoundError
 from holdfast._requests import RemotePath, content_of, given, path_of, text_path
-from holdfast._results import FileEntry, TransferResult, read_entry, take
+from holdfast._results import FileEntry, FileMatch, TransferResult, read_entry, read_match, take
 from holdfast._transport.aio import run_blocking
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 LocalPath = str | os.PathLike[str]
 Entries = list[FileEntry]
+Matches = list[FileMatch]
+_Found = TypeVar("_Found")
+_Founds = list  # the class has a method of that name
 
 
 class _Seen:
@@ -149,19 +152,39 @@ class AsyncFiles:
         rest = await self._sandbox._fallback()
         if rest is not None:
             return await rest.list_files(text_path(path))
-        transfer = AsyncTransfer(
-            await self._sandbox._attached(), "fs", {"op": "list", "path": path_of(path), **given(recursive=recursive or None)}
-        )
-        entries: Entries = []
+        return await self._maps("list", path, read_entry, recursive=recursive or None)
+
+    async def search(
+        self,
+        path: RemotePath = ".",
+        *,
+        glob: str | None = None,
+        pattern: str | None = None,
+        ignore_case: bool = False,
+        limit: int = 1000,
+        exclude: Sequence[str] | None = None,
+    ) -> Matches:
+        """Names below ``path`` that match ``glob``, or the lines of such files that contain the plain text ``pattern``; at most ``limit``.
+
+        A ``glob`` with a slash is matched against the path below ``path``. Directories matching ``exclude`` are left out: by default
+        ``.git``, ``node_modules``, ``__pycache__`` and ``.venv``. Links are not followed. Sessions only.
+        """
+        skip = None if exclude is None else [*exclude]
+        params = {"glob": glob, "pattern": pattern, "ignore_case": ignore_case or None, "limit": limit, "exclude": skip}
+        return await self._maps("search", path, read_match, **params)
+
+    async def _maps(self, operation: str, path: RemotePath, read: Callable[[Any], _Found], **params: Any) -> _Founds[_Found]:
+        transfer = AsyncTransfer(await self._sandbox._attached(), "fs", {"op": operation, "path": path_of(path), **given(**params)})
+        found: _Founds[_Found] = []
         unpacker = msgpack.Unpacker(raw=False, strict_map_key=True, max_buffer_size=4 * PIECE_BYTES)
         try:
             while data := await transfer.read():
                 unpacker.feed(data)
-                entries += _entries(unpacker)
+                found += _maps(unpacker, read)
             await transfer.closed()
         finally:
             transfer.stop()
-        return entries
+        return found
 
     async def stat(self, path: RemotePath, *, follow: bool = True) -> FileEntry:
         """What a path is; with ``follow`` what a symbolic link points to."""
@@ -263,9 +286,9 @@ class AsyncFiles:
         return TransferResult(size, entries)
 
 
-def _entries(unpacker: Any) -> Entries:
+def _maps(unpacker: Any, read: Callable[[Any], _Found]) -> list[_Found]:
     try:
-        return [read_entry(entry) for entry in unpacker]
+        return [read(body) for body in unpacker]
     except ProtocolError:
         raise
     except Exception as wrong:  # noqa: BLE001  msgpack raises a dozen kinds

@@ -11,9 +11,9 @@ import contextlib
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Callable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import msgpack
 from holdfast_wire.errors import ProtocolError
@@ -22,7 +22,7 @@ from holdfast._archives import PIECE_BYTES, pack, unpack
 from holdfast._sync.transfers import Transfer
 from holdfast._errors import ChecksumError, RemoteFileNotFoundError
 from holdfast._requests import RemotePath, content_of, given, path_of, text_path
-from holdfast._results import FileEntry, TransferResult, read_entry, take
+from holdfast._results import FileEntry, FileMatch, TransferResult, read_entry, read_match, take
 from holdfast._transport.threads import run_blocking
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 LocalPath = str | os.PathLike[str]
 Entries = list[FileEntry]
+Matches = list[FileMatch]
+_Found = TypeVar("_Found")
+_Founds = list  # the class has a method of that name
 
 
 class _Seen:
@@ -150,19 +153,39 @@ class Files:
         rest = self._sandbox._fallback()
         if rest is not None:
             return rest.list_files(text_path(path))
-        transfer = Transfer(
-            self._sandbox._attached(), "fs", {"op": "list", "path": path_of(path), **given(recursive=recursive or None)}
-        )
-        entries: Entries = []
+        return self._maps("list", path, read_entry, recursive=recursive or None)
+
+    def search(
+        self,
+        path: RemotePath = ".",
+        *,
+        glob: str | None = None,
+        pattern: str | None = None,
+        ignore_case: bool = False,
+        limit: int = 1000,
+        exclude: Sequence[str] | None = None,
+    ) -> Matches:
+        """Names below ``path`` that match ``glob``, or the lines of such files that contain the plain text ``pattern``; at most ``limit``.
+
+        A ``glob`` with a slash is matched against the path below ``path``. Directories matching ``exclude`` are left out: by default
+        ``.git``, ``node_modules``, ``__pycache__`` and ``.venv``. Links are not followed. Sessions only.
+        """
+        skip = None if exclude is None else [*exclude]
+        params = {"glob": glob, "pattern": pattern, "ignore_case": ignore_case or None, "limit": limit, "exclude": skip}
+        return self._maps("search", path, read_match, **params)
+
+    def _maps(self, operation: str, path: RemotePath, read: Callable[[Any], _Found], **params: Any) -> _Founds[_Found]:
+        transfer = Transfer(self._sandbox._attached(), "fs", {"op": operation, "path": path_of(path), **given(**params)})
+        found: _Founds[_Found] = []
         unpacker = msgpack.Unpacker(raw=False, strict_map_key=True, max_buffer_size=4 * PIECE_BYTES)
         try:
             while data := transfer.read():
                 unpacker.feed(data)
-                entries += _entries(unpacker)
+                found += _maps(unpacker, read)
             transfer.closed()
         finally:
             transfer.stop()
-        return entries
+        return found
 
     def stat(self, path: RemotePath, *, follow: bool = True) -> FileEntry:
         """What a path is; with ``follow`` what a symbolic link points to."""
@@ -264,9 +287,9 @@ class Files:
         return TransferResult(size, entries)
 
 
-def _entries(unpacker: Any) -> Entries:
+def _maps(unpacker: Any, read: Callable[[Any], _Found]) -> list[_Found]:
     try:
-        return [read_entry(entry) for entry in unpacker]
+        return [read(body) for body in unpacker]
     except ProtocolError:
         raise
     except Exception as wrong:  # noqa: BLE001  msgpack raises a dozen kinds
