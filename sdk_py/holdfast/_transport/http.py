@@ -120,8 +120,6 @@ def judge_answer(answer: Answer) -> Failure | None:
 
 def unreachable(url: str, why: str, *, reached: bool) -> UnreachableError:
     """Nobody answers."""
-    lost = UnreachableError(
-        "runtime_unavailable", f"cannot reach {url}: {why}", hint="check HOLDFAST_URL, and that the service runs (`make up`)"
-    )
+    lost = UnreachableError("service_unreachable", f"cannot reach {url}: {why}")
     lost.reached = reached
     return lost
