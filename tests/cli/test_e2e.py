@@ -55,6 +55,22 @@ def test_a_life(holdfast: Run) -> None:
     assert after.stderr.startswith("holdfast: ")
 
 
+def test_copy_through_standard_streams(holdfast: Run, sandbox: str) -> None:
+    put = holdfast("cp", "-", f"{sandbox}:/tmp/in", input="piped \x1b[1m\n")
+    assert put.returncode == 0, put.stderr
+    assert holdfast("cp", f"{sandbox}:/tmp/in", "-").stdout == "piped \x1b[1m\n"
+    assert holdfast("cp", "-", f"{sandbox}:/tmp/", input="x").returncode == 2
+    assert holdfast("cp", f"{sandbox}:/tmp/never", "-").returncode == 125
+    assert json.loads(holdfast("--json", "list", "-l", "test=cli").stdout)[0]["sandbox_id"] == sandbox
+
+
+def test_input_that_was_not_passed_on_is_told(holdfast: Run, sandbox: str) -> None:
+    lost = holdfast("exec", sandbox, "--", "cat", input="unread")
+    assert (lost.returncode, lost.stdout) == (0, "")
+    assert "exec -i" in lost.stderr
+    assert holdfast("exec", "-i", sandbox, "--", "cat", input="read").stderr == ""
+
+
 def test_exec(holdfast: Run, sandbox: str) -> None:
     assert holdfast("exec", sandbox, "--", "printf", "%s|", "a b", "$X").stdout == "a b|$X|"
     assert holdfast("exec", sandbox, "-c", "echo $GREETING; exit 5").returncode == 5

@@ -20,6 +20,8 @@ EPILOG = """\
 exit codes: 0 done · 2 wrong usage or arguments · 125 the service, session or sandbox failed · 130 interrupted;
 `exec` and `shell` end with the exit code of what they ran (124 after a time-out, 127 not found, 128+n after signal n).
 
+--json may also stand before the command.
+
 The service and its key: HOLDFAST_URL and HOLDFAST_API_KEY, else the file .holdfast/env that `make up` writes.
 """
 
@@ -70,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
     exec_.add_argument("-w", "--cwd", help="working directory")
     exec_.add_argument("-e", "--env", action="append", default=[], metavar="NAME=VALUE", help="set a variable (repeatable)")
     exec_.add_argument("-u", "--user", help="user name or id")
-    exec_.add_argument("-i", "--stdin", action="store_true", help="pass standard input on")
+    exec_.add_argument("-i", "--stdin", action="store_true", help="pass standard input on; without it the command reads nothing")
     exec_.add_argument("--timeout", type=float, metavar="SECONDS", help="end it after this time, with exit code 124")
     exec_.add_argument("--raw", action="store_true", help="write output to a file or pipe byte for byte, escape characters too")
     exec_.add_argument("--login", action="store_true", help="run it by a login shell")
@@ -81,7 +83,9 @@ def parser() -> argparse.ArgumentParser:
     shell.add_argument("-w", "--cwd", help="working directory")
     shell.add_argument("-u", "--user", help="user name or id")
 
-    cp = command("cp", "copy a file or directory: cp LOCAL SANDBOX:PATH, or cp SANDBOX:PATH LOCAL", "copying:copy")
+    cp = command(
+        "cp", "copy a file or directory: cp LOCAL SANDBOX:PATH, or cp SANDBOX:PATH LOCAL; - is standard input or output", "copying:copy"
+    )
     cp.add_argument("source")
     cp.add_argument("target")
 
@@ -116,6 +120,8 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str] | None]:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit status. Errors go to standard error as ``holdfast: message`` and a hint."""
     ours, argv = split(arguments)
+    if ours[:1] == ["--json"]:
+        ours = [*ours[1:], "--json"]
     try:
         parsed = parser().parse_args(ours)
     except SystemExit as ended:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
+import os
+import stat
 import sys
+import termios
 import threading
 from typing import IO
 
@@ -31,9 +35,25 @@ def exec_(arguments: argparse.Namespace) -> int:
             if arguments.json:
                 data = sys.stdin.buffer.read() if arguments.stdin else None
                 return _as_json(sandbox.exec(command, input=data, **options))
-            return _live(sandbox, command, options, arguments.stdin, arguments.raw)
+            status = _live(sandbox, command, options, arguments.stdin, arguments.raw)
+            if not arguments.stdin and _input_waits():
+                note("holdfast: standard input was not passed on; `exec -i` does that")
+            return status
         finally:
             sandbox.close()
+
+
+def _input_waits() -> bool:
+    """Whether somebody piped something in that nobody has read."""
+    try:
+        state = os.fstat(0)
+        if stat.S_ISREG(state.st_mode):
+            return state.st_size > os.lseek(0, 0, os.SEEK_CUR)
+        if stat.S_ISFIFO(state.st_mode):
+            return any(fcntl.ioctl(0, termios.FIONREAD, bytes(4)))
+    except OSError:
+        pass
+    return False
 
 
 def _live(sandbox: Sandbox, command: str | list[str], options: dict[str, object], stdin: bool, raw: bool) -> int:
