@@ -114,6 +114,9 @@ class LocalRuntime:
             raise HoldfastError("unsupported", "this runtime is one machine: it takes no options of a cluster", hint=_PLAIN)
         if order.egress not in (Egress(), Egress("internet"), Egress("internet", dns=True)):
             raise HoldfastError("unsupported", "this runtime gives a sandbox all of the network or none of it", hint="use a cluster")
+        if order.egress.mode == "listed":
+            hint = "ask for all of the internet (block_network=false) or none, or use a cluster"
+            raise HoldfastError("unsupported", "this runtime cannot let a sandbox reach listed addresses only", hint=hint)
         arguments: dict[str, Any] = {
             "sandbox_id": order.sandbox_id,
             "incarnation": order.incarnation,
@@ -123,7 +126,7 @@ class LocalRuntime:
             "memory": order.memory_bytes,
             "env": order.env,
             "labels": order.labels,
-            "network": order.egress != Egress(),
+            "network": order.egress.mode == "internet",
             "owner": order.owner,
         }
         if order.disk_bytes is not None:
@@ -149,7 +152,7 @@ class LocalRuntime:
 
     async def allow(self, sandbox_id: str, egress: Egress) -> None:
         if egress != Egress():
-            raise HoldfastError("unsupported", "this runtime gives sandboxes no network but loopback", hint="use a cluster")
+            raise HoldfastError("unsupported", "this runtime cannot change what a sandbox reaches while it runs", hint="use a cluster")
 
     async def list_all(self) -> list[Present]:
         return _presents(await self._node.call("list"))

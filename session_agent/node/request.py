@@ -11,6 +11,7 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
+from session_agent.node import network
 from session_agent.node.cgroups import Limits
 from session_agent.node.settings import MAX_SANDBOX_ID
 
@@ -33,6 +34,7 @@ class CreateRequest:
     env: dict[str, str]
     labels: dict[str, str]
     owner: str
+    network: bool
 
     def __repr__(self) -> str:
         return f"CreateRequest({self.sandbox_id}, {self.image})"
@@ -41,11 +43,7 @@ class CreateRequest:
 def parse_create(body: dict[str, Any], default_pids: int) -> CreateRequest:
     """Raises HoldfastError(invalid_argument, unsupported)."""
     if body.get("network"):
-        raise HoldfastError(
-            "unsupported",
-            "this runtime gives sandboxes no network but loopback",
-            hint="leave network out; on a cluster use a network policy",
-        )
+        network.check_available()
     cpu = _number(body, "cpu", 1.0, 0.01, 1024)
     memory = int(_number(body, "memory", 1 << 30, MIN_MEMORY, 1 << 50))
     pids = int(_number(body, "pids", default_pids, 8, 1 << 20))
@@ -60,6 +58,7 @@ def parse_create(body: dict[str, Any], default_pids: int) -> CreateRequest:
         env=_strings(body, "env"),
         labels=_strings(body, "labels"),
         owner=str(body.get("owner") or "")[:256],
+        network=bool(body.get("network")),
     )
 
 

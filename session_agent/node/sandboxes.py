@@ -19,7 +19,7 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.node import cgroups, recovery
+from session_agent.node import cgroups, network, recovery
 from session_agent.node.berths import Berth, Berths
 from session_agent.node.disks import Disks, why_not
 from session_agent.node.events import Events
@@ -259,6 +259,14 @@ class Sandboxes:
             "pids": request.limits.pids + cgroups.RESERVE_PIDS,
             "cgroup_version": 2 if fds.get("cgroup_fd") else 0,
         }
+        if request.network:
+            try:
+                berth.link = await network.start(berth.pid)
+            except BaseException:
+                for fd in (fd for opened in fds.values() for fd in opened):
+                    os.close(fd)
+                raise
+            config["network"] = {"out_of_reach": network.out_of_reach(), "resolver": network.RESOLVER}
         await _configure(berth, config, fds)
 
     def _save(self, box: Sandbox, berth: Berth) -> None:

@@ -22,7 +22,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from session_agent.node import disks, namespaces, rootfs, seccomp, syscalls
+from session_agent.node import disks, namespaces, network, rootfs, seccomp, syscalls
 from session_agent.node.images.skeleton import hosts_file
 from session_agent.node.namespaces import IdMap
 from session_agent.node.rootfs import Root, Tree
@@ -175,6 +175,10 @@ class Zygote:
             namespaces.limit_tasks(int(config.pop("pids")))
             step = "name"
             _take_name(config["sandbox_id"])
+            asked = config.pop("network", None)
+            if asked:
+                step = "network"
+                _use_network(asked)
             step = "powers"
             namespaces.give_up_powers(self._program)
             step = "agent"
@@ -211,6 +215,13 @@ def _take_name(name: str) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         os.write(fd, text.encode())
         os.close(fd)
+
+
+def _use_network(asked: dict[str, Any]) -> None:
+    network.close_off(asked["out_of_reach"])
+    fd = os.open("/etc/resolv.conf", os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
+    os.write(fd, f"nameserver {asked['resolver']}\n".encode())
+    os.close(fd)
 
 
 def _receive_config(control: int) -> dict[str, Any]:

@@ -61,7 +61,6 @@ async def test_sandboxes_are_apart(client: NodeClient) -> None:
         ({"token": "not hex"}, "invalid_argument"),
         ({"image": "UPPER"}, "invalid_argument"),
         ({"image": "no/such:image"}, "image_not_found"),
-        ({"network": True}, "unsupported"),
     ],
 )
 async def test_bad_requests_are_refused_and_leave_nothing(client: NodeClient, body: dict[str, object], code: str) -> None:

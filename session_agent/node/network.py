@@ -1,0 +1,137 @@
+"""Asked-for network of one sandbox: slirp4netns speaks for it with the machine's own sockets, one process each.
+
+Owns that process, what no sandbox may reach through it (this machine, private, link-local and metadata ranges), and the routes
+inside that say so. A sandbox cannot change its routes, having no CAP_NET_ADMIN; one that binds to the device gets no answer to
+ARP for what no route leads to. IPv4 only. Called by sandboxes.py; ``close_off`` by the zygote's child.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import shutil
+import socket
+import struct
+import subprocess
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast_wire.errors import HoldfastError
+
+PROGRAM = "slirp4netns"
+RESOLVER = "10.0.2.3"
+_RANGES = (
+    "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.168.0.0/16",
+    "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4",
+)  # fmt: skip
+_READY_S = 10.0
+_RTM_NEWROUTE, _RTN_BLACKHOLE = 24, 6
+_REQUEST_ACK_CREATE_REPLACE = 0x001 | 0x004 | 0x400 | 0x100
+_MAIN_TABLE, _BY_BOOT = 254, 3
+
+
+@dataclass(slots=True)
+class Link:
+    """A running helper. It ends with its end of *alive*, so also when the node is killed."""
+
+    process: subprocess.Popen[bytes]
+    alive: int
+
+    def stop(self) -> None:
+        os.close(self.alive)
+        self.process.kill()
+        self.process.wait()
+
+
+def check_available() -> None:
+    """Raises HoldfastError(unsupported) where the helper is not installed."""
+    if shutil.which(PROGRAM) is None:
+        raise HoldfastError(
+            "unsupported",
+            f"this machine gives sandboxes no network but loopback: {PROGRAM} is not installed",
+            hint=f"install the package {PROGRAM} where the node runs, or leave network out",
+        )
+
+
+async def start(pid: int) -> Link:
+    """Give the network namespace of *pid* a device, an address and a way out. Raises HoldfastError(runtime_unavailable)."""
+    ready, ready_w = os.pipe2(os.O_CLOEXEC)
+    ended, alive = os.pipe2(os.O_CLOEXEC)
+    argv = [
+        PROGRAM, "--configure", "--disable-host-loopback", "--enable-sandbox", "--enable-seccomp", "--mtu=1500",
+        f"--ready-fd={ready_w}", f"--exit-fd={ended}", str(pid), "tap0",
+    ]  # fmt: skip
+    try:
+        process = subprocess.Popen(
+            argv, pass_fds=[ready_w, ended], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+    except OSError as error:
+        os.close(ready)
+        os.close(alive)
+        raise HoldfastError("runtime_unavailable", f"{PROGRAM} cannot be started: {error}") from error
+    finally:
+        os.close(ready_w)
+        os.close(ended)
+    link = Link(process, alive)
+    said = b""
+    try:
+        said = await _read(ready)
+    finally:
+        os.close(ready)
+        if said != b"1":
+            link.stop()
+    if said != b"1":
+        raise HoldfastError("runtime_unavailable", f"{PROGRAM} could not give the sandbox its network")
+    return link
+
+
+async def _read(fd: int) -> bytes:
+    loop = asyncio.get_running_loop()
+    readable: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(fd, _settle, readable)
+    try:
+        async with asyncio.timeout(_READY_S):
+            await readable
+    except TimeoutError:
+        return b""
+    finally:
+        loop.remove_reader(fd)
+    return os.read(fd, 1)
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def out_of_reach() -> list[str]:
+    """What a sandbox may not reach: ranges that are nobody's business outside, and every address of this machine."""
+    return [*_RANGES, *own_addresses()]
+
+
+def own_addresses() -> list[str]:
+    """This machine's IPv4 addresses but loopback, as /32 ranges."""
+    found: dict[str, None] = {}
+    address = ""
+    with open("/proc/net/fib_trie", encoding="ascii") as file:
+        for line in file:
+            words = line.split()
+            if words[:1] == ["|--"]:
+                address = words[1]
+            elif words[:3] == ["/32", "host", "LOCAL"] and not address.startswith("127."):
+                found[f"{address}/32"] = None
+    return list(found)
+
+
+def close_off(ranges: list[Any]) -> None:
+    """Child: routes that end all traffic to *ranges*. Needs CAP_NET_ADMIN in this namespace."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as route:
+        for number, text in enumerate(ranges, 1):
+            network = ipaddress.IPv4Network(text)
+            body = struct.pack("=BBBBBBBBI", socket.AF_INET, network.prefixlen, 0, 0, _MAIN_TABLE, _BY_BOOT, 0, _RTN_BLACKHOLE, 0)
+            body += struct.pack("=HH4s", 8, 1, network.network_address.packed)
+            route.send(struct.pack("=IHHII", 16 + len(body), _RTM_NEWROUTE, _REQUEST_ACK_CREATE_REPLACE, number, 0) + body)
+            error = struct.unpack_from("=i", route.recv(4096), 16)[0]
+            if error:
+                raise OSError(-error, f"route {text}: {os.strerror(-error)}")

@@ -1,0 +1,117 @@
+"""Asked-for network: the outside is reached, this machine and private ranges are not; without asking nothing is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from holdfast_wire.errors import HoldfastError
+
+from session_agent.node.request import parse_create
+from tests.node.harness import ENTRY, Node, run
+from tests.support.requires import requires
+from tests.support.until import until
+
+pytestmark = [
+    requires("namespaces", "root"),
+    pytest.mark.skipif(not all(map(shutil.which, ("slirp4netns", "ip", "nsenter"))), reason="needs slirp4netns, ip and nsenter"),
+]
+OUTSIDE, PRIVATE, METADATA, MACHINE = "203.0.113.9", "10.9.9.9", "169.254.169.254", "192.0.2.1"
+SERVE = "import socket, time\ns = socket.create_server(('0.0.0.0', 8080))\nwhile True: c, _ = s.accept(); c.send(b'hi'); c.close()"
+TRY = """
+import json, socket, sys
+said = {}
+for target in sys.argv[1:]:
+    for device in ("", "tap0"):
+        s = socket.socket(); s.settimeout(3)
+        try:
+            if device: s.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode())
+            s.connect((target, 8080)); said[target + device] = s.recv(2).decode()
+        except OSError as error:
+            said[target + device] = type(error).__name__ + str(error.errno)
+print(json.dumps(said))
+"""
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+@pytest.fixture
+def machine() -> Iterator[str]:
+    """A network namespace that stands for this machine, beside one that is the rest of the world; servers in both."""
+    here, there = f"hf-here-{os.getpid()}", f"hf-there-{os.getpid()}"
+    servers = []
+    try:
+        for name in (here, there):
+            ip("netns", "add", name)
+            ip("-n", name, "link", "set", "lo", "up")
+        ip("link", "add", "hfv0", "netns", here, "type", "veth", "peer", "name", "hfv0", "netns", there)
+        ip("-n", here, "addr", "add", f"{MACHINE}/24", "dev", "hfv0")
+        ip("-n", there, "addr", "add", "192.0.2.2/24", "dev", "hfv0")
+        for name in (here, there):
+            ip("-n", name, "link", "set", "hfv0", "up")
+        for address in (OUTSIDE, PRIVATE, METADATA):
+            ip("-n", there, "addr", "add", f"{address}/32", "dev", "lo")
+        ip("-n", here, "route", "add", "default", "via", "192.0.2.2")
+        servers += [subprocess.Popen(["nsenter", f"--net=/run/netns/{name}", sys.executable, "-c", SERVE]) for name in (here, there)]
+        yield here
+    finally:
+        for server in servers:
+            server.kill()
+            server.wait()
+        for name in (here, there):
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
+def reached_from(machine: str, *targets: str) -> dict[str, str]:
+    done = subprocess.run(
+        ["nsenter", f"--net=/run/netns/{machine}", sys.executable, "-c", TRY, *targets], capture_output=True, check=True, timeout=60
+    )
+    said: dict[str, str] = json.loads(done.stdout)
+    return said
+
+
+async def test_the_outside_and_nothing_else(machine: str, tmp_path: Path) -> None:
+    everything = (OUTSIDE, PRIVATE, METADATA, MACHINE)
+    until(lambda: {reached_from(machine, *everything)[name] for name in everything} == {"hi"}, deadline_s=20, what="the servers to serve")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec nsenter --net=/run/netns/{machine} {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    node = Node(tmp_path / "data", {"HOLDFAST_AGENT_ENTRY": ENTRY}, python=str(python))
+    node.start()
+    try:
+        client = await node.client()
+        box = await client.create("open", network=True)
+        done = await run(box["endpoint"], "/usr/bin/python3", "-c", TRY, *everything, "10.0.2.2", "127.0.0.1")
+        said = json.loads(done["out"])
+        assert {target for target, word in said.items() if word == "hi"} == {OUTSIDE, f"{OUTSIDE}tap0"}, said
+        assert (await run(box["endpoint"], "cat", "/etc/resolv.conf"))["out"] == "nameserver 10.0.2.3\n"
+        plain = await client.create("closed")
+        done = await run(plain["endpoint"], "/usr/bin/python3", "-c", TRY, *everything, "10.0.2.2")
+        assert "hi" not in json.loads(done["out"]).values()
+        helpers = Path(f"/proc/{node.pid}/task/{node.pid}/children")
+        assert "slirp4netns" in _names(helpers)
+        await client.call("delete", sandbox_id="open")
+        assert "slirp4netns" not in _names(helpers)
+    finally:
+        node.close_clients()
+        node.end()
+
+
+def _names(children: Path) -> list[str]:
+    return [Path(f"/proc/{pid}/comm").read_text().strip() for pid in children.read_text().split()]
+
+
+def test_where_the_helper_is_missing_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(HoldfastError) as refused:
+        parse_create({"network": True}, 100)
+    assert refused.value.code == "unsupported"
+    assert "install the package slirp4netns" in refused.value.hint
