@@ -250,6 +250,17 @@ def test_knative_lets_a_session_live_and_gateways_go() -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_the_priority_that_is_made_for_sandboxes_may_be_asked_for_and_pushes_nobody_out(name: str) -> None:
+    settings = next(one["data"] for one in of_kind(name, "ConfigMap") if one["metadata"]["name"] == SETTINGS)
+    shared = [pattern.strip() for pattern in settings["HOLDFAST_SHARED"].split(",")]
+    classes = {f"priority/{one['metadata']['name']}": one for one in of_kind(name, "PriorityClass")}
+    offered = [one for which, one in classes.items() if which in shared]
+    assert set(shared) <= set(classes), "nothing else is shared as it comes"
+    assert [(one["metadata"]["name"], one["preemptionPolicy"]) for one in offered] == [("holdfast-batch", "Never")]
+    assert all(one["value"] < 0 for one in offered)
+
+
 def test_aks_puts_the_service_and_the_sandboxes_on_their_own_pools() -> None:
     for which, template in pod_templates("aks"):
         assert template["spec"]["nodeSelector"] == {"pool": "system"}, which

@@ -31,7 +31,10 @@ PLAIN = KubernetesSettings(bundle_image="registry.example/holdfast/bundle:1")
 RICH = replace(
     PLAIN,
     allow_root=True,
-    shared=("claim/*", "secret/token", "config/*", "service-account/builder", "pull-secret/regcred"),
+    shared=(
+        *("claim/*", "secret/token", "config/*", "service-account/builder", "pull-secret/regcred"),
+        *("priority/*", "runtime/kata", "toleration/spot", "toleration/team-*", "node/disk", "toleration/node-role.kubernetes.io/edge"),
+    ),
     pids_limit=4096,
     node_selector=(("pool", "sandboxes"),),
     tolerations=("sandboxes",),
@@ -41,6 +44,8 @@ RICH = replace(
     owner=("v1", "ConfigMap", "holdfast", "0b1c"),
     cluster_cidrs=("10.244.0.0/16",),
 )
+SHARES_ALL = replace(PLAIN, shared=("*", "priority/*", "toleration/*", "toleration/*.kubernetes.io/*"))
+ON_AMD64 = replace(PLAIN, node_selector=(("kubernetes.io/arch", "amd64"),))
 EVERYTHING = Options(
     resources={"nvidia.com/gpu": 2},
     pids=1024,
@@ -52,7 +57,7 @@ EVERYTHING = Options(
         Volume("config", "/etc/job", "job"),
     ),
     node_selector={"disk": "fast"},
-    tolerations=(Toleration("gpu", "Equal", "yes", "NoExecute", 60), Toleration(operator="Exists", effect="NoSchedule")),
+    tolerations=(Toleration("spot", "Equal", "yes", "NoExecute", 60), Toleration("nvidia.com/gpu", "Exists", effect="NoSchedule")),
     runtime_class="kata",
     priority_class="batch",
     service_account="builder",
@@ -128,12 +133,56 @@ def test_the_token_is_in_the_environment_alone() -> None:
         (Options(volumes=(Volume("claim", "/x", "data"),)), PLAIN, "claim/data"),
         (Options(service_account="default"), RICH, "service-account/default"),
         (Options(pull_secrets=("other",)), RICH, "pull-secret/other"),
+        (Options(tolerations=(Toleration(operator="Exists"),)), RICH, "every taint"),
+        (Options(tolerations=(Toleration(operator="Exists", effect="NoExecute"),)), RICH, "every taint"),
+        (Options(tolerations=(Toleration("node-role.kubernetes.io/control-plane", "Exists"),)), RICH, "tolerations: toleration/node-role"),
+        (Options(tolerations=(Toleration("node.kubernetes.io/unreachable", "Exists"),)), SHARES_ALL, "toleration/node.kubernetes.io"),
+        (Options(tolerations=(Toleration("node.cloudprovider.kubernetes.io/x", "Exists"),)), SHARES_ALL, "toleration/node.cloud"),
+        (Options(tolerations=(Toleration("CriticalAddonsOnly", "Exists"),)), RICH, "toleration/CriticalAddonsOnly"),
+        (Options(tolerations=(Toleration("nvidia.com/gpu", "Exists"),)), PLAIN, "toleration/nvidia.com/gpu"),  # it asks for none
+        (Options(priority_class="system-node-critical"), SHARES_ALL, "priority_class: priority/system-node-critical"),
+        (Options(priority_class="system-cluster-critical"), RICH, "priority/system-cluster-critical"),
+        (Options(priority_class="batch"), PLAIN, "priority/batch"),
+        (Options(runtime_class="runc"), RICH, "runtime_class: runtime/runc"),
+        (Options(runtime_class="kata"), PLAIN, "runtime/kata"),
+        (Options(node_selector={"pool": "system"}), RICH, "node_selector: node/pool"),
+        (Options(node_selector={"kubernetes.io/os": "windows"}), PLAIN, "node/kubernetes.io/os"),
+        (Options(architecture="arm64"), ON_AMD64, "architecture: node/kubernetes.io/arch"),
     ],
 )
 def test_what_the_deployment_does_not_give_is_refused(options: Options, settings: KubernetesSettings, words: str) -> None:
     with pytest.raises(HoldfastError, match=words) as caught:
         pod(order("sb-1", options=options), settings, "image", "r")
     assert caught.value.code == "unsupported"
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        (Options(resources={"nvidia.com/gpu": 1}, tolerations=(Toleration("nvidia.com/gpu", "Exists"),)), PLAIN),  # its nodes' own taint
+        (Options(tolerations=(Toleration("sandboxes", "Exists"), Toleration("team-a", "Exists"))), RICH),  # everybody's, and shared
+        (Options(tolerations=(Toleration("node-role.kubernetes.io/edge", "Exists"),)), RICH),  # shared by its full name
+        (Options(runtime_class="gvisor"), RICH),  # what it gets anyway
+        (Options(runtime_class="kata", priority_class="batch"), RICH),
+        (Options(node_selector={"pool": "sandboxes", "zone": "a"}, architecture="arm64"), RICH),  # narrower, never wider
+        (Options(node_selector={"kubernetes.io/arch": "arm64"}, architecture="arm64"), PLAIN),
+        (Options(priority_class="system-node-critical"), replace(PLAIN, shared=("priority/system-node-critical",))),
+    ],
+)
+def test_what_is_harmless_or_shared_is_given(options: Options, settings: KubernetesSettings) -> None:
+    made = pod(order("sb-1", options=options), settings, "image", "r")
+    assert made["spec"].get("runtimeClassName", "") == (options.runtime_class or settings.runtime_class)
+    assert options.node_selector.items() | dict(settings.node_selector).items() <= made["spec"]["nodeSelector"].items()
+
+
+def test_what_contradicts_itself_or_cannot_run_is_refused() -> None:
+    both = Options(node_selector={"kubernetes.io/arch": "arm64"}, architecture="amd64")
+    with pytest.raises(HoldfastError, match="architecture contradicts") as caught:
+        pod(order("sb-1", options=both), PLAIN, "image", "r")
+    assert caught.value.code == "invalid_argument"
+    with pytest.raises(HoldfastError, match="memory must be at least 16Mi") as caught:
+        pod(order("sb-1", memory_bytes=4096), PLAIN, "image", "r")
+    assert caught.value.code == "invalid_quantity"
 
 
 def test_the_agents_own_settings_cannot_be_set() -> None:
@@ -163,7 +212,7 @@ def test_every_rest_option_stays_within_the_restricted_standard() -> None:
         {
             "gpu": 1,
             "volumes": [{"path": "/w", "size": "1Gi"}, {"kind": "config", "path": "/c", "source": "c"}],
-            "tolerations": [{"key": "a", "operator": "Exists"}],
+            "tolerations": [{"key": "team-a", "operator": "Exists"}],
             "user": 5,
             "user_group": 0,
         }

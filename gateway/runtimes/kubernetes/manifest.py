@@ -1,17 +1,15 @@
 """A sandbox's pod: a pure function from an order and the deployment's settings to the manifest, with golden tests.
 
-Owns what is in the pod and what a caller may have put there; passes the restricted Pod Security Standard unless the deployment allows
-root. It does not own the network policy its label names (``network``) nor the reading of what becomes of it (``facts``).
+Owns what is in the pod, which passes the restricted Pod Security Standard unless the deployment allows root. It does not own what a
+caller may have put there (``sharing``), the network policy its label names (``network``) nor the reading of what becomes of it (``facts``).
 """
 
 from __future__ import annotations
 
-import fnmatch
 import math
 from typing import Any, Literal
 
 from holdfast_wire.bundle import AGENT_PORT, MOUNT, agent_command, copy_command
-from holdfast_wire.errors import HoldfastError
 
 from gateway.parsing import RESERVED_LABEL
 from gateway.runtimes.base import Order
@@ -21,6 +19,7 @@ from .names import COMPONENT, CONTAINER, EGRESS, MADE_BY, MANAGED_BY, PIDS, POOL
 from .network import egress_key
 from .record import annotations_of
 from .settings import KubernetesSettings
+from .sharing import ARCHITECTURE, OS, check
 
 Injection = Literal["image", "init"]
 _KILL_MARGIN_S = 5
@@ -40,7 +39,7 @@ _LISTENS = {"tcpSocket": {"port": AGENT_PORT}, "periodSeconds": 1, "timeoutSecon
 
 def pod(order: Order, settings: KubernetesSettings, injection: Injection, replica: str) -> dict[str, Any]:
     """The manifest. Raises ``invalid_argument`` or ``unsupported`` for what the deployment does not give."""
-    _check(order, settings)
+    check(order, settings)
     options = order.options
     root = options.user == 0
     bundle, bundle_mount, init = bundle_volume(resources(order, settings), settings, injection)
@@ -49,9 +48,9 @@ def pod(order: Order, settings: KubernetesSettings, injection: Injection, replic
         volumes.append({"name": f"v{number}", **_source(volume)})
         read_only = {"readOnly": True} if volume.read_only or volume.kind in ("secret", "config") else {}
         mounts.append({"name": f"v{number}", "mountPath": volume.path, **read_only})
-    selector = {"kubernetes.io/os": "linux", **dict(settings.node_selector), **options.node_selector}
+    selector = {OS: "linux", **dict(settings.node_selector), **options.node_selector}
     if options.architecture:
-        selector["kubernetes.io/arch"] = options.architecture
+        selector[ARCHITECTURE] = options.architecture
     user, group = settings.user if options.user is None else options.user, settings.group if options.group is None else options.group
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
@@ -131,30 +130,6 @@ def _metadata(order: Order, settings: KubernetesSettings, replica: str) -> dict[
         version, kind, name, uid = settings.owner
         metadata["ownerReferences"] = [{"apiVersion": version, "kind": kind, "name": name, "uid": uid}]
     return metadata
-
-
-def _check(order: Order, settings: KubernetesSettings) -> None:
-    options = order.options
-    if options.user == 0 and not settings.allow_root:
-        hint = "leave user out, or set HOLDFAST_ALLOW_ROOT on the service"
-        raise HoldfastError("unsupported", "sandboxes do not run as root here", hint=hint)
-    if options.pids is not None and (settings.pids_limit is None or options.pids > settings.pids_limit):
-        have = "is not set" if settings.pids_limit is None else f"is {settings.pids_limit}"
-        raise HoldfastError(
-            "unsupported",
-            f"a pod cannot choose how many processes it may have: the kubelet's podPidsLimit does, and here it {have}",
-            hint="leave pids out; say what the nodes enforce with HOLDFAST_POD_PIDS_LIMIT on the service",
-        )
-    if any(name.startswith(_AGENT) for name in order.env):
-        raise HoldfastError("invalid_argument", f"env: names that begin with {_AGENT} are the agent's own")
-    named = [f"{volume.kind}/{volume.source}" for volume in options.volumes if volume.kind != "empty"]
-    named += [f"pull-secret/{name}" for name in options.pull_secrets]
-    named += [f"service-account/{options.service_account}"] if options.service_account else []
-    for name in named:
-        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in settings.shared):
-            raise HoldfastError(
-                "unsupported", f"{name} is not shared with sandboxes here", hint="share it by a pattern in HOLDFAST_SHARED on the service"
-            )
 
 
 def bundle_volume(

@@ -43,7 +43,8 @@ class KubernetesSettings:
     allow_root: bool = False
     """HOLDFAST_ALLOW_ROOT: whether ``user=0`` is taken. Such a pod gets a user namespace and needs a baseline namespace."""
     shared: tuple[str, ...] = ()
-    """HOLDFAST_SHARED: what callers may name, as patterns: ``claim/data-*, secret/x, config/*, service-account/y, pull-secret/*``."""
+    """HOLDFAST_SHARED: what callers may name, as patterns: ``claim/data-*, secret/x, config/*, service-account/y, pull-secret/*``, and
+    what loosens where and how sandboxes run: ``priority/batch, runtime/kata, toleration/spot, node/pool`` (see ``sharing``)."""
     user: int = 1000
     """HOLDFAST_USER: whom sandboxes run as when they do not say."""
     group: int = 1000
@@ -57,7 +58,7 @@ class KubernetesSettings:
     tolerations: tuple[str, ...] = ()
     """HOLDFAST_TOLERATIONS: keys of taints every sandbox tolerates."""
     runtime_class: str = ""
-    """HOLDFAST_RUNTIME_CLASS: gVisor, Kata, …, unless a request names another."""
+    """HOLDFAST_RUNTIME_CLASS: gVisor, Kata, …; a request may name another only where that is shared."""
     pull_secrets: tuple[str, ...] = ()
     """HOLDFAST_PULL_SECRETS."""
     pull_policy: str = "IfNotPresent"
