@@ -22,6 +22,6 @@ async def change(request: Request) -> Response:
     sandbox_id = request.path_params["sandbox_id"]
     egress = read_network(await read_json(request, 256 * 1024))
     record = await gateway.ready(owner, sandbox_id)
-    await gateway.runtime.allow(sandbox_id, egress)
+    await gateway.runtime.allow(sandbox_id, record.incarnation, egress)
     entry = await gateway.store.mark_egress(sandbox_id, record.incarnation, egress)
     return json_response(describe(gateway, live(owned_entry(entry, owner, sandbox_id))))

@@ -26,6 +26,7 @@ class Leadership:
         self.term: int | None = None
         self.changed = asyncio.Event()
         """Set whenever a new term begins."""
+        self._leading = asyncio.Event()
         self._store = store
         self._holder = holder
         self._settings = settings
@@ -42,6 +43,12 @@ class Leadership:
                     pause_s = min(pause_s, await self._store.lease_left_s() + _AFTER_END_S)
             await asyncio.sleep(pause_s)
 
+    async def until_leading(self) -> None:
+        """Wait for a term of ours; returns at once while there is one."""
+        while self.term is None:
+            self._leading.clear()
+            await self._leading.wait()
+
     async def renew(self) -> None:
         clock = asyncio.get_running_loop().time
         asked = clock()
@@ -54,6 +61,8 @@ class Leadership:
             if term is None and self.term is not None:
                 log.info("another controller leads")
             self.term = term
+            if term is not None:
+                self._leading.set()
         except FencedError:
             self.term = None
         except PlacementUnavailableError:

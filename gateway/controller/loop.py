@@ -118,11 +118,12 @@ class Controller:
                     await self._groups.free(term)
 
     async def _collect(self) -> None:
+        """At once, then now and then: a runtime also looks whether it is what it was declared to be, and creates rely on that."""
         while True:
+            await self.leadership.until_leading()
+            with self._guard("collecting what nobody needs"):
+                await self._runtime.collect()
             await asyncio.sleep(self._settings.collect_interval_s)
-            if self.leadership.term is not None:
-                with self._guard("collecting what nobody needs"):
-                    await self._runtime.collect()
 
     async def _refill(self, keeper: PoolKeeper, group: asyncio.TaskGroup) -> None:
         def spawn(work: Coroutine[Any, Any, None], name: str) -> None:

@@ -162,8 +162,11 @@ class Runtime(Protocol):
         """
         ...
 
-    async def allow(self, sandbox_id: str, egress: Egress) -> None:
-        """Change what a running sandbox may reach. Raises ``unsupported`` where that cannot be enforced, ``sandbox_not_found``."""
+    async def allow(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
+        """Change what a running sandbox may reach, only if it is that incarnation.
+
+        Raises ``unsupported`` where that cannot be enforced, ``sandbox_not_found``.
+        """
         ...
 
     async def list_all(self) -> list[Present]: ...

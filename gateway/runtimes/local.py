@@ -150,8 +150,11 @@ class LocalRuntime:
     async def adopt(self, spare_id: str, order: Order, timeout_s: float) -> Made:
         raise HoldfastError("sandbox_not_found", "this runtime keeps its spares to itself")
 
-    async def allow(self, sandbox_id: str, egress: Egress) -> None:
-        if egress != Egress():
+    async def allow(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
+        found = [one for one in await self.list_all() if (one.sandbox_id, one.incarnation) == (sandbox_id, incarnation)]
+        if not found:
+            raise HoldfastError("sandbox_not_found", f"there is no sandbox {sandbox_id!r}")
+        if (egress.mode, egress.reaches, egress.domains) != (found[0].egress.mode, (), ()):
             raise HoldfastError("unsupported", "this runtime cannot change what a sandbox reaches while it runs", hint="use a cluster")
 
     async def list_all(self) -> list[Present]:
@@ -245,6 +248,7 @@ def _presents(body: dict[str, Any]) -> list[Present]:
             labels=dict(one.get("labels") or {}),
             state="failed" if one.get("state") == "failed" else "ready",
             cause=_cause(one) if one.get("state") == "failed" else None,
+            egress=Egress("internet") if one.get("network") is True else Egress(),
         )
         for one in body.get("sandboxes") or []
     ]

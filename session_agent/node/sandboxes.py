@@ -61,6 +61,7 @@ class Sandbox:
             "labels": request.labels,
             "cpu": request.limits.cpu,
             "memory": request.limits.memory_bytes,
+            "network": request.network,
             "created_at": self.created_at,
             "state": self.state,
             "reason": self.reason,

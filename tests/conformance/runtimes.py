@@ -14,6 +14,7 @@ import pytest
 from holdfast_wire.errors import HoldfastError
 
 from gateway.runtimes.base import BecameReady, Event, Order, Runtime, Synced, WentAway
+from gateway.runtimes.options import Egress
 
 DEADLINE_S = 60.0
 CREATE_S = 60.0
@@ -89,6 +90,16 @@ class RuntimeConformance:
         assert sorted(present.sandbox_id for present in await runtime.list_all()) == sorted(ids)
         assert all(await asyncio.gather(*(runtime.delete(id_) for id_ in ids)))
         assert await runtime.list_all() == []
+
+    async def test_what_is_reached_is_changed_for_one_incarnation_only(self, runtime: Runtime) -> None:
+        asked = order("sb-1", image=self.image)
+        await runtime.create(asked, CREATE_S)
+        for sandbox_id, incarnation in (("sb-1", "0" * 16), ("sb-2", asked.incarnation)):
+            with pytest.raises(HoldfastError) as caught:
+                await runtime.allow(sandbox_id, incarnation, Egress())
+            assert caught.value.code == "sandbox_not_found"
+        await runtime.allow("sb-1", asked.incarnation, Egress())
+        await runtime.delete("sb-1")
 
     async def test_it_can_be_asked_how_it_is(self, runtime: Runtime) -> None:
         await runtime.ping()

@@ -84,8 +84,8 @@ class MemoryRuntime:
         self._make(order)
         return Made(self.endpoint, "e1")
 
-    async def allow(self, sandbox_id: str, egress: Egress) -> None:
-        if sandbox_id not in self.present:
+    async def allow(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
+        if sandbox_id not in self.present or self.present[sandbox_id].incarnation != incarnation:
             raise HoldfastError("sandbox_not_found", "there is no such sandbox")
         self.allowed[sandbox_id] = egress
 

@@ -151,7 +151,7 @@ async def test_a_network_that_cannot_be_enforced_changes_nothing(served: Served)
     async with served.client() as client:
         await client.post("/sandboxes", json={"image": "host", "sandbox_id": "sb-1", "wait": True})
 
-        async def refuse(sandbox_id: str, egress: Egress) -> None:
+        async def refuse(sandbox_id: str, incarnation: str, egress: Egress) -> None:
             raise HoldfastError("unsupported", "domain names cannot be enforced")
 
         served.runtime.allow = refuse  # type: ignore[method-assign]

@@ -87,6 +87,21 @@ async def test_what_expires_is_removed(store: RedisStore, runtime: MemoryRuntime
     assert list(runtime.present) == ["stays"]
 
 
+async def test_the_runtime_looks_around_as_soon_as_somebody_leads(store: RedisStore, runtime: MemoryRuntime) -> None:
+    looks: list[int] = []
+
+    async def collect() -> int:
+        looks.append(1)
+        return 0
+
+    runtime.collect = collect  # type: ignore[method-assign]
+    async with running(store, runtime):  # whose interval is minutes
+        await until_async(lambda: looks, deadline_s=10, what="the first look")
+        async with running(store, runtime, "c2") as second:
+            await until_async(lambda: "holdfast_leading 0" in second.metrics.render(), deadline_s=10, what="the other to be at work")
+            assert len(looks) == 1, "who does not lead does not look"
+
+
 async def test_an_end_is_recorded_with_its_cause(store: RedisStore, runtime: MemoryRuntime) -> None:
     await add(store, runtime)
     async with running(store, runtime) as controller:

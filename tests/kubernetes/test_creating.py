@@ -177,7 +177,13 @@ async def test_a_cluster_that_is_away_is_unavailable(tmp_path: Path) -> None:
     async with api.serve():
         settings = settings_for(api, tmp_path)
     runtime = KubernetesRuntime(settings, "replica-1", QUICK)
-    for call in (runtime.list_all(), runtime.delete("sb-1"), runtime.ping(), runtime.stats(), runtime.allow("sb-1", Egress("internet"))):
+    for call in (
+        runtime.list_all(),
+        runtime.delete("sb-1"),
+        runtime.ping(),
+        runtime.stats(),
+        runtime.allow("sb-1", "1" * 16, Egress("internet")),
+    ):
         with pytest.raises(RuntimeUnavailableError):
             await call
     (check,) = await runtime.doctor()

@@ -13,6 +13,7 @@ from holdfast_wire.errors import HoldfastError
 from gateway.dial import dial_agent
 from gateway.runtimes.base import Leaving, Synced, WentAway
 from gateway.runtimes.kubernetes import canary
+from gateway.runtimes.kubernetes.facts import Facts
 from gateway.runtimes.kubernetes.names import EGRESS, POOL
 from gateway.runtimes.kubernetes.network import egress_key
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
@@ -44,20 +45,46 @@ async def test_a_policy_is_there_before_its_pod_and_shared(runtime: KubernetesRu
 
 
 async def test_what_a_running_sandbox_may_reach_changes(runtime: KubernetesRuntime, api: FakeApi) -> None:
-    await runtime.create(order("sb-1"), CREATE_S)
+    asked = order("sb-1")
+    await runtime.create(asked, CREATE_S)
     for egress in (LISTED, INTERNET, Egress(), LISTED):
-        await runtime.allow("sb-1", egress)
+        await runtime.allow("sb-1", asked.incarnation, egress)
         assert api.pods.get("hf-sb-1")["metadata"]["labels"][EGRESS] == egress_key(egress, runtime.settings)
         (present,) = await runtime.list_all()
         assert present.egress == egress
     with pytest.raises(HoldfastError) as caught:
-        await runtime.allow("sb-none", LISTED)
+        await runtime.allow("sb-none", asked.incarnation, LISTED)
     assert caught.value.code == "sandbox_not_found"
     with pytest.raises(HoldfastError) as caught:
-        await runtime.allow("sb-1", Egress("listed", domains=("pypi.org",)))
+        await runtime.allow("sb-1", asked.incarnation, Egress("listed", domains=("pypi.org",)))
     assert caught.value.code == "unsupported"
     (present,) = await runtime.list_all()
     assert present.egress == LISTED
+
+
+async def test_an_allowance_is_for_one_incarnation_only(runtime: KubernetesRuntime, api: FakeApi) -> None:
+    asked = order("sb-1")
+    await runtime.create(asked, CREATE_S)
+
+    async def refused(incarnation: str) -> None:
+        with pytest.raises(HoldfastError) as caught:
+            await runtime.allow("sb-1", incarnation, INTERNET)
+        assert caught.value.code == "sandbox_not_found"
+
+    await refused("f" * 16)
+    # Recreated between the look at the pod and the change: the uid in the patch is of the pod that was meant.
+    find = runtime._find
+
+    async def replaced(sandbox_id: str) -> list[Facts]:
+        found = await find(sandbox_id)
+        body = api.pods.get("hf-sb-1")
+        api.pods.remove("hf-sb-1")
+        api.pods.create(body)
+        return found
+
+    runtime._find = replaced  # type: ignore[method-assign]
+    await refused(asked.incarnation)
+    assert api.pods.get("hf-sb-1")["metadata"]["labels"][EGRESS] == "none"
 
 
 async def test_only_policies_that_nobody_needs_are_collected(runtime: KubernetesRuntime, api: FakeApi) -> None:
@@ -200,7 +227,7 @@ async def test_of_many_takers_one_gets_a_spare(runtime: KubernetesRuntime, api: 
     with pytest.raises(HoldfastError):
         await dial_agent(made.endpoint, spare.token, 5.0)
     assert POOL not in api.pods.get("hf-pool-1")["metadata"]["labels"]
-    await runtime.allow(winner.sandbox_id, INTERNET)  # it is found though its pod has another name
+    await runtime.allow(winner.sandbox_id, winner.incarnation, INTERNET)  # it is found though its pod has another name
     assert await runtime.delete(winner.sandbox_id, winner.incarnation)
     await until_async(lambda: not api.pods.names(), deadline_s=SOON_S, what="the pod's end")
 

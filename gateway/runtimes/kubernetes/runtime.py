@@ -90,17 +90,23 @@ class KubernetesRuntime:
             await self.policies.ensure(order.egress)
             return await adopting.adopt(self.api, self._creating, self.pods, self.settings, spare_id, order, timeout_s)
 
-    async def allow(self, sandbox_id: str, egress: Egress) -> None:
+    async def allow(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
         with errors():
             key = egress_key(egress, self.settings)
             await self._guard.check(egress)
             await self.policies.ensure(egress)
-            found = [facts for facts in await self._find(sandbox_id) if facts.deadline is None]
+            living = [facts for facts in await self._find(sandbox_id) if facts.deadline is None]
+            found = [facts for facts in living if facts.record is not None and facts.record.incarnation == incarnation]
             if not found:
                 raise HoldfastError("sandbox_not_found", f"there is no sandbox {sandbox_id!r}")
             for facts in found:
                 metadata = {"uid": facts.uid, "labels": {EGRESS: key}, "annotations": {NETWORK: network_annotation(egress)}}
-                await self.api.patch(f"{self.pods}/{facts.name}", {"metadata": metadata})
+                try:
+                    await self.api.patch(f"{self.pods}/{facts.name}", {"metadata": metadata})
+                except ApiError as error:
+                    if error.status not in (404, 409):  # it has ended meanwhile; another of its name is not meant
+                        raise
+                    raise HoldfastError("sandbox_not_found", f"there is no sandbox {sandbox_id!r}") from None
 
     async def list_all(self) -> list[Present]:
         now = time.time()
