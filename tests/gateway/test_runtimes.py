@@ -122,18 +122,17 @@ async def test_a_node_that_lies_is_a_typed_error(tmp_path: Path, answer: bytes) 
 
 async def test_a_way_out_that_cannot_be_taken_away_is_not_said_to_be(tmp_path: Path) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while line := await reader.readline():
-            there = [{"sandbox_id": f"sb-{network}", "incarnation": "1", "network": network} for network in (True, False)]
-            writer.write(json.dumps({"id": json.loads(line)["id"], "ok": True, "sandboxes": there}).encode() + b"\n")
+        there = [{"sandbox_id": f"sb-{network}", "incarnation": "1", "network": network} for network in (True, False)]
+        writer.write(json.dumps({"id": json.loads(await reader.readline())["id"], "ok": True, "sandboxes": there}).encode() + b"\n")
         writer.close()
 
-    server = await asyncio.start_unix_server(serve, str(tmp_path / "node.sock"))
+    server = await asyncio.start_unix_server(serve, tmp_path / "node.sock")
     runtime = LocalRuntime(tmp_path / "node.sock")
     for network, egress, works in ((True, Egress(), False), (False, Egress("internet"), False), (True, Egress("internet"), True)):
         with contextlib.nullcontext() if works else pytest.raises(HoldfastError, match="cannot change what a sandbox reaches"):
             await runtime.allow(f"sb-{network}", "1", egress)
-    await runtime.aclose()
     server.close()
+    await runtime.aclose()
 
 
 async def test_a_broken_watch_starts_over_with_everything(tmp_path: Path) -> None:
