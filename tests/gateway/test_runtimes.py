@@ -131,8 +131,9 @@ async def test_a_way_out_that_cannot_be_taken_away_is_not_said_to_be(tmp_path: P
     for network, egress, works in ((True, Egress(), False), (False, Egress("internet"), False), (True, Egress("internet"), True)):
         with contextlib.nullcontext() if works else pytest.raises(HoldfastError, match="cannot change what a sandbox reaches"):
             await runtime.allow(f"sb-{network}", "1", egress)
-    server.close()
     await runtime.aclose()
+    server.close()
+    await server.wait_closed()
 
 
 async def test_a_broken_watch_starts_over_with_everything(tmp_path: Path) -> None:
