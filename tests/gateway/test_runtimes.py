@@ -123,8 +123,9 @@ async def test_a_node_that_lies_is_a_typed_error(tmp_path: Path, answer: bytes) 
 async def test_a_way_out_that_cannot_be_taken_away_is_not_said_to_be(tmp_path: Path) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there = [{"sandbox_id": f"sb-{network}", "incarnation": "1", "network": network} for network in (True, False)]
-        writer.write(json.dumps({"id": json.loads(await reader.readline())["id"], "ok": True, "sandboxes": there}).encode() + b"\n")
-        writer.close()
+        with contextlib.closing(writer):
+            while line := await reader.readline():
+                writer.write(json.dumps({"id": json.loads(line)["id"], "ok": True, "sandboxes": there}).encode() + b"\n")
 
     server = await asyncio.start_unix_server(serve, tmp_path / "node.sock")
     runtime = LocalRuntime(tmp_path / "node.sock")
