@@ -13,6 +13,7 @@ from holdfast_wire.limits import MESSAGE_BYTES
 
 from .app import build_app
 from .auth import Keys, read_secret
+from .bounded_http import BoundedHttpProtocol
 from .placement.redis_store import RedisStore
 from .runtimes.choose import runtime_of
 from .service import Gateway
@@ -43,7 +44,7 @@ def server_config(settings: Settings, gateway: Gateway) -> uvicorn.Config:
         host=settings.host,
         port=settings.port,
         loop="asyncio",
-        http="httptools",
+        http=BoundedHttpProtocol,
         ws=TakeoverProtocol,
         ws_max_size=MESSAGE_BYTES + 1024,
         ws_per_message_deflate=False,

@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 
 from .openapi import document
-from .parsing import Fields, read_json
+from .parsing import Fields, body_chunks, read_json
 from .responses import json_response
 from .runtimes.base import Image, Images
 from .service import Gateway, gateway_of
@@ -131,7 +131,7 @@ async def import_image(request: Request) -> Response:
     size = 0
     try:
         with os.fdopen(handle, "wb", buffering=0) as file:
-            async for chunk in request.stream():
+            async for chunk in body_chunks(request):
                 size += len(chunk)
                 if size > limit:
                     raise HoldfastError("request_too_large", f"the archive is over {limit} bytes")

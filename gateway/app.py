@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from . import admin, commands, files, groups, network, problems, sandboxes
 from .attach import attach
@@ -58,6 +59,11 @@ ROUTES: tuple[Route | WebSocketRoute, ...] = (
 )
 
 
+async def nowhere(websocket: WebSocket) -> None:
+    """A WebSocket to a path that has none: refused as every other request is."""
+    await websocket.send_denial_response(problems.problem_response(HoldfastError("not_found", "there is no such route")))
+
+
 class MarkRequests:
     """Gives each request an id and counts answers by route and status: pure ASGI, so that nothing is buffered on the way."""
 
@@ -97,10 +103,11 @@ def build_app(gateway: Gateway, on_close: Callable[[], Any] | None = None) -> St
         await gateway.store.aclose()
 
     app = Starlette(
-        routes=ROUTES,
+        routes=(*ROUTES, WebSocketRoute("/{path:path}", nowhere)),
         lifespan=lifespan,
         middleware=[Middleware(MarkRequests)],
         exception_handlers={HoldfastError: problems.on_error, HTTPException: problems.on_error, Exception: problems.on_error},
     )
+    app.router.redirect_slashes = False  # the redirect would name whatever host the request did
     app.state.gateway = gateway
     return app

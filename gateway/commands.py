@@ -11,7 +11,6 @@ import secrets
 import time
 from typing import Any
 
-import orjson
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import STDERR, STDOUT
 from starlette.requests import Request
@@ -19,7 +18,7 @@ from starlette.responses import Response
 
 from . import oneshot
 from .oneshot import Outcome
-from .parsing import SANDBOX_ID, Fields, read_json
+from .parsing import SANDBOX_ID, Fields, canonical, read_json
 from .placement.store import Record
 from .reposts import Posted
 from .responses import json_response
@@ -136,8 +135,7 @@ def _made_at(record: Record, command_id: str) -> float:
 
 def _fingerprint(owner: str, record: Record, body: dict[str, Any]) -> bytes:
     same = {name: value for name, value in body.items() if name != "wait" and value is not None}
-    text = orjson.dumps([owner, record.sandbox_id, record.incarnation, same], option=orjson.OPT_SORT_KEYS)
-    return hashlib.sha256(text).digest()
+    return hashlib.sha256(canonical({"for": [owner, record.sandbox_id, record.incarnation], "same": same})).digest()
 
 
 def _job(record: Record, command_id: str, command: str, outcome: Outcome, *, login: bool) -> dict[str, Any]:

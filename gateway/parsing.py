@@ -5,8 +5,10 @@ Owns the checks every route shares. A wrong field is ``invalid_argument`` with i
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
+from collections.abc import AsyncIterator
 from typing import Any
 
 import orjson
@@ -19,6 +21,8 @@ _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,98}[A-Za-z0-9])?")
 _LABELS = 64
 _LABEL_BYTES = 1024
 _ENV_BYTES = 128 * 1024
+_BODY_PAUSE_S = 30.0
+"""How long a client may be silent in the middle of a body."""
 RESERVED_LABEL = "holdfast/"
 """Labels of this prefix are ours: they carry a sandbox's clocks to the runtime and back."""
 
@@ -37,8 +41,16 @@ async def read_json(request: Request, limit_bytes: int) -> dict[str, Any]:
     return value
 
 
+def canonical(value: dict[str, Any]) -> bytes:
+    """What a request asks for, written the same way each time. Raises ``invalid_json`` for what is nested too deep to be written."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError:
+        raise HoldfastError("invalid_json", "the body is nested too deep") from None
+
+
 async def read_body(request: Request, limit_bytes: int) -> bytes:
-    """The whole body, refused as soon as it is known to be too large."""
+    """The whole body, refused as soon as it is known to be too large, or when no more of it comes."""
     too_large = HoldfastError("request_too_large", f"the body is over {limit_bytes} bytes")
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit_bytes:
@@ -46,7 +58,7 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
     chunks: list[bytes] = []
     size = 0
     try:
-        async for chunk in request.stream():
+        async for chunk in body_chunks(request):
             size += len(chunk)
             if size > limit_bytes:
                 raise too_large
@@ -54,6 +66,22 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
     except ClientDisconnect:
         raise HoldfastError("cancelled", "the client went away") from None
     return b"".join(chunks)
+
+
+async def body_chunks(request: Request) -> AsyncIterator[bytes]:
+    """The body as it comes. Raises ``wait_timeout`` when nothing comes for ``_BODY_PAUSE_S``, and ``ClientDisconnect``."""
+    stream = request.stream()
+    while True:
+        try:
+            async with asyncio.timeout(_BODY_PAUSE_S):
+                chunk = await anext(stream, None)
+        except TimeoutError:
+            raise HoldfastError(
+                "wait_timeout", f"nothing came of the body for {_BODY_PAUSE_S:g} s", hint="send all that Content-Length announces"
+            ) from None
+        if chunk is None:
+            return
+        yield chunk
 
 
 class Fields:

@@ -15,6 +15,7 @@ from holdfast_wire.errors import TABLE, HoldfastError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 log = logging.getLogger("gateway")
 
@@ -26,13 +27,13 @@ RETRY_AFTER_S = 1
 _BY_STATUS = {400: "invalid_json", 404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
 
 
-def problem(error: HoldfastError) -> dict[str, Any]:
-    """The problem document of an error."""
-    kind = error.kind
+def problem(error: HoldfastError, status: int | None = None) -> dict[str, Any]:
+    """The problem document of an error, whose code decides the status where none is given."""
+    status = error.kind.status if status is None else status
     body: dict[str, Any] = {
         "type": f"urn:holdfast:problem:{error.code}",
-        "title": _phrase(kind.status),
-        "status": kind.status,
+        "title": _phrase(status),
+        "status": status,
         "detail": error.message,
         "code": error.code,
         "hint": error.hint,
@@ -70,6 +71,12 @@ def from_http(error: HTTPException) -> HoldfastError:
     return HoldfastError(code, messages.get(code, str(error.detail)))
 
 
+def methods_of(request: Request) -> list[str]:
+    """What the path of a request takes: one path has several routes, and RFC 9110 §15.5.6 wants all of them told."""
+    routes = [route for route in request.app.routes if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE]
+    return sorted({method for route in routes for method in route.methods or ()})
+
+
 def internal() -> HoldfastError:
     return HoldfastError("internal", "the gateway failed to serve this request")
 
@@ -79,7 +86,10 @@ async def on_error(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         error = from_http(error)
     if isinstance(error, HoldfastError):
-        return problem_response(error)
+        answer = problem_response(error)
+        if error.code == "method_not_allowed":
+            answer.headers["Allow"] = ", ".join(methods_of(request))
+        return answer
     request_id = request.scope.get("holdfast.request_id", "?")
     log.error("request %s failed: %s", request_id, type(error).__name__)
     answer = problem_response(internal())

@@ -12,7 +12,6 @@ import secrets
 from dataclasses import asdict, replace
 from typing import Any
 
-import orjson
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.rest import SandboxRecord, parse_bytes, parse_cpu
 from starlette.requests import Request
@@ -21,7 +20,7 @@ from starlette.responses import Response
 from .admission import Place
 from .groups import group_name, settle
 from .making import failure, make, until_settled
-from .parsing import SANDBOX_ID, Fields, check_label, read_json
+from .parsing import SANDBOX_ID, Fields, canonical, check_label, read_json
 from .parsing_options import OPTION_FIELDS, egress_of, network_map, options_map, read_options
 from .placement.redis_store import derived_id
 from .placement.store import Cause, Record, SandboxSpec, Tombstone
@@ -44,7 +43,7 @@ async def create(request: Request) -> Response:
         raise HoldfastError("invalid_argument", f"Idempotency-Key must have 1 to {_KEY_CHARACTERS} characters")
     spec, env = _spec(gateway, owner, fields, key)
     wait = fields.boolean("wait", False)
-    fingerprint = hashlib.sha256(orjson.dumps({**body, "wait": None}, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    fingerprint = hashlib.sha256(canonical({**body, "wait": None})).hexdigest()
     place, held = gateway.admission.enter(owner), False
     try:
         record = await _reserve(gateway, spec, fields.text("group_lease", "", most=64) or "", fingerprint, key)

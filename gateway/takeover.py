@@ -12,9 +12,14 @@ from typing import Any
 
 from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
 from websockets.http11 import Request
 
 EXTENSION = "holdfast.takeover"
+_UNREAD_BYTES = 64 * 1024
+"""Bytes waiting for a client that takes nothing, beyond which it may not ask for pongs."""
+_FRAGMENTS = 1024
+"""Most fragments of one message, where messages may have any (the terminal route)."""
 
 
 class TakeoverProtocol(WebSocketsSansIOProtocol):
@@ -27,6 +32,20 @@ class TakeoverProtocol(WebSocketsSansIOProtocol):
         if getattr(self, "scope", None) is not None:
             extensions: dict[str, Any] = self.scope["extensions"]
             extensions[EXTENSION] = self
+
+    def handle_ping(self) -> None:
+        """A client that pings and does not read the answers must not fill our memory with them."""
+        if self.transport.get_write_buffer_size() > _UNREAD_BYTES:
+            self.transport.abort()
+        else:
+            super().handle_ping()
+
+    def handle_cont(self, event: Frame) -> None:
+        """Fragments without bytes are within the limit of size, whatever their number."""
+        if len(self.frames) >= _FRAGMENTS:
+            self.transport.abort()
+        else:
+            super().handle_cont(event)
 
     async def send(self, message: ASGISendEvent) -> None:
         await super().send(message)

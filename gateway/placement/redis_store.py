@@ -328,6 +328,6 @@ def _read_cursor(cursor: str | None) -> tuple[int, str]:
     if not cursor:
         return 0, ""
     shard, _, after = cursor.partition(":")
-    if not shard.isdecimal() or not 0 <= int(shard) < SHARDS:
+    if not shard.isdecimal() or len(shard) > 3 or not 0 <= int(shard) < SHARDS:
         raise HoldfastError("invalid_argument", "the cursor is not one of ours", hint="use the cursor of the page before, unchanged")
     return int(shard), after

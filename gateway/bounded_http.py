@@ -1,0 +1,114 @@
+"""uvicorn's HTTP protocol, with what a stranger could lean on bounded: how long a head may take, how large it may be.
+
+Owns these limits and the answer to what is no HTTP at all, which is a problem document like every other refusal. Bodies are
+bounded where they are read (``parsing``). Chosen in ``__main__`` as uvicorn's ``http`` class; knows no route and no key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import orjson
+from holdfast_wire.errors import HoldfastError
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from .problems import MEDIA_TYPE, problem
+
+HEAD_BYTES: Final = 64 * 1024
+"""Bytes that may come without completing a head or giving a piece of a body: heads, trailers, the extensions of chunks."""
+HEAD_FIELDS: Final = 256
+"""Most fields of a head and its trailers together."""
+HEAD_S: Final = 20.0
+"""How long a new connection may take to say what it wants, and a begun head to be whole."""
+_LINGER_S: Final = 2.0
+"""How long a refused connection is read, and what comes thrown away."""
+_FIELDS_TOO_LARGE: Final = 431
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """See the module."""
+
+    head_s = HEAD_S
+    _timer: asyncio.TimerHandle | None = None
+    _unspent_bytes = 0
+    _fields = 0
+    _refused = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_is_whole()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        self._unspent_bytes += len(data)
+        super().data_received(data)
+        if self._unspent_bytes > HEAD_BYTES and not self._refused and not self.transport.is_closing():
+            self._refuse(_FIELDS_TOO_LARGE, HoldfastError("request_too_large", f"the head of the request is over {HEAD_BYTES} bytes"))
+
+    def send_400_response(self, msg: str) -> None:
+        if self._fields > HEAD_FIELDS:
+            self._refuse(_FIELDS_TOO_LARGE, HoldfastError("request_too_large", f"the request has over {HEAD_FIELDS} header fields"))
+        else:
+            self._refuse(400, HoldfastError("protocol_error", "this is not an HTTP/1.1 request", hint="percent-encode paths; see RFC 9112"))
+
+    # The parser's callbacks -----------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._fields = 0
+        self._await_head()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields += 1
+        if self._fields > HEAD_FIELDS:
+            raise ValueError("too many header fields")  # the parser turns it into a call of send_400_response
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._unspent_bytes = 0
+        self._head_is_whole()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unspent_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._unspent_bytes = 0
+        super().on_message_complete()
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def _await_head(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(self.head_s, self._late)
+
+    def _head_is_whole(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _late(self) -> None:
+        self._timer = None
+        if self._unspent_bytes:
+            self._refuse(408, HoldfastError("wait_timeout", f"the head of the request took over {self.head_s:g} s", hint="send it at once"))
+        else:
+            self.transport.close()  # nothing was asked: nothing is answered
+
+    def _refuse(self, status: int, error: HoldfastError) -> None:
+        """Answer, unless another answer is on its way here, and close."""
+        self._refused = True
+        self._head_is_whole()
+        if self.cycle is None or self.cycle.response_complete:
+            body = orjson.dumps(problem(error, status))
+            head = f"content-type: {MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            self.transport.write(STATUS_LINE[status] + head.encode() + body)
+            self.transport.write_eof()
+        # Closed at once, what still comes would be answered by a reset, and the client might never see why.
+        self._timer = self.loop.call_later(_LINGER_S, self.transport.close)

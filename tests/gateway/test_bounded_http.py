@@ -1,0 +1,133 @@
+"""What no HTTP client of good will sends: each gets a problem document and an end, within bounded time and memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from gateway.bounded_http import HEAD_BYTES, HEAD_FIELDS, BoundedHttpProtocol
+from tests.gateway.harness import ADA, DEADLINE_S, Served
+
+_WS = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+
+
+def _port(served: Served) -> int:
+    return int(served.url.rpartition(":")[2])
+
+
+async def _said(served: Served, *pieces: bytes) -> tuple[int, dict[str, str], Any]:
+    """Status, headers and document of the answer to raw bytes, once the connection has ended."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", _port(served))
+    try:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+        async with asyncio.timeout(DEADLINE_S):
+            answer = await reader.read()
+    finally:
+        writer.transport.abort()
+    head, _, body = answer.decode().partition("\r\n\r\n")
+    first, *lines = head.split("\r\n")
+    return (
+        int(first.split()[1]),
+        {name.lower(): text.strip() for name, _, text in (line.partition(":") for line in lines)},
+        json.loads(body),
+    )
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"GET /caf\xe9 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /sandboxes HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: a\r\n b\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nX : a\r\n\r\n",
+    ],
+    ids=["tls", "path", "two lengths", "folded", "space"],
+)
+async def test_what_is_no_request_is_answered_by_a_problem(served: Served, request_: bytes) -> None:
+    status, headers, body = await _said(served, request_)
+    assert (status, body["status"], body["code"], headers["content-type"]) == (400, 400, "protocol_error", "application/problem+json")
+    assert body["hint"]
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: ", b"a" * 2 * HEAD_BYTES),
+        (b"GET /", b"a" * 2 * HEAD_BYTES),
+        (b"GET /healthz HTTP/1.1\r\nHost: x\r\n", b"".join(b"X-%d: 1\r\n" % n for n in range(HEAD_FIELDS + 1))),
+    ],
+    ids=["field", "path", "fields"],
+)
+async def test_a_head_without_end_is_refused(served: Served, pieces: tuple[bytes, ...]) -> None:
+    status, _, body = await _said(served, *pieces)
+    assert (status, body["code"]) == (431, "request_too_large")
+
+
+async def test_trailers_without_end_are_refused(served: Served) -> None:
+    head = b"POST /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: "
+    reader, writer = await asyncio.open_connection("127.0.0.1", _port(served))
+    writer.write(head + b"a" * 8 * HEAD_BYTES)
+    async with asyncio.timeout(DEADLINE_S):
+        assert b"HTTP/1.1 431 " in await reader.read()  # behind the answer to the request itself, or instead of it
+    writer.transport.abort()
+
+
+async def test_a_slow_head_is_cut_off_and_a_silent_connection_too(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BoundedHttpProtocol, "head_s", 0.05)
+    status, _, body = await _said(served, b"GET /healthz HTTP/1.1\r\nHo")
+    assert (status, body["code"]) == (408, "wait_timeout")
+    reader, writer = await asyncio.open_connection("127.0.0.1", _port(served))
+    async with asyncio.timeout(DEADLINE_S):
+        assert await reader.read() == b""
+    writer.transport.abort()
+
+
+async def test_a_body_that_stops_coming_is_given_up(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.parsing._BODY_PAUSE_S", 0.05)
+    head = f"POST /sandboxes HTTP/1.1\r\nHost: x\r\nX-API-Key: {ADA}\r\nContent-Length: 20\r\nConnection: close\r\n\r\n{{"
+    status, _, body = await _said(served, head.encode())
+    assert (status, body["code"]) == (408, "wait_timeout")
+
+
+async def test_a_long_body_is_no_long_head(served: Served) -> None:
+    async with served.client() as client:
+        answer = await client.post("/sandboxes", content=b'{"image": "host", "x": "' + b"a" * 900_000 + b'"}')
+    assert answer.status_code == 200
+
+
+async def test_a_websocket_to_nowhere_is_not_found(served: Served) -> None:
+    status, _, body = await _said(served, f"GET /healthz HTTP/1.1\r\nHost: x\r\n{_WS}\r\n".encode())
+    assert (status, body["code"]) == (404, "not_found")
+
+
+async def test_a_wrong_method_is_told_every_right_one(served: Served) -> None:
+    async with served.client() as client:
+        assert (await client.put("/sandboxes")).headers["Allow"] == "GET, HEAD, POST"
+        assert (await client.post("/sandboxes/x")).headers["Allow"] == "DELETE, GET, HEAD"
+
+
+async def test_no_answer_repeats_the_host_it_was_asked_by(served: Served) -> None:
+    async with served.client() as client:
+        answer = await client.get("/sandboxes/", headers={"Host": "evil.example"})
+    assert (answer.status_code, answer.headers.get("Location")) == (404, None)
+
+
+@pytest.mark.parametrize("path", ["/sandboxes", "/sandboxes/x/exec"])
+async def test_a_deep_body_is_no_failure_of_ours(served: Served, path: str) -> None:
+    await served.place("x", "unix:///nowhere")
+    deep = '{"image": "host", "command": "true", "x": ' + "[" * 500 + "]" * 500 + "}"
+    async with served.client() as client:
+        answer = await client.post(path, content=deep.encode())
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_json")
+
+
+async def test_a_cursor_of_thousands_of_digits_is_refused(served: Served) -> None:
+    async with served.client() as client:
+        answer = await client.get("/sandboxes", params={"cursor": "9" * 5000 + ":a"})
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_argument")
