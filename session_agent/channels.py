@@ -38,6 +38,14 @@ class Channel(Protocol):
         """Send a fact. Output must fit ``room()`` and ``DATA_BYTES``; after a final fact nothing may follow."""
         ...
 
+    def queue(self, fact: Fact) -> None:
+        """Send a fact with the next one, or with ``wake``."""
+        ...
+
+    def wake(self) -> None:
+        """Nothing follows what was queued."""
+        ...
+
     def room(self) -> int:
         """Bytes of Output that the client's credit allows now."""
         ...

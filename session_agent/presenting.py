@@ -1,7 +1,8 @@
 """Telling a client about commands: the facts of a record in their order, as fast as the client's credit allows.
 
 Owns the order Started → Output and Gap → Exited and nothing else: the record is the truth, any number of presenters may read it, and a
-presenter that goes away takes nothing with it. Used by ``commands`` and ``shell_channel``.
+presenter that goes away takes nothing with it. What follows at once makes a Started superfluous where that has nothing of its own to
+say, as in a shell. Used by ``commands`` and ``shell_channel``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .sandbox import AgentContext
 class Presenter:
     """Sends one record to one channel. ``pump`` may be called at any time, any number of times."""
 
-    __slots__ = ("_channel", "_info", "_preface", "_reader", "_started", "finished", "record")
+    __slots__ = ("_channel", "_info", "_preface", "_reader", "_started", "_terse", "finished", "record")
 
     def __init__(
         self,
@@ -32,12 +33,17 @@ class Presenter:
         *,
         info: dict[str, Any] | None = None,
         preface: bytes = b"",
+        terse: bool = False,
     ) -> None:
-        """``preface`` is sent as stream 1 before the spool's own bytes, which then do not begin at 0."""
+        """``preface`` is sent as stream 1 before the spool's own bytes, which then do not begin at 0.
+
+        ``terse``: no Started where other facts follow at once (PROTOCOL §7.2).
+        """
         self._preface = preface
         self._info = info
         self.record = record
         self.finished = False
+        self._terse = terse
         self._channel = channel
         self._started = False
         self._reader = record.spool.attach(lambda: channel.attached, starts)
@@ -53,25 +59,26 @@ class Presenter:
         spool = record.spool
         if not self._started and record.started:
             self._started = True
-            channel.send(Started(number, record.command_id, record.info if self._info is None else self._info))
+            at_once = record.ending is not None if reader.at_end else channel.room() > 0
+            if not (self._terse and at_once):
+                channel.queue(Started(number, record.command_id, record.info if self._info is None else self._info))
         while self._preface and (room := min(channel.room(), DATA_BYTES)) > 0:
             piece_, self._preface = self._preface[:room], self._preface[room:]
-            channel.send(Output(number, 1, piece_))
-        if self._preface:
-            return False
-        if not reader.at_end:
+            channel.queue(Output(number, 1, piece_))
+        if not self._preface and not reader.at_end:
             moved = False
             while channel.room() > 0:  # without credit no gap is told either: it may still grow, and one is enough
                 while (gap := reader.gap()) is not None:
-                    channel.send(Gap(number, gap[0], gap[1]))
+                    channel.queue(Gap(number, gap[0], gap[1]))
                 piece = reader.take(channel.room())
                 if piece is None:
                     break
                 moved = True
-                channel.send(Output(number, piece[0], piece[1]))
+                channel.queue(Output(number, piece[0], piece[1]))
             if moved:
                 spool.taken()
-        if record.ending is None or not reader.at_end:
+        if record.ending is None or self._preface or not reader.at_end:
+            channel.wake()
             return False
         self.finished = True
         spool.detach(reader)

@@ -55,6 +55,12 @@ class _Channel:
         self._held.session.send(fact)
         self._held.wake(now=isinstance(fact, Exited))
 
+    def queue(self, fact: Fact) -> None:
+        self._held.session.send(fact)
+
+    def wake(self) -> None:
+        self._held.wake()
+
     def room(self) -> int:
         return self._held.session.room(self.number)
 

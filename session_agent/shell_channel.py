@@ -77,7 +77,7 @@ class ShellHandler:
             record.followers.append(self._follower)
             if fresh and record.started and self._presenter is None and not self._waiting:
                 # that it has begun is told with its output or its end, or a moment later (Shell._begin): one message less
-                self._presenter = Presenter(self._channel, record)
+                self._presenter = Presenter(self._channel, record, terse=True)
                 return
             self._waiting.append(record)
         self._pump()
@@ -112,7 +112,7 @@ class ShellHandler:
                     return
                 head = self._waiting.popleft()
                 if isinstance(head, Record):
-                    self._presenter = Presenter(self._channel, head)
+                    self._presenter = Presenter(self._channel, head, terse=True)
                 else:
                     self._channel.send(Exited(self._channel.number, head[0], _refusal(head[1])))
                     continue

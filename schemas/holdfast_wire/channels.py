@@ -39,7 +39,9 @@ _SHELL: _Table = {
     (_B, Output): _B,
     (_B, Gap): _B,
     (_B, Exited): _R,
-    (_R, Exited): _R,  # a command that was refused before it started
+    (_R, Output): _B,  # any fact of a Run tells that it started
+    (_R, Gap): _B,
+    (_R, Exited): _R,  # or was refused before it did
     (_R, Closed): _E,
     (_B, Closed): _E,
     (_O, Failed): _E,

@@ -27,6 +27,11 @@ class Held:
         self.half.push(fact)
         self.facts.append(fact)
 
+    def queue(self, fact: Fact) -> None:
+        self.send(fact)
+
+    def wake(self) -> None: ...
+
     def room(self) -> int:
         return self.half.room
 

@@ -68,6 +68,11 @@ class FakeChannel:
             self.ended.set()
             self._input_waits.set()
 
+    def queue(self, fact: Fact) -> None:
+        self.send(fact)
+
+    def wake(self) -> None: ...
+
     def room(self) -> int:
         return self._window - self._unread
 

@@ -50,11 +50,13 @@ class Outcome:
                 case Started():
                     outcome.started = True
                 case Output():
+                    outcome.started = True
                     outputs[fact.stream].append(fact.data)
                 case Gap():
                     outcome.gaps.append(fact)
                 case Exited():
                     outcome.result = fact.result
+                    outcome.started = outcome.started or "error" not in fact.result
                 case _:
                     pass
         outcome.stdout, outcome.stderr = b"".join(outputs[1]), b"".join(outputs[2])

@@ -91,8 +91,12 @@ class Call:
             self.command_id = item.command_id
         if item.command_id != self.command_id:
             raise ProtocolError("the agent started a command that was not asked for")
-        self.started = True
         self.info = item.info
+        self.begun()
+
+    def begun(self) -> None:
+        """It runs: Started says so or, in a shell, whatever comes instead of it (PROTOCOL §7.2)."""
+        self.started = True
         self.started_gate.set()
         if self.abandoned:
             self.sink.send(Signal(self.sink.number, "KILL"))

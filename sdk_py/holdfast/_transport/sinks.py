@@ -167,17 +167,20 @@ class ShellSink(Sink):
             self._drop(why or error("shell_lost", "the shell was closed while the command was under way"))
         elif call is None:
             raise ProtocolError(f"the agent sent {kind.__name__} while no command ran")
-        elif kind is Output:
-            call.on_output(item)  # type: ignore[arg-type]
-        elif kind is Started:
-            call.on_started(item)  # type: ignore[arg-type]
-        elif kind is Gap:
-            call.on_gap(item)  # type: ignore[arg-type]
         elif kind is Exited:
             self.current = None
             call.on_exited(item)  # type: ignore[arg-type]
             if self.waiting:
                 self._start(self.waiting.popleft())
+        elif kind is Started:
+            call.on_started(item)  # type: ignore[arg-type]
+        else:
+            if not call.started:
+                call.begun()
+            if kind is Output:
+                call.on_output(item)  # type: ignore[arg-type]
+            elif kind is Gap:
+                call.on_gap(item)  # type: ignore[arg-type]
 
     def writable(self) -> None:
         if self.current is not None and self.current.started:
