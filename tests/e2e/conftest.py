@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from holdfast import Sandbox, SandboxClient
+from holdfast import Sandbox, SandboxClient, Shell
 
 from tests.support.stack import Stack
 
@@ -25,6 +25,22 @@ def sandbox(client: SandboxClient) -> Iterator[Sandbox]:
     """One sandbox for a module's tests: what a test leaves in it, the next one sees."""
     with client.create_sandbox("host") as sandbox:
         yield sandbox
+
+
+@pytest.fixture(scope="module")
+def living(sandbox: Sandbox) -> Iterator[Shell]:
+    """A shell that was open before: what happens beside it must leave it as it is."""
+    with sandbox.shell() as shell:
+        shell.run("KEPT=kept; cd /usr")
+        yield shell
+
+
+@pytest.fixture
+def nothing_lost(living: Shell) -> Iterator[None]:
+    """After the test the living shell still knows its variable and its place."""
+    yield
+    result = living.run("echo $KEPT; pwd", timeout=10)
+    assert (result.stdout, result.shell_restarted) == ("kept\n/usr\n", False)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,190 @@
+"""Bad input to what is done in a sandbox: too large, not there, of the wrong type for every parameter of every method.
+
+After every single case the shell that was open before still knows its variable.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from holdfast import (
+    HoldfastError,
+    InvalidArgumentError,
+    InvalidPathError,
+    NotFoundError,
+    RemoteFileNotFoundError,
+    RequestTooLargeError,
+    Sandbox,
+    SandboxClient,
+    Shell,
+)
+
+from tests.e2e.telling import is_clear, is_typed
+from tests.support.requires import requires
+
+pytestmark = [requires("namespaces", "redis", "bash"), pytest.mark.usefixtures("nothing_lost")]
+
+
+def test_too_large_for_one_message(sandbox: Sandbox, living: Shell) -> None:
+    huge = "x" * 300_000
+    attempts: list[Callable[[], object]] = [
+        lambda: sandbox.exec(f": {huge}"),
+        lambda: sandbox.exec(["true", huge]),
+        lambda: sandbox.exec("true", env={"HUGE": huge}),
+        lambda: sandbox.start(f": {huge}"),
+        lambda: living.run(f": {huge}"),
+        lambda: sandbox.shell(env={"HUGE": huge}),
+        lambda: sandbox.terminal(["true", huge]),
+    ]
+    for attempt in attempts:
+        with pytest.raises(RequestTooLargeError) as refused:
+            attempt()
+        is_clear(refused.value, "request_too_large")
+        assert "files.write" in refused.value.hint
+    assert sandbox.exec("wc -c", input=huge * 20).stdout == f"{20 * len(huge)}\n", "what the hint says works"
+
+
+def test_too_much_for_an_exec_call_of_the_kernel(sandbox: Sandbox) -> None:
+    """Linux takes 128 KiB in one argument: more is the shell's own 126, or a typed refusal."""
+    try:
+        result = sandbox.exec(["true", "x" * 200_000])
+    except HoldfastError as refused:
+        is_clear(refused)
+    else:
+        assert result.exit_code in (126, 1)
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", "x" * 5000, "/" + "d/" * 3000], ids=lambda path: repr(path[:10]))
+def test_bad_path(sandbox: Sandbox, rest: httpx.Client, path: str) -> None:
+    attempts: list[Callable[[], object]] = [
+        lambda: sandbox.files.read(path),
+        lambda: sandbox.files.write(path, b""),
+        lambda: sandbox.files.list(path),
+        lambda: sandbox.files.stat(path),
+        lambda: sandbox.files.move("/tmp", path),
+        lambda: sandbox.exec("true", cwd=path),
+    ]
+    for attempt in attempts:
+        with pytest.raises(InvalidPathError) as refused:
+            attempt()
+        is_clear(refused.value, "invalid_path")
+    answer = rest.get(f"/sandboxes/{sandbox.id}/files", params={"path": path})
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_path")
+
+
+def test_paths_that_are_not_there(sandbox: Sandbox, rest: httpx.Client) -> None:
+    for attempt in (sandbox.files.read, sandbox.files.list, sandbox.files.stat, sandbox.files.remove):
+        with pytest.raises(RemoteFileNotFoundError) as refused:
+            attempt("/no/such/file")
+        assert refused.value.filename == "/no/such/file"
+        assert isinstance(refused.value, FileNotFoundError)
+    with pytest.raises(HoldfastError, match="working directory"):
+        sandbox.exec("true", cwd="/no/such")
+    assert rest.get(f"/sandboxes/{sandbox.id}/files", params={"path": "/no/such"}).status_code == 404
+
+
+def test_bad_user(sandbox: Sandbox) -> None:
+    for user in ("nobody-of-that-name", -1, 2**40, ""):
+        with pytest.raises(HoldfastError) as refused:
+            sandbox.exec("true", user=user)
+        is_clear(refused.value)
+
+
+def test_unknown_command_and_conflicting_command(sandbox: Sandbox) -> None:
+    with pytest.raises(NotFoundError) as refused:
+        sandbox.follow("never-started").wait()
+    is_clear(refused.value, "command_not_found")
+    assert sandbox.exec("echo one", command_id="twice").stdout == "one\n"
+    assert sandbox.exec("echo one", command_id="twice").stdout == "one\n"
+    with pytest.raises(HoldfastError) as conflict:
+        sandbox.exec("echo other", command_id="twice")
+    is_clear(conflict.value, "command_conflict")
+
+
+def test_a_patch_that_is_none(sandbox: Sandbox) -> None:
+    try:
+        result = sandbox.apply_patch("this is not a diff\n")
+    except HoldfastError as refused:
+        is_clear(refused)
+    else:
+        assert not result.success
+        assert result.stderr
+
+
+_WRONG: tuple[Any, ...] = (
+    object(), 3, 3.5, -1, True, None, [], {}, b"\xff", "a\0b", "\udcff", "", math.nan, math.inf, "x" * 5000, ("a", 1), {1: 2}, {"a": 1},
+)  # fmt: skip
+_RIGHT: dict[str, Any] = {
+    "command": ["true"], "path": "/tmp/wrong-types", "to": "/tmp/wrong-types-2", "data": b"d", "mode": 0o644, "command_id": "no-such",
+    "diff": "x", "port": 80, "image": "host",
+}  # fmt: skip
+_OWN_SIDE = {"encoding", "errors", "local_host", "local_port", "self"}
+"""Parameters that only this process's own libraries see."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "exec", "start", "shell", "terminal", "follow", "apply_patch", "tunnel",
+        "files.read", "files.read_text", "files.write", "files.append", "files.list", "files.stat", "files.exists", "files.mkdir",
+        "files.remove", "files.move", "files.chmod",
+    ],
+)  # fmt: skip
+def test_wrong_types_for_every_parameter(sandbox: Sandbox, name: str) -> None:
+    """Each wrong value is taken, or refused as a HoldfastError; never by an accident further in, and never by a wait."""
+    method: Any = sandbox
+    for part in name.split("."):
+        method = getattr(method, part)
+    parameters = inspect.signature(method).parameters.values()
+    needed = {one.name: _RIGHT[one.name] for one in parameters if one.default is inspect.Parameter.empty}
+    for parameter in parameters:
+        if parameter.name not in _OWN_SIDE:
+            for value in _WRONG:
+                _try(method, {**needed, parameter.name: value})
+
+
+def test_wrong_types_for_every_parameter_of_create(client: SandboxClient) -> None:
+    for parameter in inspect.signature(client.create_sandbox).parameters.values():
+        for value in _WRONG:
+            if type(value) in (object, list, dict, bytes, tuple) or value == "\udcff":
+                _try(client.create_sandbox, {"image": "host", parameter.name: value}, close="delete")
+
+
+def test_wrong_types_for_a_shell_and_a_process(sandbox: Sandbox) -> None:
+    with sandbox.shell() as shell, sandbox.start("cat") as process:
+        for parameter in inspect.signature(shell.run).parameters.values():
+            for value in _WRONG:
+                _try(shell.run, {"command": "true", parameter.name: value})
+        for value in _WRONG:
+            _try(shell.signal, {"name": value})
+            _try(process.signal, {"name": value}) if value != "" else None
+            _try(process.write, {"data": value})
+        assert shell.run("echo on").stdout == "on\n"
+
+
+def test_a_number_is_not_that_many_bytes(sandbox: Sandbox) -> None:
+    with pytest.raises(InvalidArgumentError):
+        sandbox.files.write("/tmp/seven", 7)  # type: ignore[arg-type]
+    assert not sandbox.files.exists("/tmp/seven")
+
+
+def _try(method: Callable[..., Any], arguments: dict[str, Any], close: str = "close") -> None:
+    try:
+        made = method(**arguments)
+    except HoldfastError as refused:
+        is_typed(refused)
+    except Exception as accident:
+        pytest.fail(f"{method.__name__}({arguments!r:.200}): {accident!r:.300}")
+    else:
+        if hasattr(made, close):
+            getattr(made, close)()
+
+
+def test_an_argument_too_long_for_the_kernel_is_the_callers_mistake(sandbox: Sandbox) -> None:
+    with pytest.raises(RequestTooLargeError, match="too long"):
+        sandbox.exec(["sh", "-c", "echo ${#1}", "_", "x" * 200_000])

@@ -1,0 +1,100 @@
+"""Using a sandbox that is gone: deleted, killed, expired or never there; each use says why and whose fault it was."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+import pytest
+from holdfast import Sandbox, SandboxClient, SandboxLostError, SandboxNotFoundError
+
+from tests.e2e.telling import is_clear, uses
+from tests.support.requires import requires
+from tests.support.until import until
+
+pytestmark = [requires("namespaces", "redis", "bash"), pytest.mark.usefixtures("nothing_lost")]
+
+
+def is_gone(client: SandboxClient, held: Sandbox, reason: str, fault: str) -> None:
+    """Every use says why, whoever asks: who held it, and who comes later."""
+    for sandbox in (held, client.get_sandbox(held.id)):
+        for use in uses(sandbox):
+            with pytest.raises(SandboxLostError) as gone:
+                use()
+            is_clear(gone.value)
+            assert (gone.value.reason, gone.value.fault) == (reason, fault), gone.value
+    assert held.id not in {one.sandbox_id for one in client.list_sandboxes()}
+    assert held.delete() in (True, False), "deleting what is gone is no error"
+
+
+def test_deleted(client: SandboxClient) -> None:
+    sandbox = client.create_sandbox("host")
+    with sandbox.start("sleep 60") as process:
+        assert client.get_sandbox(sandbox.id).delete()
+        with pytest.raises(SandboxLostError) as gone:
+            process.wait()
+    assert (gone.value.reason, gone.value.started) == ("deleted", True)
+    is_gone(client, sandbox, "deleted", "caller")
+
+
+def test_never_there(client: SandboxClient) -> None:
+    for use in uses(client.get_sandbox("sb-never")):
+        with pytest.raises(SandboxNotFoundError) as missing:
+            use()
+        is_clear(missing.value, "sandbox_not_found")
+
+
+@requires("root")
+def test_killed(client: SandboxClient) -> None:
+    sandbox = client.create_sandbox("host")
+    with sandbox.start("sleep 60") as process:
+        os.kill(first_process(sandbox), 9)
+        with pytest.raises(SandboxLostError) as gone:
+            process.wait()
+    assert gone.value.started is True
+    assert gone.value.fault == "infrastructure"
+    until(lambda: _gone(client, sandbox), deadline_s=60, what="the record to say so")
+    with pytest.raises(SandboxLostError) as later:
+        sandbox.exec("true")
+    assert later.value.fault == "infrastructure"
+    assert later.value.reason == gone.value.reason
+    sandbox.delete()
+
+
+def _gone(client: SandboxClient, sandbox: Sandbox) -> bool:
+    try:
+        return client.get_sandbox(sandbox.id).refresh().status == "failed"
+    except SandboxLostError:
+        return True
+
+
+def first_process(sandbox: Sandbox) -> int:
+    """The pid, out here, of the sandbox's agent: the parent of a process that was started there and can be told by its name."""
+    name = f"54321.{secrets.randbelow(10**9)}"
+    with sandbox.start(["sleep", name]):
+        until(lambda: _parents(name), deadline_s=60, what="the sandbox's process to be seen from here")
+        return _parents(name)[0]
+
+
+def _parents(name: str) -> list[int]:
+    """Who started the processes with this argument."""
+    found = []
+    for entry in os.listdir("/proc"):
+        try:
+            if entry.isdigit() and f"sleep\0{name}\0".encode() == Path(f"/proc/{entry}/cmdline").read_bytes():
+                found.append(int(Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1]))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize(("limit", "reason"), [({"lifetime_s": 0.5}, "ttl"), ({"idle_timeout_s": 0.5}, "idle")])
+def test_expired(client: SandboxClient, limit: dict[str, float], reason: str) -> None:
+    sandbox = client.create_sandbox("host", **limit)  # type: ignore[arg-type]
+    until(lambda: _gone(client, sandbox), deadline_s=60, what=f"{reason} to end it")
+    for use in uses(client.get_sandbox(sandbox.id)):
+        with pytest.raises(SandboxLostError) as gone:
+            use()
+        assert gone.value.reason == reason, gone.value
+        is_clear(gone.value)
