@@ -21,7 +21,7 @@ from .file_search import Search, search_params
 from .file_write import make_parents
 from .owners import Ownership, owner_param
 from .params import boolean, choice, integer
-from .paths import absolute, os_failure, path_param, shown, told
+from .paths import absolute, os_failure, path_param, shown, told, wire
 from .transfers import Outgoing, TransferContext
 
 MOST_ENTRIES = 1_000_000
@@ -154,7 +154,11 @@ class _Answer:
         try:
             return self._action()
         except OSError as error:
-            raise os_failure(error, error.filename if isinstance(error.filename, str) else self._path) from None
+            where = error.filename if isinstance(error.filename, str) else self._path
+            typed = os_failure(error, where)
+            if where != self._path:
+                typed.detail["path"] = wire(where)
+            raise typed from None
 
     def close(self) -> None:
         """Nothing is held."""
@@ -225,8 +229,10 @@ def _move(path: str, to: str, overwrite: bool, parents: bool, owner: Ownership) 
     try:
         os.rename(path, to)
     except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise HoldfastError("invalid_path", f"{shown(path)} cannot move into itself: {shown(to)}", hint="") from None
         if error.errno != errno.EXDEV:
-            raise
+            raise OSError(error.errno, error.strerror, path if error.errno == errno.EBUSY else to) from None  # ``path`` is there
         _move_across(path, to)
     return {}
 
@@ -245,14 +251,17 @@ def _move_across(path: str, to: str) -> None:
 
 
 def _remove(path: str, recursive: bool, missing_ok: bool) -> bool:
-    if os.path.realpath(path) == "/" or (not os.path.islink(path) and os.path.ismount(path)):
-        raise HoldfastError("permission_denied", f"{shown(path)} is the root of a file system and stays")
     try:
-        state = os.lstat(path.rstrip("/"))
+        state = os.lstat(path.rstrip("/") or "/")
     except FileNotFoundError:
         if missing_ok:
             return False
         raise
+    # of directories alone: on an overlay the files have another device than the directory they are in
+    if stat.S_ISDIR(state.st_mode) and (os.path.realpath(path) == "/" or os.path.ismount(path)):
+        raise HoldfastError("permission_denied", f"{shown(path)} is the root of a file system and stays")
+    if os.path.basename(path.rstrip("/")) in (".", ".."):
+        raise HoldfastError("invalid_path", f"{shown(path)} ends in a dot: name the directory itself", hint="")
     with contextlib.suppress(FileNotFoundError) if missing_ok else contextlib.nullcontext():
         if not stat.S_ISDIR(state.st_mode):
             os.unlink(path)

@@ -40,6 +40,12 @@ _CODES = {
     errno.EBUSY: "permission_denied",
 }
 
+_HINTS = {
+    errno.ENAMETOOLONG: "a name has at most 255 bytes, a path 4096",
+    errno.ELOOP: "look at where its symbolic links lead",
+}
+"""What to do about paths that are well formed and still lead nowhere."""
+
 
 def path_param(params: dict[str, Any], key: str = "path", default: str | None = None) -> str:
     """The path under ``key``; raises ``invalid_path`` when it is none."""
@@ -88,4 +94,6 @@ def os_failure(error: OSError, path: str) -> HoldfastError:
     """``error`` met at ``path``, typed. An errno that is not in the table is an ``io_error``."""
     number = error.errno or 0
     reason = os.strerror(number) if number else str(error)
-    return HoldfastError(_CODES.get(number, "io_error"), f"{shown(path)}: {reason}", detail={"errno": number})
+    code = _CODES.get(number, "io_error")
+    hint = _HINTS.get(number, "") if code == "invalid_path" else None
+    return HoldfastError(code, f"{shown(path)}: {reason}", hint=hint, detail={"errno": number})

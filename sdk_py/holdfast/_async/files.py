@@ -95,21 +95,22 @@ class AsyncFiles:
     async def write(
         self,
         path: RemotePath,
-        data: bytes | str | IO[bytes],
+        data: bytes | str | IO[bytes] | IO[str],
         *,
         mode: int | None = None,
         parents: bool = True,
         atomic: bool = True,
         user: str | int | None = None,
     ) -> TransferResult:
-        """Write a file: bytes, text (as UTF-8) or everything a binary file object gives.
+        """Write a file: bytes, text (as UTF-8) or everything a file object gives, open for bytes or for text.
 
+        ``mode`` are its permission bits (a file that was there keeps its own), ``user`` owns a new one, ``parents`` makes directories.
         ``atomic``: the target is replaced at the end, in one step; readers see the old or the new content, never a part.
         """
         whole = None if hasattr(data, "read") else content_of(data)
         rest = await self._sandbox._fallback()
         if rest is not None:
-            content = await run_blocking(data.read) if whole is None else whole  # type: ignore[union-attr]
+            content = content_of(await run_blocking(data.read)) if whole is None else whole  # type: ignore[union-attr]
             return TransferResult(await rest.write_file(text_path(path), content))
         params = given(path=path_of(path), mode=mode, user=user)
         params |= {"parents": parents, "atomic": atomic}
@@ -126,7 +127,7 @@ class AsyncFiles:
             size = 0
         return await self._send({"path": path_of(path), "offset": size, "atomic": False}, whole, None)
 
-    async def _send(self, params: dict[str, Any], whole: bytes | None, source: IO[bytes] | None) -> TransferResult:
+    async def _send(self, params: dict[str, Any], whole: bytes | None, source: IO[bytes] | IO[str] | None) -> TransferResult:
         transfer = AsyncTransfer(await self._sandbox._attached(), "write", params)
         seen = _Seen()
         try:
@@ -134,7 +135,8 @@ class AsyncFiles:
                 await transfer.write(whole or b"", eof=True)
                 seen.note(whole or b"")
             else:
-                while data := await run_blocking(source.read, PIECE_BYTES):
+                while piece := await run_blocking(source.read, PIECE_BYTES):
+                    data = content_of(piece, "what a file object gives")
                     seen.note(data)
                     await transfer.write(data)
                 await transfer.write(b"", eof=True)
