@@ -6,21 +6,19 @@ that the model does not explain.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from typing import Any
 
 import pytest
 import redis
 from holdfast_wire.errors import HoldfastError
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import invariant, rule
 
 from gateway.placement import keys
-from gateway.placement.redis_store import RedisStore, derived_id
+from gateway.placement.redis_store import derived_id
 from gateway.placement.store import SHARDS, Cause, FencedError, Record, SandboxSpec, Tombstone
-from gateway.settings import PlacementSettings
+from tests.gateway.machines import StoreMachine, agree
 from tests.support.redis_server import RedisServer
 from tests.support.requires import requires
 
@@ -44,23 +42,13 @@ class Known:
     cause: Cause | None = None
 
 
-class Placement(RuleBasedStateMachine):
-    server: RedisServer
-
+class Placement(StoreMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.server.flush()
-        self.runner = asyncio.Runner()
-        # Patient: a machine that is busy for a second is no disagreement.
-        self.store = RedisStore(PlacementSettings(redis_url=self.server.url, step_timeout_s=20.0, connect_timeout_s=20.0))
         self.known: dict[str, Known] = {}
         self.graves: dict[str, Known] = {}
         self.keyed: dict[str, str] = {}
         self.terms = dict.fromkeys(range(SHARDS), 0)
-
-    def teardown(self) -> None:
-        self.runner.run(self.store.aclose())
-        self.runner.close()
 
     def fenced(self, sandbox_id: str, term: int | None) -> bool:
         if term is None:
@@ -206,10 +194,7 @@ class Placement(RuleBasedStateMachine):
             assert set(client.keys("*")) <= explained
 
 
+@pytest.mark.hypothesis
 @pytest.mark.timeout(300)
 def test_random_steps_agree_with_the_model(redis_server: RedisServer) -> None:
-    Placement.server = redis_server
-    run_state_machine_as_test(
-        Placement,
-        settings=settings(max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True),
-    )
+    agree(Placement, redis_server, 40)

@@ -1,0 +1,118 @@
+"""Creating from a warm pool: who gets a spare, what happens to a dead one, and two replicas at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from holdfast_wire.errors import HoldfastError
+
+from gateway.pools import KEY_LABEL, PoolsFile
+from gateway.runtimes.base import Order
+from tests.gateway.harness import ADA, Served, serve
+from tests.gateway.pool_kit import KEY, TEXT
+from tests.support.requires import requires
+from tests.support.until import until_async
+
+pytestmark = requires("redis")
+
+
+BODY = {"image": "host", "cpu": 1, "memory": "1Gi", "wait": True}
+
+
+@pytest_asyncio.fixture
+async def served(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
+    async with serve(redis_url, tmp_path, step_timeout_s=20.0) as served:
+        path = tmp_path / "pools.yaml"
+        path.write_text(TEXT)
+        served.gateway.pools = PoolsFile(path)
+        yield served
+
+
+async def offer(served: Served, count: int) -> list[str]:
+    ids = [f"pool-{number}" for number in range(count)]
+    for id_ in ids:
+        served.runtime.add(id_, owner="", labels={KEY_LABEL: KEY})
+        await served.store.offer_spare(KEY, id_, term=1)
+    return ids
+
+
+async def test_a_create_that_fits_gets_a_spare(served: Served) -> None:
+    await offer(served, 2)
+    async with served.client() as client:
+        made = (await client.post("/sandboxes", json={**BODY, "labels": {"a": "b"}, "env": {"A": "1"}})).json()
+        assert made["status"] == "ready"
+        cold = (await client.post("/sandboxes", json={**BODY, "cpu": 2})).json()
+        last = [(await client.post("/sandboxes", json=BODY)).json() for _ in range(2)]
+        metrics = (await client.get("/metrics")).text
+    assert sorted(served.runtime.present) == sorted([made["sandbox_id"], cold["sandbox_id"], *(one["sandbox_id"] for one in last)])
+    first = served.runtime.orders[0]
+    assert (first.sandbox_id, first.env, first.labels["a"], KEY_LABEL in first.labels) == (made["sandbox_id"], {"A": "1"}, "b", False)
+    assert 'holdfast_pool_claims_total{outcome="warm"} 2' in metrics
+    assert 'holdfast_pool_claims_total{outcome="empty"} 1' in metrics
+
+
+async def test_dead_spares_are_passed_over_and_then_it_is_made_cold(served: Served) -> None:
+    for id_ in await offer(served, 5):
+        if id_ != "pool-1":
+            del served.runtime.present[id_]
+    async with served.client() as client:
+        assert (await client.post("/sandboxes", json=BODY)).json()["status"] == "ready"
+        assert "pool-1" not in served.runtime.present
+        assert (await client.post("/sandboxes", json=BODY)).json()["status"] == "ready"
+    assert len(served.runtime.present) == 2
+
+
+async def test_a_spare_that_fails_half_way_is_removed_under_both_names(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    await offer(served, 1)
+
+    async def half(spare_id: str, order: Order, timeout_s: float) -> Any:
+        served.runtime.present.pop(spare_id)
+        served.runtime.add(order.sandbox_id, order.incarnation, owner=order.owner, state="failed")
+        raise HoldfastError("agent_unreachable", "it does not answer")
+
+    monkeypatch.setattr(served.runtime, "adopt", half)
+    async with served.client() as client:
+        made = (await client.post("/sandboxes", json=BODY)).json()
+    assert made["status"] == "ready"
+    assert [one.state for one in served.runtime.present.values()] == ["ready"]
+    assert served.runtime.deleted == ["pool-0", made["sandbox_id"]]
+
+
+async def test_two_replicas_make_one_sandbox_of_one_spare(served: Served, redis_url: str, tmp_path: Path) -> None:
+    """The same request at two gateways at once: one spare is used, the other stays on offer."""
+    await offer(served, 4)
+    other_folder = tmp_path / "other"
+    other_folder.mkdir()
+    async with serve(redis_url, other_folder, step_timeout_s=20.0) as other:
+        other.gateway.runtime = served.gateway.runtime
+        other.gateway.pools = served.gateway.pools
+        async with served.client(ADA) as here, other.client(ADA) as there:
+            for number in range(20):
+                await offer(served, 4)
+                headers = {"Idempotency-Key": f"k{number}"}
+                posts = (client.post("/sandboxes", json=BODY, headers=headers) for client in (here, there, here, there, there))
+                answers = await asyncio.gather(*posts)
+                assert {answer.status_code for answer in answers} == {200}, [answer.text for answer in answers]
+                (made,) = {answer.json()["sandbox_id"] for answer in answers}
+                present = set(served.runtime.present)
+                assert {id_ for id_ in present if not id_.startswith("pool-")} == {made}
+                await here.delete(f"/sandboxes/{made}")
+                waiting = {id_ for id_ in present if id_.startswith("pool-")}
+                assert len(waiting) == 3
+                await until_async(lambda wanted=waiting: on_offer(served, wanted), deadline_s=5, what="the rest to be on offer")
+                await forget_all(served)
+
+
+async def on_offer(served: Served, wanted: set[str]) -> bool:
+    return set((await served.store.spares(KEY)).spares) == wanted
+
+
+async def forget_all(served: Served) -> None:
+    for id_ in {**(await served.store.spares(KEY)).taken, **(await served.store.spares(KEY)).spares}:
+        await served.store.forget_spare(KEY, id_, term=1)
+        served.runtime.present.pop(id_, None)
