@@ -12,7 +12,7 @@ import uvicorn
 from holdfast_wire.limits import MESSAGE_BYTES
 
 from .app import build_app
-from .auth import Keys, read_secret
+from .auth import Keys, read_other_secrets, read_secret
 from .bounded_http import BoundedHttpProtocol
 from .placement.redis_store import RedisStore
 from .runtimes.choose import runtime_of
@@ -25,15 +25,16 @@ from .telemetry import configure_logging
 def build_gateway(settings: Settings) -> Gateway:
     """The parts. Raises ``SettingsError`` when the secret cannot be read."""
     try:
-        secret = read_secret(settings.secret_file)
+        secret, others = read_secret(settings.secret_file), read_other_secrets(settings.other_secrets_file)
     except (OSError, ValueError) as error:
-        raise SettingsError(f"HOLDFAST_SECRET_FILE: {error}") from error
+        raise SettingsError(f"HOLDFAST_SECRET_FILE or HOLDFAST_OTHER_SECRETS_FILE: {error}") from error
     return Gateway(
         settings=settings,
         store=RedisStore(settings.placement),
         runtime=runtime_of(settings),
         keys=Keys(settings.keys_file),
         secret=secret,
+        other_secrets=others,
     )
 
 

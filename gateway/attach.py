@@ -65,7 +65,7 @@ async def _reach(gateway: Gateway, owner: str, sandbox_id: str, ticket_text: str
     """The sandbox's agent, by ticket where there is a good one, else by placement."""
     timeout_s = gateway.settings.relay.dial_timeout_s
     if ticket_text:
-        ticket = tickets.read(gateway.secret, ticket_text, time.time())
+        ticket = tickets.read(gateway.secrets, ticket_text, time.time())
         if ticket is not None and ticket.sandbox_id == sandbox_id and ticket.owner == owner:
             try:
                 return ticket, await _dial(gateway, ticket, timeout_s)
@@ -80,7 +80,7 @@ async def _reach(gateway: Gateway, owner: str, sandbox_id: str, ticket_text: str
 
 
 async def _dial(gateway: Gateway, ticket: Ticket, timeout_s: float) -> Dialled:
-    return await dial(ticket.endpoint, gateway.secret, ticket.sandbox_id, ticket.incarnation, timeout_s)
+    return await dial(ticket.endpoint, gateway.secrets, ticket.sandbox_id, ticket.incarnation, timeout_s)
 
 
 def _ticket(gateway: Gateway, record: Record) -> Ticket:

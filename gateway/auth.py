@@ -18,6 +18,7 @@ from holdfast_wire.errors import HoldfastError
 log = logging.getLogger("gateway.auth")
 
 _LINE = re.compile(r"([A-Za-z0-9._@-]{1,64})\s+([0-9a-f]{64})")
+_SECRET_LEAST, _SECRETS_MOST = 32, 4
 _KEY_BYTES = 512
 """Longest key that is hashed at all."""
 
@@ -80,6 +81,21 @@ def key_of(headers: Mapping[str, str]) -> str | None:
 def read_secret(path: Path) -> str:
     """The deployment's signing secret. Raises ``OSError`` when it cannot be read, ``ValueError`` when it is too short."""
     secret = path.read_text().strip()
-    if len(secret) < 32:
-        raise ValueError(f"the secret in {path} is shorter than 32 characters")
+    if len(secret) < _SECRET_LEAST:
+        raise ValueError(f"the secret in {path} is shorter than {_SECRET_LEAST} characters")
     return secret
+
+
+def read_other_secrets(path: Path) -> tuple[str, ...]:
+    """Further secrets that are taken, one a line, while the deployment goes from one to another; none where there is no such file.
+
+    Nothing new is made with them. Raises ``OSError``, and ``ValueError`` when one is too short or there are too many.
+    """
+    try:
+        lines = path.read_text().splitlines()
+    except FileNotFoundError:
+        return ()
+    found = tuple(dict.fromkeys(line.strip() for line in lines if line.strip()))
+    if len(found) > _SECRETS_MOST or any(len(secret) < _SECRET_LEAST for secret in found):
+        raise ValueError(f"{path} holds more than {_SECRETS_MOST} secrets, or one that is shorter than {_SECRET_LEAST} characters")
+    return found

@@ -10,6 +10,7 @@ import asyncio
 import base64
 import hashlib
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -36,9 +37,23 @@ class Dialled:
     early: bytes
 
 
-async def dial(endpoint: str, secret: str, sandbox_id: str, incarnation: str, timeout_s: float) -> Dialled:
-    """Reach the agent of one incarnation. Raises ``DialError``."""
-    return await dial_agent(endpoint, agent_token(secret, sandbox_id, incarnation), timeout_s)
+async def dial(endpoint: str, secrets_: tuple[str, ...], sandbox_id: str, incarnation: str, timeout_s: float) -> Dialled:
+    """Reach the agent of one incarnation, whichever of the deployment's secrets it was made with. Raises ``DialError``."""
+    return await dial_any(endpoint, [agent_token(secret, sandbox_id, incarnation) for secret in secrets_], timeout_s)
+
+
+async def dial_any(endpoint: str, tokens: Sequence[str], timeout_s: float) -> Dialled:
+    """Reach the agent that knows one of ``tokens``, tried in turn within the time for all. Raises ``DialError``: what the first met."""
+    first: DialError | None = None
+    end = asyncio.get_running_loop().time() + timeout_s
+    for token in tokens:
+        try:
+            return await dial_agent(endpoint, token, max(end - asyncio.get_running_loop().time(), 0.01))
+        except DialError as error:
+            first = first or error
+            if error.code != "agent_identity":
+                break
+    raise first or DialError("agent_identity", "no token is known")
 
 
 async def dial_agent(endpoint: str, token: str, timeout_s: float) -> Dialled:

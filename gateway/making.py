@@ -34,6 +34,7 @@ async def make(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place: 
         sandbox_id=spec.sandbox_id,
         incarnation=spec.incarnation,
         token=agent_token(gateway.secret, spec.sandbox_id, spec.incarnation),
+        other_tokens=tuple(agent_token(secret, spec.sandbox_id, spec.incarnation) for secret in gateway.secrets[1:]),
         owner=spec.owner,
         image=spec.image,
         cores=spec.cores,

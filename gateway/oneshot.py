@@ -41,7 +41,7 @@ async def agent_call(gateway: Gateway, record: Record) -> AsyncIterator[AgentCal
     """A connection to the sandbox's agent, greeted. When it breaks, placement is asked why."""
     settings = gateway.settings.relay
     try:
-        dialled = await dial(record.endpoint, gateway.secret, record.sandbox_id, record.incarnation, settings.dial_timeout_s)
+        dialled = await dial(record.endpoint, gateway.secrets, record.sandbox_id, record.incarnation, settings.dial_timeout_s)
         call = AgentCall(dialled.transport, dialled.early)
         try:
             async with asyncio.timeout(settings.dial_timeout_s):

@@ -56,12 +56,17 @@ class Background:
 class Gateway:
     """The parts of one replica."""
 
-    def __init__(self, settings: Settings, store: PlacementStore, runtime: Runtime, keys: Keys, secret: str) -> None:
+    def __init__(
+        self, settings: Settings, store: PlacementStore, runtime: Runtime, keys: Keys, secret: str, other_secrets: tuple[str, ...] = ()
+    ) -> None:
         self.settings = settings
         self.store = store
         self.runtime = runtime
         self.keys = keys
         self.secret = secret
+        """What tickets are signed with, and tokens of agents made from."""
+        self.secrets = (secret, *(other for other in other_secrets if other != secret))
+        """All whose tickets and agents are taken: more than one while the deployment rotates its secret."""
         self.metrics = Metrics()
         self.attached = AttachedSessions(settings.relay, store)
         self.background = Background()

@@ -137,6 +137,8 @@ class Settings:
     node_socket: Path = Path("node.sock")
     keys_file: Path = Path("keys")
     secret_file: Path = Path("secret")
+    other_secrets_file: Path = Path("other-secrets")
+    """HOLDFAST_OTHER_SECRETS_FILE: secrets that are taken as well, one a line, while the deployment rotates its own; may be missing."""
     allowed_origins: frozenset[str] = frozenset()
     """Origins whose pages may open WebSockets; no browser page may by default."""
     pools_file: Path | None = None
@@ -175,6 +177,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
         node_socket=_path(env, "HOLDFAST_NODE_SOCKET", data_dir / "node.sock"),
         keys_file=_path(env, "HOLDFAST_KEYS_FILE", data_dir / "keys"),
         secret_file=_path(env, "HOLDFAST_SECRET_FILE", data_dir / "secret"),
+        other_secrets_file=_path(env, "HOLDFAST_OTHER_SECRETS_FILE", data_dir / "other-secrets"),
         allowed_origins=origins,
         pools_file=_pools_file(env, runtime),
         admission=_admission(env),

@@ -34,10 +34,10 @@ def sign(secret: str, ticket: Ticket) -> str:
     return f"{text}.{_mac(secret, text)}"
 
 
-def read(secret: str, text: str, now: float) -> Ticket | None:
-    """The ticket, when we signed it and it has not expired."""
+def read(secrets: tuple[str, ...], text: str, now: float) -> Ticket | None:
+    """The ticket, when we signed it with one of ``secrets`` and it has not expired."""
     body, _, mac = text.partition(".")
-    if len(text) > _TICKET_BYTES or not text.isascii() or not hmac.compare_digest(mac, _mac(secret, body)):
+    if len(text) > _TICKET_BYTES or not text.isascii() or not any(hmac.compare_digest(mac, _mac(secret, body)) for secret in secrets):
         return None
     ticket = Ticket(*orjson.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))))
     return ticket if ticket.expires_at > now else None

@@ -30,7 +30,10 @@ class RuntimeUnavailableError(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A sandbox to make. ``token`` is what its agent proves itself with; ``labels`` come back in ``list``."""
+    """A sandbox to make. ``token`` is what its agent proves itself with; ``labels`` come back in ``list``.
+
+    ``other_tokens`` are what one may have that another replica made for the same incarnation, while the deployment rotates its secret.
+    """
 
     sandbox_id: str
     incarnation: str
@@ -44,6 +47,7 @@ class Order:
     labels: dict[str, str] = field(default_factory=dict)
     egress: Egress = field(default_factory=Egress)
     options: Options = field(default_factory=Options)
+    other_tokens: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

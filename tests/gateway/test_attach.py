@@ -435,18 +435,18 @@ async def test_a_ticket_of_an_ended_sandbox_says_why(served: Served) -> None:
 
 @pytest.mark.parametrize("text", ["", ".", "a.b", "é.x", "x" * 5000, "bm90anNvbg.0000"])
 def test_only_our_tickets_are_read(text: str) -> None:
-    assert tickets.read(SECRET, text, 0.0) is None
+    assert tickets.read((SECRET,), text, 0.0) is None
 
 
 def test_a_ticket_expires_and_cannot_be_changed() -> None:
     ticket = tickets.Ticket("sb-1", "ada", "1" * 16, "unix:///x", 1000)
     text = tickets.sign(SECRET, ticket)
-    assert tickets.read(SECRET, text, 999.0) == ticket
-    assert tickets.read(SECRET, text, 1000.0) is None
-    assert tickets.read("y" * 64, text, 999.0) is None
+    assert tickets.read((SECRET,), text, 999.0) == ticket
+    assert tickets.read((SECRET,), text, 1000.0) is None
+    assert tickets.read(("y" * 64,), text, 999.0) is None
     for position in range(len(text)):
         changed = text[:position] + ("A" if text[position] != "A" else "B") + text[position + 1 :]
-        assert tickets.read(SECRET, changed, 999.0) is None
+        assert tickets.read((SECRET,), changed, 999.0) is None
 
 
 # The drain ---------------------------------------------------------------------------------------------------------

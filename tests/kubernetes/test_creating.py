@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -200,3 +201,13 @@ async def test_credentials_that_are_not_there_are_unavailable(tmp_path: Path, mo
     with pytest.raises(RuntimeUnavailableError, match="credentials"):
         await runtime.ping()
     await runtime.aclose()
+
+
+async def test_a_create_begun_before_the_secret_changed_is_finished_after(runtime: KubernetesRuntime, api: FakeApi, tmp_path: Path) -> None:
+    begun = order("sb-1", token="0d" * 32)
+    first = await runtime.create(begun, CREATE_S)
+    other = KubernetesRuntime(settings_for(api, tmp_path), "replica-2", QUICK)
+    again = replace(begun, token="ab" * 32, other_tokens=("cd" * 32, begun.token))
+    assert await other.create(again, CREATE_S) == first
+    assert api.pods.names() == ["hf-sb-1"]
+    await other.aclose()

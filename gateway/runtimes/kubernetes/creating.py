@@ -10,12 +10,13 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from holdfast_wire.bundle import AGENT_PORT
 from holdfast_wire.errors import HoldfastError
 
-from gateway.dial import DialError, dial_agent
+from gateway.dial import DialError, dial_any
 from gateway.runtimes.base import Made
 
 from .births import Births, News
@@ -45,15 +46,15 @@ class Creating:
         self._pods = pods
         self._settings = settings
 
-    async def create(self, manifest: dict[str, Any], incarnation: str, token: str, timeout_s: float) -> Made:
-        """Make the pod, or find the one that was made before, and wait for its agent."""
+    async def create(self, manifest: dict[str, Any], incarnation: str, tokens: Sequence[str], timeout_s: float) -> Made:
+        """Make the pod, or find the one that was made before, and wait for its agent, which knows one of ``tokens``."""
         name = manifest["metadata"]["name"]
         facts: Facts | None = None
         async with self._births.follow(name) as news:
             try:
                 async with asyncio.timeout(timeout_s):
                     facts, ours = await self._pod(manifest, incarnation)
-                    return await self._until_ready(facts, ours, token, news)
+                    return await self._until_ready(facts, ours, tokens, news)
             except TimeoutError:
                 last = news.latest or facts
                 stage = last.stage if last is not None else "the cluster did not take it"
@@ -61,14 +62,14 @@ class Creating:
                     await self.tidy(facts)
                 raise HoldfastError("create_timeout", f"it was not ready within {timeout_s:g} s: {stage}", reason="timeout") from None
 
-    async def reach(self, facts: Facts, token: str) -> Made:
+    async def reach(self, facts: Facts, tokens: Sequence[str]) -> Made:
         """Dial until the agent of this very pod answers."""
         endpoint = endpoint_of(facts)
         clock = asyncio.get_running_loop().time
         pause_s, began = _DIAL_LEAST_S, clock()
         while True:
             with contextlib.suppress(DialError):
-                dialled = await dial_agent(endpoint, token, _DIAL_S)
+                dialled = await dial_any(endpoint, tokens, _DIAL_S)
                 dialled.transport.abort()
                 return Made(endpoint, facts.uid)
             await asyncio.sleep(pause_s)
@@ -110,7 +111,7 @@ class Creating:
                 return None
             raise error.unavailable() from error
 
-    async def _until_ready(self, facts: Facts, ours: bool, token: str, news: News) -> Made:
+    async def _until_ready(self, facts: Facts, ours: bool, tokens: Sequence[str], news: News) -> Made:
         """Whichever comes first: the agent answers, or the pod says that it never will."""
         dialling: asyncio.Task[Made] | None = None
         changed = asyncio.ensure_future(news.changed())
@@ -119,7 +120,7 @@ class Creating:
             while True:
                 await self._judge(facts)
                 if dialling is None and facts.ip:
-                    dialling = asyncio.ensure_future(self.reach(facts, token))
+                    dialling = asyncio.ensure_future(self.reach(facts, tokens))
                 waits: list[asyncio.Future[Any]] = [changed] if dialling is None else [changed, dialling]
                 done, _ = await asyncio.wait(waits, timeout=self._patience(facts, ours), return_when=asyncio.FIRST_COMPLETED)
                 if dialling is not None and dialling in done:

@@ -67,7 +67,7 @@ class KubernetesRuntime:
             await self._guard.check(order.egress)
             await self.policies.ensure(order.egress)
         left_s = timeout_s - (asyncio.get_running_loop().time() - began)
-        return await self._creating.create(manifest, order.incarnation, order.token, max(left_s, 0.01))
+        return await self._creating.create(manifest, order.incarnation, (order.token, *order.other_tokens), max(left_s, 0.01))
 
     async def delete(self, sandbox_id: str, incarnation: str | None = None) -> bool:
         with errors():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from infra.scripts.deploy import keys
+from infra.scripts.deploy import keys, rotation
 from infra.scripts.deploy.kubectl import SYSTEM, DeployError, Kubectl
 from infra.scripts.deploy.render import Manifest, marked, render, with_images
 
@@ -38,7 +38,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     key.add_parser("add", help="one more key, printed once").add_argument("owner")
     key.add_parser("remove", help="take keys away").add_argument("which", help="an owner, or the first digits of a key's hash")
     key.add_parser("list", help="owners and hashes")
-    commands.add_parser("rotate-secret", help="a new signing secret; ends every sandbox's reachability: see the runbook first")
+    rotate = commands.add_parser("rotate-secret", help="a new signing secret under sessions at work; the former is taken until --finish")
+    how = rotate.add_mutually_exclusive_group()
+    how.add_argument("--finish", action="store_true", help="forget the former secret, once no sandbox made with it is left")
+    how.add_argument("--now", action="store_true", help="it leaked: the former one is worth nothing at once, every sandbox is lost")
+    rotate.add_argument("--timeout", type=int, default=600, metavar="S", help="longest wait for each restart (default: 600)")
     return parser.parse_args(arguments)
 
 
@@ -117,8 +121,8 @@ def main(arguments: list[str]) -> int:
             case "key", _:
                 print(*keys.lines(cluster), sep="\n")
             case _:
-                keys.rotate_secret(cluster)
-                print(f"rotated; now: kubectl rollout restart --namespace {SYSTEM} deployment")
+                step = rotation.finish if options.finish else rotation.replace if options.now else rotation.rotate
+                step(cluster, options.timeout, print)
     except DeployError as error:
         print(f"deploy: {error}", file=sys.stderr)
         return 1

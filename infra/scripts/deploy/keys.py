@@ -1,7 +1,7 @@
-"""API keys and the signing secret of a deployment: made here, kept in the cluster's Secrets, never written to the repository.
+"""API keys and Secrets of a deployment: made here, kept in the cluster, never written to the repository.
 
-Owns their format (the gateway's ``auth`` reads it) and what rotation does. A key is shown once, when it is made; the cluster holds its
-hash. Called by ``__main__``.
+Owns their format (the gateway's ``auth`` reads it) and how keys come and go; how the signing secret is changed is ``rotation``'s. A key
+is shown once, when it is made; the cluster holds its hash. Called by ``__main__``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def ensure(cluster: Kubectl, owner: str, redis_url: str | None) -> str | None:
     if present is None:
         _create(cluster, REDIS, {"url": redis_url} if redis_url else {"password": secrets.token_hex(24)})
     elif redis_url is not None and _read(present, "url") != redis_url:
-        _write(cluster, REDIS, {"url": redis_url})
+        write_secret(cluster, REDIS, {"url": redis_url})
     return key
 
 
@@ -60,7 +60,7 @@ def lines(cluster: Kubectl) -> list[str]:
 def add(cluster: Kubectl, owner: str) -> str:
     """One more key of ``owner``; those there are go on working. Gateways read it within about a minute, without a restart."""
     key, line = new_key(owner)
-    _write(cluster, KEYS, {"keys": "\n".join([*lines(cluster), line]) + "\n"})
+    write_secret(cluster, KEYS, {"keys": "\n".join([*lines(cluster), line]) + "\n"})
     return key
 
 
@@ -70,14 +70,13 @@ def remove(cluster: Kubectl, prefix: str) -> list[str]:
     gone = [line for line in present if line.split()[0] == prefix or (len(prefix) >= 8 and line.split()[1].startswith(prefix))]
     if not gone:
         raise DeployError(f"no key of an owner {prefix!r}, and none whose hash begins so")
-    _write(cluster, KEYS, {"keys": "".join(f"{line}\n" for line in present if line not in gone)})
+    write_secret(cluster, KEYS, {"keys": "".join(f"{line}\n" for line in present if line not in gone)})
     return gone
 
 
-def rotate_secret(cluster: Kubectl) -> None:
-    """A new signing secret. What the old one made (tickets, the agents' tokens) is worth nothing once gateways have restarted."""
-    lines(cluster)
-    _write(cluster, KEYS, {"secret": secrets.token_urlsafe(48)})
+def read_secret(cluster: Kubectl, name: str, key: str) -> str:
+    """A value of a Secret; empty where there is none."""
+    return _read(cluster.get("secret", name, "--namespace", SYSTEM) or {}, key)
 
 
 def _create(cluster: Kubectl, name: str, values: dict[str, str]) -> None:
@@ -87,7 +86,8 @@ def _create(cluster: Kubectl, name: str, values: dict[str, str]) -> None:
     )
 
 
-def _write(cluster: Kubectl, name: str, values: dict[str, str]) -> None:
+def write_secret(cluster: Kubectl, name: str, values: dict[str, str]) -> None:
+    """Change these values of a Secret."""
     # through a file, not the command line: other users of this machine can read that
     cluster.run("patch", "secret", name, "--namespace", SYSTEM, "--patch-file", "/dev/stdin", text=json.dumps({"stringData": values}))
 

@@ -1,0 +1,118 @@
+"""The signing secret of a deployment, changed under sessions at work.
+
+Owns the order. Agents know a token made from the secret of their day, so the new one is first told to all gateways, then used by all, and
+the former one is forgotten once nothing made with it is left: at no moment is there a gateway that another's sandboxes and tickets are
+strange to. Interrupted anywhere, the same command goes on. Called by ``__main__``.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from infra.scripts.deploy.keys import KEYS, read_secret, write_secret
+from infra.scripts.deploy.kubectl import SANDBOXES, SYSTEM, DeployError, Kubectl
+
+OTHERS = "other-secrets"
+SINCE = "holdfast.dev/secret-since"
+"""Annotation of the Secret: since when nothing is made with another one, in whole seconds since the epoch."""
+RESTARTED = "holdfast.dev/restarted-at"
+_MOST = 3
+_KNATIVE = "services.serving.knative.dev"
+_GATEWAY, _CONTROLLER = "holdfast-gateway", "holdfast-controller"
+# A spare that waits is claimed with the token it has, and gets a new one.
+_MADE = "app.kubernetes.io/component=sandbox,!holdfast.dev/pool"
+
+Say = Callable[[str], None]
+
+
+def rotate(cluster: Kubectl, timeout_s: int, say: Say) -> None:
+    """To a new secret, while the former one is still taken. Two rounds of restarts, in which sessions resume."""
+    present = _present(cluster)
+    others = present[OTHERS]
+    if len(others) >= _MOST:
+        raise DeployError("a rotation before is not finished: python -m infra.scripts.deploy rotate-secret --finish")
+    new = secrets.token_urlsafe(48)
+    _annotate(cluster, {SINCE: None})
+    write_secret(cluster, KEYS, {OTHERS: _lines([new, *others])})
+    say("gateways learn the new secret")
+    restart(cluster, timeout_s)
+    write_secret(cluster, KEYS, {"secret": new, OTHERS: _lines([present["secret"][0], *others])})
+    say("gateways use the new secret")
+    restart(cluster, timeout_s)
+    _annotate(cluster, {SINCE: str(int(time.time()))})
+    say("rotated; once the sandboxes of now have ended: python -m infra.scripts.deploy rotate-secret --finish")
+
+
+def finish(cluster: Kubectl, timeout_s: int, say: Say) -> None:
+    """Forget the former secrets. Raises ``DeployError`` while there are sandboxes that would be lost."""
+    present = cluster.get("secret", KEYS, "--namespace", SYSTEM) or {}
+    since = ((present.get("metadata") or {}).get("annotations") or {}).get(SINCE)
+    if not _present(cluster)[OTHERS]:
+        raise DeployError("there is nothing to finish: one secret is in use")
+    if since is None:
+        raise DeployError("the rotation was interrupted: python -m infra.scripts.deploy rotate-secret")
+    pods = (cluster.get("pods", "--namespace", SANDBOXES, "--selector", _MADE) or {}).get("items") or []
+    old = [pod for pod in pods if _moment(pod["metadata"].get("creationTimestamp")) <= float(since)]
+    if old:
+        raise DeployError(f"{len(old)} sandboxes were made with a former secret and would be lost: wait until they have ended")
+    write_secret(cluster, KEYS, {OTHERS: ""})
+    restart(cluster, timeout_s)
+    say("the former secret is forgotten")
+
+
+def replace(cluster: Kubectl, timeout_s: int, say: Say) -> None:
+    """To a new secret at once: what leaked opens nothing any more, and every sandbox that is there is lost."""
+    _present(cluster)
+    write_secret(cluster, KEYS, {"secret": secrets.token_urlsafe(48), OTHERS: ""})
+    restart(cluster, timeout_s)
+    say("replaced; no sandbox made before can be reached: delete them")
+
+
+def restart(cluster: Kubectl, timeout_s: int) -> None:
+    """Have gateways and controllers read the Secret again, a few at a time, and wait until all have."""
+    deployments = [_CONTROLLER]
+    if _on_knative(cluster):
+        annotations = {RESTARTED: str(int(time.time()))}
+        patch = json.dumps({"spec": {"template": {"metadata": {"annotations": annotations}}}})
+        cluster.run("patch", _KNATIVE, _GATEWAY, "--namespace", SYSTEM, "--type", "merge", "--patch", patch)
+        made = cluster.get(_KNATIVE, _GATEWAY, "--namespace", SYSTEM) or {"metadata": {"generation": 1}}
+        seen = f"--for=jsonpath={{.status.observedGeneration}}={made['metadata']['generation']}"
+        for condition in (seen, "--for=condition=Ready"):
+            cluster.run("wait", f"{_KNATIVE}/{_GATEWAY}", "--namespace", SYSTEM, condition, f"--timeout={timeout_s}s")
+    else:
+        deployments.append(_GATEWAY)
+    for name in deployments:
+        cluster.run("rollout", "restart", f"deployment/{name}", "--namespace", SYSTEM)
+    for name in deployments:
+        cluster.run("rollout", "status", f"deployment/{name}", "--namespace", SYSTEM, f"--timeout={timeout_s}s")
+
+
+def _on_knative(cluster: Kubectl) -> bool:
+    try:
+        return cluster.get(_KNATIVE, _GATEWAY, "--namespace", SYSTEM) is not None
+    except DeployError:
+        return False  # a cluster without Knative does not know the kind
+
+
+def _present(cluster: Kubectl) -> dict[str, list[str]]:
+    found = {name: read_secret(cluster, KEYS, name).splitlines() for name in ("secret", OTHERS)}
+    if not found["secret"]:
+        raise DeployError(f"there is no secret in {KEYS} of namespace {SYSTEM}: deploy first")
+    return found
+
+
+def _annotate(cluster: Kubectl, annotations: dict[str, str | None]) -> None:
+    patch = json.dumps({"metadata": {"annotations": annotations}})
+    cluster.run("patch", "secret", KEYS, "--namespace", SYSTEM, "--type", "merge", "--patch", patch)
+
+
+def _lines(values: list[str]) -> str:
+    return "".join(f"{value}\n" for value in dict.fromkeys(values))
+
+
+def _moment(text: str | None) -> float:
+    return datetime.fromisoformat(text).astimezone(UTC).timestamp() if text else 0.0

@@ -1,0 +1,88 @@
+"""Rotating the deployment's secret: sessions, tickets and agents made with the former one go on, for as long as it is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.proof import agent_token
+
+from gateway import tickets
+from gateway.auth import read_other_secrets
+from gateway.service import Gateway
+from tests.gateway.harness import SECRET, ScriptedAgent, Served, echo, serve
+from tests.support.redis_server import RedisServer
+from tests.support.requires import requires
+
+pytestmark = requires("redis")
+
+OLD = "o" * 64
+
+
+def knows(gateway: Gateway, *others: str) -> None:
+    """As after a restart with these beside its own."""
+    gateway.secrets = (gateway.secret, *others)
+
+
+async def refused(served: Served, **headers: str) -> str:
+    from websockets.exceptions import InvalidStatus
+
+    with pytest.raises(InvalidStatus) as caught:
+        async with served.attach("sb-1", **headers):
+            pass
+    return str(caught.value.response.headers.get("content-type")) + bytes(caught.value.response.body or b"").decode()
+
+
+async def test_an_agent_of_the_former_secret_is_reached_while_it_is_named(redis_url: str, tmp_path: Path) -> None:
+    async with serve(redis_url, tmp_path) as served, ScriptedAgent(echo, secret=OLD) as agent:
+        await served.place("sb-1", agent.endpoint)
+        assert "agent_identity" in await refused(served)
+        knows(served.gateway, "x" * 64, OLD)
+        async with served.attach("sb-1") as client:
+            await client.send(b"\x90")
+            assert await client.recv() == b"\x90"
+            assert client.response is not None
+            text = client.response.headers[tickets.HEADER]
+        assert tickets.read((SECRET,), text, 0.0) is not None, "what is new is signed with the new one"
+        knows(served.gateway)
+        assert "agent_identity" in await refused(served)
+
+
+async def test_a_ticket_of_the_former_secret_resumes_without_redis(redis_url: str, redis_server: RedisServer, tmp_path: Path) -> None:
+    async with serve(redis_url, tmp_path) as served, ScriptedAgent(echo, secret=OLD) as agent:
+        await served.place("sb-1", agent.endpoint)
+        text = tickets.sign(OLD, tickets.Ticket("sb-1", "ada", "1" * 16, agent.endpoint, 2**40))
+        redis_server.stop()
+        try:
+            assert "placement_unavailable" in await refused(served, X_Holdfast_Ticket=text)
+            knows(served.gateway, OLD)
+            async with served.attach("sb-1", X_Holdfast_Ticket=text) as client:
+                await client.send(b"\x90")
+                assert await client.recv() == b"\x90"
+        finally:
+            redis_server.start()
+
+
+async def test_new_sandboxes_are_made_with_the_new_secret(redis_url: str, tmp_path: Path) -> None:
+    async with serve(redis_url, tmp_path) as served, served.client() as client:
+        knows(served.gateway, OLD)
+        await client.post("/sandboxes", json={"image": "host", "sandbox_id": "sb-1", "wait": True})
+        (order,) = served.runtime.orders
+        assert order.token == agent_token(SECRET, "sb-1", order.incarnation)
+        assert order.other_tokens == (agent_token(OLD, "sb-1", order.incarnation),)
+
+
+def test_the_file_of_other_secrets(tmp_path: Path) -> None:
+    path = tmp_path / "other-secrets"
+    assert read_other_secrets(path) == ()
+    path.write_text("")
+    assert read_other_secrets(path) == ()
+    path.write_text(f"\n{OLD}\n  {SECRET}  \n{OLD}\n")
+    assert read_other_secrets(path) == (OLD, SECRET)
+    path.write_text(f"{OLD}\nshort\n")
+    with pytest.raises(ValueError, match="shorter than 32") as caught:
+        read_other_secrets(path)
+    assert "short\n" not in str(caught.value)
+    assert OLD not in str(caught.value)
+    assert not isinstance(caught.value, HoldfastError)
