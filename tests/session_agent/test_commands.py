@@ -1,35 +1,22 @@
-"""One-off commands on real processes: input, output, signals, time-outs, what outlives them, and exactly-once."""
+"""One-off commands on real processes: input, output, signals, users, and exactly-once."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import os
-import signal
 import stat
 from pathlib import Path
 
 import pytest
 from holdfast_wire.frames import Exited, Failed, Gap, Output, Started
 
-from session_agent.procs import child_pids
 from session_agent.sandbox import SandboxLimits
+from tests.session_agent.living import nap, sleepers
 from tests.support.process_channel import Outcome, client
 from tests.support.until import until_async
 
 PATH = os.environ["PATH"]
-
-
-def alive(pid: int) -> bool:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return text.rpartition(")")[2].split()[0] not in "ZX"
-
-
-async def gone(pid: int) -> None:
-    await until_async(lambda: not alive(pid), deadline_s=60, what=f"the end of {pid}")
 
 
 async def test_argv_has_its_own_everything(tmp_path: Path) -> None:
@@ -151,110 +138,6 @@ async def test_signal_goes_to_the_group() -> None:
         assert (outcome.exit_code, outcome.result["signal"]) == (130, "INT")
 
 
-ESCAPES = [
-    "sleep 77",
-    "setsid sleep 77; sleep 77",
-    "setsid sh -c 'sleep 77 & exec sleep 77'; sleep 77",
-    "(setsid sh -c 'sleep 77 >/dev/null 2>&1 &' >/dev/null 2>&1 &); sleep 77",
-    "env -i /usr/bin/setsid /bin/sh -c '/bin/sleep 77 </dev/null >/dev/null 2>&1 & /bin/sleep 0.01' & sleep 77",
-    "nohup sh -c 'trap \"\" TERM HUP INT; sleep 77' >/dev/null 2>&1 & sleep 77",
-    "for i in 1 2 3 4 5; do (for j in 1 2 3; do sleep 77 & done; wait) & done; wait",
-]
-
-
-@pytest.mark.parametrize("script", ESCAPES)
-async def test_time_out_kills_the_tree_and_only_the_tree(script: str) -> None:
-    async with client(env={"PATH": PATH}) as sandbox:
-        bystander = sandbox.command("sleep", "66")
-        bystander_pid = (await bystander.fact(Started)).info["pid"]
-        outcome = await sandbox.execute(script=f"echo partial; {script}", timeout_s=1.0)
-        assert outcome.stdout == b"partial\n"
-        assert (outcome.exit_code, outcome.result["timed_out"], outcome.result["signal"]) == (124, True, None)
-        assert outcome.result["cause"] == {
-            "fault": "workload",
-            "reason": "timeout",
-            "message": outcome.result["cause"]["message"],
-        }
-        assert _sleepers(b"77") == []
-        assert alive(bystander_pid)
-
-
-async def test_fork_bomb_dies_with_its_time_out() -> None:
-    bomb = "import os,time\nfor i in range(6):\n  os.fork()\nos.setsid() if os.getpgrp()!=os.getpid() else 0\ntime.sleep(77)"
-    async with client(env={"PATH": PATH}) as sandbox:
-        began = asyncio.get_running_loop().time()
-        outcome = await sandbox.execute("python3", "-S", "-c", bomb, "holdfast-bomb", timeout_s=1.0)
-        assert outcome.result["timed_out"]
-        assert asyncio.get_running_loop().time() - began < 30
-        assert _with_argument(b"holdfast-bomb") == []
-
-
-@pytest.mark.parametrize("end", ["cancel", "exit"])
-async def test_the_dead_of_a_tree_are_buried_before_its_end_is_told(end: str) -> None:
-    """Else they count against the sandbox's limit of processes: after a fork bomb nothing could be started for a second."""
-    async with client(env={"PATH": PATH}) as sandbox:
-        strangers = set(child_pids())  # of this test process, not of the agent
-        crowd = "for i in $(seq 100); do (sleep 79 &); done; echo there" + ("; sleep 79" if end == "cancel" else "")
-        channel = sandbox.command(script=crowd)
-        await channel.fact(Output)
-        if end == "cancel":
-            channel.handler.close(False)
-        assert (await channel.outcome()).stdout == b"there\n"
-        assert set(child_pids()) - strangers <= sandbox.context.reaper.pids
-
-
-async def test_cancel_kills_the_tree() -> None:
-    async with client(env={"PATH": PATH}) as sandbox:
-        channel = sandbox.command(script="echo begun; setsid sleep 78 & wait")
-        await channel.fact(Output)
-        channel.handler.close(False)
-        outcome = await channel.outcome()
-        assert (outcome.exit_code, outcome.result["signal"], outcome.stdout) == (137, "KILL", b"begun\n")
-        assert outcome.result["cause"]["reason"] == "cancelled"
-        assert _sleepers(b"78") == []
-
-
-async def test_kill_signal_ends_the_whole_tree() -> None:
-    async with client(env={"PATH": PATH}) as sandbox:
-        channel = sandbox.command(script="setsid sleep 79 & echo begun; wait")
-        await channel.fact(Output)
-        channel.handler.signal("KILL")
-        assert (await channel.outcome()).exit_code == 137
-        assert _sleepers(b"79") == []
-
-
-async def test_what_outlives_is_killed_by_default() -> None:
-    async with client(env={"PATH": PATH}) as sandbox:
-        outcome = await sandbox.execute(script="setsid sleep 80 & setsid sleep 80 >/dev/null 2>&1 & echo done")
-        assert (outcome.exit_code, outcome.stdout) == (0, b"done\n")
-        assert _sleepers(b"80") == []
-
-
-async def test_what_outlives_is_adopted() -> None:
-    async with client(env={"PATH": PATH}) as sandbox:
-        outcome = await sandbox.execute(script="(sleep 0.05; echo late; exec sleep 81) & echo $!", outlive="adopt")
-        pid = int(outcome.stdout)
-        assert outcome.exit_code == 0
-        await until_async(lambda: _sleepers(b"81") == [pid], deadline_s=60, what="the adopted child to survive its output")
-        os.kill(pid, signal.SIGKILL)
-        await gone(pid)
-
-
-async def test_what_outlives_is_waited_for() -> None:
-    async with client(env={"PATH": PATH}) as sandbox:
-        outcome = await sandbox.execute(script="(sleep 0.1; echo late) & echo now; exit 4", outlive="wait")
-        assert (outcome.exit_code, outcome.stdout) == (4, b"now\nlate\n")
-        outcome = await sandbox.execute(script="sleep 0.1 >/dev/null 2>&1 & echo now", outlive="wait")
-        assert outcome.result["duration_s"] >= 0.1
-
-
-async def test_waiting_for_the_rest_obeys_the_time_out() -> None:
-    async with client(env={"PATH": PATH}) as sandbox:
-        outcome = await sandbox.execute(script="sleep 82 & echo now", outlive="wait", timeout_s=1.0)
-        assert (outcome.exit_code, outcome.stdout) == (124, b"now\n")
-        assert _sleepers(b"82") == []
-
-
 async def test_the_same_id_attaches_and_never_runs_twice(tmp_path: Path) -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         script = f"echo once >>{tmp_path}/log; echo out"
@@ -369,9 +252,9 @@ async def test_another_user(tmp_path: Path) -> None:
         assert (uid, user) == (b"65534", b"nobody")
         assert home != b"/root"
         assert gid == b"65534"
-        outcome = await sandbox.execute(script="sleep 83 & sleep 83", user=65534, cwd="/", timeout_s=0.1)
+        outcome = await sandbox.execute(script=f"sleep {nap(83)} & sleep {nap(83)}", user=65534, cwd="/", timeout_s=0.1)
         assert outcome.result["timed_out"]
-        assert _sleepers(b"83") == []
+        assert sleepers(nap(83)) == []
 
 
 async def test_one_exit_fact_per_channel() -> None:
@@ -384,20 +267,3 @@ async def test_one_exit_fact_per_channel() -> None:
         channel.handler.drop()
         assert [type(fact) for fact in channel.facts] == [Started, Exited]
         assert not any(isinstance(fact, Gap) for fact in channel.facts)
-
-
-def _with_argument(argument: bytes) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            if argument in words and alive(int(entry.name)):
-                found.append(int(entry.name))
-    return found
-
-
-def _sleepers(argument: bytes) -> list[int]:
-    return _with_argument(argument)

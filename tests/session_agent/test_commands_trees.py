@@ -1,0 +1,122 @@
+"""The whole tree of a one-off command: what a time-out and a cancel kill, and what outlives a normal end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import pytest
+from holdfast_wire.frames import Output, Started
+
+from session_agent.procs import child_pids
+from tests.session_agent.living import alive, gone, nap, sleepers
+from tests.support.process_channel import client
+from tests.support.until import until_async
+
+PATH = os.environ["PATH"]
+
+
+ESCAPES = [
+    "sleep 77",
+    "setsid sleep 77; sleep 77",
+    "setsid sh -c 'sleep 77 & exec sleep 77'; sleep 77",
+    "(setsid sh -c 'sleep 77 >/dev/null 2>&1 &' >/dev/null 2>&1 &); sleep 77",
+    "env -i /usr/bin/setsid /bin/sh -c '/bin/sleep 77 </dev/null >/dev/null 2>&1 & /bin/sleep 0.01' & sleep 77",
+    "nohup sh -c 'trap \"\" TERM HUP INT; sleep 77' >/dev/null 2>&1 & sleep 77",
+    "for i in 1 2 3 4 5; do (for j in 1 2 3; do sleep 77 & done; wait) & done; wait",
+]
+
+
+@pytest.mark.parametrize("script", ESCAPES)
+async def test_time_out_kills_the_tree_and_only_the_tree(script: str) -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        bystander = sandbox.command("sleep", "66")
+        bystander_pid = (await bystander.fact(Started)).info["pid"]
+        outcome = await sandbox.execute(script=f"echo partial; {script.replace('77', nap(77))}", timeout_s=1.0)
+        assert outcome.stdout == b"partial\n"
+        assert (outcome.exit_code, outcome.result["timed_out"], outcome.result["signal"]) == (124, True, None)
+        assert outcome.result["cause"] == {
+            "fault": "workload",
+            "reason": "timeout",
+            "message": outcome.result["cause"]["message"],
+        }
+        assert sleepers(nap(77)) == []
+        assert alive(bystander_pid)
+
+
+async def test_fork_bomb_dies_with_its_time_out() -> None:
+    bomb = "import os,time\nfor i in range(6):\n  os.fork()\nos.setsid() if os.getpgrp()!=os.getpid() else 0\ntime.sleep(77)"
+    name = f"holdfast-bomb-{os.getpid()}"
+    async with client(env={"PATH": PATH}) as sandbox:
+        began = asyncio.get_running_loop().time()
+        outcome = await sandbox.execute("python3", "-S", "-c", bomb, name, timeout_s=1.0)
+        assert outcome.result["timed_out"]
+        assert asyncio.get_running_loop().time() - began < 30
+        assert sleepers(name) == []
+
+
+@pytest.mark.parametrize("end", ["cancel", "exit"])
+async def test_the_dead_of_a_tree_are_buried_before_its_end_is_told(end: str) -> None:
+    """Else they count against the sandbox's limit of processes: after a fork bomb nothing could be started for a second."""
+    async with client(env={"PATH": PATH}) as sandbox:
+        strangers = set(child_pids())  # of this test process, not of the agent
+        crowd = "for i in $(seq 100); do (sleep 79 &); done; echo there" + ("; sleep 79" if end == "cancel" else "")
+        channel = sandbox.command(script=crowd)
+        await channel.fact(Output)
+        if end == "cancel":
+            channel.handler.close(False)
+        assert (await channel.outcome()).stdout == b"there\n"
+        assert set(child_pids()) - strangers <= sandbox.context.reaper.pids
+
+
+async def test_cancel_kills_the_tree() -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        channel = sandbox.command(script=f"echo begun; setsid sleep {nap(78)} & wait")
+        await channel.fact(Output)
+        channel.handler.close(False)
+        outcome = await channel.outcome()
+        assert (outcome.exit_code, outcome.result["signal"], outcome.stdout) == (137, "KILL", b"begun\n")
+        assert outcome.result["cause"]["reason"] == "cancelled"
+        assert sleepers(nap(78)) == []
+
+
+async def test_kill_signal_ends_the_whole_tree() -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        channel = sandbox.command(script=f"setsid sleep {nap(79)} & echo begun; wait")
+        await channel.fact(Output)
+        channel.handler.signal("KILL")
+        assert (await channel.outcome()).exit_code == 137
+        assert sleepers(nap(79)) == []
+
+
+async def test_what_outlives_is_killed_by_default() -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        outcome = await sandbox.execute(script=f"setsid sleep {nap(80)} & setsid sleep {nap(80)} >/dev/null 2>&1 & echo done")
+        assert (outcome.exit_code, outcome.stdout) == (0, b"done\n")
+        assert sleepers(nap(80)) == []
+
+
+async def test_what_outlives_is_adopted() -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        outcome = await sandbox.execute(script=f"(sleep 0.05; echo late; exec sleep {nap(81)}) & echo $!", outlive="adopt")
+        pid = int(outcome.stdout)
+        assert outcome.exit_code == 0
+        await until_async(lambda: sleepers(nap(81)) == [pid], deadline_s=60, what="the adopted child to survive its output")
+        os.kill(pid, signal.SIGKILL)
+        await gone(pid)
+
+
+async def test_what_outlives_is_waited_for() -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        outcome = await sandbox.execute(script="(sleep 0.1; echo late) & echo now; exit 4", outlive="wait")
+        assert (outcome.exit_code, outcome.stdout) == (4, b"now\nlate\n")
+        outcome = await sandbox.execute(script="sleep 0.1 >/dev/null 2>&1 & echo now", outlive="wait")
+        assert outcome.result["duration_s"] >= 0.1
+
+
+async def test_waiting_for_the_rest_obeys_the_time_out() -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        outcome = await sandbox.execute(script=f"sleep {nap(82)} & echo now", outlive="wait", timeout_s=1.0)
+        assert (outcome.exit_code, outcome.stdout) == (124, b"now\n")
+        assert sleepers(nap(82)) == []
