@@ -15,7 +15,7 @@ import secrets
 import struct
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from holdfast_wire import PROTOCOL_VERSION
 from holdfast_wire.codec import decode, encode, encode_item
@@ -40,7 +40,7 @@ from holdfast_wire.frames import (
     Welcome,
     Write,
 )
-from holdfast_wire.limits import DATA_BYTES, MESSAGE_BYTES, WINDOW_BYTES, Timing
+from holdfast_wire.limits import CONTROL_SLACK, DATA_BYTES, MESSAGE_BYTES, WINDOW_BYTES, Timing
 
 from .frame_headers import BINARY, CLOSE, PING, PONG
 
@@ -49,6 +49,10 @@ _QUEUED_BYTES: Final = 2 * WINDOW_BYTES
 """Received bytes that may wait for us before the socket is read no further."""
 _PONG_BYTES: Final = 64 * 1024
 """Bytes waiting for an agent that does not read, beyond which its pings are not answered."""
+_LINGER_S: Final = 5.0
+"""How long an agent may take to read what was sent before the connection was closed."""
+_WAITING_FACTS: Final = 2 * CONTROL_SLACK
+"""Facts that may wait for us while we wait for something else."""
 _FACTS: Final = (Opened, Started, Output, Gap, Exited, Closed, Failed)
 _ENDS: Final = (Exited, Closed, Failed)
 
@@ -178,11 +182,14 @@ class AgentCall:
         try:
             frame, offset = decode(message)
         except ProtocolError as error:
-            raise AgentCallError("agent_unreachable", f"the session agent broke the protocol: {error.message}") from None
+            raise self._breach(f"the session agent broke the protocol: {error.message}") from None
         if isinstance(frame, _FACTS):
             if frame.channel != CHANNEL or offset != self._received or self.ended:
-                raise AgentCallError("agent_unreachable", "the session agent broke the order of its facts")
+                raise self._breach("the session agent broke the order of its facts")
             self._received += frame.length
+            slack = 0 if frame.length > 1 else CONTROL_SLACK
+            if self._received > self._credited + slack or len(into) >= _WAITING_FACTS:
+                raise self._breach("the session agent sends more than it was allowed to")
             self.ended = isinstance(frame, _ENDS)
             self._news.set()
             into.append(frame)
@@ -194,6 +201,11 @@ class AgentCall:
         elif isinstance(frame, Pong):
             return frame.number == self._pings
         return False
+
+    def _breach(self, message: str) -> AgentCallError:
+        """An agent that breaks the protocol gets no time to read what waits for it."""
+        self._socket.abort()
+        return AgentCallError("agent_unreachable", message)
 
     def _credit(self) -> None:
         if self._received + WINDOW_BYTES >= self._credited + WINDOW_BYTES // 2:
@@ -212,6 +224,7 @@ class _Socket(asyncio.Protocol):
         self._queued_bytes = 0
         self._paused = False
         self._lost: HoldfastError | None = None
+        self._patience: asyncio.TimerHandle | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     async def message(self) -> bytes:
@@ -247,6 +260,11 @@ class _Socket(asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.write(struct.pack("!BB4xH", CLOSE, 0x82, 1000))
             self._transport.close()
+            if self._transport.get_write_buffer_size():  # an agent that reads no more must not keep the socket
+                self._patience = asyncio.get_running_loop().call_later(_LINGER_S, self._transport.abort)
+
+    def abort(self) -> None:
+        self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         buffer = self._buffer
@@ -263,6 +281,8 @@ class _Socket(asyncio.Protocol):
             self._transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
         self._fail(AgentCallError("agent_unreachable", "the connection to the sandbox's agent broke"))
 
     def _frame(self, buffer: bytearray) -> int:
@@ -311,8 +331,3 @@ def _refusal(payload: bytes) -> HoldfastError:
     if code in ("session_limit", "sandbox_gone", "draining"):
         return HoldfastError(code, message.strip() or "the sandbox's agent refused the request")
     return AgentCallError("agent_unreachable", "the sandbox's agent closed the connection")
-
-
-def fact_error(fact: Failed) -> HoldfastError:
-    """The error a Failed carries."""
-    return HoldfastError.from_map(cast(object, fact.error))

@@ -16,7 +16,7 @@ from holdfast_wire.frames import STDERR, STDOUT
 from starlette.requests import Request
 from starlette.responses import Response
 
-from . import oneshot
+from . import believed, oneshot
 from .oneshot import Outcome
 from .parsing import SANDBOX_ID, Fields, canonical, read_json
 from .placement.store import Record
@@ -141,13 +141,11 @@ def _fingerprint(owner: str, record: Record, body: dict[str, Any]) -> bytes:
 def _job(record: Record, command_id: str, command: str, outcome: Outcome, *, login: bool) -> dict[str, Any]:
     result = outcome.result or {}
     made_at = _made_at(record, command_id)
-    status = "running" if outcome.status != "ended" else "succeeded" if result.get("exit_code") == 0 else "failed"
+    exit_code = believed.exit_code(result.get("exit_code"))
+    status = "running" if outcome.status != "ended" else "succeeded" if exit_code == 0 else "failed"
     duration_s = result.get("duration_s")
-    cause = result.get("cause")
-    error = None
-    if isinstance(cause, dict):
-        error = str(cause.get("message") or cause.get("reason") or "")[:1000]
-    exit_code = result.get("exit_code")
+    cause = believed.cause(result.get("cause"))
+    error = None if cause is None else cause["message"] or cause["reason"]
     return {
         "job_id": f"{record.sandbox_id}.{command_id}",
         "sandbox_id": record.sandbox_id,
@@ -155,23 +153,16 @@ def _job(record: Record, command_id: str, command: str, outcome: Outcome, *, log
         "status": status,
         "stdout": outcome.output[STDOUT].decode("utf-8", "replace"),
         "stderr": _without_tty_warnings(bytes(outcome.output[STDERR]), login).decode("utf-8", "replace"),
-        "exit_code": exit_code if isinstance(exit_code, int) else None,
+        "exit_code": exit_code,
         "created_at": made_at,
         "started_at": made_at,
         "completed_at": made_at + duration_s if isinstance(duration_s, int | float) else None,
         "error": error,
-        "cause": _cause(cause),
+        "cause": cause,
         "signal": result["signal"] if isinstance(result.get("signal"), str) else None,
         "timed_out": result.get("timed_out") is True,
         "truncated": outcome.truncated,
     }
-
-
-def _cause(told: object) -> dict[str, str] | None:
-    """Why a command did not end by itself, and whose fault that is. An agent is not believed to blame anybody but its own sandbox."""
-    if not isinstance(told, dict):
-        return None
-    return {"fault": "workload", **{name: str(told.get(name) or "")[:1000] for name in ("reason", "message")}}
 
 
 def _without_tty_warnings(stderr: bytes, login: bool) -> bytes:

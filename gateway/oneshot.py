@@ -16,7 +16,8 @@ import msgpack
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import STDERR, STDOUT, Closed, Exited, Fact, Failed, Gap, Output, Started
 
-from .agent_call import AgentCall, AgentCallError, fact_error
+from .agent_call import AgentCall, AgentCallError
+from .believed import fact_error
 from .dial import dial
 from .placement.store import PlacementUnavailableError, Record
 from .service import Gateway
@@ -24,6 +25,8 @@ from .service import Gateway
 _CALL_S = 30.0
 """Time limit of a request that is not a command."""
 _END_OF_ALL = 2**53
+_LISTING_BYTES = 64 * 1024 * 1024
+"""Most bytes of a directory's listing, as the agent sends it."""
 
 
 @dataclass(slots=True)
@@ -47,6 +50,7 @@ async def agent_call(gateway: Gateway, record: Record) -> AsyncIterator[AgentCal
             async with asyncio.timeout(settings.dial_timeout_s):
                 await call.greet()
         except TimeoutError:
+            call.close()
             raise AgentCallError("agent_unreachable", "the session agent did not greet") from None
         except BaseException:
             call.close()
@@ -76,13 +80,14 @@ async def run(
             call.open("command", params)
             opened = True
             try:
-                async with asyncio.timeout(wait_s):
+                async with asyncio.timeout(_CALL_S if wait_s is None else wait_s):
                     async for fact in call.facts():
                         _note(gateway, outcome, fact)
                         if wait_s is None:
                             break
             except TimeoutError:
-                pass
+                if wait_s is None:
+                    raise AgentCallError("agent_unreachable", f"the session agent did not begin it within {_CALL_S:g} s") from None
             if call.ended and wait_s is not None and await wanted():
                 call.acknowledge()
             call.detach()
@@ -115,7 +120,9 @@ async def look(gateway: Gateway, record: Record, command_id: str, wait_s: float 
     async with agent_call(gateway, record) as call:
         call.open("follow", {"id": command_id, "from": {STDOUT: _END_OF_ALL, STDERR: _END_OF_ALL}})
         if wait_s is None:
-            for fact in await call.settled():
+            async with _limit(_CALL_S):
+                settled = await call.settled()
+            for fact in settled:
                 _note(gateway, outcome, fact)
         else:
             with contextlib.suppress(TimeoutError):
@@ -128,7 +135,7 @@ async def look(gateway: Gateway, record: Record, command_id: str, wait_s: float 
     whole = Outcome("running")
     async with agent_call(gateway, record) as call:
         call.open("follow", {"id": command_id})
-        async with asyncio.timeout(_CALL_S):
+        async with _limit(_CALL_S):
             async for fact in call.facts():
                 _note(gateway, whole, fact)
     return whole
@@ -158,23 +165,35 @@ async def apply_patch(gateway: Gateway, record: Record, diff: bytes, timeout_s: 
 
 
 async def list_files(gateway: Gateway, record: Record, path: str, most: int) -> list[dict[str, Any]]:
-    """At most ``most`` entries of a directory."""
+    """At most ``most`` entries of a directory: of each its name, type, size and mtime. Raises ``request_too_large``."""
     unpacker = msgpack.Unpacker(
         raw=False, strict_map_key=True, max_buffer_size=4 * 1024 * 1024, max_ext_len=0, max_array_len=64, max_map_len=64
     )
     entries: list[dict[str, Any]] = []
+    left = _LISTING_BYTES
 
     def take(data: bytes) -> None:
+        nonlocal left
+        left -= len(data)
+        if left < 0:
+            raise HoldfastError(
+                "request_too_large", f"the listing is over {_LISTING_BYTES} bytes", hint="list it over a session, which streams"
+            )
         if len(entries) >= most:
             return
         try:
             unpacker.feed(data)
-            entries.extend(entry for entry in unpacker if isinstance(entry, dict))
+            entries.extend(_listed(entry) for entry in unpacker if isinstance(entry, dict))
         except Exception as error:  # msgpack has many kinds, and the bytes come from a sandbox
             raise AgentCallError("agent_unreachable", "the session agent sent a listing that cannot be read") from error
 
     await _request(gateway, record, "fs", {"op": "list", "path": path, "limit": most}, take=take)
     return entries[:most]
+
+
+def _listed(entry: dict[str, Any]) -> dict[str, Any]:
+    """What a listing shows of an entry; the rest of it may be anything, of any size."""
+    return {name: value for name in ("name", "type", "size", "mtime") if isinstance(value := entry.get(name), str | bytes | int | float)}
 
 
 async def _request(

@@ -61,7 +61,8 @@ def problem_headers(error: HoldfastError) -> dict[str, str]:
 
 
 def problem_response(error: HoldfastError) -> Response:
-    return Response(orjson.dumps(problem(error)), error.kind.status, problem_headers(error), MEDIA_TYPE)
+    body = orjson.dumps(problem(error), default=str, option=orjson.OPT_NON_STR_KEYS)
+    return Response(body, error.kind.status, problem_headers(error), MEDIA_TYPE)
 
 
 def from_http(error: HTTPException) -> HoldfastError:

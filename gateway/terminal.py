@@ -18,9 +18,10 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Close, Exited, Failed, Output, Resize, Signal, Started
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from .agent_call import CHANNEL, AgentCall, fact_error
+from .agent_call import CHANNEL, AgentCall
 from .attach import check_origin
 from .auth import key_of
+from .believed import fact_error
 from .commands import LOGIN
 from .oneshot import agent_call
 from .parsing import Fields
@@ -77,7 +78,8 @@ async def _serve(gateway: Gateway, websocket: WebSocket, call: AgentCall) -> Non
 async def _send_output(websocket: WebSocket, call: AgentCall) -> None:
     async for fact in call.facts():
         if isinstance(fact, Started):
-            await _send(websocket, {"type": "ready", "pid": fact.info.get("pid")})
+            pid = fact.info.get("pid")
+            await _send(websocket, {"type": "ready", "pid": pid if isinstance(pid, int) else None})
         elif isinstance(fact, Output):
             await _send(websocket, {"type": "stdout", "data": base64.b64encode(fact.data).decode()})
         elif isinstance(fact, Failed):

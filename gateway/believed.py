@@ -1,0 +1,68 @@
+"""What a session agent says, as far as it is believed: code in a sandbox may own it.
+
+Owns which errors an agent may answer with, how much of them goes into an answer of ours, and the shape of a command's end. What
+it says of files and output is the sandbox's own affair and is only shown. Called by ``oneshot``, ``commands`` and ``terminal``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.frames import Failed
+
+_TEXT_CHARACTERS: Final = 1000
+_WORD_CHARACTERS: Final = 100
+_DETAILS: Final = 16
+"""What of an agent's error goes into an answer."""
+_OURS_TO_SAY: Final = frozenset((
+    "key_missing", "key_invalid", "origin_refused", "method_not_allowed", "sandbox_not_found", "sandbox_exists", "sandbox_not_ready",
+    "sandbox_failed", "image_not_found", "image_in_use", "image_invalid", "image_pull_failed", "quota_exceeded", "overloaded",
+    "group_not_found", "group_lapsed", "group_freeing", "no_capacity", "idempotency_conflict", "create_timeout", "wait_timeout",
+    "placement_unavailable", "runtime_unavailable", "service_unreachable", "agent_identity",
+))  # fmt: skip
+"""Codes of the table that only the service has reason to use."""
+
+
+def fact_error(fact: Failed) -> HoldfastError:
+    """The error a Failed carries, as far as an agent is believed.
+
+    It cannot speak for the service (keys, quotas, other sandboxes), blame the infrastructure for what is the workload's by the table, say
+    when to come again, or fill an answer with what JSON has no word for.
+    """
+    told = HoldfastError.from_map(cast(object, fact.error))
+    code = "internal" if told.code in _OURS_TO_SAY else told.code
+    return HoldfastError(
+        code,
+        told.message[:_TEXT_CHARACTERS],
+        hint=told.hint[:_TEXT_CHARACTERS] if code == told.code else None,
+        fault=None if told.fault == "infrastructure" else told.fault,
+        reason=told.reason[:_WORD_CHARACTERS] if told.reason else None,
+        retryable=told.retryable,
+        detail=_plain(told.detail),
+    )
+
+
+def _plain(detail: dict[str, Any]) -> dict[str, Any]:
+    """Its single texts and numbers."""
+    found: dict[str, Any] = {}
+    for name, value in detail.items():
+        if not isinstance(name, str) or len(name) > _WORD_CHARACTERS or name == "retry_after_s" or len(found) >= _DETAILS:
+            continue
+        if isinstance(value, str):
+            found[name] = value[:_TEXT_CHARACTERS]
+        elif isinstance(value, bool | int | float):
+            found[name] = value
+    return found
+
+
+def exit_code(told: object) -> int | None:
+    """The exit code of a command's result, None for what cannot be one."""
+    return told if type(told) is int and 0 <= told <= 255 else None
+
+
+def cause(told: object) -> dict[str, str] | None:
+    """Why a command did not end by itself, and whose fault that is. An agent is not believed to blame anybody but its own sandbox."""
+    if not isinstance(told, dict):
+        return None
+    return {"fault": "workload", **{name: str(told.get(name) or "")[:_TEXT_CHARACTERS] for name in ("reason", "message")}}

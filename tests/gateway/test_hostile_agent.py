@@ -1,0 +1,178 @@
+"""An agent that lies in every field: what REST answers is typed, JSON, bounded in time and memory, and blames nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+from typing import Any
+
+import msgpack
+import pytest
+from holdfast_wire.codec import encode, encode_item
+from holdfast_wire.frames import Credit, Exited, Failed, Opened, Output, Started
+from holdfast_wire.limits import WINDOW_BYTES
+from websockets.asyncio.client import connect
+
+from gateway import oneshot
+from tests.gateway.harness import ADA, Connection, ScriptedAgent, Served
+from tests.gateway.test_agent_call import RESULT, Talk, ask, execute, scripted
+from tests.support.requires import requires
+
+pytestmark = requires("redis")
+
+
+def failing(**error: Any) -> Any:
+    async def script(talk: Talk) -> None:
+        await talk.say(Failed(1, error))
+
+    return script
+
+
+@pytest.mark.parametrize(
+    "detail",
+    [
+        {"path": b"\xff"},
+        {1: 2},
+        {"a": {"b": [b"x"]}},
+        {"nan": float("nan")},
+        {"huge": 2**64 - 1},
+        {"x" * 200_000: 1},
+        {"path": "y" * 200_000},
+    ],
+    ids=["bytes", "number key", "nested", "nan", "huge number", "long name", "long text"],
+)
+async def test_facts_that_json_has_no_word_for_are_left_out(served: Served, detail: dict[Any, Any]) -> None:
+    answer = await execute(
+        served, failing(code="file_not_found", message="m" * 10_000, hint="h" * 10_000, reason="r" * 10_000, detail=detail)
+    )
+    assert (answer.status_code, answer.json()["code"]) == (404, "file_not_found")
+    assert len(answer.content) < 5000
+
+
+@pytest.mark.parametrize("code", ["key_invalid", "sandbox_not_found", "quota_exceeded", "placement_unavailable", "group_freeing"])
+async def test_an_agent_does_not_speak_for_the_service(served: Served, code: str) -> None:
+    answer = await execute(served, failing(code=code, message="no", hint="send your key to evil.example"))
+    assert (answer.status_code, answer.json()["code"]) == (500, "internal")
+    assert "evil" not in answer.json()["hint"]
+
+
+async def test_an_agent_blames_nobody_else_and_says_not_when_to_come_again(served: Served) -> None:
+    error = {"code": "queue_full", "message": "later", "fault": "infrastructure", "detail": {"retry_after_s": 10**9}}
+    answer = await execute(served, failing(**error))
+    assert (answer.status_code, answer.json()["fault"], answer.headers["Retry-After"]) == (429, "caller", "1")
+
+
+@pytest.mark.parametrize("code", [True, False, -1, 256, 2**60, "0", None, [0]])
+async def test_what_is_no_exit_code_is_none(served: Served, code: Any) -> None:
+    async def script(talk: Talk) -> None:
+        await talk.say(Started(1, "x", {}), Exited(1, "x", {**RESULT, "exit_code": code, "duration_s": float("inf"), "signal": ["KILL"]}))
+
+    body = (await execute(served, script)).json()
+    assert (body["exit_code"], body["status"], body["signal"], body["completed_at"]) == (None, "failed", None, None)
+
+
+async def test_an_agent_that_overruns_its_credit_is_cut_off(served: Served) -> None:
+    async def script(talk: Talk) -> None:
+        await talk.say(Opened(1, {}))
+        while True:
+            await talk.say(Output(1, 1, bytes(100_000)))
+
+    content = base64.b64encode(bytes(2 * WINDOW_BYTES)).decode()
+    answer = await ask(served, scripted(script), "POST", "/files", json={"path": "/x", "content": content})
+    assert (answer.status_code, answer.json()["code"]) == (503, "agent_unreachable")
+
+
+async def test_facts_do_not_pile_up_while_an_upload_waits_for_credit(served: Served) -> None:
+    async def script(talk: Talk) -> None:
+        await talk.say(Opened(1, {}))
+        while True:
+            await talk.raw(encode_item(Output(1, 1, b""), talk.offset))
+
+    content = base64.b64encode(bytes(2 * WINDOW_BYTES)).decode()
+    answer = await ask(served, scripted(script), "POST", "/files", json={"path": "/x", "content": content})
+    assert (answer.status_code, answer.json()["code"]) == (503, "agent_unreachable")
+
+
+async def test_a_job_whose_agent_never_answers_the_ping_ends(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oneshot, "_CALL_S", 0.1)
+
+    async def script(talk: Talk) -> None:
+        await talk.say(Started(1, "x", {}))
+
+    async with ScriptedAgent(scripted(script)) as agent, served.client() as client:
+        await served.place("sb-1", agent.endpoint)
+        answer = await client.get("/jobs/sb-1.abc")
+    assert (answer.status_code, answer.json()["code"]) == (408, "wait_timeout")
+
+
+async def test_a_job_whose_output_never_comes_ends(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oneshot, "_CALL_S", 0.2)
+    times = 0
+
+    async def script(talk: Talk) -> None:
+        nonlocal times
+        times += 1
+        await talk.say(Started(1, "x", {}))
+        if times == 1:
+            await talk.say(Exited(1, "x", RESULT))
+
+    async with ScriptedAgent(scripted(script)) as agent, served.client() as client:
+        await served.place("sb-1", agent.endpoint)
+        answer = await client.get("/jobs/sb-1.abc/wait", params={"timeout": 5})
+    assert (times, answer.status_code, answer.json()["code"]) == (2, 408, "wait_timeout")
+
+
+async def test_an_exec_that_never_begins_is_of_unknown_outcome(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oneshot, "_CALL_S", 0.1)
+
+    async def script(talk: Talk) -> None:
+        await talk.raw(encode(Credit(1, WINDOW_BYTES)))
+
+    answer = await execute(served, script, wait=False)
+    assert (answer.status_code, answer.json()["code"]) == (504, "outcome_unknown")
+
+
+async def test_a_connection_that_is_never_greeted_is_given_back(served: Served) -> None:
+    closed = asyncio.Event()
+
+    async def behave(connection: Connection) -> None:
+        while await connection.reader.read(65536):
+            pass
+        closed.set()
+
+    async with ScriptedAgent(behave) as agent, served.client() as client:
+        await served.place("sb-1", agent.endpoint)
+        answer = await client.post("/sandboxes/sb-1/exec", json={"command": "true"})
+        assert answer.json()["code"] == "agent_unreachable"
+        async with asyncio.timeout(5):
+            await closed.wait()
+
+
+async def test_a_listing_without_end_is_refused(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oneshot, "_LISTING_BYTES", 1_000_000)
+
+    async def script(talk: Talk) -> None:
+        await talk.say(Opened(1, {}))
+        entry = msgpack.packb({"name": "n", "type": "file", "junk": os.urandom(100_000)})
+        for _ in range(9):
+            await talk.say(Output(1, 1, entry))
+        await talk.next()
+        while True:
+            await talk.say(Output(1, 1, entry))
+
+    answer = await ask(served, scripted(script), "GET", "/files/list", params={"path": "/"})
+    assert (answer.status_code, answer.json()["code"]) == (413, "request_too_large")
+
+
+async def test_a_terminal_whose_agent_lies_still_speaks_json(served: Served) -> None:
+    async def script(talk: Talk) -> None:
+        await talk.say(Started(1, "x", {"pid": b"\xff" * 10}), Exited(1, "x", {**RESULT, "exit_code": b"", "signal": "_DFL"}))
+
+    async with ScriptedAgent(scripted(script)) as agent:
+        await served.place("sb-1", agent.endpoint)
+        url = f"ws{served.url.removeprefix('http')}/sandboxes/sb-1/exec/pty"
+        async with connect(url, additional_headers={"X-API-Key": ADA}, proxy=None) as socket, asyncio.timeout(5):
+            await socket.send('{"type": "init", "cmd": ["true"]}')
+            said = [await socket.recv(), await socket.recv()]
+    assert said == ['{"type":"ready","pid":null}', '{"type":"exit","code":-1}']
