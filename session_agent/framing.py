@@ -152,7 +152,7 @@ class BashDialect:
 
     def snapshot(self, number: int) -> bytes:
         """Write the shell's state to the memory file of ``number``."""
-        target = b" >/proc/self/fd/%d 2>/dev/null\n" % self.private.files[number % 2]
+        target = b" >/proc/self/fd/%d\n" % self.private.files[number % 2]
         return b"{ " + self._state() + self._say(b"end %d" % number) + b"}" + target
 
     def rotate(self, number: int, out: bytes | None, err: bytes | None) -> bytes:

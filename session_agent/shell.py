@@ -61,7 +61,9 @@ class Shell:
         self._loading = 0
         self._asking: tuple[int, Callable[[], None]] | None = None
         self._patience: asyncio.TimerHandle | None = None
+        self._telling: asyncio.TimerHandle | None = None
         self._watch: asyncio.TimerHandle | None = None
+        self._look_at = 0.0
         self._marks = True
         self._rebuilds = 0
         self._began_abort = 0.0
@@ -139,11 +141,23 @@ class Shell:
         )
         run.script = b""
         run.record.started = True
-        # the fact that it started waits a moment: most often it travels with the first output or the end
-        run.tell = self._loop.call_later(_STARTED_DELAY_S, run.record.notify)
+        if self._telling is None:
+            self._telling = self._loop.call_later(_STARTED_DELAY_S, self._tell)
         if run.timeout_s is not None:
             run.timer = self._loop.call_later(run.timeout_s, self._abort, run, "timeout")
         self._begin_watch()
+
+    def _tell(self) -> None:
+        """That a run started waits a moment: most often its output or its end says so. One timer serves all that end before it is due."""
+        self._telling = None
+        run = self._current
+        if run is None:
+            return
+        due = run.began + _STARTED_DELAY_S
+        if self._loop.time() < due:
+            self._telling = self._loop.call_at(due, self._tell)
+        else:
+            run.record.notify()
 
     def input_opened(self, process: ShellProcess) -> None:
         """The run has its standard input."""
@@ -176,6 +190,7 @@ class Shell:
             return
         process.collect()
         self._conclude(run, report.status, None)
+        process.renew()
         self._next()
 
     def settled(self, process: ShellProcess) -> None:
@@ -185,7 +200,6 @@ class Shell:
     def _conclude(self, run: Run, exit_code: int, name: str | None) -> None:
         """Store how the run ended; its output is complete."""
         self._current = None
-        self._stop_watch()
         run.close()
         cause = None
         timed_out = run.abort == "timeout"
@@ -248,6 +262,7 @@ class Shell:
             return  # _recover goes on when the process's end is dealt with
         self._process.collect()
         self._conclude(run, self._status, None)
+        self._process.renew()
         self._status = 0
         self._ask(self._process.snapshot_again)
         self._next()
@@ -310,16 +325,16 @@ class Shell:
             return
         self.ended = True
         self._context.shells.pop(self.name, None)
-        self._stop_watch()
-        if self._patience is not None:
-            self._patience.cancel()
+        for timer in (self._watch, self._telling, self._patience):
+            if timer is not None:
+                timer.cancel()
         roots = (self._process.pid,) if self._process.status is None else ()
         signal_all(members(owned_by(self.tag), roots), signal.SIGKILL)
         run = self._current or self._lost
         if run is not None:
             self._stop_tick(run)
             if self._current is not None:
-                self._process.collect(ending=True)
+                self._process.collect()
             run.abort = run.abort or "cancelled"
             self._conclude(run, 128 + signal.SIGKILL, signal_name(signal.SIGKILL))
         TreeKill(owned_by(self.tag), self._process.close, roots=roots)
@@ -433,24 +448,27 @@ class Shell:
         self._loop.call_later(_ASK_AGAIN_S * count, self._ask_again, number, count + 1)
 
     def _begin_watch(self) -> None:
+        self._look_at = self._loop.time() + _WATCH_S
         if self._watch is None:
-            self._watch = self._loop.call_later(_WATCH_S, self._look)
-
-    def _stop_watch(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
+            self._watch = self._loop.call_at(self._look_at, self._look)
 
     def _look(self) -> None:
-        """Once a second while busy: a shell that waits for us while we wait for it had its driver taken away."""
+        """Once a second while busy: a shell that waits for us while we wait for it had its driver taken away.
+
+        The timer of a run that has ended is left to the next one: a look too early costs less than a timer for each run.
+        """
         self._watch = None
         process = self._process
         run = self._current
         if self.ended or process.status is not None:
             return
+        if run is None and not process.settling:
+            return
+        if self._loop.time() < self._look_at:
+            self._watch = self._loop.call_at(self._look_at, self._look)
+            return
         if run is None:
-            if process.settling:
-                self._replace()
+            self._replace()
             return
         if not run.abort and process.idle():
             run.watched += 1

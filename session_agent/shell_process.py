@@ -25,6 +25,9 @@ from .sandbox import AgentContext
 from .spool import Spool
 
 _SNAPSHOT_BYTES = 16 * 1024 * 1024
+_COMMON_BYTES = 8 * 1024
+"""More than most shells' state has."""
+_STATUS_BYTES = 4096
 _PRIVATE_BASE = 100
 _SH_PRIVATE = (6, 7, 8, 9)
 _SH_FEED = 5
@@ -54,12 +57,13 @@ class ShellEvents(Protocol):
 class _Stream:
     """One output pipe: our read end, and a writer of ours that keeps it from looking closed between runs."""
 
-    __slots__ = ("fifo", "paused", "reader", "wide", "writer")
+    __slots__ = ("held", "path", "paused", "reader", "wide", "writer")
 
     def __init__(self, reader: int, writer: int) -> None:
         self.reader = reader
         self.writer = writer
-        self.fifo = ""
+        self.path = f"/proc/self/fd/{reader}"
+        self.held = False
         self.paused = False
         self.wide = False
 
@@ -183,8 +187,10 @@ class ShellProcess:
         """Whether the state after the last run is safely written."""
         file = self._files[self._dumps[0] % 2]
         mark = b"\n#%s end %d\n" % (self.dialect.token, self._dumps[0])
-        size = os.fstat(file).st_size
-        return size >= len(mark) and os.pread(file, len(mark), size - len(mark)) == mark
+        dump = os.pread(file, _COMMON_BYTES, 0)
+        if len(dump) == _COMMON_BYTES:
+            dump = os.pread(file, len(mark), max(0, os.fstat(file).st_size - len(mark)))
+        return dump.endswith(mark)
 
     def state(self) -> tuple[bytes, bytes] | None:
         """The newest complete dump and the token of its marks."""
@@ -251,7 +257,7 @@ class ShellProcess:
 
     def _reported(self) -> None:
         try:
-            data = os.read(self._status, CHUNK_BYTES)
+            data = os.read(self._status, _STATUS_BYTES)
         except BlockingIOError:
             return
         if not data:
@@ -350,11 +356,10 @@ class ShellProcess:
 
         spool.on_space = resume
 
-    def collect(self, *, ending: bool = False) -> None:
-        """The run is over: take the rest of its output, and give pipes that somebody still holds to whoever that is."""
+    def collect(self) -> None:
+        """The run is over: take the rest of its output. Before the next one, ``renew``."""
         spool = self._spool
         self._spool = self._arrived = None
-        held = []
         for number, stream in self._streams.items():
             os.close(stream.writer)
             stream.writer = -1
@@ -362,7 +367,7 @@ class ShellProcess:
                 try:
                     data = os.read(stream.reader, CHUNK_BYTES)
                 except BlockingIOError:
-                    held.append(number)
+                    stream.held = True
                     break
                 if not data:
                     break
@@ -371,17 +376,24 @@ class ShellProcess:
             if stream.paused:
                 stream.paused = False
                 self._loop.add_reader(stream.reader, self._readable, number)
-        if self.status is None and not ending:
-            if held:
-                self._rotate(held)
-            for stream in self._streams.values():
-                if stream.writer < 0:
-                    stream.writer = os.open(f"/proc/self/fd/{stream.reader}", os.O_WRONLY | os.O_CLOEXEC)
+
+    def renew(self) -> None:
+        """Make the pipes ready for the next run, and leave those that somebody still holds to whoever that is.
+
+        In the same turn of the loop as ``collect``: in between they look closed.
+        """
+        held = [number for number, stream in self._streams.items() if stream.held]
+        if held:
+            self._rotate(held)
+        for stream in self._streams.values():
+            if stream.writer < 0:
+                stream.writer = os.open(stream.path, os.O_WRONLY | os.O_CLOEXEC)
 
     def _rotate(self, held: list[int]) -> None:
         fifos: dict[int, bytes] = {}
         for number in held:
             stream = self._streams[number]
+            stream.held = False
             path = make_fifo(self._uid, self._gid)
             if path is None:
                 continue  # nowhere to make one: late output of that child may show in a later run

@@ -21,7 +21,7 @@ class Run:
 
     __slots__ = (
         "abort", "before", "began", "early", "fifo", "hold", "killing", "number", "pipe_stdin", "record", "script",
-        "sink", "tag", "tell", "tick", "timeout_s", "timer", "watched",
+        "sink", "tag", "tick", "timeout_s", "timer", "watched",
     )  # fmt: skip
 
     def __init__(self, record: Record, script: bytes, timeout_s: float | None, pipe_stdin: bool) -> None:
@@ -37,7 +37,6 @@ class Run:
         self.early: list[tuple[bytes, bool, Callable[[int], None]]] = []
         self.sink: Sink | None = None
         self.timer: asyncio.TimerHandle | None = None
-        self.tell: asyncio.TimerHandle | None = None
         self.tick: asyncio.TimerHandle | None = None
         self.abort = ""
         self.before: frozenset[int] = frozenset()
@@ -77,7 +76,7 @@ class Run:
 
     def close(self) -> None:
         """It is over: no more time-outs, ticks or input."""
-        for timer in (self.timer, self.tell, self.tick):
+        for timer in (self.timer, self.tick):
             if timer is not None:
                 timer.cancel()
         if self.sink is not None:
