@@ -1,0 +1,278 @@
+"""The relay: its transparency, hostile sides, back-pressure, and which connections it cuts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from pathlib import Path
+
+import pytest
+from holdfast_wire.codec import decode
+from holdfast_wire.frames import GoAway
+from holdfast_wire.limits import MESSAGE_BYTES
+
+from gateway.frame_headers import BINARY, CLOSE, server_frame
+from gateway.placement.store import SandboxSpec
+from gateway.settings import RelaySettings
+from tests.gateway.harness import DEADLINE_S, Connection, ScriptedAgent, Served, closed_with, echo, serve
+from tests.gateway.refusals import refusal
+from tests.support.requires import requires
+from tests.support.until import until_async
+
+pytestmark = requires("redis")
+
+
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 65535, 65536, MESSAGE_BYTES])
+async def test_messages_pass_unchanged(served: Served, size: int) -> None:
+    async with ScriptedAgent(echo) as agent:
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1") as client:
+            message = os.urandom(size)
+            for _ in range(3):
+                await client.send(message)
+            for _ in range(3):
+                assert await client.recv() == message
+
+
+async def test_what_the_agent_says_first_arrives(served: Served) -> None:
+    async def greet(connection: Connection) -> None:
+        await connection.send(server_frame(BINARY, b"early"))
+        await echo(connection)
+
+    async with ScriptedAgent(greet) as agent:
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1") as client:
+            assert await client.recv() == b"early"
+
+
+async def test_close_codes_pass_both_ways(served: Served) -> None:
+    seen: list[bytes] = []
+
+    async def close(connection: Connection) -> None:
+        message = await connection.message()
+        if message == b"go":
+            await connection.send(server_frame(CLOSE, b"\x11\x3bsession_fenced: later"))
+        seen.append((await connection.frame())[1])
+        await connection.send(server_frame(CLOSE, seen[-1]))
+
+    async with ScriptedAgent(close) as agent:
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1") as client:
+            await client.send(b"go")
+            assert await closed_with(client) == (4411, "session_fenced: later")
+        async with served.attach("sb-1") as client:
+            await client.send(b"stay")
+            await client.close(1001, "leaving")
+        await until_async(lambda: b"\x03\xe9leaving" in seen, deadline_s=5, what="the close at the agent")
+
+
+async def test_a_lost_agent_is_a_lost_connection(served: Served) -> None:
+    async def die(connection: Connection) -> None:
+        await connection.message()
+        connection.writer.transport.abort()
+
+    async with ScriptedAgent(die) as agent:
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1") as client:
+            await client.send(b"x")
+            assert (await closed_with(client))[0] == 1006
+
+
+async def _last_words(connection: Connection) -> None:
+    """Say more than any socket holds at once, and end without waiting for it to be read."""
+    await connection.message()
+    connection.writer.write(server_frame(BINARY, bytes(MESSAGE_BYTES)) * 16)
+    await connection.reader.read(1)
+    connection.writer.transport.abort()
+
+
+async def test_what_a_lost_agent_said_last_still_arrives(redis_url: str, tmp_path: Path) -> None:
+    settings = RelaySettings(buffer_bytes=64 * MESSAGE_BYTES)
+    async with serve(redis_url, tmp_path, settings) as served, ScriptedAgent(_last_words) as agent:
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1") as client:
+            client.transport.pause_reading()
+            await client.send(b"speak")
+            (relay,) = served.gateway.attached._relays
+            assert relay._client is not None
+            await until_async(lambda: relay._down.boundary >= 0 and relay.chunks > 16, deadline_s=10, what="all of it at the gateway")
+            await client.send(b"end")
+            await until_async(lambda: relay._agent_gone, deadline_s=10, what="the agent to be gone")
+            assert relay._client.get_write_buffer_size() > 0
+            assert not relay.done.done()
+            assert len(served.gateway.attached) == 1, "it counts until its buffer is empty"
+            client.transport.resume_reading()
+            for _ in range(16):
+                assert len(await client.recv()) == MESSAGE_BYTES
+            assert (await closed_with(client))[0] == 1006
+        await until_async(lambda: len(served.gateway.attached) == 0, deadline_s=5, what="the session to go")
+
+
+async def test_a_client_that_takes_nothing_holds_a_lost_session_for_a_while_only(redis_url: str, tmp_path: Path) -> None:
+    settings = RelaySettings(buffer_bytes=64 * MESSAGE_BYTES, linger_s=0.2, sessions_per_owner=1)
+    async with serve(redis_url, tmp_path, settings) as served, ScriptedAgent(_last_words) as agent:
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1") as client:
+            client.transport.pause_reading()
+            await client.send(b"speak")
+            (relay,) = served.gateway.attached._relays
+            await until_async(lambda: relay.chunks > 16, deadline_s=10, what="all of it at the gateway")
+            await client.send(b"end")
+            await until_async(lambda: relay._agent_gone, deadline_s=10, what="the agent to be gone")
+            assert (await refusal(served))[:2] == (429, "session_limit"), "memory it holds is memory it is charged for"
+            await until_async(lambda: len(served.gateway.attached) == 0, deadline_s=5, what="patience to end")
+            assert relay.done.done()
+            client.transport.abort()
+
+
+async def test_a_lost_client_is_noticed_by_the_agent(served: Served) -> None:
+    async with ScriptedAgent(echo) as agent:
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1") as client:
+            client.transport.abort()
+            await until_async(lambda: len(served.gateway.attached) == 0, deadline_s=5, what="the session to go")
+            async with asyncio.timeout(DEADLINE_S):
+                assert await agent.connections[0].reader.read() == b""
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        server_frame(0x81, b"text"),
+        server_frame(0x02, b"fragment"),
+        server_frame(0xC2, b"compressed"),
+        bytes((BINARY, 0x80 | 1, 0, 0, 0, 0, 7)),
+        bytes((BINARY, 127)) + (MESSAGE_BYTES + 1).to_bytes(8, "big"),
+        bytes((0x89, 126, 0, 200)) + bytes(200),
+        b"\xff" * 100,
+    ],
+)
+async def test_a_hostile_agent_harms_its_session_only(served: Served, bad: bytes) -> None:
+    async def misbehave(connection: Connection) -> None:
+        if await connection.message() == b"bad":
+            await connection.send(bad)
+        await echo(connection)
+
+    async with ScriptedAgent(misbehave) as agent:
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1") as other, served.attach("sb-1") as client:
+            await other.send(b"good")
+            await client.send(b"bad")
+            assert (await closed_with(client))[0] == 1011
+            await other.send(b"still here")
+            assert await other.recv() == b"still here"
+
+
+async def test_a_client_that_breaks_the_framing_is_told(served: Served) -> None:
+    async with ScriptedAgent(echo) as agent:
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1") as client:
+            await client.send("text is not of this protocol")
+            assert (await closed_with(client))[0] == 4400
+        async with served.attach("sb-1") as client:
+            await client.send(bytes(MESSAGE_BYTES + 1))
+            assert (await closed_with(client))[0] == 4413
+
+
+async def test_a_reader_that_stops_holds_bounded_memory(redis_url: str, tmp_path: Path) -> None:
+    sent = 0
+
+    async def flood(connection: Connection) -> None:
+        nonlocal sent
+        frame = server_frame(BINARY, bytes(MESSAGE_BYTES))
+        while True:
+            await connection.send(frame)
+            sent += len(frame)
+
+    settings = RelaySettings(buffer_bytes=512 * 1024)
+    async with serve(redis_url, tmp_path, settings) as served, ScriptedAgent(flood) as agent:
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1") as client:
+            client.transport.pause_reading()
+            (relay,) = served.gateway.attached._relays
+            await until_async(lambda: relay.client_paused, deadline_s=10, what="the agent to be paused")
+            assert relay._client is not None
+            assert relay._client.get_write_buffer_size() < 2 * 1024 * 1024
+            for _ in range(2):
+                relay.sweep()
+            assert relay.stalled_sweeps >= 1
+            client.transport.resume_reading()
+            for _ in range(100):
+                assert len(await client.recv()) == MESSAGE_BYTES
+            assert relay.stalled_sweeps == 0
+            client.transport.abort()
+
+
+async def test_many_readers_that_stop_do_not_add_up(redis_url: str, tmp_path: Path) -> None:
+    async def flood(connection: Connection) -> None:
+        frame = server_frame(BINARY, bytes(MESSAGE_BYTES))
+        while True:
+            await connection.send(frame)
+
+    settings = RelaySettings(buffer_bytes=256 * 1024, stalled_sessions=2)
+    async with serve(redis_url, tmp_path, settings) as served, ScriptedAgent(flood) as agent, contextlib.AsyncExitStack() as attached:
+        await served.place("sb-1", agent.endpoint)
+        relays = []
+        for number in range(3):
+            known = set(served.gateway.attached._relays)
+            client = await attached.enter_async_context(served.attach("sb-1"))
+            client.transport.pause_reading()
+            (relay,) = served.gateway.attached._relays - known
+            relays.append(relay)
+            await until_async(lambda relay=relay: relay.client_paused, deadline_s=10, what=f"reader {number} to be full")
+        await until_async(relays[0].done.done, deadline_s=5, what="the one that waited longest to be cut off")
+        assert not relays[1].done.done()
+        assert not relays[2].done.done()
+        assert len(served.gateway.attached._stalled) == 2
+        client.transport.resume_reading()
+        for _ in range(20):
+            assert len(await client.recv()) == MESSAGE_BYTES
+        for relay in relays:
+            relay.abort()
+
+
+async def test_sweeps_cut_off_the_dead_and_note_the_living(redis_url: str, tmp_path: Path) -> None:
+    settings = RelaySettings(idle_limit_s=20.0, sweep_interval_s=10.0)
+    async with serve(redis_url, tmp_path, settings) as served, ScriptedAgent(echo) as agent:
+        spec = SandboxSpec(sandbox_id="sb-1", owner="ada", incarnation="1" * 16, image="host", idle_timeout_s=5.0)
+        await served.store.create(spec, fingerprint="f")
+        record = await served.store.mark_ready("sb-1", "1" * 16, agent.endpoint, "e")
+        async with served.attach("sb-1") as client:
+            await client.send(b"x")
+            await client.recv()
+            await served.gateway.attached.sweep()
+            after = await served.store.get("sb-1")
+            assert record is not None
+            assert after is not None
+            assert after.expires_at > record.expires_at + 10  # type: ignore[union-attr,operator]
+            await served.gateway.attached.sweep()
+            await served.gateway.attached.sweep()
+            assert (await closed_with(client))[0] == 1001
+
+
+async def test_go_away_waits_for_the_end_of_a_message(served: Served) -> None:
+    halves: list[asyncio.Event] = [asyncio.Event(), asyncio.Event()]
+    frame = server_frame(BINARY, b"x" * 1000)
+
+    async def slow(connection: Connection) -> None:
+        await connection.send(frame + frame[:500])
+        halves[0].set()
+        await halves[1].wait()
+        await connection.send(frame[500:] + frame[:1])
+        await connection.send(frame[1:])
+        await echo(connection)
+
+    async with ScriptedAgent(slow) as agent:
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1") as client:
+            await halves[0].wait()
+            assert await client.recv() == b"x" * 1000
+            (relay,) = served.gateway.attached._relays
+            await until_async(lambda: relay._down.mid_frame, deadline_s=5, what="half a message")
+            relay.go_away(5.0, 1.0, "shutdown")
+            halves[1].set()
+            messages = [await client.recv() for _ in range(3)]
+    kinds = [isinstance(decode(m)[0], GoAway) if m[:1] != b"x" else False for m in messages if isinstance(m, bytes)]
+    assert sum(kinds) == 1
+    assert messages.count(b"x" * 1000) == 2
