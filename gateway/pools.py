@@ -1,4 +1,4 @@
-"""Warm pools: which spare sandboxes a deployment wants to have waiting, and which create they fit.
+"""Warm pools: which spare sandboxes a deployment wants to have waiting, and which create they fit; which images it wants on every node.
 
 Owns the definitions and their file. A spare fits a request of the same image, size, disk, reach and options, and of nothing less:
 that is the pool's key, so a changed definition is another pool and the spares of the old one are never handed out. Used by the create
@@ -31,6 +31,9 @@ POOL_LABEL = "holdfast/pool"
 KEY_LABEL = "holdfast/pool-key"
 _FIELDS = {"name", "image", "cpu", "memory", "disk", "options", "egress", "size", "refill_per_s", "max_age_s"}
 _MOST_SPARES = 10_000
+_MOST_IMAGES = 32
+"""Each takes a pod, and an address, of every node."""
+_NAME_CHARACTERS = 512
 
 
 class PoolsError(ValueError):
@@ -64,13 +67,8 @@ def key_of(what: Pool | SandboxSpec) -> str:
 
 
 def read_pools(text: str | bytes) -> dict[str, Pool]:
-    """Pools by key from YAML or JSON: a list, or ``{pools: [...]}``. Raises ``PoolsError``."""
-    try:
-        body = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise PoolsError(f"it is neither YAML nor JSON: {error}") from None
-    if isinstance(body, dict):
-        body = body.get("pools")
+    """Pools by key from YAML or JSON: a list, or ``{pools: [...], prepull: [...]}``. Raises ``PoolsError``."""
+    body = _parsed(text).get("pools")
     if not isinstance(body, list):
         raise PoolsError("it holds no list of pools")
     pools: dict[str, Pool] = {}
@@ -83,6 +81,29 @@ def read_pools(text: str | bytes) -> dict[str, Pool]:
             raise PoolsError(f"pool {number}: {pool.name!r} is there twice, or has the same image, size and options as another")
         pools[pool.key] = pool
     return pools
+
+
+def read_prepull(text: str | bytes) -> tuple[str, ...]:
+    """The images that every node is to have before they are needed. Raises ``PoolsError``."""
+    names = _parsed(text).get("prepull") or []
+    if not isinstance(names, list) or len(names) > _MOST_IMAGES:
+        raise PoolsError(f"prepull is not a list of at most {_MOST_IMAGES} images")
+    for name in names:
+        if not isinstance(name, str) or not 0 < len(name) <= _NAME_CHARACTERS or any(c <= " " or c > "~" for c in name):
+            raise PoolsError(f"prepull: {name!r} is not the name of an image")
+    return tuple(dict.fromkeys(names))
+
+
+def _parsed(text: str | bytes) -> dict[str, Any]:
+    try:
+        body = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise PoolsError(f"it is neither YAML nor JSON: {error}") from None
+    if isinstance(body, list):
+        return {"pools": body}
+    if not isinstance(body, dict) or not body.keys() <= {"pools", "prepull"}:
+        raise PoolsError("it holds no list of pools: a list, or a map of pools and prepull, is wanted")
+    return {"pools": [], **body} if "prepull" in body else body
 
 
 def _pool(entry: Any) -> Pool:
@@ -116,6 +137,7 @@ class PoolsFile:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._pools: dict[str, Pool] = {}
+        self._prepull: tuple[str, ...] = ()
         self._seen: tuple[int, int] | None = None
 
     def read(self) -> Mapping[str, Pool]:
@@ -126,7 +148,8 @@ class PoolsFile:
             stat = self._path.stat()
             if (seen := (stat.st_mtime_ns, stat.st_ino)) != self._seen:
                 self._seen = seen
-                self._pools = read_pools(self._path.read_bytes())
+                text = self._path.read_bytes()
+                self._pools, self._prepull = read_pools(text), read_prepull(text)
                 log.info("pools: %s", ", ".join(f"{pool.name}×{pool.size}" for pool in self._pools.values()) or "none")
         except (OSError, PoolsError) as error:
             if self._seen != (0, 0):
@@ -134,3 +157,8 @@ class PoolsFile:
             if isinstance(error, OSError):
                 self._seen = (0, 0)
         return self._pools
+
+    def prepull(self) -> tuple[str, ...]:
+        """The images to pull ahead. As cheap as ``read``."""
+        self.read()
+        return self._prepull

@@ -100,6 +100,8 @@ class ControllerSettings:
     """How often the runtime is asked to remove what no sandbox needs any more."""
     refill_interval_s: float = 0.5
     """How often warm pools are counted."""
+    prepull_interval_s: float = 30.0
+    """How often it is seen to that nodes pull the images of the pools file."""
     spares_at_once: int = 16
     """Most spares being made at a time."""
     spare_timeout_s: float = 300.0

@@ -18,6 +18,7 @@ from gateway.telemetry import Metrics, configure_logging
 from .face import served
 from .loop import Controller
 from .pool_keeper import PoolKeeper
+from .prepull import Prepull
 
 
 async def serve(settings: Settings, secret: str) -> None:
@@ -25,10 +26,12 @@ async def serve(settings: Settings, secret: str) -> None:
     runtime = runtime_of(settings)
     holder = f"{settings.replica}-{secrets.token_hex(4)}"
     metrics = Metrics()
-    keeper = None
+    keeper = prepull = None
     if settings.runtime != "local":  # the node of one machine keeps spares of its own
-        keeper = PoolKeeper(store, runtime, PoolsFile(settings.pools_file).read, secret, settings.controller, metrics)
-    controller = Controller(store, runtime, holder, settings.controller, keeper, settings.admission, metrics)
+        pools = PoolsFile(settings.pools_file)
+        keeper = PoolKeeper(store, runtime, pools.read, secret, settings.controller, metrics)
+        prepull = Prepull(store, runtime, pools.prepull, metrics)
+    controller = Controller(store, runtime, holder, settings.controller, keeper, settings.admission, metrics, prepull)
     task = asyncio.create_task(controller.run(), name="controller")
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

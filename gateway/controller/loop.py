@@ -25,6 +25,7 @@ from gateway.telemetry import Metrics
 from .groups import Groups
 from .leadership import Leadership
 from .pool_keeper import PoolKeeper
+from .prepull import Prepull
 from .reconcile import Reconciler
 from .usages import Usages
 
@@ -47,6 +48,7 @@ class Controller:
         keeper: PoolKeeper | None = None,
         admission: AdmissionSettings | None = None,
         metrics: Metrics | None = None,
+        prepull: Prepull | None = None,
     ) -> None:
         self.metrics = metrics or Metrics()
         self._store = store
@@ -54,6 +56,7 @@ class Controller:
         self._settings = settings
         self.leadership = Leadership(store, holder, settings)
         self._keeper = keeper
+        self._prepull = prepull
         self._reconciler = Reconciler(store, runtime, settings.grace_s, keeper)
         self._groups = Groups(store, self._reconciler.remove)
         self._reconciler.agreements += [self._groups.agree, Usages(store, admission).agree]
@@ -70,6 +73,8 @@ class Controller:
                 group.create_task(self._collect(), name="collection")
                 if self._keeper:
                     group.create_task(self._refill(self._keeper, group), name="refill")
+                if self._prepull:
+                    group.create_task(self._pull_ahead(self._prepull), name="images pulled ahead")
         finally:
             await self.leadership.resign()
 
@@ -124,6 +129,15 @@ class Controller:
             with self._guard("collecting what nobody needs"):
                 await self._runtime.collect()
             await asyncio.sleep(self._settings.collect_interval_s)
+
+    async def _pull_ahead(self, prepull: Prepull) -> None:
+        while True:
+            await self.leadership.until_leading()
+            term = self.leadership.term
+            if term is not None:
+                with self._guard("pulling images ahead"):
+                    await prepull.keep(term)
+            await asyncio.sleep(self._settings.prepull_interval_s)
 
     async def _refill(self, keeper: PoolKeeper, group: asyncio.TaskGroup) -> None:
         def spawn(work: Coroutine[Any, Any, None], name: str) -> None:

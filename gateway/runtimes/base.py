@@ -9,7 +9,7 @@ Implementations own how. Called by the gateway's lifecycle routes and by the con
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -138,6 +138,10 @@ class Images(Protocol):
     async def load(self, path: Path, name: str) -> Image: ...
     async def pull(self, name: str) -> Image: ...
     async def remove(self, name: str) -> None: ...
+
+    async def keep(self, names: Sequence[str]) -> list[Image]:
+        """Have these wherever sandboxes are made, as long as they are named; called again and again by the acting controller."""
+        ...
 
 
 class Runtime(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +209,9 @@ class NodeImages:
 
     async def remove(self, name: str) -> None:
         await self._node.call("image_remove", {"name": name}, 60.0)
+
+    async def keep(self, names: Sequence[str]) -> list[Image]:
+        raise HoldfastError("unsupported", "one machine has the images that were put into its store")
 
 
 async def connect(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

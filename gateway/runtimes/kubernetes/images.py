@@ -2,15 +2,16 @@
 
 Owns the making, judging and removal of those DaemonSets. Nothing of the image runs: the bundle's interpreter is started in it, and ends;
 what stays is an idle container of the bundle's own image, so that the kubelet's collector of images sees the other one used. Nodes that
-come later pull it by themselves. Called by the gateway's image routes; sandboxes need none of this.
+come later pull it by themselves. Called by the gateway's image routes and by the controller (``keep``); sandboxes need none of this.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,10 @@ from gateway.runtimes.base import Image
 from .client import Api, ApiError, errors, refused
 from .facts import Trouble, moment, read_pod
 from .manifest import CONFINED, Injection, bundle_volume
-from .names import COMPONENT, IMAGE, MANAGED_BY, PREPULL, PREPULL_SELECTOR, SPEC, prepull_name
+from .names import COMPONENT, IMAGE, KEPT, MANAGED_BY, PREPULL, PREPULL_SELECTOR, SPEC, prepull_name
 from .settings import KubernetesSettings
+
+log = logging.getLogger("gateway.kubernetes")
 
 MOST = 32
 """Images pulled ahead at most: each takes a pod, and an address, of every node."""
@@ -62,7 +65,7 @@ class ClusterImages:
         ``image_pull_failed``, ``no_capacity``, ``quota_exceeded``.
         """
         with errors():
-            made, begun = await self._ensure(name)
+            made, begun = await self._ensure(name, {one["metadata"]["name"]: one for one in await self._all()})
             try:
                 async with asyncio.timeout(self._pull_s):
                     return await self._wait(made)
@@ -74,16 +77,35 @@ class ClusterImages:
                     await self._delete(made)
                 raise
 
+    async def keep(self, names: Sequence[str]) -> list[Image]:
+        """Have these on every node, now and later, without waiting; those kept before and not named any more are dropped.
+
+        What was pulled by ``pull`` stays as it is. An image that cannot be pulled is tried on, and said in the log.
+        """
+        with errors():
+            found = {one["metadata"]["name"]: one for one in await self._all()}
+            wanted = {prepull_name(name) for name in names}
+            for key in [key for key, one in found.items() if KEPT in (one["metadata"].get("labels") or {}) and key not in wanted]:
+                await self._delete(found.pop(key))
+            kept = []
+            for name in names:
+                made, _ = await self._ensure(name, found, kept=True)
+                found[made["metadata"]["name"]] = made
+                kept.append(_image(made))
+                trouble = None if _complete(made) else await self._trouble(made)
+                if trouble is not None:
+                    log.warning("%s is not on every node: %s", name, trouble.cause.message)
+            return kept
+
     async def remove(self, name: str) -> None:
         """Stop keeping it. Nodes drop it when they need the room and nothing uses it."""
         with errors():
             if not await self._delete({"metadata": {"name": prepull_name(name)}}):
                 raise HoldfastError("image_not_found", f"{name} is not pulled ahead here", hint="list those that are")
 
-    async def _ensure(self, name: str) -> tuple[dict[str, Any], bool]:
+    async def _ensure(self, name: str, found: Mapping[str, dict[str, Any]], *, kept: bool = False) -> tuple[dict[str, Any], bool]:
         """Its DaemonSet, and whether it is new. One that an older deployment made otherwise is made again."""
         wanted = daemon_set(name, self._settings, await self._injection())
-        found = {one["metadata"]["name"]: one for one in await self._all()}
         present = found.get(wanted["metadata"]["name"])
         if present is None and len(found) >= MOST:
             raise HoldfastError("quota_exceeded", f"{MOST} images are pulled ahead already", hint="remove one of them", retryable=False)
@@ -91,6 +113,9 @@ class ClusterImages:
             if (present["metadata"].get("annotations") or {}).get(SPEC) == wanted["metadata"]["annotations"][SPEC]:
                 return present, False
             await self._delete(present)
+            kept = kept and KEPT in (present["metadata"].get("labels") or {})
+        if kept:
+            wanted["metadata"]["labels"] = {**wanted["metadata"]["labels"], KEPT: "pools"}
         try:
             return await self._api.post(self._path, wanted), present is None
         except ApiError as error:
