@@ -83,8 +83,10 @@ async def _last_words(connection: Connection) -> None:
     """Say more than any socket holds at once, and end without waiting for it to be read."""
     await connection.message()
     connection.writer.write(server_frame(BINARY, bytes(MESSAGE_BYTES)) * 16)
-    await connection.reader.read(1)
-    connection.writer.transport.abort()
+    await connection.message()
+    sent = connection.writer.transport
+    await until_async(lambda: not sent.get_write_buffer_size(), deadline_s=10, what="all of it to be on its way")
+    sent.abort()
 
 
 async def test_what_a_lost_agent_said_last_still_arrives(redis_url: str, tmp_path: Path) -> None:
@@ -213,11 +215,12 @@ async def test_many_readers_that_stop_do_not_add_up(redis_url: str, tmp_path: Pa
     settings = RelaySettings(buffer_bytes=256 * 1024, stalled_sessions=2)
     async with serve(redis_url, tmp_path, settings) as served, ScriptedAgent(flood) as agent, contextlib.AsyncExitStack() as attached:
         await served.place("sb-1", agent.endpoint)
-        relays = []
+        relays, clients = [], []
         for number in range(3):
             known = set(served.gateway.attached._relays)
             client = await attached.enter_async_context(served.attach("sb-1"))
             client.transport.pause_reading()
+            clients.append(client)
             (relay,) = served.gateway.attached._relays - known
             relays.append(relay)
             await until_async(lambda relay=relay: relay.client_paused, deadline_s=10, what=f"reader {number} to be full")
@@ -230,6 +233,8 @@ async def test_many_readers_that_stop_do_not_add_up(redis_url: str, tmp_path: Pa
             assert len(await client.recv()) == MESSAGE_BYTES
         for relay in relays:
             relay.abort()
+        for one in clients:
+            one.transport.abort()  # else each would wait for its closing handshake, which nobody is there for
 
 
 async def test_sweeps_cut_off_the_dead_and_note_the_living(redis_url: str, tmp_path: Path) -> None:
