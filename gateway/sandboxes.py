@@ -23,9 +23,9 @@ from .making import failure, make, until_settled
 from .parsing import SANDBOX_ID, Fields, canonical, check_label, read_json
 from .parsing_options import OPTION_FIELDS, egress_of, network_map, options_map, read_options
 from .placement.redis_store import derived_id
-from .placement.store import Cause, Record, SandboxSpec, Tombstone
+from .placement.store import Cause, RebuildingError, Record, SandboxSpec, Tombstone
 from .responses import json_response
-from .service import Gateway, gateway_of, live, owned_entry, reachable
+from .service import Gateway, gateway_of, live, reachable
 
 _PAGE_LOOKS = 10
 """Most store pages one filtered listing reads."""
@@ -46,7 +46,8 @@ async def create(request: Request) -> Response:
     fingerprint = hashlib.sha256(canonical({**body, "wait": None})).hexdigest()
     place, held = gateway.admission.enter(owner), False
     try:
-        record = await _reserve(gateway, spec, fields.text("group_lease", "", most=64) or "", fingerprint, key)
+        lease = fields.text("group_lease", "", most=64) or ""
+        record = await _reserve(gateway, spec, lease, fingerprint, key, chosen=fields.get("sandbox_id") is not None)
         making = gateway.making.get(spec.sandbox_id)
         if record.status == "pending" and making is None:
             # Also for a request that was made before: whoever began with it may be gone, and making is safe to repeat.
@@ -71,7 +72,7 @@ def _made(gateway: Gateway, sandbox_id: str, place: Place) -> None:
     place.leave()  # also when the task was cancelled before it began
 
 
-async def _reserve(gateway: Gateway, spec: SandboxSpec, lease: str, fingerprint: str, key: str | None) -> Record:
+async def _reserve(gateway: Gateway, spec: SandboxSpec, lease: str, fingerprint: str, key: str | None, *, chosen: bool) -> Record:
     """Count it, note it in its group, write its record: in this order, so that nothing is made that one of them does not know."""
     counted = await gateway.quotas.reserve(spec)
     try:
@@ -79,7 +80,7 @@ async def _reserve(gateway: Gateway, spec: SandboxSpec, lease: str, fingerprint:
             word, group = await gateway.store.group_join(spec.owner, spec.group, spec.sandbox_id, lease=lease)
             settle(word, group)
             spec = replace(spec, group_ttl_s=group.ttl_s)
-        created = await gateway.store.create(spec, fingerprint=fingerprint, idempotency_key=key)
+        created = await gateway.store.create(spec, fingerprint=fingerprint, idempotency_key=key, used_before=chosen or key is not None)
         return live(created.entry)
     except HoldfastError:
         await gateway.quotas.release(counted, spec.sandbox_id)
@@ -114,6 +115,8 @@ async def list_owned(request: Request) -> Response:
         if not equals:
             raise HoldfastError("invalid_argument", "label must be name=value")
         wanted.append((check_label(name), value))
+    if await gateway.store.generation() is None:
+        raise RebuildingError  # a short list would be taken for all there is
     cursor = query.get("cursor") or None
     found: list[Record] = []
     for _ in range(_PAGE_LOOKS if wanted else 1):
@@ -130,7 +133,7 @@ async def heartbeat(request: Request) -> Response:
     gateway = gateway_of(request)
     owner = gateway.owner(request)
     sandbox_id = request.path_params["sandbox_id"]
-    record = live(owned_entry(await gateway.store.heartbeat(sandbox_id, owner), owner, sandbox_id))
+    record = live(await gateway.owned(await gateway.store.heartbeat(sandbox_id, owner), owner, sandbox_id))
     if record.status == "failed":
         reachable(record)  # raises why
     return json_response({"status": "ok", "sandbox_id": sandbox_id})
@@ -142,7 +145,7 @@ async def delete(request: Request) -> Response:
     owner = gateway.owner(request)
     sandbox_id = request.path_params["sandbox_id"]
     entry = await gateway.store.delete(sandbox_id, Cause("deleted", "caller", "it was deleted"), owner=owner)
-    entry = owned_entry(entry, owner, sandbox_id)
+    entry = await gateway.owned(entry, owner, sandbox_id)
     if isinstance(entry, Record):
         await gateway.quotas.ended(entry.spec)
     if not isinstance(entry, Tombstone) or entry.cause.reason == "deleted":
@@ -151,7 +154,7 @@ async def delete(request: Request) -> Response:
         except HoldfastError:
             pass  # the tombstone stands: the controller removes what is left
     gateway.metrics.count("deletes_total")
-    return json_response({"status": "deleted", "sandbox_id": sandbox_id})
+    return json_response({"status": "deleted", "sandbox_id": sandbox_id, "existed": isinstance(entry, Record)})
 
 
 def describe(gateway: Gateway, record: Record) -> dict[str, Any]:

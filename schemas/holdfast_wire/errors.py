@@ -187,6 +187,15 @@ TABLE: dict[str, ErrorKind] = _table(
         "caller",
         "the image has neither bash nor sh: use exec with an argument list",
     ),
+    _K(
+        "input_closed",
+        409,
+        0,
+        "InputClosedError",
+        False,
+        "workload",
+        "write before close_stdin and before the command ends; wait() tells how it ended",
+    ),
     _K("spawn_failed", 409, 0, "SpawnError", True, "workload", "let processes end, or create it with more memory or pids"),
     _K("user_not_found", 422, 0, "InvalidArgumentError", False, "caller", "name a user of the image's /etc/passwd, or a numeric uid"),
     # files, archives, patches, tunnels

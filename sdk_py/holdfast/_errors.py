@@ -18,6 +18,7 @@
     ├── OutcomeUnknownError             the command may or may not have run
     ├── SessionLostError · SessionFencedError · ProtocolError
     ├── ShellLostError · SpawnError · CommandFailedError · CancelledRemotelyError · PortUnreachableError
+    ├── InputClosedError                (a BrokenPipeError) nobody reads what was written
     ├── PatchError · ArchiveError
     └── RemoteFileError                 (an OSError)
         ├── RemoteFileNotFoundError     (a FileNotFoundError)
@@ -169,6 +170,15 @@ class SpawnError(HoldfastError):
     """The sandbox could not start a process (out of processes or memory)."""
 
 
+class InputClosedError(HoldfastError, BrokenPipeError):
+    """The command takes no input: it has ended, its input was closed, or it was started without."""
+
+    def __init__(self, code: str, message: str, **more: Any) -> None:
+        super().__init__(code, message, **more)
+        self.errno = errno.EPIPE
+        self.strerror = message
+
+
 class CommandFailedError(HoldfastError):
     """Raised by ``CommandResult.check()``; ``result`` is the result."""
 
@@ -270,6 +280,7 @@ _CLASSES: dict[str, type[HoldfastError]] = {
         SessionFencedError,
         ShellLostError,
         SpawnError,
+        InputClosedError,
         CancelledRemotelyError,
         PortUnreachableError,
         PatchError,

@@ -9,6 +9,7 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from os import PathLike, fspath
 from typing import Any, Literal, TypedDict
 
@@ -105,6 +106,14 @@ def input_of(data: object) -> bytes | None:
     return None if data is None else content_of(data, "input")
 
 
+def words_of(words: object, what: str) -> list[str]:
+    """A list of strings, from any iterable of them."""
+    found: list[Any] = list(words) if hasattr(words, "__iter__") and not isinstance(words, (bytes, Mapping)) else [None]
+    if not all(isinstance(word, str) for word in found):
+        raise bad(f"{what} is a list of strings")
+    return found
+
+
 def content_of(data: object, what: str = "data") -> bytes:
     """Bytes, or text as UTF-8."""
     if isinstance(data, bytes):
@@ -124,13 +133,6 @@ def output_limit(value: int | None, default: int) -> int:
     return value
 
 
-def signal_of(name: str) -> str:
-    """The name of a signal without its prefix."""
-    if not isinstance(name, str) or not name.isascii() or not name.isprintable() or not 1 <= len(name) <= ID_BYTES:
-        raise bad("a signal is a name such as 'INT' or 'SIGTERM'")
-    return name.upper().removeprefix("SIG")
-
-
 def script_of(script: str) -> str:
     """A command string for a shell."""
     if not isinstance(script, str):
@@ -144,7 +146,7 @@ def command_of(command: Command) -> dict[str, Any]:
     """``script`` for a string, ``argv`` for a list."""
     if isinstance(command, str):
         return {"script": script_of(command)}
-    argv: list[object] = list(command) if hasattr(command, "__iter__") else []
+    argv: list[object] = list(command) if hasattr(command, "__iter__") and not isinstance(command, (Mapping, AbstractSet)) else []
     if not argv or not all(isinstance(word, str) and "\0" not in word for word in argv):
         raise bad("a command is a string or a list of at least one string, without NUL")
     return {"argv": argv}

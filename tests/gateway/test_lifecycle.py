@@ -64,8 +64,8 @@ async def test_a_sandbox_lives_and_ends(ada: Checked, served: Served) -> None:
     assert (await ada("GET", where)).json() == record
     assert (await ada("GET", f"{where}/wait", params={"timeout": "1"})).json() == record
     assert (await ada("POST", f"{where}/heartbeat")).json()["status"] == "ok"
-    for _ in range(2):
-        assert (await ada("DELETE", where)).json() == {"status": "deleted", "sandbox_id": record["sandbox_id"]}
+    for existed in (True, False):
+        assert (await ada("DELETE", where)).json() == {"status": "deleted", "sandbox_id": record["sandbox_id"], "existed": existed}
     assert served.runtime.present == {}
     gone = await ada("GET", where)
     assert problem(gone) == (410, "sandbox_gone")

@@ -19,7 +19,7 @@ OBJECTS = ["SandboxClient", "Sandbox", "Group", "Shell", "CommandStream", "Proce
 ERRORS = frozenset(
     """
     ArchiveError AuthenticationError CancelledRemotelyError ChecksumError CommandFailedError ConfigurationError
-    ConflictError HoldfastError ImageNotFoundError InvalidArgumentError InvalidPathError NoSpaceError NotFoundError
+    ConflictError HoldfastError ImageNotFoundError InputClosedError InvalidArgumentError InvalidPathError NoSpaceError NotFoundError
     OutcomeUnknownError PatchError PortUnreachableError ProtocolError QuotaError RemoteFileError RemoteFileExistsError
     RemoteFileNotFoundError RemoteIsADirectoryError RemoteNotADirectoryError RemotePermissionError RequestTooLargeError
     SandboxLostError SandboxNotFoundError SandboxNotReadyError ServiceError ServiceUnavailableError SessionFencedError

@@ -19,8 +19,8 @@ from holdfast_wire.errors import ProtocolError
 
 from holdfast._archives import PIECE_BYTES, pack, unpack
 from holdfast._async.transfers import AsyncTransfer
-from holdfast._errors import ChecksumError, RemoteFileNotFoundError
-from holdfast._requests import RemotePath, content_of, given, path_of, text_path
+from holdfast._errors import ChecksumError, RemoteFileNotFoundError, RemoteIsADirectoryError
+from holdfast._requests import RemotePath, content_of, given, path_of, text_path, words_of
 from holdfast._results import FileEntry, FileMatch, TransferResult, read_entry, read_match, take
 from holdfast._transport.aio import run_blocking
 
@@ -164,14 +164,14 @@ class AsyncFiles:
         pattern: str | None = None,
         ignore_case: bool = False,
         limit: int = 1000,
-        exclude: Sequence[str] | None = None,
+        exclude: Sequence[str] | str | None = None,
     ) -> Matches:
         """Names below ``path`` that match ``glob``, or the lines of such files that contain the plain text ``pattern``; at most ``limit``.
 
         A ``glob`` with a slash is matched against the path below ``path``. Directories matching ``exclude`` are left out: by default
         ``.git``, ``node_modules``, ``__pycache__`` and ``.venv``. Links are not followed. Sessions only.
         """
-        skip = None if exclude is None else [*exclude]
+        skip = None if exclude is None else [exclude] if isinstance(exclude, str) else words_of(exclude, "exclude")
         params = {"glob": glob, "pattern": pattern, "ignore_case": ignore_case or None, "limit": limit, "exclude": skip}
         return await self._maps("search", path, read_match, **params)
 
@@ -222,13 +222,20 @@ class AsyncFiles:
     # Between this machine and the sandbox ------------------------------------------------------------------------
 
     async def upload(self, local: LocalPath, remote: RemotePath) -> TransferResult:
-        """Copy a local file to the file ``remote``, or a local directory's content into the directory ``remote``."""
+        """Copy a local file to the file ``remote`` (into it where that is a directory), or a local directory's content into ``remote``.
+
+        Directories on the way are made, permission bits are kept. Local failures are the ``OSError`` of ``open``.
+        """
         source = Path(local)
         if await run_blocking(source.is_dir):
             return await self._upload_tree(source, remote)
         with await run_blocking(source.open, "rb") as file:
-            state = os.fstat(file.fileno())
-            return await self.write(remote, file, mode=state.st_mode & 0o777)
+            mode = os.fstat(file.fileno()).st_mode & 0o777
+            try:
+                return await self.write(remote, file, mode=mode)
+            except RemoteIsADirectoryError:
+                file.seek(0)
+                return await self.write(os.path.join(os.fsencode(path_of(remote)), os.fsencode(source.name)), file, mode=mode)
 
     async def _upload_tree(self, source: Path, remote: RemotePath) -> TransferResult:
         transfer = AsyncTransfer(await self._sandbox._attached(), "upload", {"path": path_of(remote)})
@@ -249,17 +256,19 @@ class AsyncFiles:
     async def download(self, remote: RemotePath, local: LocalPath) -> TransferResult:
         """Copy the file ``remote`` to the local file ``local``, or the directory ``remote`` into the directory ``local``.
 
-        A file appears whole or not at all. What an archive from the sandbox may do here is limited: nothing outside ``local``.
+        Where ``local`` is a directory, a file is put into it; directories on the way are made. A file appears whole or not at all. What an
+        archive from the sandbox may do here is limited: links that lead out of ``local`` are left out.
         """
         target = Path(local)
-        if (await self.stat(remote)).is_dir:
+        there = await self.stat(remote)
+        if there.is_dir:
             return await self._download_tree(remote, target)
         if await run_blocking(target.is_dir):
             target /= PurePosixPath(os.fsdecode(path_of(remote))).name
         part = target.with_name(f".{target.name}.{os.getpid()}.part")
         seen = _Seen()
         try:
-            with await run_blocking(part.open, "wb") as file:
+            with await run_blocking(_begun, part, there.mode & 0o777) as file:
                 held: list[bytes] = []
                 flushed = 0
                 async for data in self._pieces(remote, 0, None, seen):
@@ -286,6 +295,12 @@ class AsyncFiles:
             spooled.seek(0)
             entries, size = await run_blocking(unpack, spooled, target)
         return TransferResult(size, entries)
+
+
+def _begun(part: Path, mode: int) -> IO[bytes]:
+    """A new file to write to, with the permission bits that the umask leaves."""
+    part.parent.mkdir(parents=True, exist_ok=True)
+    return open(part, "wb", opener=lambda path, flags: os.open(path, flags, mode))
 
 
 def _maps(unpacker: Any, read: Callable[[Any], _Found]) -> list[_Found]:

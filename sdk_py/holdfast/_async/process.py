@@ -19,8 +19,10 @@ class AsyncProcess(AsyncInput):
     """A process in the sandbox: write, close_stdin, signal, iterate, wait. Leaving its ``with`` block ends it."""
 
     async def close_stdin(self) -> None:
-        """End its standard input: a real end of file."""
-        await self._write(b"", True)
+        """End its standard input: a real end of file. Nothing more when it is closed already, or the command has ended."""
+        if not self._no_input and not self.done:
+            await self._write(b"", True)
+            self._no_input = "its standard input was closed"
 
 
 class AsyncTerminal(AsyncInput):

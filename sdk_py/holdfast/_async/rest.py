@@ -160,12 +160,12 @@ class AsyncRest:
     async def delete(self, sandbox_id: str) -> bool:
         """Whether it was there."""
         try:
-            await self.request("DELETE", _sandbox(sandbox_id))
+            answer = await self.request("DELETE", _sandbox(sandbox_id))
         except HoldfastError as gone:
             if gone.code in ("sandbox_not_found", "sandbox_gone", "not_found"):
                 return False
             raise
-        return True
+        return take(answer.map(), "existed", bool, default=True) is True
 
     async def change_network(self, sandbox_id: str, network: dict[str, Any]) -> SandboxInfo:
         return SandboxInfo.read((await self.request("PUT", f"{_sandbox(sandbox_id)}/network", json=network)).map())

@@ -169,7 +169,10 @@ class AsyncSandbox:
             spool_bytes=spool_bytes,
             detached=detached,
         )
-        return await self._process("command", params, max_output_bytes)
+        process = await self._process("command", params, max_output_bytes)
+        if not stdin:
+            process._no_input = "it was started with stdin=False"
+        return process
 
     async def follow(self, command_id: str, *, max_output_bytes: int | None = None) -> AsyncProcess:
         """Attach to a command that runs or has ended, by its id. Raises ``NotFoundError``, or ``OutcomeUnknownError`` when pruned."""

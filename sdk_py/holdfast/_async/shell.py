@@ -11,8 +11,9 @@ from typing import Self
 
 from holdfast._async.process import AsyncCommandStream
 from holdfast._async.running import outcome
-from holdfast._requests import input_of, name_of, new_id, output_limit, run_params, signal_of
+from holdfast._requests import input_of, name_of, new_id, output_limit, run_params
 from holdfast._results import CommandResult
+from holdfast._signals import signal_of
 from holdfast._transport.aio import Gate, Link
 from holdfast._transport.calls import close_channel, run_in_shell, signal_call
 from holdfast._transport.command_call import Call
@@ -69,8 +70,8 @@ class AsyncShell:
         data = input_of(input)
         return AsyncCommandStream(self._link, partial(self._begin, command, timeout, data, command_id, max_output_bytes, False))
 
-    async def signal(self, name: str) -> None:
-        """Send a signal (``"INT"``, ``"TERM"``, …) to the command that runs now; nothing when none does."""
+    async def signal(self, name: str | int) -> None:
+        """Send a signal (``"INT"``, ``"SIGTERM"``, 15, …) to the command that runs now; nothing when none does."""
         number = signal_of(name)
         call = self._sink.current
         if call is not None:

@@ -20,8 +20,8 @@ from holdfast_wire.errors import ProtocolError
 
 from holdfast._archives import PIECE_BYTES, pack, unpack
 from holdfast._sync.transfers import Transfer
-from holdfast._errors import ChecksumError, RemoteFileNotFoundError
-from holdfast._requests import RemotePath, content_of, given, path_of, text_path
+from holdfast._errors import ChecksumError, RemoteFileNotFoundError, RemoteIsADirectoryError
+from holdfast._requests import RemotePath, content_of, given, path_of, text_path, words_of
 from holdfast._results import FileEntry, FileMatch, TransferResult, read_entry, read_match, take
 from holdfast._transport.threads import run_blocking
 
@@ -165,14 +165,14 @@ class Files:
         pattern: str | None = None,
         ignore_case: bool = False,
         limit: int = 1000,
-        exclude: Sequence[str] | None = None,
+        exclude: Sequence[str] | str | None = None,
     ) -> Matches:
         """Names below ``path`` that match ``glob``, or the lines of such files that contain the plain text ``pattern``; at most ``limit``.
 
         A ``glob`` with a slash is matched against the path below ``path``. Directories matching ``exclude`` are left out: by default
         ``.git``, ``node_modules``, ``__pycache__`` and ``.venv``. Links are not followed. Sessions only.
         """
-        skip = None if exclude is None else [*exclude]
+        skip = None if exclude is None else [exclude] if isinstance(exclude, str) else words_of(exclude, "exclude")
         params = {"glob": glob, "pattern": pattern, "ignore_case": ignore_case or None, "limit": limit, "exclude": skip}
         return self._maps("search", path, read_match, **params)
 
@@ -223,13 +223,20 @@ class Files:
     # Between this machine and the sandbox ------------------------------------------------------------------------
 
     def upload(self, local: LocalPath, remote: RemotePath) -> TransferResult:
-        """Copy a local file to the file ``remote``, or a local directory's content into the directory ``remote``."""
+        """Copy a local file to the file ``remote`` (into it where that is a directory), or a local directory's content into ``remote``.
+
+        Directories on the way are made, permission bits are kept. Local failures are the ``OSError`` of ``open``.
+        """
         source = Path(local)
         if run_blocking(source.is_dir):
             return self._upload_tree(source, remote)
         with run_blocking(source.open, "rb") as file:
-            state = os.fstat(file.fileno())
-            return self.write(remote, file, mode=state.st_mode & 0o777)
+            mode = os.fstat(file.fileno()).st_mode & 0o777
+            try:
+                return self.write(remote, file, mode=mode)
+            except RemoteIsADirectoryError:
+                file.seek(0)
+                return self.write(os.path.join(os.fsencode(path_of(remote)), os.fsencode(source.name)), file, mode=mode)
 
     def _upload_tree(self, source: Path, remote: RemotePath) -> TransferResult:
         transfer = Transfer(self._sandbox._attached(), "upload", {"path": path_of(remote)})
@@ -250,17 +257,19 @@ class Files:
     def download(self, remote: RemotePath, local: LocalPath) -> TransferResult:
         """Copy the file ``remote`` to the local file ``local``, or the directory ``remote`` into the directory ``local``.
 
-        A file appears whole or not at all. What an archive from the sandbox may do here is limited: nothing outside ``local``.
+        Where ``local`` is a directory, a file is put into it; directories on the way are made. A file appears whole or not at all. What an
+        archive from the sandbox may do here is limited: links that lead out of ``local`` are left out.
         """
         target = Path(local)
-        if (self.stat(remote)).is_dir:
+        there = self.stat(remote)
+        if there.is_dir:
             return self._download_tree(remote, target)
         if run_blocking(target.is_dir):
             target /= PurePosixPath(os.fsdecode(path_of(remote))).name
         part = target.with_name(f".{target.name}.{os.getpid()}.part")
         seen = _Seen()
         try:
-            with run_blocking(part.open, "wb") as file:
+            with run_blocking(_begun, part, there.mode & 0o777) as file:
                 held: list[bytes] = []
                 flushed = 0
                 for data in self._pieces(remote, 0, None, seen):
@@ -287,6 +296,12 @@ class Files:
             spooled.seek(0)
             entries, size = run_blocking(unpack, spooled, target)
         return TransferResult(size, entries)
+
+
+def _begun(part: Path, mode: int) -> IO[bytes]:
+    """A new file to write to, with the permission bits that the umask leaves."""
+    part.parent.mkdir(parents=True, exist_ok=True)
+    return open(part, "wb", opener=lambda path, flags: os.open(path, flags, mode))
 
 
 def _maps(unpacker: Any, read: Callable[[Any], _Found]) -> list[_Found]:

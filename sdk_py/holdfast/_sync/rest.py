@@ -161,12 +161,12 @@ class Rest:
     def delete(self, sandbox_id: str) -> bool:
         """Whether it was there."""
         try:
-            self.request("DELETE", _sandbox(sandbox_id))
+            answer = self.request("DELETE", _sandbox(sandbox_id))
         except HoldfastError as gone:
             if gone.code in ("sandbox_not_found", "sandbox_gone", "not_found"):
                 return False
             raise
-        return True
+        return take(answer.map(), "existed", bool, default=True) is True
 
     def change_network(self, sandbox_id: str, network: dict[str, Any]) -> SandboxInfo:
         return SandboxInfo.read((self.request("PUT", f"{_sandbox(sandbox_id)}/network", json=network)).map())

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from holdfast._errors import HoldfastError, WaitTimeoutError
-from holdfast._requests import content_of, signal_of
+from holdfast._errors import InputClosedError, WaitTimeoutError
+from holdfast._requests import content_of
 from holdfast._results import Chunk, CommandResult
+from holdfast._signals import signal_of
 from holdfast._transport.threads import Cancelled, Gate, Link
 from holdfast._transport.calls import cancel_command, close_channel, kill_in_shell, signal_call
 from holdfast._transport.command_call import Call
@@ -110,8 +111,8 @@ class Running:
                 raise WaitTimeoutError(message=f"the command did not end within {timeout:g} s")
         return call.result()
 
-    def signal(self, name: str) -> None:
-        """Send a signal (``"INT"``, ``"TERM"``, …) to the command's process group; ``"KILL"`` meets its whole tree."""
+    def signal(self, name: str | int) -> None:
+        """Send a signal (``"INT"``, ``"SIGTERM"``, 15, …) to the command's process group; ``"KILL"`` meets its whole tree."""
         self._link.perform(signal_call, self._call, signal_of(name))
 
     def terminate(self) -> None:
@@ -144,6 +145,9 @@ class Running:
 class Input(Running):
     """Something that runs and takes input."""
 
+    _no_input = ""
+    """Why it takes none from here, where it does not."""
+
     def _start(self) -> None:
         """Return once it has started, or raise why it could not."""
         call = self._call
@@ -163,10 +167,12 @@ class Input(Running):
         return pid if isinstance(pid, int) else None
 
     def write(self, data: bytes | str) -> None:
-        """Write to its input; waits while the command does not read. Raises ``HoldfastError`` when it has ended."""
+        """Write to its input; waits while the command does not read. Raises ``InputClosedError`` when nobody will."""
         self._write(content_of(data), False)
 
     def _write(self, data: bytes, eof: bool) -> None:
+        if self._no_input:
+            raise InputClosedError("input_closed", self._no_input, fault="caller")
         sink = self._call.sink
         space: Gate = sink.space  # type: ignore[assignment]
         left = memoryview(data)
@@ -174,9 +180,7 @@ class Input(Running):
             space.clear()
             sent = self._link.perform(sink.write, left, eof)
             if sent < 0:
-                raise self._call.error or HoldfastError(
-                    "shell_lost", "the command has ended and takes no input", hint="", fault="workload", retryable=False
-                )
+                raise self._call.error or InputClosedError("input_closed", "the command has ended and takes no input")
             left = left[sent:]
             if not left:
                 return

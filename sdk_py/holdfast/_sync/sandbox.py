@@ -170,7 +170,10 @@ class Sandbox:
             spool_bytes=spool_bytes,
             detached=detached,
         )
-        return self._process("command", params, max_output_bytes)
+        process = self._process("command", params, max_output_bytes)
+        if not stdin:
+            process._no_input = "it was started with stdin=False"
+        return process
 
     def follow(self, command_id: str, *, max_output_bytes: int | None = None) -> Process:
         """Attach to a command that runs or has ended, by its id. Raises ``NotFoundError``, or ``OutcomeUnknownError`` when pruned."""

@@ -1,0 +1,87 @@
+"""Live processes and transfers where a user of ``subprocess``, ``scp`` or ``docker cp`` would be surprised."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from holdfast import InputClosedError, InvalidArgumentError, RemoteIsADirectoryError, Sandbox, SandboxClient
+
+
+def test_input_that_nobody_takes_is_refused(sandbox: Sandbox) -> None:
+    with sandbox.start("true") as ended:
+        ended.wait()
+        with pytest.raises(InputClosedError) as refused:
+            ended.write(b"x")
+        ended.close_stdin()
+    assert isinstance(refused.value, BrokenPipeError)
+    assert (refused.value.code, refused.value.fault) == ("input_closed", "workload")
+    with sandbox.start("cat") as process:
+        process.write("é")
+        process.close_stdin()
+        process.close_stdin()
+        with pytest.raises(InputClosedError, match="was closed"):
+            process.write(b"lost?")
+        assert process.wait(30).stdout == "é"
+    with sandbox.start("cat", stdin=False) as process, pytest.raises(InputClosedError, match="stdin=False"):
+        process.write(b"x")
+
+
+@pytest.mark.parametrize(("name", "status"), [("INT", 130), ("sigterm", 143), ("9", 137), (15, 143), (signal.SIGHUP, 129)])
+def test_signals_by_name_number_and_member(sandbox: Sandbox, name: Any, status: int) -> None:
+    with sandbox.start("exec sleep 60") as process:
+        process.signal(name)
+        assert process.wait(30).exit_code == status
+
+
+@pytest.mark.parametrize("name", ["FOO", "", "0", "99", 0, -9, True, None, b"INT", 9.0])
+def test_a_signal_that_there_is_not_is_refused(sandbox: Sandbox, name: Any) -> None:
+    with sandbox.shell() as shell, sandbox.start("exec sleep 60") as process:
+        for target in (shell, process):
+            with pytest.raises(InvalidArgumentError, match="no signal"):
+                target.signal(name)
+
+
+def test_delete_tells_whether_it_was_there(client: SandboxClient) -> None:
+    sandbox = client.create_sandbox("host")
+    assert sandbox.delete() is True
+    assert sandbox.delete() is False
+    assert client.get_sandbox("sb-never-there").delete() is False
+
+
+def test_a_file_is_uploaded_into_a_directory_as_cp_would(sandbox: Sandbox, tmp_path: Path) -> None:
+    local = tmp_path / "script"
+    local.write_text("echo hi")
+    local.chmod(0o755)
+    sandbox.files.mkdir("/tmp/into")
+    for target in ("/tmp/into", "/tmp/into/"):
+        sandbox.files.upload(local, target)
+        assert sandbox.exec(["/bin/sh", "-c", "/tmp/into/script; rm /tmp/into/script"]).stdout == "hi\n"
+    sandbox.files.mkdir("/tmp/into/script")
+    with pytest.raises(RemoteIsADirectoryError):
+        sandbox.files.upload(local, "/tmp/into")
+
+
+def test_a_download_keeps_the_mode_and_makes_directories(sandbox: Sandbox, tmp_path: Path) -> None:
+    sandbox.files.write("/tmp/run-me", "#!/bin/sh\n", mode=0o755)
+    sandbox.files.write("/tmp/secret", "x", mode=0o600)
+    sandbox.files.download("/tmp/run-me", tmp_path / "a" / "b" / "run-me")
+    sandbox.files.download("/tmp/secret", tmp_path)
+    assert (tmp_path / "a" / "b" / "run-me").stat().st_mode & 0o700 == 0o700
+    assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_one_name_to_leave_out_of_a_search(sandbox: Sandbox) -> None:
+    sandbox.exec("mkdir -p /tmp/seek/s /tmp/seek/sub; touch /tmp/seek/s/x /tmp/seek/sub/x").check()
+    assert [match.path for match in sandbox.files.search("/tmp/seek", glob="x", exclude="sub")] == ["/tmp/seek/s/x"]
+    for wrong in (3, [3], b"sub"):
+        with pytest.raises(InvalidArgumentError, match="exclude"):
+            sandbox.files.search("/tmp/seek", exclude=wrong)  # type: ignore[arg-type]
+
+
+def test_a_command_is_no_map_and_no_set(sandbox: Sandbox) -> None:
+    for wrong in ({"echo": 1}, {"echo"}):
+        with pytest.raises(InvalidArgumentError):
+            sandbox.exec(wrong)  # type: ignore[arg-type]
