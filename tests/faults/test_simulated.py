@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from holdfast_wire.frames import Gap, Hello
 from session_agent.presenting import Presenter
 from session_agent.records import Ending, Record, Records
 from session_agent.spool import Spool, SpoolReader
+from tests.support.planted import Plant, expect_caught
 
 from .simulated import Sandbox, Wire, World
 
@@ -143,11 +143,5 @@ PLANTED = [
 
 
 @pytest.mark.parametrize("plant", PLANTED)
-def test_a_planted_bug_is_caught(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch)
-    for seed in range(BATCH):
-        try:
-            World(seed).run()
-        except (AssertionError, HoldfastError):
-            return
-    pytest.fail(f"{plant.__name__} survived {BATCH} worlds")
+def test_a_planted_bug_is_caught(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    expect_caught(plant, monkeypatch, lambda seed: World(seed).run(), BATCH, (AssertionError, HoldfastError))

@@ -19,6 +19,7 @@ from gateway.placement.redis_store import RedisStore
 from gateway.placement.store import Cause, FencedError, PlacementUnavailableError, Record, SandboxSpec, Tombstone
 from gateway.runtimes.options import Egress, Options, Port, Reach, Toleration, Volume
 from gateway.settings import ControllerSettings, PlacementSettings
+from tests.gateway.controllers import at_work
 from tests.gateway.harness import MemoryRuntime
 from tests.support.redis_server import RedisServer
 from tests.support.requires import requires
@@ -41,16 +42,8 @@ def runtime() -> MemoryRuntime:
     return MemoryRuntime()
 
 
-@contextlib.asynccontextmanager
-async def running(store: RedisStore, runtime: MemoryRuntime, name: str = "c1") -> AsyncIterator[Controller]:
-    controller = Controller(store, runtime, name, FAST)
-    task = asyncio.create_task(controller.run(), name=name)
-    try:
-        yield controller
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+def running(store: RedisStore, runtime: MemoryRuntime, name: str = "c1") -> contextlib.AbstractAsyncContextManager[Controller]:
+    return at_work(Controller(store, runtime, name, FAST))
 
 
 async def add(store: RedisStore, runtime: MemoryRuntime, sandbox_id: str = "sb-1", **more: Any) -> SandboxSpec:

@@ -21,6 +21,7 @@ from gateway.placement.store import Cause, Leaving, Record, SandboxSpec, Tombsto
 from gateway.runtimes import base
 from gateway.settings import PlacementSettings
 from tests.gateway.checked import check
+from tests.gateway.controllers import at_work
 from tests.gateway.harness import BOB, MemoryRuntime, Served, serve
 from tests.gateway.test_controller import FAST, add, becomes, running
 from tests.support.redis_server import RedisServer
@@ -189,16 +190,8 @@ async def served(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
         yield served
 
 
-@contextlib.asynccontextmanager
-async def controlled(served: Served) -> AsyncIterator[None]:
-    controller = Controller(served.store, served.runtime, "c1", FAST)
-    task = asyncio.create_task(controller.run(), name="controller")
-    try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+def controlled(served: Served) -> contextlib.AbstractAsyncContextManager[Controller]:
+    return at_work(Controller(served.store, served.runtime, "c1", FAST))
 
 
 async def test_a_group_over_rest(served: Served) -> None:

@@ -6,7 +6,6 @@ The runtime is in memory. The kills are exhaustive: a controller is killed befor
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Coroutine
 from dataclasses import replace
 from typing import Any
@@ -24,6 +23,7 @@ from gateway.pools import Pool
 from gateway.settings import PlacementSettings
 from gateway.telemetry import Metrics
 from tests.conformance.runtimes import order
+from tests.gateway.controllers import at_work
 from tests.gateway.harness import SECRET, MemoryRuntime
 from tests.gateway.pool_kit import GRACE, KEY, POOL, POOLS, QUICK
 from tests.support.redis_server import RedisServer
@@ -95,17 +95,6 @@ def controller_of(store: RedisStore, runtime: MemoryRuntime, pools: dict[str, Po
     return Controller(store, runtime, "c1", QUICK, keeper)
 
 
-@contextlib.asynccontextmanager
-async def running(controller: Controller) -> AsyncIterator[None]:
-    task = asyncio.create_task(controller.run(), name="controller")
-    try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-
 async def filled(store: RedisStore, runtime: MemoryRuntime, pool: Pool = POOL) -> None:
     async def exact() -> bool:
         waiting = {one.sandbox_id for one in runtime.present.values() if is_spare(one)}
@@ -117,7 +106,7 @@ async def filled(store: RedisStore, runtime: MemoryRuntime, pool: Pool = POOL) -
 
 async def test_a_pool_is_filled_refilled_rolled_and_emptied(store: RedisStore) -> None:
     runtime, pools = MemoryRuntime(), dict(POOLS)
-    async with running(controller_of(store, runtime, pools)):
+    async with at_work(controller_of(store, runtime, pools)):
         await filled(store, runtime)
         gone = next(iter(runtime.present))
         del runtime.present[gone]
@@ -147,7 +136,7 @@ async def nothing(store: RedisStore) -> bool:
 
 async def test_a_wiped_store_finds_its_spares_again(store: RedisStore, redis_server: RedisServer) -> None:
     runtime = MemoryRuntime()
-    async with running(controller_of(store, runtime)):
+    async with at_work(controller_of(store, runtime)):
         await filled(store, runtime)
         before = set(runtime.present)
         redis_server.flush()
@@ -158,7 +147,7 @@ async def test_a_wiped_store_finds_its_spares_again(store: RedisStore, redis_ser
 
 async def test_an_image_that_cannot_be_had_is_not_hammered(store: RedisStore) -> None:
     runtime, broken = MemoryRuntime(), replace(POOL, image="unknown-image")
-    async with running(controller_of(store, runtime, {broken.key: broken})):
+    async with at_work(controller_of(store, runtime, {broken.key: broken})):
         await until_async(lambda: runtime.deleted, deadline_s=5, what="a failed spare to be cleaned up")
         rounds = asyncio.get_running_loop().time() + 1.0
         await until_async(lambda: asyncio.get_running_loop().time() > rounds, deadline_s=5, what="some rounds")

@@ -8,85 +8,21 @@ nothing is left stored. A failing seed reproduces the run exactly.
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections import deque
-from dataclasses import dataclass, field
 
 from holdfast_wire.codec import decode
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.events import Attached, Delivered, Dropped, Lost, Retired, Silent, Writable
-from holdfast_wire.frames import (
-    Close,
-    Closed,
-    Exited,
-    Hello,
-    Open,
-    Opened,
-    Output,
-    Run,
-    Started,
-    Write,
-)
+from holdfast_wire.frames import Close, Closed, Exited, Hello, Open, Opened, Output, Run, Started, Write
 from holdfast_wire.limits import DATA_BYTES, Timing
 from holdfast_wire.session import AgentSession, ClientSession
+
+from .plans import Job, Plan, ViolationError, Wire, pattern
 
 SESSION_ID = "simulated-session"
 SECRET = b"0123456789abcdef"
 EPOCH = "epoch-1"
-
-
-def pattern(command_id: str, size_bytes: int) -> bytes:
-    """Bytes that cannot be mistaken for another command's, nor for themselves at another offset."""
-    block = hashlib.sha256(command_id.encode()).digest() + b"%d;"
-    pieces, total, i = [], 0, 0
-    while total < size_bytes:
-        piece = block + str(i).encode()
-        pieces.append(piece)
-        total += len(piece)
-        i += 1
-    return b"".join(pieces)[:size_bytes]
-
-
-@dataclass
-class Plan:
-    """One command: what it will print, what input it is sent, and what each side saw of it."""
-
-    command_id: str
-    output: bytes
-    input: bytes
-    seen: bytearray = field(default_factory=bytearray)
-    started: int = 0
-    exited: int = 0
-    ran: int = 0
-    received: bytearray = field(default_factory=bytearray)
-    input_ended: int = 0
-    input_sent: int = 0
-    eof_sent: bool = False
-
-
-@dataclass
-class Wire:
-    """One connection: messages on their way up and down, and whether each end still believes in it."""
-
-    up: deque[bytes] = field(default_factory=deque)
-    down: deque[bytes] = field(default_factory=deque)
-    open: bool = True
-    hole: bool = False  # swallows everything, and nobody is told
-
-
-class ViolationError(AssertionError):
-    """The promise was broken."""
-
-
-class _Job:
-    """A command the agent runs: prints ``plan.output`` once its input is complete, in odd pieces, as credit allows."""
-
-    def __init__(self, channel: int, plan: Plan) -> None:
-        self.channel = channel
-        self.plan = plan
-        self.printed = 0
-        self.done = False
 
 
 class World:
@@ -103,7 +39,7 @@ class World:
         self.stale: list[Wire] = []
         self.plans: dict[str, Plan] = {}
         self.channels: dict[int, list[Plan]] = {}  # client's channel → plans in order
-        self.jobs: dict[int, deque[_Job]] = {}  # agent's channel → queued jobs
+        self.jobs: dict[int, deque[Job]] = {}  # agent's channel → queued jobs
         self.shells: set[int] = set()
         self.closing: set[int] = set()
         self.asked_to_close: set[int] = set()
@@ -211,7 +147,7 @@ class World:
                     plan = self.plans[event.params["id"]]
                     plan.ran += 1
                     self.agent.send(Started(event.channel, plan.command_id, {}))
-                    self.jobs[event.channel] = deque([_Job(event.channel, plan)])
+                    self.jobs[event.channel] = deque([Job(event.channel, plan)])
                 case Open():
                     self.agent.send(Opened(event.channel, {}))
                     self.jobs[event.channel] = deque()
@@ -219,7 +155,7 @@ class World:
                     plan = self.plans[event.command_id]
                     plan.ran += 1
                     plan.input_ended = 1
-                    self.jobs[event.channel].append(_Job(event.channel, plan))
+                    self.jobs[event.channel].append(Job(event.channel, plan))
                     if len(self.jobs[event.channel]) == 1:
                         self.agent.send(Started(event.channel, plan.command_id, {}))
                 case Write():

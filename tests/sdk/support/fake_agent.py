@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import ssl
 import threading
@@ -20,113 +19,17 @@ from typing import Any, Self
 from holdfast_wire.codec import decode, encode
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.events import Dropped, Writable
-from holdfast_wire.frames import (
-    Close,
-    Closed,
-    Exited,
-    Failed,
-    GoAway,
-    Hello,
-    Open,
-    Opened,
-    Output,
-    Resize,
-    Run,
-    Signal,
-    Started,
-    Write,
-)
-from holdfast_wire.limits import DATA_BYTES, Timing
+from holdfast_wire.frames import Close, Closed, Exited, Failed, GoAway, Hello, Open, Opened, Resize, Run, Signal, Write
+from holdfast_wire.limits import Timing
 from holdfast_wire.session import AgentSession
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
+from tests.sdk.support.fake_command import FakeCommand
+
 TICKET = "ticket-of-the-fake"
-
-
-class _Command:
-    """One scripted command on one channel."""
-
-    def __init__(self, held: Held, number: int, command_id: str, text: str) -> None:
-        self.held, self.number, self.command_id, self.text = held, number, command_id, text
-        self.left = 0
-        self.seen = {1: 0, 2: 0}
-        self.digest = {1: hashlib.sha256(), 2: hashlib.sha256()}
-        self.done = False
-        self.echo = bytearray()
-        self.eof = False
-
-    def begin(self) -> None:
-        word, _, rest = self.text.partition(" ")
-        if word == "quiet":
-            return
-        self.held.agent.ran.append(self.command_id)
-        self.held.session.send(Started(self.number, self.command_id, {"pid": 42, "name": "t0", "created": True}))
-        if word == "echo":
-            self.output(1, rest.encode() + b"\n")
-            self.exit(0)
-        elif word == "both":
-            self.output(1, b"out")
-            self.output(2, b"err")
-            self.exit(0)
-        elif word == "exit":
-            self.exit(int(rest))
-        elif word == "true":
-            self.exit(0)
-        elif word == "flood":
-            self.left = int(rest)
-            self.pump()
-        elif word == "lie":
-            self.held.session.send(Exited(self.number, self.command_id, {"exit_code": 0, "streams": {1: [5, 0, ""]}}))
-            self.done = True
-        elif word == "badtype":
-            self.held.session.send(Exited(self.number, self.command_id, {"exit_code": "zero"}))
-            self.done = True
-        elif word == "unknown":
-            error = HoldfastError("outcome_unknown", "nobody knows").to_map()
-            self.held.session.send(Exited(self.number, self.command_id, {"error": error}))
-            self.done = True
-
-    def output(self, stream: int, data: bytes) -> None:
-        self.seen[stream] += len(data)
-        self.digest[stream].update(data)
-        self.held.session.send(Output(self.number, stream, data))
-
-    def pump(self) -> None:
-        while self.left and (room := min(self.held.session.room(self.number), DATA_BYTES, self.left)):
-            self.left -= room
-            self.output(1, b"x" * room)
-        while self.echo and (room := min(self.held.session.room(self.number), DATA_BYTES, len(self.echo))):
-            self.output(1, bytes(self.echo[:room]))
-            self.held.session.consume(self.number, room)
-            del self.echo[:room]
-        if (self.text.startswith("flood") and not self.left) or (self.eof and not self.echo):
-            self.exit(0)
-
-    def write(self, data: bytes, eof: bool) -> None:
-        if self.text != "cat":
-            self.held.session.consume(self.number, len(data))
-            return
-        self.echo += data
-        self.eof = self.eof or eof
-        self.pump()
-
-    def exit(self, code: int | None, signal: str | None = None) -> None:
-        if self.done:
-            return
-        self.done = True
-        result: dict[str, Any] = {
-            "exit_code": code,
-            "signal": signal,
-            "timed_out": False,
-            "cause": None,
-            "duration_s": 0.001,
-            "truncated": False,
-            "streams": {s: [self.seen[s], 0, self.digest[s].hexdigest()] for s in (1, 2)},
-        }
-        self.held.finish(self, result)
 
 
 class Held:
@@ -134,11 +37,11 @@ class Held:
 
     def __init__(self, agent: FakeAgent, session: AgentSession) -> None:
         self.agent, self.session = agent, session
-        self.commands: dict[int, _Command] = {}
+        self.commands: dict[int, FakeCommand] = {}
         self.shells: set[int] = set()
         self.connection: ServerConnection | None = None
 
-    def finish(self, command: _Command, result: dict[str, Any]) -> None:
+    def finish(self, command: FakeCommand, result: dict[str, Any]) -> None:
         if command.number in self.shells:
             result["shell"] = {"cwd": "/tmp", "restarted": False, "restored": False}
         self.commands.pop(command.number, None)
@@ -191,7 +94,7 @@ class Held:
             self.commands.pop(number, None)
 
     def begin(self, number: int, command_id: str, text: str) -> None:
-        command = self.commands[number] = _Command(self, number, command_id, text)
+        command = self.commands[number] = FakeCommand(self, number, command_id, text)
         command.begin()
 
     async def flush(self) -> None:

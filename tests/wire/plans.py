@@ -1,0 +1,63 @@
+"""What a simulated world is made of: plans, connections, jobs, and the error that says the promise was broken.
+
+The plain data of ``simulation.World``, which owns what happens to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from dataclasses import dataclass, field
+
+
+def pattern(command_id: str, size_bytes: int) -> bytes:
+    """Bytes that cannot be mistaken for another command's, nor for themselves at another offset."""
+    block = hashlib.sha256(command_id.encode()).digest() + b"%d;"
+    pieces, total, i = [], 0, 0
+    while total < size_bytes:
+        piece = block + str(i).encode()
+        pieces.append(piece)
+        total += len(piece)
+        i += 1
+    return b"".join(pieces)[:size_bytes]
+
+
+@dataclass
+class Plan:
+    """One command: what it will print, what input it is sent, and what each side saw of it."""
+
+    command_id: str
+    output: bytes
+    input: bytes
+    seen: bytearray = field(default_factory=bytearray)
+    started: int = 0
+    exited: int = 0
+    ran: int = 0
+    received: bytearray = field(default_factory=bytearray)
+    input_ended: int = 0
+    input_sent: int = 0
+    eof_sent: bool = False
+
+
+@dataclass
+class Wire:
+    """One connection: messages on their way up and down, and whether each end still believes in it."""
+
+    up: deque[bytes] = field(default_factory=deque)
+    down: deque[bytes] = field(default_factory=deque)
+    open: bool = True
+    hole: bool = False  # swallows everything, and nobody is told
+
+
+class ViolationError(AssertionError):
+    """The promise was broken."""
+
+
+class Job:
+    """A command the agent runs: prints ``plan.output`` once its input is complete, in odd pieces, as credit allows."""
+
+    def __init__(self, channel: int, plan: Plan) -> None:
+        self.channel = channel
+        self.plan = plan
+        self.printed = 0
+        self.done = False
