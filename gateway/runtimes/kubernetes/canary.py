@@ -8,6 +8,7 @@ an annotation of the listener's policy, so that one controller probes and everyb
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import orjson
 from holdfast_wire.bundle import agent_command
 
 from .client import Api, ApiError
+from .facts import moment
 from .names import COMPONENT, MANAGED_BY
 from .settings import KubernetesSettings
 
@@ -26,6 +28,8 @@ _PORT = 8718
 _ROLE = "holdfast.dev/canary-role"
 _TRIES = 20
 _WAIT_S = 90.0
+_LIFE_S = 300
+"""After this a probe's pods end by themselves."""
 _LISTEN = (
     "import socket\n"
     f"s = socket.create_server(('', {_PORT}), family=socket.AF_INET6, dualstack_ipv6=True) if socket.has_dualstack_ipv6() "
@@ -80,6 +84,7 @@ async def known(api: Api, settings: KubernetesSettings) -> Verdict | None:
 async def probe(api: Api, settings: KubernetesSettings, wait_s: float = _WAIT_S) -> Verdict:
     """Find out, and note the verdict. Takes a few seconds and makes three pods, which it removes. Raises ``ApiError``."""
     await _ensure_policy(api, settings)
+    await _sweep(api, settings)
     run = secrets.token_hex(4)
     names = [f"{_NAME}-{role}-{run}" for role in ("listener", "closed", "open")]
     pods = f"/api/v1/namespaces/{settings.namespace}/pods"
@@ -114,6 +119,16 @@ def _judge(closed: int, opened: int, now: float) -> Verdict:
         late = " (after its first moments: policies of a new pod come into force late here)" if closed == _REACHED_AT_FIRST else ""
         return Verdict(True, f"a pod that is not allowed to reach the listener did not{late}, one that is did", now)
     return Verdict(False, f"the probe ended with status {closed}", now)
+
+
+async def _sweep(api: Api, settings: KubernetesSettings) -> None:
+    """Remove what a prober that was killed left: such pods end by themselves, but their objects would stay."""
+    pods = f"/api/v1/namespaces/{settings.namespace}/pods"
+    found = await api.get(pods, {"labelSelector": f"{MANAGED_BY}=holdfast,{COMPONENT}=canary", "limit": "100"})
+    for pod in found.get("items") or []:
+        if time.time() - moment(pod["metadata"].get("creationTimestamp")) > _LIFE_S:
+            with contextlib.suppress(ApiError):
+                await api.delete(f"{pods}/{pod['metadata']['name']}", {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
 
 
 async def _ensure_policy(api: Api, settings: KubernetesSettings) -> None:
@@ -151,7 +166,7 @@ def _pod(name: str, role: str, script: str, settings: KubernetesSettings) -> dic
         },
         "spec": {
             "restartPolicy": "Never",
-            "activeDeadlineSeconds": 300,
+            "activeDeadlineSeconds": _LIFE_S,
             "terminationGracePeriodSeconds": 0,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from .canaries import Canaries
 from .kubelet import Kubelet
 from .server import FakeApi
 from .thin import ThinAgent
@@ -15,8 +16,9 @@ async def main() -> None:
     for store in api.stores.values():
         store.resize(100_000)
     async with api.serve(), Kubelet(api, cores=1e6, agent=ThinAgent).run():
-        print(api.url, flush=True)
-        await asyncio.to_thread(sys.stdin.read)
+        with Canaries(api).run():
+            print(api.url, flush=True)
+            await asyncio.to_thread(sys.stdin.read)
 
 
 asyncio.run(main())

@@ -1,0 +1,57 @@
+"""What a cluster's network enforces is known as soon as a controller leads, not minutes later."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import pytest
+from holdfast_wire.errors import HoldfastError
+
+from gateway.controller.loop import Controller
+from gateway.placement.redis_store import RedisStore
+from gateway.runtimes.kubernetes import enforcement
+from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
+from gateway.settings import ControllerSettings, PlacementSettings
+from tests.conformance.runtimes import CREATE_S, order
+from tests.support.kube.canaries import Canaries
+from tests.support.kube.server import FakeApi
+from tests.support.requires import requires
+from tests.support.until import until_async
+
+pytestmark = requires("redis")
+
+LABELS = {"app.kubernetes.io/managed-by": "holdfast", "app.kubernetes.io/component": "canary"}
+
+
+@pytest.mark.parametrize("enforced", [True, False])
+async def test_the_first_leader_probes_at_once(
+    redis_url: str, runtime: KubernetesRuntime, api: FakeApi, enforced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enforcement, "_REMEMBERED_S", 0.0)
+    left: dict[str, Any] = {"kind": "Pod", "metadata": {"name": "hf-canary-left", "labels": LABELS}, "spec": {}, "status": {}}
+    api.pods.create(left)
+    api.pods.update("hf-canary-left", lambda pod: pod["metadata"].update(creationTimestamp="2020-01-01T00:00:00Z"))
+    store = RedisStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=10.0))
+    with Canaries(api, enforced=enforced).run() as canaries:
+        assert (await network(runtime))["detail"].endswith("not probed yet")
+        task = asyncio.create_task(Controller(store, runtime, "c1", ControllerSettings()).run(), name="controller")
+
+        async def probed() -> bool:
+            return "not probed" not in (await network(runtime))["detail"]
+
+        await until_async(probed, deadline_s=20, what="the first probe")
+        await until_async(lambda: not api.pods.names(), deadline_s=5, what="its pods, and those of a killed one, to be gone")
+        assert (await network(runtime))["ok"] is enforced
+        assert canaries.played == 1
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    with contextlib.nullcontext() if enforced else pytest.raises(HoldfastError, match="cannot be kept from the network"):
+        await runtime.create(order("sb-1"), CREATE_S)
+    await store.aclose()
+
+
+async def network(runtime: KubernetesRuntime) -> dict[str, Any]:
+    return next(check for check in await runtime.doctor() if check["name"] == "network enforcement")

@@ -1,0 +1,42 @@
+"""The canary's pods as a network would have them end: one that enforces policies, or one that does not.
+
+Owns these pods' whole life; the kubelet leaves them alone. Nothing runs in them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from .objects import Entry
+from .server import FakeApi
+
+_ROLE = "holdfast.dev/canary-role"
+_REACHED, _NOT_REACHED = 40, 41
+
+
+class Canaries:
+    """``enforced``: what a probe finds out. ``played`` counts listeners."""
+
+    def __init__(self, api: FakeApi, *, enforced: bool = True) -> None:
+        self.api = api
+        self.enforced = enforced
+        self.played = 0
+
+    @contextlib.contextmanager
+    def run(self) -> Iterator[Canaries]:
+        self.api.pods.on_write.append(self._on_write)
+        try:
+            yield self
+        finally:
+            self.api.pods.on_write.remove(self._on_write)
+
+    def _on_write(self, entry: Entry) -> None:
+        role = (entry.object["metadata"].get("labels") or {}).get(_ROLE)
+        if role is None or entry.kind != "ADDED":
+            return
+        self.played += role == "listener"
+        code = _NOT_REACHED if role == "closed" and self.enforced else _REACHED
+        state = {"running": {}} if role == "listener" else {"terminated": {"exitCode": code}}
+        name, status = entry.object["metadata"]["name"], {"podIP": "127.0.0.1", "containerStatuses": [{"name": "canary", "state": state}]}
+        self.api.pods.update(name, lambda pod: pod.update(status=status))
