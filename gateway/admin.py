@@ -23,6 +23,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from .openapi import document
 from .parsing import Fields, body_chunks, read_json
+from .placement.store import RebuildingError
 from .responses import json_response
 from .runtimes.base import Image, Images
 from .service import Gateway, gateway_of
@@ -164,7 +165,7 @@ async def remove_image(request: Request) -> Response:
 
 
 _FIXES = {
-    "placement": "start Redis, or set HOLDFAST_REDIS_URL to one that answers",
+    "placement": "start Redis, or set HOLDFAST_REDIS_URL to one that answers; where records are being rebuilt, see that a controller runs",
     "runtime": "start the node (`make up` does), or set HOLDFAST_NODE_SOCKET",
 }
 
@@ -182,8 +183,14 @@ async def _parts(gateway: Gateway) -> dict[str, str]:
             return "it does not answer in time"
         return ""
 
-    placement, runtime = await asyncio.gather(answers(gateway.store.ping()), answers(gateway.runtime.ping()))
+    placement, runtime = await asyncio.gather(answers(_records(gateway)), answers(gateway.runtime.ping()))
     return {"placement": placement, "runtime": runtime}
+
+
+async def _records(gateway: Gateway) -> None:
+    await gateway.store.ping()
+    if await gateway.store.generation() is None:
+        raise RebuildingError
 
 
 def _images(gateway: Gateway) -> Images:

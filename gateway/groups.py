@@ -14,9 +14,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from .parsing import Fields, read_json
-from .placement.store import Cause, Group, GroupWord, Record
+from .placement.store import Cause, Group, GroupWord, RebuildingError, Record
 from .responses import json_response
-from .service import gateway_of
+from .service import Gateway, gateway_of
 
 GROUP_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 _TTL_MOST_S = 24 * 3600.0
@@ -44,7 +44,7 @@ async def read(request: Request) -> Response:
     gateway = gateway_of(request)
     group = await gateway.store.group(gateway.owner(request), group_name(request.path_params["name"]))
     if group is None:
-        raise _not_found(request.path_params["name"])
+        raise await _not_found(gateway, request.path_params["name"])
     records = [one for one in await gateway.store.records(group.members) if _belongs(one, group)]
     return json_response(
         {
@@ -60,7 +60,7 @@ async def delete(request: Request) -> Response:
     gateway = gateway_of(request)
     group = await gateway.store.group_end(gateway.owner(request), group_name(request.path_params["name"]), _DELETED)
     if group is None:
-        raise _not_found(request.path_params["name"])
+        raise await _not_found(gateway, request.path_params["name"])
     return json_response({"status": "deleted", "name": group.name, "count": group.count})
 
 
@@ -95,5 +95,7 @@ def _belongs(record: Record, group: Group) -> bool:
     return (record.owner, record.spec.group) == (group.owner, group.name)
 
 
-def _not_found(name: str) -> HoldfastError:
+async def _not_found(gateway: Gateway, name: str) -> HoldfastError:
+    if await gateway.store.generation() is None:
+        return RebuildingError()
     return HoldfastError("group_not_found", f"there is no group {name!r}")

@@ -14,7 +14,7 @@ from holdfast_wire.proof import agent_token
 from .admission import Place
 from .claims import claim
 from .clocks import to_labels
-from .placement.store import Cause, Record, SandboxSpec
+from .placement.store import Cause, RebuildingError, Record, SandboxSpec
 from .pools import key_of
 from .runtimes.base import Made, Order
 from .service import Gateway, live, owned_entry
@@ -23,6 +23,8 @@ _MARGIN_S = 2.0
 _MARGIN_SHARE = 0.1
 _POLL_LEAST_S = 0.02
 _POLL_MOST_S = 0.5
+_REBUILD_S = 30.0
+"""How long a sandbox that was made while records were lost is waited for: the controller looks every ten seconds."""
 
 
 async def make(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place: Place, *, forget: bool) -> Record:
@@ -57,11 +59,27 @@ async def make(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place: 
             await _record_failure(gateway, spec, error, forget=forget and error.retryable)
         raise
     entry = await gateway.store.mark_ready(spec.sandbox_id, spec.incarnation, made.endpoint, made.agent_epoch)
+    if entry is None and not await gateway.store.knows(spec.sandbox_id):
+        return await _until_rebuilt(gateway, spec)
     if not isinstance(entry, Record) or entry.incarnation != spec.incarnation or entry.status != "ready":
         await gateway.runtime.delete(spec.sandbox_id, spec.incarnation)  # deleted or given up while it was being made
+        if entry is None:
+            raise RebuildingError  # or another replica gave it up: either way it can be asked for again
         raise failure(live(owned_entry(entry, spec.owner, spec.sandbox_id)))
     gateway.metrics.count("creates_total")
     return entry
+
+
+async def _until_rebuilt(gateway: Gateway, spec: SandboxSpec) -> Record:
+    """The store was wiped while the sandbox was made; it is there, so the controller records it. Raises what placement says till then."""
+    end = asyncio.get_running_loop().time() + _REBUILD_S
+    while True:
+        try:
+            return await gateway.record(spec.owner, spec.sandbox_id)
+        except HoldfastError as error:
+            if error.code not in ("placement_unavailable", "sandbox_not_found") or asyncio.get_running_loop().time() > end:
+                raise
+        await asyncio.sleep(_POLL_MOST_S)
 
 
 def _own_time(ready_timeout_s: float) -> float:

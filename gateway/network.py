@@ -12,7 +12,7 @@ from .parsing import read_json
 from .parsing_options import read_network
 from .responses import json_response
 from .sandboxes import describe
-from .service import gateway_of, live, owned_entry
+from .service import gateway_of, live
 
 
 async def change(request: Request) -> Response:
@@ -24,4 +24,4 @@ async def change(request: Request) -> Response:
     record = await gateway.ready(owner, sandbox_id)
     await gateway.runtime.allow(sandbox_id, record.incarnation, egress)
     entry = await gateway.store.mark_egress(sandbox_id, record.incarnation, egress)
-    return json_response(describe(gateway, live(owned_entry(entry, owner, sandbox_id))))
+    return json_response(describe(gateway, live(await gateway.owned(entry, owner, sandbox_id))))

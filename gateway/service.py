@@ -17,7 +17,7 @@ from starlette.requests import HTTPConnection
 from .admission import Admission, Quotas
 from .attached import AttachedSessions
 from .auth import Keys, key_of
-from .placement.store import Entry, PlacementStore, Record, Tombstone
+from .placement.store import Entry, PlacementStore, RebuildingError, Record, Tombstone
 from .pools import PoolsFile
 from .reposts import Reposts
 from .runtimes.base import Runtime
@@ -83,7 +83,13 @@ class Gateway:
 
     async def entry(self, owner: str, sandbox_id: str) -> Record | Tombstone:
         """The owner's sandbox or its tombstone. Raises HoldfastError ``sandbox_not_found``."""
-        return owned_entry(await self.store.get(sandbox_id), owner, sandbox_id)
+        return await self.owned(await self.store.get(sandbox_id), owner, sandbox_id)
+
+    async def owned(self, entry: Entry, owner: str, sandbox_id: str) -> Record | Tombstone:
+        """The entry, when it is the owner's. Raises ``sandbox_not_found``, and ``placement_unavailable`` while nobody can know."""
+        if entry is None and not await self.store.knows(sandbox_id):
+            raise RebuildingError
+        return owned_entry(entry, owner, sandbox_id)
 
     async def record(self, owner: str, sandbox_id: str) -> Record:
         """The owner's sandbox. Raises ``sandbox_not_found`` or ``sandbox_gone``."""

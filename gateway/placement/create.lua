@@ -1,8 +1,9 @@
 -- Reserve a sandbox id, once.
--- KEYS: 1 record  2 tombstone  3 idempotency key  4 due  5 owned
+-- KEYS: 1 record  2 tombstone  3 idempotency key  4 due  5 owned  6 generation marker
 -- ARGV: 1 id  2 owner  3 incarnation  4 fingerprint  5 doc  6 ready timeout  7 lifetime  8 idle  9 heartbeat
---       10 idempotency ttl ('' when the request had no key)  11 keep_failed   (durations in ms)
--- Answer: {fresh|record|tombstone|conflict|taken, hash}
+--       10 idempotency ttl ('' where its key is not this id's)  11 keep_failed   (durations in ms)
+--       12 1: the id may have been used before, so nothing is known of it while the marker is gone  13 1: the request had a key
+-- Answer: {fresh|record|tombstone|conflict|taken|forgotten, hash}
 local keyed = ARGV[10] ~= ''
 if keyed then
   local prior = redis.call('GET', KEYS[3])
@@ -13,9 +14,11 @@ if keyed then
 end
 if redis.call('EXISTS', KEYS[1]) == 1 then
   local f = redis.call('HMGET', KEYS[1], 'owner', 'fp')
-  if f[1] ~= ARGV[2] or f[2] ~= ARGV[4] then return { 'taken', {} } end
+  local same = f[2] == ARGV[4] or (f[2] == '' and ARGV[13] == '1') -- a record that was rebuilt knows its request no more
+  if f[1] ~= ARGV[2] or not same then return { 'taken', {} } end
   return entry(KEYS[1], KEYS[2])
 end
+if ARGV[12] == '1' and redis.call('EXISTS', KEYS[2], KEYS[6]) == 0 then return { 'forgotten', {} } end
 local now = now_ms()
 redis.call('DEL', KEYS[2])
 redis.call('HSET', KEYS[1], 'doc', ARGV[5], 'owner', ARGV[2], 'inc', ARGV[3], 'fp', ARGV[4], 'status', 'pending',

@@ -29,6 +29,7 @@ from .store import (
     FencedError,
     Leaving,
     Page,
+    RebuildingError,
     Record,
     SandboxSpec,
     Tombstone,
@@ -49,7 +50,9 @@ class RedisStore(RedisSpares, RedisGroups):
 
     # Gateway ------------------------------------------------------------------------------------------------------
 
-    async def create(self, spec: SandboxSpec, *, fingerprint: str, idempotency_key: str | None = None) -> Created:
+    async def create(
+        self, spec: SandboxSpec, *, fingerprint: str, idempotency_key: str | None = None, used_before: bool = False
+    ) -> Created:
         id_ = spec.sandbox_id
         shard = keys.shard_of(id_)
         derived = idempotency_key is not None and id_ == derived_id(spec.owner, idempotency_key)
@@ -60,7 +63,14 @@ class RedisStore(RedisSpares, RedisGroups):
                 raise _idempotency_conflict()
         word, fields = await self._run(
             "create",
-            [keys.record(id_), keys.tombstone(id_), keys.idempotency(id_), keys.due(shard), keys.owned(shard, spec.owner)],
+            [
+                keys.record(id_),
+                keys.tombstone(id_),
+                keys.idempotency(id_),
+                keys.due(shard),
+                keys.owned(shard, spec.owner),
+                keys.generation(shard),
+            ],
             [
                 id_,
                 spec.owner,
@@ -71,11 +81,15 @@ class RedisStore(RedisSpares, RedisGroups):
                 *_clocks(spec),
                 self._idempotency_ms if derived else "",
                 self._tombstone_ms,
+                int(used_before),
+                int(idempotency_key is not None),
             ],
         )
         word = as_text(word)
         if word == "conflict":
             raise _idempotency_conflict()
+        if word == "forgotten":
+            raise RebuildingError
         if word == "taken":
             raise HoldfastError("sandbox_exists", f"the sandbox id {id_!r} is taken")
         found = as_entry(id_, b"record" if word == "fresh" else word.encode(), fields)
@@ -209,6 +223,9 @@ class RedisStore(RedisSpares, RedisGroups):
     async def generation(self) -> str | None:
         markers = set(await self._redis.many([("GET", keys.generation(shard)) for shard in range(SHARDS)]))
         return None if len(markers) != 1 or None in markers else as_text(markers.pop())
+
+    async def knows(self, sandbox_id: str) -> bool:
+        return bool(await self._redis.command("EXISTS", keys.generation(keys.shard_of(sandbox_id))))
 
     async def mark_generation(self, marker: str, *, term: int) -> None:
         await self._fence_all(term, marker)

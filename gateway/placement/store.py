@@ -33,6 +33,13 @@ class PlacementUnavailableError(HoldfastError):
         super().__init__("placement_unavailable", message)
 
 
+class RebuildingError(PlacementUnavailableError):
+    """The store was wiped, or is new, and does not know yet what there is: an id it has not may be a sandbox that lives."""
+
+    def __init__(self) -> None:
+        super().__init__("the placement store lost its records, and they are being rebuilt")
+
+
 class FencedError(HoldfastError):
     """The write carried an old term: another controller leads now."""
 
@@ -218,11 +225,14 @@ COLD = "cold"
 class PlacementStore(Protocol):
     """One interface, one conformance suite (``tests/conformance/placement.py``)."""
 
-    async def create(self, spec: SandboxSpec, *, fingerprint: str, idempotency_key: str | None = None) -> Created:
-        """Reserve ``spec.sandbox_id``.
+    async def create(
+        self, spec: SandboxSpec, *, fingerprint: str, idempotency_key: str | None = None, used_before: bool = False
+    ) -> Created:
+        """Reserve ``spec.sandbox_id``; ``used_before``: which may be one that was used before.
 
-        The same owner, id and fingerprint again answers what exists. Raises HoldfastError ``idempotency_conflict`` (the key was
-        used for another request) or ``sandbox_exists`` (the id belongs to another request or owner).
+        The same owner, id and fingerprint again answers what exists; where that was rebuilt after a wipe, the same key does. Raises
+        HoldfastError ``idempotency_conflict`` (the key was used for another request), ``sandbox_exists`` (the id belongs to another
+        request or owner), or ``RebuildingError`` (it is not known whether it was used).
         """
 
     async def get(self, sandbox_id: str) -> Entry:
@@ -377,6 +387,9 @@ class PlacementStore(Protocol):
 
     async def generation(self) -> str | None:
         """The marker that says this is the store we knew: None when any shard lost it."""
+
+    async def knows(self, sandbox_id: str) -> bool:
+        """Whether an id without an entry is known to be nobody's: not while records are being rebuilt."""
 
     async def mark_generation(self, marker: str, *, term: int) -> None:
         """Set the marker in every shard, once records are rebuilt."""

@@ -227,6 +227,7 @@ async def serve(
         admission=admission or AdmissionSettings(),
     )
     store, runtime = RedisStore(settings.placement), MemoryRuntime()
+    await store.mark_generation("g", term=1)  # as a controller does once it has looked around
     gateway = Gateway(settings, store, runtime, Keys(keys), SECRET)
     listener = socket.create_server(("127.0.0.1", 0))
     config = server_config(settings, gateway)

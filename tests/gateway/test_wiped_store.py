@@ -1,0 +1,102 @@
+"""While records are being rebuilt nobody is told that a living sandbox is not there, and no create takes its place."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gateway.clocks import to_spec
+from tests.gateway.harness import ADA, BOB, DEADLINE_S, Served
+from tests.support.redis_server import RedisServer
+from tests.support.requires import requires
+
+pytestmark = requires("redis")
+
+
+async def _made(served: Served, key: str = ADA, headers: dict[str, str] | None = None, **body: Any) -> Any:
+    async with served.client(key) as client:
+        return await client.post("/sandboxes", json={"image": "host", "wait": True, **body}, headers=headers)
+
+
+@pytest.mark.parametrize("key", [ADA, BOB], ids=["its owner", "another tenant"])
+async def test_a_create_after_a_wipe_takes_no_living_sandbox(served: Served, redis_server: RedisServer, key: str) -> None:
+    incarnation = (await _made(served, sandbox_id="keep")).json()["incarnation"]
+    redis_server.flush()
+    answer = await _made(served, key, sandbox_id="keep")
+    assert (answer.status_code, answer.json()["code"], answer.headers["Retry-After"]) == (503, "placement_unavailable", "1")
+    assert served.runtime.present["keep"].incarnation == incarnation
+    assert served.runtime.deleted == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/sandboxes/keep", None),
+        ("GET", "/sandboxes/keep/wait", None),
+        ("DELETE", "/sandboxes/keep", None),
+        ("POST", "/sandboxes/keep/heartbeat", None),
+        ("POST", "/sandboxes/keep/exec", {"command": "true"}),
+        ("GET", "/sandboxes/keep/files", None),
+        ("PUT", "/sandboxes/keep/network", {"mode": "none"}),
+        ("GET", "/jobs/keep.abc", None),
+        ("GET", "/sandboxes", None),
+        ("GET", "/groups/run", None),
+        ("DELETE", "/groups/run", None),
+    ],
+)
+async def test_what_is_not_known_is_not_denied(served: Served, redis_server: RedisServer, method: str, path: str, body: Any) -> None:
+    await _made(served, sandbox_id="keep", group="run")
+    redis_server.flush()
+    async with served.client() as client:
+        answer = await client.request(method, path, json=body)
+        assert (answer.status_code, answer.json()["code"]) == (503, "placement_unavailable")
+        await served.store.mark_generation("g2", term=2)
+        known = await client.request(method, path, json=body)
+    assert known.status_code in (200, 404)
+
+
+async def test_a_create_of_a_fresh_id_goes_on_after_a_wipe(served: Served, redis_server: RedisServer) -> None:
+    redis_server.flush()
+    assert (await _made(served)).status_code == 200
+
+
+async def test_a_key_finds_its_sandbox_again_after_a_wipe(served: Served, redis_server: RedisServer) -> None:
+    headers = {"Idempotency-Key": "k1"}
+    first = (await _made(served, headers=headers)).json()
+    redis_server.flush()
+    assert (await _made(served, headers=headers)).status_code == 503
+    present = served.runtime.present[first["sandbox_id"]]
+    assert await served.store.rebuild(to_spec(present), present.endpoint, present.created_at, term=2)
+    await served.store.mark_generation("g2", term=2)
+    again = await _made(served, headers=headers)
+    assert (again.status_code, again.json()["incarnation"]) == (200, first["incarnation"])
+    assert (await _made(served, BOB, headers=headers)).json()["sandbox_id"] != first["sandbox_id"]
+
+
+async def test_what_was_being_made_during_a_wipe_is_handed_out_once_it_is_recorded(served: Served, redis_server: RedisServer) -> None:
+    served.runtime.hold = asyncio.Event()
+    making = asyncio.create_task(_made(served, sandbox_id="mid"))
+    async with asyncio.timeout(DEADLINE_S):
+        while not served.runtime.orders:
+            await asyncio.sleep(0.01)
+        redis_server.flush()
+        served.runtime.hold.set()
+        while "mid" not in served.runtime.present:
+            await asyncio.sleep(0.01)
+        present = served.runtime.present["mid"]
+        await served.store.rebuild(to_spec(present), present.endpoint, present.created_at, term=2)
+        await served.store.mark_generation("g2", term=2)
+        answer = await making
+    assert (answer.status_code, answer.json()["incarnation"]) == (200, present.incarnation)
+    assert served.runtime.deleted == []
+
+
+async def test_it_is_ready_once_records_are_known(served: Served, redis_server: RedisServer) -> None:
+    redis_server.flush()
+    async with served.client() as client:
+        answer = await client.get("/readyz")
+        assert (answer.status_code, list(answer.json()["unavailable"])) == (503, ["placement"])
+        await served.store.mark_generation("g2", term=2)
+        assert (await client.get("/readyz")).status_code == 200
