@@ -1,8 +1,8 @@
 """A living shell: runs one after another in the same bash or sh, with a defined and bounded end for each of them.
 
 Owns the queue, time-outs, aborting a run without losing the shell, and rebuilding a shell that was lost. How the shell is talked to is
-``shell_process``'s and ``framing``'s; clients are ``shell_channel``'s. An abort is an interrupt, as Ctrl-C is one, plus the death of what
-the run started; a shell that does not come back from that in ``abort_patience_s`` is killed and rebuilt with its state.
+``shell_process``'s, ``shell_abort``'s and ``framing``'s; clients are ``shell_channel``'s. An abort is an interrupt, as Ctrl-C is one, plus
+the death of what the run started; a shell that does not come back from that in ``abort_patience_s`` is killed and rebuilt with its state.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from .framing import Report
 from .procs import Launch, exit_outcome, signal_name, signal_number
 from .records import Ending, Record, workload_cause
 from .sandbox import AgentContext
+from .shell_abort import Insistence, Question, interrupt
 from .shell_process import ShellProcess
 from .shell_run import Run
+from .timers import LazyTimer
 from .trees import TreeKill, mark_run, members, owned_by, run_tag, signal_all
 
 log = logging.getLogger("session_agent.shell")
@@ -33,8 +35,6 @@ _WATCH_S = 1.0
 _REBUILD_LIMIT_S = 10.0
 _REBUILDS = 4
 _CHECKS = 3
-_ASK_AGAIN_S = 0.05
-_ASK_TIMES = 8
 
 
 class Shell:
@@ -59,14 +59,12 @@ class Shell:
         self._restarted = False
         self._restored = True
         self._loading = 0
-        self._asking: tuple[int, Callable[[], None]] | None = None
+        self._asking: Question | None = None
         self._patience: asyncio.TimerHandle | None = None
-        self._telling: asyncio.TimerHandle | None = None
-        self._watch: asyncio.TimerHandle | None = None
-        self._look_at = 0.0
+        self._telling = LazyTimer(context.loop, self._tell)
+        self._watch = LazyTimer(context.loop, self._look)
         self._marks = True
         self._rebuilds = 0
-        self._began_abort = 0.0
         self.ended = False
         self.listeners: list[Callable[[HoldfastError | None], None]] = []
         self._process = ShellProcess(context, kind, path, launch, self.tag, self)
@@ -141,23 +139,15 @@ class Shell:
         )
         run.script = b""
         run.record.started = True
-        if self._telling is None:
-            self._telling = self._loop.call_later(_STARTED_DELAY_S, self._tell)
+        self._telling.put_off(run.began + _STARTED_DELAY_S)
         if run.timeout_s is not None:
             run.timer = self._loop.call_later(run.timeout_s, self._abort, run, "timeout")
         self._begin_watch()
 
     def _tell(self) -> None:
-        """That a run started waits a moment: most often its output or its end says so. One timer serves all that end before it is due."""
-        self._telling = None
-        run = self._current
-        if run is None:
-            return
-        due = run.began + _STARTED_DELAY_S
-        if self._loop.time() < due:
-            self._telling = self._loop.call_at(due, self._tell)
-        else:
-            run.record.notify()
+        """That a run started is told after a moment: most often its output or its end has said so by then."""
+        if self._current is not None:
+            self._current.record.notify()
 
     def input_opened(self, process: ShellProcess) -> None:
         """The run has its standard input."""
@@ -168,10 +158,11 @@ class Shell:
         """The shell answered."""
         if process is not self._process:
             return
-        if self._asking is not None and report.number == self._asking[0]:
-            then = self._asking[1]
-            self._asking = None
+        if self._asking is not None and report.number == self._asking.number:
+            then = self._asking.then
+            self._answered()
             then()
+            self._next()
             return
         if self._loading and report.number == self._loading:
             self._loading = self._rebuilds = 0
@@ -183,8 +174,8 @@ class Shell:
             return
         self._rebuilds = 0
         self.cwd, self._status, self._flags = report.cwd, report.status, report.flags
-        if run.abort:
-            self._stop_tick(run)
+        if run.insistence is not None:
+            run.insistence.cancel()
             # only then is the tree complete: nothing more can be started by the shell
             run.killing = TreeKill(self._of_run(run), lambda: self._aborted(run), spare=self._spared(run))
             return
@@ -224,35 +215,8 @@ class Shell:
         if run is not self._current or run.abort:
             return
         run.abort = why
-        self._began_abort = self._loop.time()
-        self._interrupt(run)
-        run.tick = self._loop.call_later(0.005, self._tick, run, 1)
-
-    def _interrupt(self, run: Run) -> None:
-        """A Ctrl-C to all at once. The shell goes on with the next command when a child ends in any other way than by it.
-
-        So nobody moves while it is sent: or ``cat`` in ``sleep 60 | cat`` would end well because ``sleep`` was first to die.
-        """
-        process = self._process
-        process.signal(signal.SIGSTOP)
-        children = self._children(run)
-        for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGCONT):
-            signal_all(children, number)
-        process.signal(signal.SIGINT)
-        process.signal(signal.SIGCONT)
-
-    def _tick(self, run: Run, count: int) -> None:
-        process = self._process
-        if run is not self._current or process.status is not None:
-            return
-        if self._loop.time() - self._began_abort > self._context.limits.abort_patience_s:
-            # killing only what ignores the interrupt would let the shell run the rest of the list
-            process.kill()
-            signal_all(self._children(run), signal.SIGKILL)
-            return
-        self._interrupt(run)
-        process.ask_again(run.number)
-        run.tick = self._loop.call_later(min(0.005 * count, 0.05), self._tick, run, count + 1)
+        patience_s = self._context.limits.abort_patience_s
+        run.insistence = Insistence(self._loop, self._process, run.number, lambda: self._children(run), patience_s)
 
     def _aborted(self, run: Run) -> None:
         self._context.reaper.bury(self._of_run(run))
@@ -278,10 +242,6 @@ class Shell:
     def _children(self, run: Run) -> list[int]:
         return members(self._of_run(run), spare=self._spared(run))
 
-    def _stop_tick(self, run: Run) -> None:
-        if run.tick is not None:
-            run.tick.cancel()
-
     # what clients ask ------------------------------------------------------------------------------------------
 
     def signal_command(self, command_id: str, name: str) -> None:
@@ -293,7 +253,7 @@ class Shell:
         if number == signal.SIGKILL:
             self._abort(run, "cancelled")
         elif number == signal.SIGINT:
-            self._interrupt(run)
+            interrupt(self._process, self._children(run))
         else:
             signal_all(self._children(run), number)
 
@@ -325,14 +285,13 @@ class Shell:
             return
         self.ended = True
         self._context.shells.pop(self.name, None)
-        for timer in (self._watch, self._telling, self._patience):
+        for timer in (self._watch, self._telling, self._asking, self._patience):
             if timer is not None:
                 timer.cancel()
         roots = (self._process.pid,) if self._process.status is None else ()
         signal_all(members(owned_by(self.tag), roots), signal.SIGKILL)
         run = self._current or self._lost
         if run is not None:
-            self._stop_tick(run)
             if self._current is not None:
                 self._process.collect()
             run.abort = run.abort or "cancelled"
@@ -363,14 +322,15 @@ class Shell:
         """exit, exec, set -e, a signal: whatever it was, the run has its result and the shell lives on in a new process."""
         if process is not self._process or self.ended:
             return
-        self._asking = None
+        self._answered()
         if self._loading:
             self._loading = 0
             self._rebuild(None)
             return
         run, self._current = self._current, None
         if run is not None:
-            self._stop_tick(run)
+            if run.insistence is not None:
+                run.insistence.cancel()
             process.collect()
             self._lost, self._lost_status = run, status
             if run.abort:
@@ -429,46 +389,25 @@ class Shell:
     # watching --------------------------------------------------------------------------------------------------
 
     def _ask(self, then: Callable[[], None]) -> None:
-        def answered() -> None:
-            then()
-            self._next()
+        self._asking = Question(self._loop, self._process, then, self._replace)
 
-        number = self._process.ask()
-        self._asking = (number, answered)
-        self._loop.call_later(_ASK_AGAIN_S, self._ask_again, number, 1)
-
-    def _ask_again(self, number: int, count: int) -> None:
-        """A late interrupt may have thrown the question away."""
-        if self.ended or self._asking is None or self._asking[0] != number or self._process.status is not None:
-            return
-        if count > _ASK_TIMES:
-            self._replace()
-            return
-        self._process.ask_again(number)
-        self._loop.call_later(_ASK_AGAIN_S * count, self._ask_again, number, count + 1)
+    def _answered(self) -> None:
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            asking.cancel()
 
     def _begin_watch(self) -> None:
-        self._look_at = self._loop.time() + _WATCH_S
-        if self._watch is None:
-            self._watch = self._loop.call_at(self._look_at, self._look)
+        self._watch.put_off(self._loop.time() + _WATCH_S)
 
     def _look(self) -> None:
-        """Once a second while busy: a shell that waits for us while we wait for it had its driver taken away.
-
-        The timer of a run that has ended is left to the next one: a look too early costs less than a timer for each run.
-        """
-        self._watch = None
+        """Once a second while busy: a shell that waits for us while we wait for it had its driver taken away."""
         process = self._process
         run = self._current
         if self.ended or process.status is not None:
             return
-        if run is None and not process.settling:
-            return
-        if self._loop.time() < self._look_at:
-            self._watch = self._loop.call_at(self._look_at, self._look)
-            return
         if run is None:
-            self._replace()
+            if process.settling:
+                self._replace()
             return
         if not run.abort and process.idle():
             run.watched += 1

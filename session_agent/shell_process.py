@@ -1,9 +1,7 @@
 """One shell process and the descriptors it is driven by.
 
-Owns the pipes, the memory files and what is exact about them: which output belongs to which run, and when a run's output is complete.
-The shell holds read ends of its output pipes and opens them anew for writing in each run; when the run is reported, the agent closes
-its own writer, and an end of file says that nobody else has one. Where a background child still does, that pipe is left to it and the
-shell gets fresh ones. What to do about a report or an end is decided by ``shell``.
+Owns the control pipe, the reports, and the memory files that carry the text of runs one way and the shell's state the other. Its output
+is ``shell_output``'s; what to do about a report or an end is decided by ``shell``.
 """
 
 from __future__ import annotations
@@ -12,16 +10,15 @@ import asyncio
 import dataclasses
 import fcntl
 import os
-import secrets
 import signal
 from collections.abc import Callable
 from typing import Protocol
 
 from .framing import FED, OPENED, BashDialect, Dialect, Private, Report, ReportReader, ShDialect, cut_farewell, cut_snapshot
 from .launching import is_busybox
-from .pipes import CHUNK_BYTES, discard, widen
 from .procs import Launch, Stdio
 from .sandbox import AgentContext
+from .shell_output import RunOutput
 from .spool import Spool
 
 _SNAPSHOT_BYTES = 16 * 1024 * 1024
@@ -54,20 +51,6 @@ class ShellEvents(Protocol):
         ...
 
 
-class _Stream:
-    """One output pipe: our read end, and a writer of ours that keeps it from looking closed between runs."""
-
-    __slots__ = ("held", "path", "paused", "reader", "wide", "writer")
-
-    def __init__(self, reader: int, writer: int) -> None:
-        self.reader = reader
-        self.writer = writer
-        self.path = f"/proc/self/fd/{reader}"
-        self.held = False
-        self.paused = False
-        self.wide = False
-
-
 class ShellProcess:
     """A running bash or sh."""
 
@@ -79,8 +62,6 @@ class ShellProcess:
         self._gid = launch.gid
         self.number = 0
         self.broken = False
-        self._spool: Spool | None = None
-        self._arrived: Callable[[], None] | None = None
         self._nudge: asyncio.TimerHandle | None = None
         self._awaited = 0
         self._rotating: dict[int, list[str]] = {}
@@ -91,7 +72,6 @@ class ShellProcess:
         self._files = (_memory_file(), _memory_file())
         pipes = [os.pipe() for _ in range(4)]
         (control_read, self._control), (self._status, status_write), out, err = pipes
-        self._streams = {1: _Stream(*out), 2: _Stream(*err)}
         prompt_read = prompt_write = feed_read = -1
         self._feed = -1
         if kind == "sh":
@@ -132,11 +112,10 @@ class ShellProcess:
                     os.close(fd)
         context.groups.join(self.pid)
         self._reports = ReportReader(self.dialect.token)
-        for fd in (self._control, self._status, out[0], err[0]):
+        self._output = RunOutput(self._loop, out, err)
+        for fd in (self._control, self._status):
             os.set_blocking(fd, False)
         self._loop.add_reader(self._status, self._reported)
-        for stream in (1, 2):
-            self._loop.add_reader(self._streams[stream].reader, self._readable, stream)
         if prompt_read >= 0:
             os.set_blocking(prompt_read, False)
             self._loop.add_reader(prompt_read, self._prompted)
@@ -150,7 +129,7 @@ class ShellProcess:
     ) -> int:
         """Start a run whose output goes to ``spool``. Answers the number its report will have."""
         self.number = number = self.number + 1
-        self._spool, self._arrived = spool, arrived
+        self._output.direct(spool, arrived)
         self._fill(number, self.dialect.text(number, script, stdin=stdin, last_status=last_status, tag=tag))
         self._say(self.dialect.run(number) + self._snapshot(number))
         self._awaited = number
@@ -299,7 +278,7 @@ class ShellProcess:
     def _prompted(self) -> None:
         """A POSIX shell drops the lines it has read when a run ends in an error; its prompt tells that it is back."""
         try:
-            data = os.read(self._prompts, CHUNK_BYTES)
+            data = os.read(self._prompts, _STATUS_BYTES)
         except BlockingIOError:
             return
         if not data:
@@ -322,92 +301,18 @@ class ShellProcess:
 
     # its output ------------------------------------------------------------------------------------------------
 
-    def _readable(self, number: int) -> None:
-        stream = self._streams[number]
-        try:
-            data = os.read(stream.reader, CHUNK_BYTES)
-        except BlockingIOError:
-            return
-        if not data:
-            return
-        spool = self._spool
-        if spool is None:
-            return  # between runs only a pipe that was just given up can speak
-        if len(data) == CHUNK_BYTES and not stream.wide:
-            stream.wide = True
-            widen(stream.reader)
-        spool.append(number, data)
-        if spool.full:
-            self._pause(stream, number, spool)
-        if self._arrived is not None:
-            self._arrived()
-
-    def _pause(self, stream: _Stream, number: int, spool: Spool) -> None:
-        stream.paused = True
-        self._loop.remove_reader(stream.reader)
-        before = spool.on_space
-
-        def resume() -> None:
-            if stream.paused:
-                stream.paused = False
-                self._loop.add_reader(stream.reader, self._readable, number)
-            if before is not None:
-                before()
-
-        spool.on_space = resume
-
     def collect(self) -> None:
         """The run is over: take the rest of its output. Before the next one, ``renew``."""
-        spool = self._spool
-        self._spool = self._arrived = None
-        for number, stream in self._streams.items():
-            os.close(stream.writer)
-            stream.writer = -1
-            while True:
-                try:
-                    data = os.read(stream.reader, CHUNK_BYTES)
-                except BlockingIOError:
-                    stream.held = True
-                    break
-                if not data:
-                    break
-                if spool is not None:
-                    spool.append(number, data)
-            if stream.paused:
-                stream.paused = False
-                self._loop.add_reader(stream.reader, self._readable, number)
+        self._output.collect()
 
     def renew(self) -> None:
-        """Make the pipes ready for the next run, and leave those that somebody still holds to whoever that is.
-
-        In the same turn of the loop as ``collect``: in between they look closed.
-        """
-        held = [number for number, stream in self._streams.items() if stream.held]
-        if held:
-            self._rotate(held)
-        for stream in self._streams.values():
-            if stream.writer < 0:
-                stream.writer = os.open(stream.path, os.O_WRONLY | os.O_CLOEXEC)
-
-    def _rotate(self, held: list[int]) -> None:
-        fifos: dict[int, bytes] = {}
-        for number in held:
-            stream = self._streams[number]
-            stream.held = False
-            path = make_fifo(self._uid, self._gid)
-            if path is None:
-                continue  # nowhere to make one: late output of that child may show in a later run
-            reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            self._loop.remove_reader(stream.reader)
-            discard(stream.reader)
-            writer = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-            self._streams[number] = _Stream(reader, writer)
-            self._loop.add_reader(reader, self._readable, number)
-            fifos[number] = path.encode()
+        """Make the pipes ready for the next run, in the same turn of the loop as ``collect``."""
+        fifos = self._output.renew(self._uid, self._gid)
         if fifos:
             self.number += 2
-            self._rotating[self.number] = [path.decode() for path in fifos.values()]
-            self._say(self.dialect.rotate(self.number, fifos.get(1), fifos.get(2)) + self._snapshot(self.number))
+            self._rotating[self.number] = list(fifos.values())
+            out, err = (fifos[stream].encode() if stream in fifos else None for stream in (1, 2))
+            self._say(self.dialect.rotate(self.number, out, err) + self._snapshot(self.number))
 
     def close(self) -> None:
         """Let go of every descriptor; call once it ended or is being killed."""
@@ -425,25 +330,7 @@ class ShellProcess:
             os.close(self._feed)
         for file in self._files:
             os.close(file)
-        for stream in self._streams.values():
-            self._loop.remove_reader(stream.reader)
-            if stream.writer >= 0:
-                os.close(stream.writer)
-            discard(stream.reader)
-
-
-def make_fifo(uid: int | None, gid: int | None) -> str | None:
-    """A named pipe with a name nobody guesses, for the moment until the shell has opened it."""
-    for directory in ("/dev/shm", "/tmp", "/run", "/var/tmp"):
-        path = f"{directory}/.holdfast-{secrets.token_hex(12)}"
-        try:
-            os.mkfifo(path, 0o600)
-            if uid is not None:
-                os.chown(path, uid, gid if gid is not None else -1)
-        except OSError:
-            continue
-        return path
-    return None
+        self._output.close()
 
 
 def _unlink(paths: list[str]) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from .pipes import Sink
 from .records import Record
-from .shell_process import make_fifo
+from .shell_abort import Insistence
+from .shell_output import make_fifo
 from .trees import TreeKill
 
 
@@ -20,8 +21,8 @@ class Run:
     """One command in a shell."""
 
     __slots__ = (
-        "abort", "before", "began", "early", "fifo", "hold", "killing", "number", "pipe_stdin", "record", "script",
-        "sink", "tag", "tick", "timeout_s", "timer", "watched",
+        "abort", "before", "began", "early", "fifo", "hold", "insistence", "killing", "number", "pipe_stdin", "record", "script",
+        "sink", "tag", "timeout_s", "timer", "watched",
     )  # fmt: skip
 
     def __init__(self, record: Record, script: bytes, timeout_s: float | None, pipe_stdin: bool) -> None:
@@ -37,7 +38,7 @@ class Run:
         self.early: list[tuple[bytes, bool, Callable[[int], None]]] = []
         self.sink: Sink | None = None
         self.timer: asyncio.TimerHandle | None = None
-        self.tick: asyncio.TimerHandle | None = None
+        self.insistence: Insistence | None = None
         self.abort = ""
         self.before: frozenset[int] = frozenset()
         self.killing: TreeKill | None = None
@@ -76,7 +77,7 @@ class Run:
 
     def close(self) -> None:
         """It is over: no more time-outs, ticks or input."""
-        for timer in (self.timer, self.tick):
+        for timer in (self.timer, self.insistence):
             if timer is not None:
                 timer.cancel()
         if self.sink is not None:
