@@ -202,9 +202,9 @@ class Command:
         self._status = status
         if self._killing is not None or self._outlive == "kill":
             if has_strangers(self._context.reaper.pids):
-                if self._killing is not None:
-                    self._killing.cancel()
-                self._kill_tree()
+                if self._killing is None or self._killing.over:
+                    self._kill_tree()
+                # else _killed comes when nothing of the tree is left
             else:
                 if self._killing is not None:
                     self._killing.cancel()

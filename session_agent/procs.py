@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 
 from holdfast_wire.errors import HoldfastError
 
+from .forking import Forker
 from .trees import read_tag
 
 log = logging.getLogger("session_agent.procs")
@@ -69,18 +70,21 @@ class CannotExecuteError(Exception):
 class Reaper:
     """Waits for all children. ``spawn`` registers before the loop can run again, so no exit is ever missed."""
 
-    def __init__(self, *, oom_score_adj: int | None = None) -> None:
+    def __init__(self, *, oom_score_adj: int | None = None, forker: Forker | None = None) -> None:
+        self._forker = forker or Forker()
         self._owners: dict[int, Exit] = {}
         self._strangers: dict[int, float] = {}
         self._burial: asyncio.TimerHandle | None = None
         self._oom_score_adj = None if oom_score_adj is None else str(oom_score_adj).encode()
         self._own_score = -1
         self._own_score_adj = b"0"
+        self._favoured = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
         """Take over SIGCHLD of the running loop, and the sandbox's orphans."""
         self._loop = asyncio.get_running_loop()
+        self._favoured = os.getpriority(os.PRIO_PROCESS, 0) < 0
         if os.getpid() != 1:
             import ctypes  # a sandbox's first process gets the orphans anyway
 
@@ -88,6 +92,7 @@ class Reaper:
         self._loop.add_signal_handler(signal.SIGCHLD, self.reap)
         _ignore_for_ourselves_alone()
         self._open_own_score()
+        self._forker.start()
         self.reap()
 
     def stop(self) -> None:
@@ -98,6 +103,7 @@ class Reaper:
             self._burial.cancel()
             self._burial = None
         self._strangers.clear()
+        self._forker.stop()
         if self._own_score >= 0:
             os.close(self._own_score)
             self._own_score = -1
@@ -129,20 +135,23 @@ class Reaper:
         reserved = _reserve_low() if place else []
         in_child = _take_terminal if tty else functools.partial(_place, place) if place else None
         try:
-            process = subprocess.Popen(
-                argv,
-                stdin=stdio.stdin,
-                stdout=stdio.stdout,
-                stderr=stdio.stderr,
-                pass_fds=stdio.keep,
-                cwd=launch.cwd,
-                env=launch.env,
-                start_new_session=True,
-                user=launch.uid,
-                group=launch.gid,
-                extra_groups=launch.groups if launch.uid is not None else None,
-                close_fds=place is None,  # else _place sees to it
-                preexec_fn=in_child,  # noqa: PLW1509
+            process: subprocess.Popen[bytes] = self._forker.call(
+                functools.partial(
+                    subprocess.Popen,
+                    argv,
+                    stdin=stdio.stdin,
+                    stdout=stdio.stdout,
+                    stderr=stdio.stderr,
+                    pass_fds=stdio.keep,
+                    cwd=launch.cwd,
+                    env=launch.env,
+                    start_new_session=True,
+                    user=launch.uid,
+                    group=launch.gid,
+                    extra_groups=launch.groups if launch.uid is not None else None,
+                    close_fds=place is None,  # else _place sees to it
+                    preexec_fn=in_child,
+                )
             )
         except (OSError, subprocess.SubprocessError, ValueError) as error:
             raise _explain(error, argv[0], launch) from None
@@ -153,6 +162,9 @@ class Reaper:
                 self._set_own_score(self._own_score_adj)
             for descriptor in reserved:
                 os.close(descriptor)
+        if self._favoured:
+            _be_ordinary(process.pid)
+        self._forker.born_early(process.pid)
         process.returncode = 0  # its wait is ours: keeps Popen from reaping or warning
         pid = process.pid
         self._owners[pid] = on_exit
@@ -252,6 +264,14 @@ class Reaper:
         except OSError:
             return False
         return True
+
+
+def _be_ordinary(pid: int) -> None:
+    """Take from a new process the priority that is the agent's; by its group, to catch also what it may have forked by now."""
+    try:
+        os.setpriority(os.PRIO_PGRP, pid, 0)
+    except OSError:
+        pass  # it has ended already
 
 
 def _ignore_for_ourselves_alone() -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from holdfast_wire.limits import RUN_QUEUE, SPOOL_COMMAND_BYTES, SPOOL_MEMORY_SHARE, SPOOL_SANDBOX_BYTES, SPOOL_SANDBOX_LEAST_BYTES, Timing
 
+from .forking import Forker
 from .groups import Groups
 from .procs import Reaper
 from .records import Records
@@ -61,7 +62,8 @@ class AgentContext:
         self.settings = settings
         self.limits = limits or SandboxLimits()
         self.groups = Groups(settings.cgroup_join_fds, settings.cgroup_events_fds)
-        self.reaper = Reaper(oom_score_adj=self.limits.oom_score_adj)
+        forker = Forker(settings.cgroup_thread_fds, settings.cgroup_join_fds)
+        self.reaper = Reaper(oom_score_adj=self.limits.oom_score_adj, forker=forker)
         self.tags = Tags()
         self.budget = Budget(spool_budget(self.limits, settings.memory_bytes))
         self.records = Records(self.limits.timing)

@@ -14,7 +14,8 @@ import os
 import resource
 import secrets
 import signal
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Generator, Iterable
 
 log = logging.getLogger("session_agent.trees")
 
@@ -24,6 +25,10 @@ _AGENT_BITS, _OWNER_BITS, _RUN_BITS = 16, 20, 26
 _LABEL = b"Max realtime timeout"
 _PASS_INTERVAL_S = 0.01
 _PASSES = 500
+_SLICE_S = 0.005
+"""How long a survey may keep the loop."""
+_CROWD = 400
+"""Entries of ``/proc``, some 60 of which are no processes, above which a tree is not killed before everything stands still."""
 
 
 class Tags:
@@ -64,29 +69,49 @@ def owned_by(tag: int) -> Callable[[int], bool]:
 
 def members(match: Callable[[int], bool], roots: Iterable[int] = (), spare: Iterable[int] = ()) -> list[int]:
     """Living processes whose mark matches, with the descendants of ``roots``; never those in ``spare``, nor the agent."""
-    found: set[int] = set()
-    parents: dict[int, int] = {}
-    roots = set(roots)
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        stat = _read(f"/proc/{name}/stat")
-        if stat is None:
-            continue
-        state, parent = _state_and_parent(stat)
-        if state in b"ZX":
-            continue
-        pid = int(name)
-        parents[pid] = parent
-        tag = read_tag(pid)
-        if (tag is not None and match(tag)) or pid in roots:
-            found.add(pid)
-    grown = bool(roots)
-    while grown:
-        more = {pid for pid, parent in parents.items() if parent in found and pid not in found}
-        found |= more
-        grown = bool(more)
-    return sorted(found - set(spare) - {1, os.getpid()})
+    survey = Survey(match, roots, spare)
+    for _ in survey.steps():
+        pass
+    return survey.found
+
+
+class Survey:
+    """One look at all processes, one at a time: ``found`` are those that ``members`` describes, ``others`` the rest but the agent."""
+
+    def __init__(self, match: Callable[[int], bool], roots: Iterable[int] = (), spare: Iterable[int] = ()) -> None:
+        self._match = match
+        self._roots = frozenset(roots)
+        self._spare = frozenset(spare)
+        self.found: list[int] = []
+        self.others: list[int] = []
+
+    def steps(self) -> Generator[None, None, None]:
+        """Exhaust it: only the whole picture is one."""
+        found: set[int] = set()
+        parents: dict[int, int] = {}
+        for name in os.listdir("/proc"):
+            if not name.isdigit():
+                continue
+            yield
+            stat = _read(f"/proc/{name}/stat")
+            if stat is None:
+                continue
+            state, parent = _state_and_parent(stat)
+            if state in b"ZX":
+                continue
+            pid = int(name)
+            parents[pid] = parent
+            tag = read_tag(pid)
+            if (tag is not None and self._match(tag)) or pid in self._roots:
+                found.add(pid)
+        grown = bool(self._roots)
+        while grown:
+            more = {pid for pid, parent in parents.items() if parent in found and pid not in found}
+            found |= more
+            grown = bool(more)
+        agent = {1, os.getpid()}
+        self.found = sorted(found - self._spare - agent)
+        self.others = sorted(parents.keys() - set(self.found) - agent)
 
 
 def read_tag(pid: int) -> int | None:
@@ -128,7 +153,12 @@ def signal_all(pids: Iterable[int], number: int) -> None:
 
 
 class TreeKill:
-    """Kills what matches until nothing does, a pass at a time, so that the loop goes on under a fork bomb."""
+    """Kills what matches until nothing does, a slice of time after the other, so that the loop goes on meanwhile.
+
+    Where there are many processes one of them may be a fork bomb, which makes new ones faster than they can be found. All of the
+    sandbox is stopped at once then (``kill(-1, SIGSTOP)`` leaves out nobody, also no fork under way), the tree is killed, and the
+    others go on. Only the first process of a pid namespace may do that: for anybody else -1 means the machine.
+    """
 
     def __init__(
         self,
@@ -144,29 +174,62 @@ class TreeKill:
         self._spare = tuple(spare)
         self._passes = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._stopped_all = False
+        self.over = False
+        self._look()
         self._step()
 
     def cancel(self) -> None:
         """Stop looking; what was killed stays dead."""
+        self.over = True
         if self._timer is not None:
             self._timer.cancel()
+        if self._stopped_all:
+            self._signal_everything(signal.SIGCONT)
+
+    def _look(self) -> None:
+        if os.getpid() == 1 and len(os.listdir("/proc")) > _CROWD:
+            self._signal_everything(signal.SIGSTOP)
+        self._survey = Survey(self._match, self._roots, self._spare)
+        self._walk = self._survey.steps()
+
+    def _signal_everything(self, number: signal.Signals) -> None:
+        self._stopped_all = number == signal.SIGSTOP
+        try:
+            os.kill(-1, number)
+        except ProcessLookupError:
+            pass  # there is nothing but the agent
 
     def _step(self) -> None:
-        alive = members(self._match, self._roots, self._spare)
+        until = time.monotonic() + _SLICE_S
+        while time.monotonic() < until:
+            if next(self._walk, self) is self:
+                self._end_pass(self._survey.found)
+                return
+        self._timer = asyncio.get_running_loop().call_later(0, self._step)
+
+    def _end_pass(self, alive: list[int]) -> None:
         self._passes += 1
+        if self._passes > 2 and not self._stopped_all:
+            # it forks faster than one pass kills: stopped processes fork no more
+            signal_all(alive, signal.SIGSTOP)
+        signal_all(alive, signal.SIGKILL)
+        if self._stopped_all:
+            self._stopped_all = False
+            signal_all(self._survey.others, signal.SIGCONT)
         if not alive or self._passes > _PASSES:
             if alive:
                 log.error("%d processes of a tree survived %d rounds of SIGKILL", len(alive), self._passes)
+            self.over = True
             self._done()
             return
-        if self._passes > 2:
-            # it forks faster than one pass kills: stopped processes fork no more
-            signal_all(alive, signal.SIGSTOP)
-            alive = members(self._match, self._roots, self._spare)
-        signal_all(alive, signal.SIGKILL)
         self._roots = tuple(pid for pid in self._roots if pid in alive)
         delay = 0.001 if self._passes < 5 else _PASS_INTERVAL_S
-        self._timer = asyncio.get_running_loop().call_later(delay, self._step)
+        self._timer = asyncio.get_running_loop().call_later(delay, self._again)
+
+    def _again(self) -> None:
+        self._look()
+        self._step()
 
 
 def _read(path: str) -> bytes | None:

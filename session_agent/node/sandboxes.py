@@ -239,6 +239,7 @@ class Sandboxes:
         berth.folder = folder
         berth.agent_log.name = request.sandbox_id
         berth.group.limit(request.limits)
+        berth.group.favour(berth.pid)
         self._save(box, berth)
         listener = socket.socket(socket.AF_UNIX)
         try:

@@ -227,7 +227,7 @@ def _use_network(asked: dict[str, Any]) -> None:
 def _receive_config(control: int) -> dict[str, Any]:
     """The node's only message to the child: length, JSON, and the descriptors it names. A spare waits here."""
     with socket.socket(fileno=control) as channel:
-        head, passed, _, _ = socket.recv_fds(channel, 4, 16, socket.MSG_CMSG_CLOEXEC | socket.MSG_WAITALL)
+        head, passed, _, _ = socket.recv_fds(channel, 4, 32, socket.MSG_CMSG_CLOEXEC | socket.MSG_WAITALL)
         if len(head) != 4:
             os._exit(72)
         left = int.from_bytes(head, "big")

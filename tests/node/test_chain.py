@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
+import pytest
 from holdfast import SandboxClient
 
 from tests.node.harness import REPOSITORY
@@ -33,3 +36,30 @@ def test_a_command_out_of_memory_leaves_the_session(stack: Stack) -> None:
         assert sandbox.exec(f"{eater}; echo $?").stdout.split()[-1:] in (["137"], [])
         assert shell.run(f"{eater}").exit_code == 137
         assert shell.run("echo $KEPT").stdout == "yes\n"
+
+
+@requires("cgroups", "root")
+def test_what_a_command_uses_is_not_the_agents(stack: Stack) -> None:
+    """A one-off command is born among the commands, whose limits are its own; the agent keeps its reserve and goes first."""
+    if not Path("/sys/fs/cgroup/cpu/tasks").exists():
+        pytest.skip("one-off commands are told apart by control groups of the first version, which this machine does not have")
+    with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", timeout=30) as sandbox:
+        agent = json.loads((stack.data / "sandboxes" / sandbox.id / "state.json").read_text())["pid"]
+        sandbox.shell().run("true")
+        with sandbox.start(["sleep", "60"]) as process:
+            (command,) = [pid for pid in _tree(agent) if Path(f"/proc/{pid}/comm").read_text() == "sleep\n"]
+            for controller in ("cpu", "memory", "pids"):
+                assert _group(command, controller) == f"{_group(agent, controller)}/commands"
+            assert (os.getpriority(os.PRIO_PROCESS, agent), os.getpriority(os.PRIO_PROCESS, command)) == (-20, 0)
+            process.kill()
+        assert sandbox.exec("nice; echo $(($(nice) + 0))").stdout == "0\n0\n"
+
+
+def _tree(agent: int) -> list[int]:
+    threads = Path(f"/proc/{agent}/task").iterdir()
+    return [int(pid) for thread in threads for pid in (thread / "children").read_text().split()]
+
+
+def _group(pid: int, controller: str) -> str:
+    rows = [row.split(":", 2) for row in Path(f"/proc/{pid}/cgroup").read_text().splitlines()]
+    return next(path for _, names, path in rows if controller in names.split(","))
