@@ -44,4 +44,6 @@ class Usages:
                 await self._store.release(owner, sandbox_id, since, term=term)
         missing = [sandbox_id for sandbox_id in wanted if sandbox_id not in counted]
         for record in await self._store.records(missing):  # the others have ended meanwhile
+            if record.status == "failed":
+                continue  # it failed meanwhile, and was given back
             await self._store.reserve(owner, record.spec, Quota(), term=term)

@@ -274,6 +274,17 @@ async def test_usages_are_brought_into_line_with_the_records(store: RedisStore) 
     assert found == {"ada": {"sb-1"}, "bob": {"sb-2"}, EVERYBODY: {"sb-1", "sb-2"}}
 
 
+async def test_what_failed_while_it_was_looked_at_is_not_counted_again(store: RedisStore) -> None:
+    limits = AdmissionSettings(owner_quota=Quota(sandboxes=9))
+    term = await store.lead("c1", 60)
+    assert term is not None
+    created = await store.create(spec("sb-1"), fingerprint="f")
+    assert isinstance(created.entry, Record)
+    await store.mark_failed("sb-1", "i1", Cause("image-pull", "caller"))  # and its maker gave its count back
+    await Usages(store, limits).agree({"sb-1": created.entry}, term)
+    assert await store.usage_entries("ada") == {}
+
+
 async def test_quotas_over_rest(redis_url: str, tmp_path: Path) -> None:
     limits = AdmissionSettings(owner_quota=Quota(sandboxes=2, cores=3.0), quota=Quota(sandboxes=3))
     async with (

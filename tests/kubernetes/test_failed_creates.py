@@ -1,0 +1,102 @@
+"""A create that failed, through the whole service: nothing is left of it in the cluster or in Redis but what tells why, for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from gateway.controller.loop import Controller
+from gateway.placement.store import Quota, Record, Tombstone
+from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
+from gateway.settings import AdmissionSettings, ControllerSettings
+from tests.gateway.harness import Served, serve
+from tests.kubernetes.conftest import QUICK, settings_for
+from tests.support.kube.kubelet import Kubelet
+from tests.support.kube.server import FakeApi
+from tests.support.requires import requires
+from tests.support.until import until_async
+
+pytestmark = requires("redis")
+
+SOON_S = 10.0
+CONTROLLER = ControllerSettings(reconcile_interval_s=0.2, expiry_interval_s=0.1, grace_s=0.5)
+CASES: list[tuple[dict[str, Any], str]] = [
+    ({"image": "unknown-image"}, "image-pull"),
+    ({"image": "slow-registry"}, "image-pull"),
+    ({"image": "needs-secret"}, "config"),
+    ({"cpu": 1000}, "unschedulable"),
+    ({"labels": {"unseen": "yes"}, "timeout": 1.0}, "timeout"),  # told by who makes it; as "ready-timeout" by the controller
+    ({"env": {"PYTHONHOME": "/nowhere"}}, "exited"),
+    ({"priority_class": "system-node-critical"}, "unsupported"),
+    ({"network": {"domains": ["pypi.org"]}}, "unsupported"),
+]
+
+
+@pytest_asyncio.fixture
+async def served(redis_url: str, api: FakeApi, kubelet: Kubelet, tmp_path: Path) -> AsyncIterator[Served]:
+    """A gateway and a controller over the fake cluster, with quotas to count."""
+    settings = settings_for(api, tmp_path, unschedulable_patience_s=0.4, pull_patience_s=0.3, enforcement="policy")
+    runtime = KubernetesRuntime(settings, "replica-1", QUICK)
+    admission = AdmissionSettings(owner_quota=Quota(5, None, None))
+    async with serve(redis_url, tmp_path, step_timeout_s=20.0, admission=admission) as served:
+        served.gateway.runtime = runtime
+        controller = Controller(served.store, runtime, "c1", CONTROLLER, admission=admission)
+        task = asyncio.create_task(controller.run(), name="controller")
+        try:
+            yield served
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            await runtime.aclose()
+
+
+def sandboxes(api: FakeApi) -> list[str]:
+    return [name for name in api.pods.names() if not name.startswith("hf-canary")]
+
+
+def egress_policies(api: FakeApi) -> list[str]:
+    return [name for name in api.stores["networkpolicies"].names() if name.startswith("hf-egress")]
+
+
+@pytest.mark.parametrize(("body", "reason"), CASES, ids=lambda part: part if isinstance(part, str) else str(part)[:40])
+@pytest.mark.parametrize("wait", [True, False])
+async def test_nothing_is_left(
+    served: Served, api: FakeApi, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch, body: dict[str, Any], reason: str, wait: bool
+) -> None:
+    reaches = {"network": {"reaches": [{"cidr": "198.51.100.0/24"}]}}  # a policy of its own, where it gets so far
+    if "labels" in body:  # no scheduler looks at it
+        monkeypatch.setattr(kubelet, "_live", lambda pod: asyncio.sleep(0))
+    asked = {"image": "host", "cpu": 1, "memory": "64Mi", "sandbox_id": "sb-1", "wait": wait, **reaches, **body}
+    async with served.client() as client:
+        answer = await client.post("/sandboxes", json=asked)
+        told = answer.json()
+        if wait:
+            assert answer.status_code >= 400, told
+        else:
+            told = (await client.get("/sandboxes/sb-1/wait")).json()
+            assert told["status"] == "failed"
+        assert any(str(word).endswith(reason) for word in (told.get("reason"), told.get("code"))), told
+        await until_async(lambda: not sandboxes(api), deadline_s=SOON_S, what="the pod to be gone")
+        entry = await served.store.get("sb-1")
+        if isinstance(entry, Record):
+            assert entry.status == "failed"
+            assert entry.cause is not None
+            assert entry.cause.reason.endswith(reason)
+        assert (await served.store.usage_entries("ada")) == {}, "it is not counted"
+        await client.delete("/sandboxes/sb-1")
+        entry = await served.store.get("sb-1")
+        assert entry is None or (isinstance(entry, Tombstone) and entry.cause.reason.endswith((reason, "deleted")))
+        runtime = served.gateway.runtime
+        assert isinstance(runtime, KubernetesRuntime)
+        await runtime.policies.collect(time.time() + 3600)
+        assert egress_policies(api) == []
+        left = [key.decode() for key in await served.store._redis.command("KEYS", "*sb-1*")]
+        assert all(":tombstone:" in key for key in left), left
