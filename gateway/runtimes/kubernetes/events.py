@@ -15,6 +15,8 @@ from .facts import Facts, Trouble, gone_cause
 from .settings import KubernetesSettings
 
 _READY_TIMEOUT = "holdfast/ready_timeout_s"
+_RESOLUTION_S = 1.0
+"""Pods say when they were made in whole seconds, rounded down: judged sooner, whoever makes one would not get to say why it is late."""
 _LATE = Cause("ready-timeout", "infrastructure", "it never became ready")
 
 
@@ -26,7 +28,7 @@ def present_of(facts: Facts, now: float, settings: KubernetesSettings) -> Presen
     trouble = _failed(facts, now, settings)
     if trouble is None and not (facts.started and facts.ip):  # the kubelet says that it listens up to a second after we know
         late_s = _number(record.labels.get(_READY_TIMEOUT))
-        if late_s is None or now - facts.created_at < late_s:
+        if late_s is None or now - facts.created_at < late_s + _RESOLUTION_S:
             return None
         trouble = Trouble("create_timeout", _LATE)
     return Present(
