@@ -15,12 +15,14 @@ from .limits import Timing
 
 
 class Bookkeeping:
-    """See the module. ``due`` is when acknowledgements have waited long enough, None while none wait."""
+    """See the module. ``due`` is when acknowledgements have waited long enough, None while none wait; ``pending`` tells whether
+    there is anything to ``take``."""
 
-    __slots__ = ("_acks", "_credits", "_delay_s", "_pong", "_said", "_unacked", "_unacked_bytes", "_worth_bytes", "due")
+    __slots__ = ("_acks", "_credits", "_delay_s", "_pong", "_said", "_unacked", "_unacked_bytes", "_worth_bytes", "due", "pending")
 
     def __init__(self, timing: Timing) -> None:
         self.due: float | None = None
+        self.pending = False
         self._delay_s = timing.ack_delay_s
         self._worth_bytes = timing.ack_bytes
         self._said: deque[bytes] = deque()
@@ -33,14 +35,17 @@ class Bookkeeping:
     def say(self, frame: Hello | Welcome | Ping | GoAway) -> None:
         """A frame that is sent as it is, in its turn; silence and attaching bound how many there are."""
         self._said.append(encode(frame))
+        self.pending = True
 
     def pong(self, number: int) -> None:
         """The peer asked whether we are there."""
         self._pong = number
+        self.pending = True
 
     def credit(self, number: int, limit: int) -> None:
         """The peer may send bytes of the channel up to ``limit``."""
         self._credits[number] = limit
+        self.pending = True
 
     def received(self, number: int, offset: int, size_bytes: int, now: float) -> None:
         """Everything of the channel below ``offset`` is here: the peer hears of it soon, or at once when it is much."""
@@ -54,6 +59,7 @@ class Bookkeeping:
     def acknowledge(self) -> None:
         """Let what was received be acknowledged with the next messages."""
         self._acks.update(self._unacked)
+        self.pending = True
         self._unacked.clear()
         self._unacked_bytes = 0
         self.due = None
@@ -61,6 +67,7 @@ class Bookkeeping:
     def take(self) -> list[bytes]:
         """The messages for the connection."""
         messages: list[bytes] = []
+        self.pending = False
         if self._pong is not None:
             messages.append(encode(Pong(self._pong)))
             self._pong = None
@@ -78,6 +85,7 @@ class Bookkeeping:
     def forget(self) -> None:
         """The connection is gone, or a new one begins: nothing is owed."""
         self.due = None
+        self.pending = False
         self._said.clear()
         self._pong = None
         self._credits.clear()

@@ -20,6 +20,8 @@ class State(Enum):
     RUNNING = "running"
     ENDED = "ended"
 
+    __hash__ = object.__hash__  # Enum's own is Python code that hashes the name: too much for a key that every fact looks up
+
 
 _Table = dict[tuple[State, type[Item]], State]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any, Final
 
 import msgpack
@@ -73,10 +74,19 @@ _BOOKKEEPING: Final[dict[int, tuple[type[Any], tuple[Any, ...]]]] = {
     Pong.KIND: (Pong, (int,)),
     GoAway.KIND: (GoAway, (_Number, _Number, str)),
 }
-_FIELDS: Final[dict[type[Any], tuple[str, ...]]] = {
-    cls: tuple(field.name for field in fields(cls) if not (issubclass(cls, Item) and field.name == "channel"))
-    for cls, _ in (*_ITEMS.values(), *_BOOKKEEPING.values())
-}
+
+
+def _reader(cls: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
+    """What reads the fields of a frame that follow kind, or kind, channel and offset."""
+    names = [field.name for field in fields(cls) if not (issubclass(cls, Item) and field.name == "channel")]
+    read = attrgetter(*names)
+    return read if len(names) > 1 else lambda frame: (read(frame),)
+
+
+_READERS: Final = {cls: _reader(cls) for cls, _ in (*_ITEMS.values(), *_BOOKKEEPING.values())}
+_NOT_CONTAINERS: Final = bytes(byte for byte in range(256) if not (0x80 <= byte <= 0x9F or 0xDC <= byte <= 0xDF))
+"""The bytes that begin neither a map nor an array."""
+_SHORT_BYTES: Final = 4096
 
 _pack: Callable[[Any], bytes] = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 
@@ -86,7 +96,7 @@ def encode_item(item: AnyItem, offset: int) -> bytes:
     cls = type(item)
     if isinstance(item, Output):  # the one frame that is sent by the gigabyte
         return _pack((Output.KIND, item.channel, offset, item.stream, item.data))
-    message = _pack((item.KIND, item.channel, offset, *[getattr(item, name) for name in _FIELDS[cls]]))
+    message = _pack((item.KIND, item.channel, offset, *_READERS[cls](item)))
     if len(message) > MESSAGE_BYTES:
         raise ProtocolError(f"{cls.__name__} of {len(message)} bytes is over the limit of {MESSAGE_BYTES}", "request_too_large")
     return message
@@ -94,7 +104,7 @@ def encode_item(item: AnyItem, offset: int) -> bytes:
 
 def encode(frame: Bookkeeping) -> bytes:
     """A bookkeeping frame as one message."""
-    return _pack((frame.KIND, *[getattr(frame, name) for name in _FIELDS[type(frame)]]))
+    return _pack((frame.KIND, *_READERS[type(frame)](frame)))
 
 
 def decode(message: bytes) -> tuple[Frame, int]:
@@ -111,13 +121,12 @@ def decode(message: bytes) -> tuple[Frame, int]:
         item_class, types = item
         if len(body) != len(types) + 3:
             raise ProtocolError(f"{item_class.__name__} has {len(body)} fields, not {len(types) + 3}")
-        channel, offset = body[1], body[2]
+        _, channel, offset, *values = body
         if type(channel) is not int or not 0 < channel < MAX_CHANNEL:
             raise ProtocolError(f"{item_class.__name__} has no valid channel")
         if type(offset) is not int or not 0 <= offset < MAX_OFFSET:
             raise ProtocolError(f"{item_class.__name__} has no valid offset")
-        values = body[3:]
-        _check(item_class, values, types)
+        _check(item_class, values, types, message)
         return item_class(channel, *values), offset  # type: ignore[return-value]
     other = _BOOKKEEPING.get(kind)
     if other is None:
@@ -126,23 +135,30 @@ def decode(message: bytes) -> tuple[Frame, int]:
     if len(body) != len(types) + 1:
         raise ProtocolError(f"{cls.__name__} has {len(body)} fields, not {len(types) + 1}")
     values = body[1:]
-    _check(cls, values, types)
+    _check(cls, values, types, message)
     return cls(*values), 0
 
 
-def _check(cls: type[Any], values: list[Any], types: tuple[Any, ...]) -> None:
-    for value, wanted in zip(values, types, strict=True):
+def _check(cls: type[Any], values: list[Any], types: tuple[Any, ...], message: bytes) -> None:
+    for value, wanted in zip(values, types):  # noqa: B905  of one length, and checked for every message
         kind = type(value)
         if kind is not wanted and not (wanted is _Number and kind in _Number):
             raise ProtocolError(f"{cls.__name__} has a field of type {kind.__name__} where another belongs")
+        if kind is str:
+            continue
         if kind is dict:
-            _check_map(value, 1)
-        elif kind is int and not 0 <= value <= MAX_OFFSET:
+            if not _is_shallow(message):
+                _check_map(value, 1)
+        elif kind is bytes:
+            if len(value) > DATA_BYTES:
+                raise ProtocolError(f"{cls.__name__} carries more than {DATA_BYTES} bytes")
+        elif kind is not bool and not 0 <= value <= MAX_OFFSET:  # also refuses NaN
             raise ProtocolError(f"{cls.__name__} has a number out of range")
-        elif kind is bytes and len(value) > DATA_BYTES:
-            raise ProtocolError(f"{cls.__name__} carries more than {DATA_BYTES} bytes")
-        elif kind is float and not 0 <= value <= MAX_OFFSET:  # also refuses NaN
-            raise ProtocolError(f"{cls.__name__} has a number out of range")
+
+
+def _is_shallow(message: bytes) -> bool:
+    """Whether ``message`` has too few bytes that could begin a container to be nested too deeply: true of nearly all, and told at once."""
+    return len(message) <= _SHORT_BYTES and len(message.translate(None, _NOT_CONTAINERS)) <= DECODE_DEPTH
 
 
 def _check_map(value: Any, depth: int) -> None:

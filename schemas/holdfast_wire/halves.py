@@ -29,24 +29,20 @@ class _Stored:
 class SendHalf:
     """Items on their way to the peer. ``next`` is the offset the next item gets, ``limit`` the peer's credit."""
 
-    __slots__ = ("_stored", "_unsent", "acked", "limit", "next")
+    __slots__ = ("_stored", "acked", "limit", "next", "unsent")
 
     def __init__(self) -> None:
         self.next = 0
         self.acked = 0
         self.limit = WINDOW_BYTES
         self._stored: deque[_Stored] = deque()
-        self._unsent: deque[_Stored] = deque()
+        self.unsent: deque[_Stored] = deque()
+        """What the current connection has not been given yet."""
 
     @property
     def room(self) -> int:
         """Bytes that may be pushed now."""
         return max(0, self.limit - self.next)
-
-    @property
-    def pending(self) -> bool:
-        """Whether the current connection has not been given everything yet."""
-        return bool(self._unsent)
 
     @property
     def settled(self) -> bool:
@@ -55,19 +51,19 @@ class SendHalf:
 
     def push(self, item: AnyItem) -> None:
         """Number ``item`` and store it. Raises ``HoldfastError`` when bytes exceed the credit or items the slack."""
-        end = self.next + item.length
-        slack = 0 if isinstance(item, (Output, Write)) and item.length > 1 else CONTROL_SLACK
-        if end > self.limit + slack:
+        size = len(item.data) if isinstance(item, (Output, Write)) else 0
+        end = self.next + (size or 1)
+        if end > self.limit + (0 if size > 1 else CONTROL_SLACK):
             raise HoldfastError("queue_full", f"channel {item.channel} has no credit for {type(item).__name__}")
         command_id = item.command_id if type(item) is Exited else None
         stored = _Stored(self.next, end, encode_item(item, self.next), command_id)
         self.next = end
         self._stored.append(stored)
-        self._unsent.append(stored)
+        self.unsent.append(stored)
 
     def pop(self) -> bytes:
         """The next message for the current connection; it stays stored until acknowledged."""
-        return self._unsent.popleft().message
+        return self.unsent.popleft().message
 
     def ack(self, offset: int) -> list[str]:
         """Forget what the peer has below ``offset``; returns the commands whose end is now known to have arrived."""
@@ -102,7 +98,7 @@ class SendHalf:
         """On a new connection: the peer has everything below ``received``, send the rest again. Returns as ``ack``."""
         self.check(received)
         delivered = self.ack(received)
-        self._unsent = deque(self._stored)
+        self.unsent = deque(self._stored)
         return delivered
 
 
@@ -119,15 +115,16 @@ class ReceiveHalf:
 
     def accept(self, item: AnyItem, offset: int) -> bool:
         """Whether ``item`` is new. False: a duplicate. Raises ``ProtocolError`` for a hole, an overlap or too many bytes."""
-        end = offset + item.length
+        size = len(item.data) if isinstance(item, (Output, Write)) else 0
+        end = offset + (size or 1)
         if end <= self.received:
             return False
         if offset != self.received:
             raise ProtocolError(f"channel {item.channel} jumps from offset {self.received} to {offset}")
-        if end > self.granted + (0 if item.length > 1 else CONTROL_SLACK):
+        if end > self.granted + (0 if size > 1 else CONTROL_SLACK):
             raise ProtocolError(f"channel {item.channel} overran its credit of {self.granted}")
         self.received = end
-        if not (isinstance(item, (Output, Write)) and item.data):
+        if not size:
             self.consumed += 1
         return True
 

@@ -99,11 +99,11 @@ class Session:
 
     def outgoing(self, max_bytes: int = 1 << 62) -> list[bytes]:
         """Messages for the connection, at least one where there is any, about ``max_bytes`` at most; channels take turns."""
-        messages = self._owed.take()
-        size = 0
-        if not self.attached:
-            return messages
+        messages = self._owed.take() if self._owed.pending else []
         ready = self._ready
+        if not ready or not self.attached:
+            return messages
+        size = 0
         while ready and size < max_bytes:
             number = ready.popleft()
             channel = self._channels.get(number)
@@ -112,7 +112,7 @@ class Session:
             message = channel.outbound.pop()
             messages.append(message)
             size += len(message)
-            if channel.outbound.pending:
+            if channel.outbound.unsent:
                 ready.append(number)
             else:
                 channel.queued = False
@@ -188,7 +188,7 @@ class Session:
     # Inside -----------------------------------------------------------------------------------------------------
 
     def _enqueue(self, number: int, channel: _Channel) -> None:
-        if self.attached and not channel.queued and channel.outbound.pending:
+        if self.attached and not channel.queued and channel.outbound.unsent:
             channel.queued = True
             self._ready.append(number)
 
@@ -320,7 +320,8 @@ class ClientSession(Session):
             if channel.state is State.ENDED:
                 del self._channels[number]
             self._events.append(item)
-        self._owed.received(number, channel.inbound.received, item.length, now)
+        received = channel.inbound.received
+        self._owed.received(number, received, received - offset, now)
 
     def _lose(self, error: HoldfastError) -> None:
         self.lost = error
@@ -410,7 +411,8 @@ class AgentSession(Session):
                 channel.inbound.consume(channel.inbound.received - channel.inbound.consumed)
             else:
                 self._events.append(item)
-        self._owed.received(number, channel.inbound.received, item.length, now)
+        received = channel.inbound.received
+        self._owed.received(number, received, received - offset, now)
 
     def _receive_ack(self, number: int, offset: int) -> list[str]:
         channel = self._channels.get(number)

@@ -81,8 +81,8 @@ def _ack_trims_one_too_many(patch: pytest.MonkeyPatch) -> None:
 def _resume_starts_at_what_was_sent(patch: pytest.MonkeyPatch) -> None:
     def rewind(self: SendHalf, received: int) -> list[str]:
         delivered = self.ack(received)
-        pending = {id(stored) for stored in self._unsent}
-        self._unsent = deque(stored for stored in self._stored if id(stored) in pending)
+        pending = {id(stored) for stored in self.unsent}
+        self.unsent = deque(stored for stored in self._stored if id(stored) in pending)
         return delivered
 
     patch.setattr(SendHalf, "rewind", rewind)
