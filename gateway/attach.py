@@ -53,6 +53,8 @@ async def _attach(gateway: Gateway, owner: str, sandbox_id: str, websocket: WebS
             return
         gateway.metrics.count("attach_total")
         gateway.attached.add(relay)
+        # An idle limit may be shorter than the sweep's interval. Nobody waits for it: a resume works while placement is away.
+        gateway.background.start(gateway.attached.note({sandbox_id}), f"attach to {sandbox_id}")
         relay.start(client, dialled.early, settings.buffer_bytes)
         await relay.done
     finally:

@@ -83,9 +83,12 @@ class AttachedSessions:
             elif relay.stalled_sweeps * settings.sweep_interval_s >= settings.stall_limit_s:
                 log.info("session of %s: took nothing for %g s, cut off", relay.sandbox_id, settings.stall_limit_s)
                 relay.abort()
-        in_use = {relay.sandbox_id for relay in self._relays}
+        await self.note({relay.sandbox_id for relay in self._relays})
+
+    async def note(self, in_use: set[str]) -> None:
+        """Tell placement that sandboxes are in use, and will be until some sweeps later: their idle limits count from then."""
         try:
-            await self._store.touch(in_use, hold_s=3 * settings.sweep_interval_s)
+            await self._store.touch(in_use, hold_s=3 * self._settings.sweep_interval_s)
         except PlacementUnavailableError:
             log.warning("activity of %d sandboxes could not be noted: the placement store is away", len(in_use))
 

@@ -19,6 +19,7 @@ from holdfast_wire.frames import STDERR, STDOUT, Closed, Exited, Fact, Failed, G
 from .agent_call import AgentCall, AgentCallError
 from .believed import fact_error
 from .dial import dial
+from .in_use import in_use
 from .placement.store import PlacementUnavailableError, Record
 from .service import Gateway
 
@@ -59,7 +60,8 @@ async def agent_call(gateway: Gateway, record: Record) -> AsyncIterator[AgentCal
         await gateway.ready(record.owner, record.sandbox_id)  # raises what became of it, where that is known
         raise
     try:
-        yield call
+        async with in_use(gateway, record):
+            yield call
     finally:
         call.close()
 
