@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 import statistics
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
-from holdfast import HoldfastError, Sandbox, SandboxClient, SandboxNotFoundError
+from holdfast import HoldfastError, Sandbox, SandboxClient, SandboxNotFoundError, Shell
 
 from tests.support.requires import requires
 from tests.support.stack import Stack
@@ -28,9 +31,9 @@ NAMED = (
     "proc writes", "descriptors", "capabilities", "userfaultfd", "io_uring_setup", "device node", "first process",
 )  # fmt: skip
 """Attempts that reliability.md names: they must be among those that the probe makes."""
-ANSWER_S = 5.0
-"""The promise is one second where the gateway and the agent find a core to run on; one core shared with the bomb has shown 0.9 s."""
-PACE_S = 1.0
+ANSWER_S = 1.0
+WINDOW = 50
+MEASUREMENTS = 4
 
 
 @pytest.fixture(scope="module")
@@ -206,36 +209,70 @@ INODES = "mkdir -p /dev/shm/i && cd /dev/shm/i && for n in $(seq 1 20000); do : 
 OUTPUT_FLOOD = "yes holdfast | head -c 60000000; exit 3"
 
 
+LOAD = "for n in 1 2 3 4; do while :; do :; done & done; wait"
+"""As much of the processor as a sandbox may have, and no harm in it: what a neighbour's pace is compared with."""
+
+
 @pytest.mark.parametrize(
     "bomb", [FORK_BOMB, SESSION_BOMB, MEMORY_BOMB, FULL_DISK, INODES, OUTPUT_FLOOD],
     ids=["forks", "sessions", "memory", "disk", "inodes", "output"],
 )  # fmt: skip
 @requires("cgroups", "root")
+@pytest.mark.alone
 @pytest.mark.timeout(240)
 def test_a_bomb_harms_only_its_own(client: SandboxClient, neighbour: Sandbox, bomb: str) -> None:
-    """The agent answers soon meanwhile and after, the result is delivered, the neighbour is not slowed to a halt."""
+    """The agent answers within a second all the while, the result is delivered, a neighbour's p99 is at most doubled."""
+    seen = []
     with client.create_sandbox("host", memory="256Mi", cpu=1) as victim, neighbour.shell() as next_door:
         victim.files.write("/etc/asked", "here")
-        calm = pace(lambda: next_door.run("true"))
-        with victim.start(bomb, timeout=3, spool="tail") as process:
-            during = pace(lambda: victim.files.read("/etc/asked"), 5)
-            meanwhile = pace(lambda: next_door.run("true"))
+        # A machine that is busy with something else for a moment spoils a measurement; a product that is slow spoils every one.
+        for _ in range(MEASUREMENTS):
+            loaded = measured(victim, next_door, LOAD, timeout_s=1)
+            bombed = measured(victim, next_door, bomb, timeout_s=2)
+            assert victim.exec("echo over", timeout=30).stdout == "over\n"
+            assert neighbour.exec("echo fine").stdout == "fine\n"
+            seen.append((bombed.slowest_answer, bombed.neighbour_p99, loaded.neighbour_p99))
+            if bombed.slowest_answer < ANSWER_S and bombed.neighbour_p99 <= 2 * loaded.neighbour_p99:
+                return
+    pytest.fail(f"(slowest answer, the neighbour's p99, its p99 beside a harmless load), in seconds, of each measurement: {seen}")
+
+
+@dataclass(frozen=True, slots=True)
+class Paces:
+    """Seconds, over the time that a command ran."""
+
+    slowest_answer: float
+    neighbour_p99: float
+
+
+def measured(victim: Sandbox, next_door: Shell, command: str, timeout_s: float) -> Paces:
+    """Read from the victim's agent, and run commands next door, until the result of *command* is there."""
+    over = threading.Event()
+    with ThreadPoolExecutor(2) as pool, victim.start(command, timeout=timeout_s, spool="tail") as process:
+        answers = pool.submit(times_of, lambda: victim.files.read("/etc/asked"), over)
+        paces = pool.submit(times_of, lambda: next_door.run("true").check(), over)
+        try:
             result = process.wait()
-        assert result.timed_out or result.exit_code is not None
-        after = pace(lambda: victim.exec("echo over", timeout=30).check(), 5)
-        assert (during < ANSWER_S, after < ANSWER_S) == (True, True), (during, after)
-        assert meanwhile < max(20 * calm, PACE_S), f"the neighbour's commands took {meanwhile:.4f} s instead of {calm:.4f} s"
-        assert neighbour.exec("echo fine").stdout == "fine\n"
+        finally:
+            over.set()
+    assert result.timed_out or result.exit_code is not None
+    return Paces(max(answers.result()), p99(paces.result()))
 
 
-def pace(run: Callable[[], object], times_run: int = 15) -> float:
-    """Median seconds of a small request."""
-    times = []
-    for _ in range(times_run):
+def times_of(run: Callable[[], object], over: threading.Event) -> list[float]:
+    """Seconds of each small request, one every few milliseconds, until *over*; a window's worth at least."""
+    times: list[float] = []
+    while not over.wait(0.003) or len(times) < WINDOW:
         began = time.monotonic()
         run()
         times.append(time.monotonic() - began)
-    return statistics.median(times)
+    return times
+
+
+def p99(times: list[float]) -> float:
+    """The median over windows of WINDOW: one hiccup of the machine is in one window alone."""
+    windows = [times[start : start + WINDOW] for start in range(0, len(times) - WINDOW + 1, WINDOW)]
+    return statistics.median(sorted(window)[int(WINDOW * 0.99)] for window in windows)
 
 
 def test_an_output_flood_that_nobody_reads_stands_still(sandbox: Sandbox, neighbour: Sandbox) -> None:
