@@ -129,7 +129,7 @@ class Fields:
             except ValueError:
                 raise _wrong(name, "a number of seconds") from None
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not 0 < value <= most:
-            raise _wrong(name, f"a number of seconds above 0 and up to {most:g}")
+            raise _wrong(name, f"a number of seconds above 0 and up to {most:.0f} ({most / 86400:g} days)")
         return float(value)
 
     def integer(self, name: str, default: int, *, least: int, most: int) -> int:
@@ -160,7 +160,7 @@ class Fields:
             _encodable(name, key + text)
             size += len(key) + len(text)
         if size > _ENV_BYTES:
-            raise _wrong(name, f"at most {_ENV_BYTES} characters")
+            raise _wrong(name, f"at most {_ENV_BYTES} characters in all, not {size}")
         return dict(value)
 
     def labels(self) -> dict[str, str]:
@@ -168,7 +168,7 @@ class Fields:
         if value is None:
             return {}
         if not isinstance(value, dict) or len(value) > _LABELS:
-            raise _wrong("labels", f"a map of at most {_LABELS} texts")
+            raise _wrong("labels", f"a map of at most {_LABELS} texts{f', not {len(value)}' if isinstance(value, dict) else ''}")
         for key, text in value.items():
             check_label(key)
             if not isinstance(text, str) or len(text) > _LABEL_BYTES or "\0" in text:

@@ -22,6 +22,7 @@ OPTION_FIELDS = (
 )  # fmt: skip
 GPU = "nvidia.com/gpu"
 _REACHES, _PORTS, _DOMAINS, _VOLUMES, _TOLERATIONS, _SECRETS = 64, 32, 64, 32, 32, 8
+_FIELDS = 64
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
@@ -81,8 +82,8 @@ def read_options(body: Mapping[str, Any]) -> Options:
         resources[GPU] = _integer(body["gpu"], "gpu", least=1, most=1024)
     selector = _map(body.get("node_selector"), "node_selector")
     for key, value in selector.items():
-        _matching(key, _KEY, "node_selector", "a map of labels")
-        _matching(value, _VALUE, "node_selector", "a map of labels")
+        _matching(key, _KEY, "node_selector", f"a map of labels; {str(key)[:60]!r} is none")
+        _matching(value, _VALUE, "node_selector", f"a map of labels; {str(key)[:60]!r} is none")
     architecture = body.get("architecture")
     if architecture not in (None, "", "amd64", "arm64"):
         raise _wrong("architecture", "amd64 or arm64")
@@ -239,8 +240,8 @@ def _toleration(body: Any) -> Toleration:
 def _map(value: Any, name: str, known: tuple[str, ...] | None = None) -> dict[str, Any]:
     if value is None:
         return {}
-    if not isinstance(value, dict) or len(value) > 64:
-        raise _wrong(name, "an object")
+    if not isinstance(value, dict) or len(value) > _FIELDS:
+        raise _wrong(name, f"an object of at most {_FIELDS} fields")
     if known is not None:
         strange = [key for key in value if key not in known]
         if strange:

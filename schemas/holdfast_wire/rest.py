@@ -19,6 +19,7 @@ DEFAULT_READY_TIMEOUT_S = 3600.0
 
 _CPU_MAX = 4096.0
 _BYTES_MAX = 2**60
+_SHOWN = 60
 _UNITS = {
     "": 1,
     "k": 10**3,
@@ -41,7 +42,7 @@ def parse_cpu(value: object) -> float:
         text, scale = (value[:-1], 0.001) if value.endswith("m") else (value, 1.0)
         cores = _decimal(text, scale)
     if cores is None or not 0 < cores <= _CPU_MAX:
-        raise HoldfastError("invalid_quantity", f"cpu {value!r} is not a positive number of cores")
+        raise HoldfastError("invalid_quantity", f"cpu must be a number of cores above 0 and up to {_CPU_MAX:g}, not {_shown(value)}")
     return cores
 
 
@@ -55,8 +56,17 @@ def parse_bytes(value: object, name: str = "memory") -> int:
         unit = _UNITS.get(value[len(digits) :])
         size = None if unit is None else _decimal(digits, unit)
     if size is None or not 0 < size <= _BYTES_MAX:
-        raise HoldfastError("invalid_quantity", f"{name} {value!r} is not a positive size in bytes")
+        units = ", ".join(filter(None, _UNITS))
+        raise HoldfastError(
+            "invalid_quantity",
+            f"{name} must be a size in bytes above 0 and up to {_BYTES_MAX // 2**40}Ti, with one of {units} or none, not {_shown(value)}",
+        )
     return int(size)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _decimal(text: str, scale: float) -> float | None:
