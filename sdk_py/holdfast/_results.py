@@ -234,18 +234,22 @@ def read_cause(body: Any) -> Cause | None:
     return Cause(fault, take(body, "reason", str, default="unknown"), take(body, "message", str, default=""))
 
 
-def read_streams(body: Any) -> dict[int, StreamCount]:
-    """``streams`` of an exit record: {1: [seen, dropped, sha256], 2: …}."""
+def read_streams(body: Any, dropped: Mapping[int, int]) -> dict[int, StreamCount]:
+    """``streams`` of an exit record: {1: [seen, dropped, sha256], 2: …}. What another reader missed or got is not this one's affair:
+    to it, exactly the gaps it was told of are ``dropped``."""
     counts: dict[int, StreamCount] = {}
     if body is None:
         return counts
-    if not isinstance(body, dict):
+    if type(body) is not dict:
         raise ProtocolError("the agent answered malformed stream counts")
     for stream, row in body.items():
-        if stream not in (STDOUT, STDERR) or not isinstance(row, list) or [type(v) for v in row] != [int, int, str]:
+        if stream not in dropped or type(row) is not list or [*map(type, row)] != _STREAM_ROW:
             raise ProtocolError("the agent answered malformed stream counts")
-        counts[stream] = StreamCount(*row)
+        counts[stream] = StreamCount(row[0], dropped[stream], row[2])
     return counts
+
+
+_STREAM_ROW = [int, int, str]
 
 
 def read_entry(body: Any) -> FileEntry:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from holdfast._errors import error
 from holdfast._options import Options
 from holdfast._session_token import SessionToken
-from holdfast._transport.engine import Engine
+from holdfast._transport.engine import BATCH_BYTES, Engine
 from holdfast._transport.websocket import WebSocket
 
 CLOSE_S = 1.0
@@ -88,6 +88,7 @@ class Link:
         self._task: asyncio.Task[None] | None = None
         self._wire: _Wire | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0.0
 
     def gate(self) -> Gate:
         return Gate()
@@ -173,18 +174,24 @@ class Link:
             await asyncio.sleep(delay_s)
 
     def _flush(self) -> None:
+        """Write what there is."""
         wire, engine = self._wire, self.engine
         if wire is None:
             return
         if engine.error is not None or engine.leave:
             wire.end(engine.close_code())
-            return
-        wire.flush(engine)
-        due = engine.deadline()
-        if due is not None and (self._timer is None or due < self._timer.when()):
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self._loop.call_at(due, self._tick)
+        else:
+            wire.flush(engine)
+
+    def _arm(self) -> None:
+        """See that time passes for the engine. Only what arrives brings its deadline nearer, so this is asked for then."""
+        due = self.engine.deadline()
+        if due is None or (self._timer is not None and self._timer_due <= due):
+            return  # a timer that fires early asks again, which costs less than moving it for every message
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_due = due
+        self._timer = self._loop.call_at(due, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
@@ -192,6 +199,7 @@ class Link:
         if due is not None and due <= now:
             self.engine.tick(now)
         self._flush()
+        self._arm()
 
 
 class _Wire(asyncio.Protocol):
@@ -228,6 +236,7 @@ class _Wire(asyncio.Protocol):
             self._finish()
         else:
             link._flush()
+            link._arm()
 
     def eof_received(self) -> bool:
         self.websocket.feed_eof()
@@ -252,13 +261,16 @@ class _Wire(asyncio.Protocol):
         transport, websocket = self._transport, self.websocket
         if transport is None or self.over._open:
             return
-        while not self._paused:
+        more = True
+        while more and not self._paused:
             messages = engine.outgoing()
             if not messages:
                 break
-            transport.write(websocket.pack(messages))
-        if not self._paused and (reply := websocket.reply()):
-            transport.write(reply)
+            data = websocket.pack(messages)
+            transport.write(data)
+            more = len(data) >= BATCH_BYTES
+        if websocket.has_reply and not self._paused:
+            transport.write(websocket.reply())
 
     def end(self, code: int) -> None:
         """Say goodbye and close."""

@@ -6,7 +6,6 @@ Pure, as ``sinks`` is, whose channels it travels on. Whatever a fact holds is at
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast_wire.errors import HoldfastError, ProtocolError
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast._transport.sinks import GateFactory, Sink
 
 GONE = frozenset({"sandbox_gone", "sandbox_lost", "sandbox_failed", "sandbox_not_found"})
+_NOTHING: dict[str, Any] = {}
 _PASSED_ON = frozenset({"session_fenced", "session_forbidden", "key_invalid", "key_missing"})
 
 
@@ -64,7 +64,7 @@ class Call:
         self.adopts_id = False
         """Whether the command may be one that runs already, under the id it began with."""
         self.gate = gates()
-        self.started_gate = gates()
+        self.started_gate = None if collecting else gates()
         self.handed = False
         self.started = False
         self.info: dict[str, Any] = {}
@@ -97,7 +97,8 @@ class Call:
     def begun(self) -> None:
         """It runs: Started says so or, in a shell, whatever comes instead of it (PROTOCOL §7.2)."""
         self.started = True
-        self.started_gate.set()
+        if self.started_gate is not None:
+            self.started_gate.set()
         if self.abandoned:
             self.sink.send(Signal(self.sink.number, "KILL"))
         self.pump()
@@ -135,7 +136,8 @@ class Call:
         self.done = True
         self.error = why
         self._input = None
-        self.started_gate.set()
+        if self.started_gate is not None:
+            self.started_gate.set()
         self.gate.set()
 
     def lose(self, why: HoldfastError) -> None:
@@ -205,16 +207,14 @@ class Call:
             raise RuntimeError("the command has not ended yet")
         if "error" in self.exit:  # refused before it ran, or its outcome could not be known (PROTOCOL §7.4)
             raise from_map(self.exit["error"], **self.facts())
-        exit_, stdout, stderr = self.exit, self._kept[STDOUT], self._kept[STDERR]
-        streams = read_streams(exit_.get("streams"))
+        exit_, received, dropped = self.exit, self.received, self.dropped
+        stdout, stderr = self._kept[STDOUT], self._kept[STDERR]
+        streams = read_streams(exit_.get("streams"), dropped)
         for stream, count in streams.items():
-            told = self.received[stream] + self.dropped[stream]
-            if count.seen != told and not self.replayed:
+            if count.seen != received[stream] + dropped[stream] and not self.replayed:
+                told = received[stream] + dropped[stream]
                 raise ProtocolError(f"the agent counted {count.seen} bytes of stream {stream}, {told} arrived or were told to be lost")
-            # What another reader missed or got is not this one's affair: to it, exactly the gaps are lost.
-            streams[stream] = replace(count, dropped=self.dropped[stream])
-        shell = take(exit_, "shell", dict, default={})
-        over = self._sizes[STDOUT] < self.received[STDOUT] or self._sizes[STDERR] < self.received[STDERR]
+        shell = take(exit_, "shell", dict, default=_NOTHING)
         return CommandResult(
             exit_code=take(exit_, "exit_code", int),
             stdout_bytes=stdout[0] if len(stdout) == 1 else b"".join(stdout),
@@ -222,7 +222,7 @@ class Call:
             duration_s=float(take(exit_, "duration_s", int, float, default=0.0)),
             command_id=self.command_id,
             timed_out=take(exit_, "timed_out", bool, default=False),
-            truncated=over or any(self.dropped.values()),
+            truncated=self._sizes != received or any(dropped.values()),
             signal=take(exit_, "signal", str),
             cause=read_cause(exit_.get("cause")),
             streams=streams,

@@ -93,28 +93,25 @@ class WebSocket:
         position, end = 0, len(data)
         self._needed = 0
         while end - position >= 2 and self.closed is None:
-            size = data[position + 1]
+            first, size = data[position], data[position + 1]
             start = position + 2
-            if size == 126:
-                start += 2
-            elif size == 127:
-                start += 8
-            if start > end:
-                self._needed = start - position
-                break
-            if start - position > 2:
+            masked = size >= 128
+            if size == 126 or size == 127:  # noqa: PLR1714  on the path of every command
+                start += 2 if size == 126 else 8
+                if start > end:
+                    self._needed = start - position
+                    break
                 size = int.from_bytes(data[position + 2 : start], "big")
-            stop = start + size
-            whole = stop <= end
-            if data[position + 1] >= 128 or size > MESSAGE_BYTES:
+            if masked or size > MESSAGE_BYTES:
                 self._protocol_frame(data[position:end], messages)  # a breach: the library names it and closes
                 return messages
-            if not whole:
+            stop = start + size
+            if stop > end:
                 self._needed = stop - position  # until then bytes are only collected: no copy for each piece of a large frame
                 break
-            if data[position] == 0x82 and not self._in_fragments:
+            if first == 0x82 and not self._in_fragments:
                 messages.append(data[start:stop])
-            elif data[position] == 0x89 and size < 126:
+            elif first == 0x89 and size < 126:
                 self._pong = data[start:stop]  # only the last is answered: a peer that asks and never reads piles nothing up here
             else:
                 self._protocol_frame(data[position:stop], messages)
