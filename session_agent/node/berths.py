@@ -22,7 +22,7 @@ from holdfast_wire.errors import HoldfastError
 from session_agent.node import recovery, removal, rootfs
 from session_agent.node.agentlog import AgentLog
 from session_agent.node.cgroups import Group, Hierarchies
-from session_agent.node.disks import LEAST_BYTES, Disks, discard
+from session_agent.node.disks import LEAST_BYTES, Disks, FileId, discard, identity
 from session_agent.node.images.spec import ImageSpec
 from session_agent.node.launcher import Launcher
 from session_agent.node.network import Link
@@ -48,6 +48,7 @@ class Berth:
     pid: int = 0
     pidfd: int = -1
     disk: int = -1
+    disk_file: FileId = (0, 0)
     link: Link | None = None
     death: str = ""
     killed: bool = False
@@ -105,7 +106,9 @@ class Berths:
         try:
             try:
                 blank = await asyncio.to_thread(self._make_folder, berth, disk_bytes or self._settings.default_disk)
-                fds += [] if blank is None else [blank]
+                if blank is not None:
+                    fds.append(blank)
+                    berth.disk_file = identity(blank)
                 await self._fork(berth, disk_bytes, ahead, fds)
             finally:
                 for blank in fds[3:]:
@@ -133,7 +136,7 @@ class Berths:
                 await asyncio.to_thread(link.stop)
             if berth.disk >= 0:
                 disk, berth.disk = berth.disk, -1
-                await asyncio.to_thread(discard, disk)
+                await asyncio.to_thread(discard, disk, berth.disk_file)
             await asyncio.to_thread(self._remove_files, berth)
         finally:
             if berth.pidfd < 0:

@@ -22,7 +22,9 @@ from session_agent.node import syscalls as sys_
 LEAST_BYTES = 64 << 20
 """Smaller ones are kept in memory: a file system would be mostly its own tables."""
 _CONTROL = "/dev/loop-control"
-_GET_FREE, _CONFIGURE = 0x4C82, 0x4C0A
+_GET_FREE, _CONFIGURE, _STATUS = 0x4C82, 0x4C0A, 0x4C05
+_STATUS_BYTES = 232
+_LOOP_MAJOR = 7
 _AUTOCLEAR, _DIRECT_IO = 4, 16
 _EXT4_SHUTDOWN, _WITHOUT_FLUSH = 0x8004587D, 2
 _ATTEMPTS = 64
@@ -30,6 +32,8 @@ _FORMAT = ("-q", "-F", "-O", "^has_journal,^resize_inode", "-E", "lazy_itable_in
 # No barriers and no journal: a disk does not outlive its sandbox. discard gives freed blocks back to the machine.
 _OPTIONS = "nobarrier,noinit_itable,discard"
 _TEMPLATES = 8
+FileId = tuple[int, int]
+"""Device and inode."""
 
 
 class Disks:
@@ -109,7 +113,7 @@ def _try(blank: int) -> int:
         sys_.unshare(sys_.CLONE_NEWNS)
         sys_.mount("", "/", "", sys_.MS_REC | sys_.MS_PRIVATE)
         tree, root = attach(blank, "/mnt", 0)
-        discard(root)
+        discard(root, identity(blank))
         os.close(tree)
     except OSError as error:
         return min(error.errno or 1, 125)
@@ -137,14 +141,38 @@ def attach(disk: int, place: str, owner: int) -> tuple[int, int]:
         sys_.umount(place, sys_.MNT_DETACH)
 
 
-def discard(root: int) -> None:
-    """Close the directory of a disk whose sandbox is dead. What was not written yet is dropped: writing it could take minutes."""
+def identity(file: int) -> FileId:
+    """What tells the open *file* from all others."""
+    status = os.fstat(file)
+    return status.st_dev, status.st_ino
+
+
+def discard(root: int, disk: FileId) -> None:
+    """Close the directory of *disk*, whose sandbox is dead. What was not written yet is dropped: writing it could take minutes."""
     try:
-        fcntl.ioctl(root, _EXT4_SHUTDOWN, struct.pack("I", _WITHOUT_FLUSH))
+        # The call would as readily end any other file system: first make sure that it is that disk's.
+        if _backing(root) == disk:
+            fcntl.ioctl(root, _EXT4_SHUTDOWN, struct.pack("I", _WITHOUT_FLUSH))
     except OSError:
         pass
     finally:
         os.close(root)
+
+
+def _backing(root: int) -> FileId | None:
+    """The file behind the loop device that *root* lies on; None when it lies on anything else."""
+    device = os.fstat(root).st_dev
+    if os.major(device) != _LOOP_MAJOR:
+        return None
+    name = os.path.basename(os.readlink(f"/sys/dev/block/{_LOOP_MAJOR}:{os.minor(device)}"))
+    loop = os.open(f"/dev/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if os.fstat(loop).st_rdev != device:
+            return None
+        backing: FileId = struct.unpack_from("=QQ", fcntl.ioctl(loop, _STATUS, bytes(_STATUS_BYTES)))
+        return backing
+    finally:
+        os.close(loop)
 
 
 def _loop(disk: int) -> int:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from session_agent.node import disks
+from session_agent.node import syscalls as sys_
 from session_agent.node.disks import why_not
 from session_agent.node.settings import from_environment
 from tests.node.harness import node as running_node
@@ -68,6 +70,38 @@ async def test_a_killed_node_leaves_no_disk(tmp_path: Path) -> None:
         assert disks_of(tmp_path)
         await made.stop(signal.SIGKILL)
     until(lambda: not disks_of(tmp_path), deadline_s=10, what="the disks to go")
+
+
+def test_only_the_very_disk_is_ever_shut_down(tmp_path: Path) -> None:
+    """In a child, whose mounts are its own: a disk that is meant, one that is not, and the machine's own file system."""
+    store = disks.Disks(str(tmp_path))
+    mine, other = store.blank(disks.LEAST_BYTES), store.blank(disks.LEAST_BYTES)
+    pid = os.fork()
+    if pid == 0:
+        status = 99
+        try:
+            sys_.unshare(sys_.CLONE_NEWNS)
+            sys_.mount("", "/", "", sys_.MS_REC | sys_.MS_PRIVATE)
+            _, root = disks.attach(mine, "/mnt", 0)
+            disks.discard(os.dup(root), disks.identity(other))
+            os.mkdir("still-there", dir_fd=root)
+            disks.discard(os.dup(root), disks.identity(mine))
+            try:
+                os.mkdir("gone", dir_fd=root)
+            except OSError:
+                status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    store.close()
+
+
+def test_the_machines_own_file_system_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr("session_agent.node.disks.fcntl.ioctl", lambda fd, number, *rest: asked.append(number))
+    root = os.open(tmp_path, os.O_RDONLY)
+    disks.discard(root, disks.identity(root))
+    assert asked == []
 
 
 def test_where_there_are_no_disks_the_reason_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
