@@ -96,7 +96,7 @@ class WebSocket:
             first, size = data[position], data[position + 1]
             start = position + 2
             masked = size >= 128
-            if size == 126 or size == 127:  # noqa: PLR1714  on the path of every command
+            if size == 126 or size == 127:
                 start += 2 if size == 126 else 8
                 if start > end:
                     self._needed = start - position
