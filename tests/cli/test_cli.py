@@ -121,7 +121,7 @@ def test_interrupt_ends_the_remote_command(agent: FakeAgent) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 130
     assert len(agent.records) == 1
-    assert agent.closes
+    assert agent.signals == ["INT"]
 
 
 def test_a_closed_pipe_is_no_traceback(agent: FakeAgent) -> None:

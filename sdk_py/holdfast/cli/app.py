@@ -16,6 +16,10 @@ EXIT_USAGE = 2
 EXIT_SERVICE = 125
 EXIT_INTERRUPTED = 130
 
+_EXEC_FLAGS = "it"
+_EXEC_VALUES = "cweu"
+_EXEC_VALUED = ("--cwd", "--env", "--user", "--timeout")
+
 EPILOG = """\
 exit codes: 0 done · 2 wrong usage or arguments · 125 the service, session or sandbox failed · 130 interrupted;
 `exec` and `shell` end with the exit code of what they ran (124 after a time-out, 127 not found, 128+n after signal n).
@@ -36,12 +40,14 @@ def parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    top.add_argument("--version", action="store_true", help="print the version")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
 
     def command(
-        name: str, help_: str, entry: str, parent: argparse._SubParsersAction[argparse.ArgumentParser] = commands
+        name: str, help_: str, entry: str, parent: argparse._SubParsersAction[argparse.ArgumentParser] = commands, alias: str = ""
     ) -> argparse.ArgumentParser:
-        added = parent.add_parser(name, help=help_, description=help_[0].upper() + help_[1:] + ".", parents=[common])
+        aliases = [alias] if alias else []
+        added = parent.add_parser(name, aliases=aliases, help=help_, description=help_[0].upper() + help_[1:] + ".", parents=[common])
         added.set_defaults(entry=entry)
         return added
 
@@ -58,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
     create.add_argument("--idle-timeout", type=float, metavar="SECONDS", help="delete it when idle for this time")
     create.add_argument("--network", action="store_true", help="let it reach the network")
 
-    list_ = command("list", "list sandboxes", "sandboxes:list_")
+    list_ = command("list", "list sandboxes", "sandboxes:list_", alias="ls")
     list_.add_argument("-l", "--label", action="append", default=[], metavar="NAME=VALUE", help="only those with this label (repeatable)")
     list_.add_argument("-q", "--quiet", action="store_true", help="print ids only")
 
@@ -66,13 +72,14 @@ def parser() -> argparse.ArgumentParser:
     rm.add_argument("sandbox", nargs="+", help="id of a sandbox")
     rm.add_argument("-f", "--force", action="store_true", help="say nothing of those that are gone already")
 
-    exec_ = command("exec", "run a command in a sandbox: exec SANDBOX -- ARGUMENTS, or exec SANDBOX -c STRING", "execute:exec_")
+    exec_ = command("exec", "run a command in a sandbox: exec SANDBOX [--] ARGUMENTS, or exec SANDBOX -c STRING", "execute:exec_")
     exec_.add_argument("sandbox", help="id of a sandbox")
     exec_.add_argument("-c", dest="script", metavar="STRING", help="a command string, run by the sandbox's shell")
     exec_.add_argument("-w", "--cwd", help="working directory")
     exec_.add_argument("-e", "--env", action="append", default=[], metavar="NAME=VALUE", help="set a variable (repeatable)")
     exec_.add_argument("-u", "--user", help="user name or id")
     exec_.add_argument("-i", "--stdin", action="store_true", help="pass standard input on; without it the command reads nothing")
+    exec_.add_argument("-t", "--tty", action="store_true", help="run it on a terminal, which also takes what is typed here")
     exec_.add_argument("--timeout", type=float, metavar="SECONDS", help="end it after this time, with exit code 124")
     exec_.add_argument("--raw", action="store_true", help="write output to a file or pipe byte for byte, escape characters too")
     exec_.add_argument("--login", action="store_true", help="run it by a login shell")
@@ -86,8 +93,9 @@ def parser() -> argparse.ArgumentParser:
     cp = command(
         "cp", "copy a file or directory: cp LOCAL SANDBOX:PATH, or cp SANDBOX:PATH LOCAL; - is standard input or output", "copying:copy"
     )
-    cp.add_argument("source")
-    cp.add_argument("target")
+    cp.add_argument("source", help="a file goes to a file, or into a directory that is there")
+    cp.add_argument("target", help="what a directory holds goes into the directory named here; modes are kept")
+    cp.add_argument("-r", "-a", "--recursive", action="store_true", help="nothing more: directories are always copied whole")
 
     port = command("port", "reach a port of a sandbox at a local one, until interrupted", "ports:port")
     port.add_argument("sandbox", help="id of a sandbox")
@@ -95,7 +103,7 @@ def parser() -> argparse.ArgumentParser:
 
     image = commands.add_parser("image", help="list, import, pull and remove images", description="The service's image store.")
     images = image.add_subparsers(metavar="COMMAND", required=True)
-    command("list", "list images", "images:list_", images)
+    command("list", "list images", "images:list_", images, "ls")
     import_ = command("import", "import an OCI layout, a docker or OCI archive, or a root directory", "images:import_", images)
     import_.add_argument("path", help="an archive or a directory on this machine")
     import_.add_argument("name", help="name to give it")
@@ -109,19 +117,58 @@ def parser() -> argparse.ArgumentParser:
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str] | None]:
-    """What stands before and after the first ``--``: the rest belongs to the sandbox's command, options and all."""
+    """Our words, and those of the sandbox's command, options and all.
+
+    That is what follows the first ``--`` or, for ``exec``, begins with the first word after the sandbox that is no option of ours.
+    """
     words = list(arguments)
-    if "--" not in words:
-        return words, None
-    at = words.index("--")
-    return words[:at], words[at + 1 :]
+    at = words.index("--") if "--" in words else None
+    if words[:1] == ["exec"]:
+        begin = _command_at(words[:at])
+        if begin is not None:
+            return words[:begin], words[begin:]
+    return (words, None) if at is None else (words[:at], words[at + 1 :])
+
+
+def _command_at(words: Sequence[str]) -> int | None:
+    """Where a command begins that was written without ``--``."""
+    bare, value = 0, False
+    for at, word in enumerate(words[1:], 1):
+        if value:
+            value = False
+        elif word.startswith("--"):
+            value = word in _EXEC_VALUED
+        elif word.startswith("-") and word != "-":
+            letters = word[1:].lstrip(_EXEC_FLAGS)
+            value = len(letters) == 1 and letters in _EXEC_VALUES
+        elif bare:
+            return at
+        else:
+            bare += 1
+    return None
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("holdfast")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit status. Errors go to standard error as ``holdfast: message`` and a hint."""
-    ours, argv = split(arguments)
-    if ours[:1] == ["--json"]:
-        ours = [*ours[1:], "--json"]
+    words = list(arguments)
+    leading = words[:1] == ["--json"]
+    ours, argv = split(words[1:] if leading else words)
+    if leading:
+        ours.append("--json")
+    if "--version" in ours[:1]:
+        sys.stdout.write(f"holdfast {_version()}\n")
+        return 0
+    if ours[:1] == ["help"]:
+        ours = [*ours[1:], "-h"]
     try:
         parsed = parser().parse_args(ours)
     except SystemExit as ended:
@@ -136,8 +183,8 @@ def run(arguments: Sequence[str]) -> int:
     except HoldfastError as why:
         report(why, as_json=parsed.json)
         return EXIT_USAGE if why.kind.sdk_class in ("InvalidArgumentError", "InvalidPathError") else EXIT_SERVICE
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    except KeyboardInterrupt as why:
+        return 128 + int(getattr(why, "number", EXIT_INTERRUPTED - 128))
     except BrokenPipeError:
         # Who read our output has gone; Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fcntl
 import os
 import stat
 import sys
 import termios
 import threading
-from typing import IO
+from typing import IO, Any
 
 from holdfast import STDOUT, Chunk, CommandResult, HoldfastError, Process, Sandbox, SandboxClient, UnsupportedError
 from holdfast._requests import bad
+from holdfast.cli.leaving import first_interrupt, told_by_signals
 from holdfast.cli.output import escape_bytes, note, pairs, say_json
 
 PIECE_BYTES = 64 * 1024
 
 
 def exec_(arguments: argparse.Namespace) -> int:
-    if (arguments.script is None) == (arguments.argv is None):
-        raise bad("give the command after --, or a string with -c", hint="holdfast exec SANDBOX -- ls -l")
+    if (arguments.script is None) == (not arguments.argv):
+        raise bad("give either the command's words or a string with -c", hint="holdfast exec SANDBOX -- ls -l")
     command = arguments.script if arguments.script is not None else arguments.argv
     options = {
         "cwd": arguments.cwd,
@@ -32,15 +34,29 @@ def exec_(arguments: argparse.Namespace) -> int:
     with SandboxClient() as client:
         sandbox = client.get_sandbox(arguments.sandbox)
         try:
+            if arguments.tty:
+                return _on_terminal(sandbox, command, options, arguments.json)
             if arguments.json:
                 data = sys.stdin.buffer.read() if arguments.stdin else None
-                return _as_json(sandbox.exec(command, input=data, **options))
+                with told_by_signals():
+                    result = sandbox.exec(command, input=data, **options)
+                return _as_json(result)
             status = _live(sandbox, command, options, arguments.stdin, arguments.raw)
             if not arguments.stdin and _input_waits():
                 note("holdfast: standard input was not passed on; `exec -i` does that")
             return status
         finally:
             sandbox.close()
+
+
+def _on_terminal(sandbox: Sandbox, command: str | list[str], options: dict[str, Any], as_json: bool) -> int:
+    from holdfast.cli.interactive import attend, size
+
+    if options.pop("timeout") is not None:
+        raise bad("a terminal has no time-out", hint="leave out --timeout, or -t")
+    rows, cols = size()
+    words = ["sh", "-c", command] if isinstance(command, str) else command
+    return attend(sandbox.terminal(words, rows=rows, cols=cols, max_output_bytes=0, **options), as_json=as_json)
 
 
 def _input_waits() -> bool:
@@ -67,12 +83,19 @@ def _live(sandbox: Sandbox, command: str | list[str], options: dict[str, object]
     if stdin:
         threading.Thread(target=_feed, args=(process, sys.stdin.buffer), daemon=True).start()
     try:
-        for chunk in process:
-            show(chunk, raw)
-    except KeyboardInterrupt:
+        # the first Ctrl-C is the command's, which may do something about it
+        with told_by_signals(), first_interrupt(lambda: _interrupt(process)):
+            for chunk in process:
+                show(chunk, raw)
+            return finish(process.wait())
+    except BaseException:  # whatever ended us ends it too
         process.close()
         raise
-    return finish(process.wait())
+
+
+def _interrupt(process: Process) -> None:
+    with contextlib.suppress(HoldfastError):
+        process.signal("INT")
 
 
 def _feed(process: Process, source: IO[bytes]) -> None:

@@ -15,8 +15,9 @@ import threading
 import tty
 from collections.abc import Iterator
 
-from holdfast import HoldfastError, SandboxClient, Terminal
+from holdfast import CancelledRemotelyError, HoldfastError, SandboxClient, Terminal
 from holdfast.cli.execute import finish
+from holdfast.cli.leaving import told_by_signals
 from holdfast.cli.output import escape_bytes, note, say_json
 
 DETACH_KEY = b"\x1d"  # Ctrl-]
@@ -28,7 +29,7 @@ def shell(arguments: argparse.Namespace) -> int:
     with SandboxClient() as client:
         sandbox = client.get_sandbox(arguments.sandbox)
         try:
-            rows, cols = _size()
+            rows, cols = size()
             terminal = sandbox.terminal(
                 rows=rows,
                 cols=cols,
@@ -38,26 +39,36 @@ def shell(arguments: argparse.Namespace) -> int:
                 login=True,
                 max_output_bytes=0,
             )
-            return _attend(terminal, arguments)
+            return attend(terminal, attach=arguments.attach, as_json=arguments.json)
         finally:
             sandbox.close()
 
 
-def _attend(terminal: Terminal, arguments: argparse.Namespace) -> int:
-    if arguments.attach and sys.stdin.isatty():
-        note(f"holdfast: attached to {arguments.attach}; Ctrl-] lets go of it")
+def attend(terminal: Terminal, *, attach: str | None = None, as_json: bool = False) -> int:
+    """Pass keys and screen on until it ends or, where it has a name, is let go of. The exit status."""
+    if attach and sys.stdin.isatty():
+        note(f"holdfast: attached to {attach}; Ctrl-] lets go of it")
     detached = threading.Event()
-    feeder = threading.Thread(target=_feed, args=(terminal, detached, bool(arguments.attach)), daemon=True)
-    with _raw(), _resizing(terminal):
-        feeder.start()
-        for chunk in terminal:
-            out = sys.stdout.buffer
-            out.write(chunk.data if sys.stdout.isatty() else escape_bytes(chunk.data))
-            out.flush()
-    if detached.is_set():
+    feeder = threading.Thread(target=_feed, args=(terminal, detached, bool(attach)), daemon=True)
+    try:
+        with told_by_signals(), _raw(), _resizing(terminal):
+            feeder.start()
+            for chunk in terminal:
+                out = sys.stdout.buffer
+                out.write(chunk.data if sys.stdout.isatty() else escape_bytes(chunk.data))
+                out.flush()
+        result = None if detached.is_set() else terminal.wait()
+    except CancelledRemotelyError:
+        if not detached.is_set():
+            raise
+        result = None
+    except BaseException:  # whatever ended us; a terminal with a name is there to be come back to
+        if attach is None:
+            terminal.close()
+        raise
+    if result is None:
         return 0
-    result = terminal.wait()
-    if arguments.json:
+    if as_json:
         say_json({"exit_code": result.exit_code, "signal": result.signal})
     return finish(result)
 
@@ -76,12 +87,13 @@ def _feed(terminal: Terminal, detached: threading.Event, may_detach: bool) -> No
         pass
 
 
-def _size() -> tuple[int, int]:
+def size() -> tuple[int, int]:
+    """Rows and columns of the terminal here."""
     try:
-        size = os.get_terminal_size(sys.stdout.fileno())
+        known = os.get_terminal_size(sys.stdout.fileno())
     except OSError:
         return 24, 80
-    return size.lines or 24, size.columns or 80  # a terminal that was never told its size says 0
+    return known.lines or 24, known.columns or 80  # a terminal that was never told its size says 0
 
 
 @contextlib.contextmanager
@@ -96,7 +108,8 @@ def _raw() -> Iterator[None]:
         tty.setraw(descriptor)
         yield
     finally:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+        with contextlib.suppress(termios.error):  # it has hung up
+            termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
 @contextlib.contextmanager
@@ -111,7 +124,7 @@ def _resizing(terminal: Terminal) -> Iterator[None]:
             if over.is_set():
                 return
             with contextlib.suppress(HoldfastError):
-                terminal.resize(*_size())
+                terminal.resize(*size())
 
     follower = threading.Thread(target=follow, daemon=True)
     follower.start()

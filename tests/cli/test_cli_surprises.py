@@ -1,0 +1,134 @@
+"""The command line as somebody uses it who knows docker: words without dashes, a terminal, signals, copies into directories."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from holdfast import Sandbox, SandboxClient
+from holdfast.cli.app import split
+
+from tests.support.requires import requires
+from tests.support.until import until
+
+needs_stack = requires("namespaces", "redis")
+
+
+@pytest.mark.parametrize(
+    ("typed", "ours", "theirs"),
+    [
+        ("exec sb ls -la /", "exec sb", "ls -la /"),
+        ("exec sb ls -- -x", "exec sb", "ls -- -x"),
+        ("exec -it sb bash -c x", "exec -it sb", "bash -c x"),
+        ("exec -e A=1 --cwd /tmp -u root --timeout 5 sb env -i", "exec -e A=1 --cwd /tmp -u root --timeout 5 sb", "env -i"),
+        ("exec sb -w /tmp --json cat -w", "exec sb -w /tmp --json", "cat -w"),
+        ("exec sb -iw /tmp -eA=1 --cwd=/x cat", "exec sb -iw /tmp -eA=1 --cwd=/x", "cat"),
+        ("exec sb -c true", "exec sb -c true", None),
+        ("exec sb", "exec sb", None),
+        ("cp a b c", "cp a b c", None),
+    ],
+)
+def test_a_command_needs_no_dashes(typed: str, ours: str, theirs: str | None) -> None:
+    assert split(typed.split()) == (ours.split(), None if theirs is None else theirs.split())
+
+
+def cli(environment: dict[str, str], *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "holdfast.cli", *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, **options)
+
+
+def test_version_and_help_need_no_service() -> None:
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST")}
+    assert re.fullmatch(r"holdfast \S+\n", cli(bare, "--version").stdout)
+    assert "exec SANDBOX" in cli(bare, "help").stdout
+    assert "--timeout" in cli(bare, "help", "exec").stdout
+
+
+@pytest.fixture(scope="module")
+def environment(stack: Any) -> dict[str, str]:
+    return dict(stack.environment())
+
+
+@pytest.fixture(scope="module")
+def sandbox(stack: Any) -> Iterator[Sandbox]:
+    with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host") as sandbox:
+        yield sandbox
+
+
+@needs_stack
+def test_as_docker_is_typed(environment: dict[str, str], sandbox: Sandbox, tmp_path: Any) -> None:
+    done = cli(environment, "exec", "-e", "A=b", sandbox.id, "sh", "-c", "echo $A; exit 3")
+    assert (done.returncode, done.stdout) == (3, "b\n")
+    assert sandbox.id in cli(environment, "ls", "-q").stdout
+    (tmp_path / "file").write_text("x")
+    assert cli(environment, "cp", str(tmp_path / "file"), f"{sandbox.id}:/tmp").returncode == 0
+    assert cli(environment, "cp", "-r", str(tmp_path), f"{sandbox.id}:/tmp/tree").returncode == 0
+    assert cli(environment, "exec", sandbox.id, "cat", "/tmp/file", "/tmp/tree/file").stdout == "xx"
+    assert "either" in cli(environment, "exec", sandbox.id, "-c", "true", "more").stderr
+
+
+@needs_stack
+def test_a_command_on_a_terminal(environment: dict[str, str], sandbox: Sandbox) -> None:
+    master, slave = pty.openpty()
+    words = [sys.executable, "-m", "holdfast.cli", "exec", "-it", sandbox.id, "sh", "-c", "test -t 0 && test -t 1 && tty; exit 6"]
+    with subprocess.Popen(words, env=environment, stdin=slave, stdout=slave, stderr=slave, start_new_session=True) as process:
+        assert process.wait(60) == 6
+    assert b"/dev/pts/" in os.read(master, 4096)
+    os.close(master)
+    os.close(slave)
+    done = cli(environment, "exec", "-t", "--json", sandbox.id, "-c", "exit 4", stdin=subprocess.DEVNULL)
+    assert (done.returncode, json.loads(done.stdout)["exit_code"]) == (4, 4)
+    assert cli(environment, "exec", "-t", "--timeout", "3", sandbox.id, "true").returncode == 2
+
+
+@needs_stack
+@pytest.mark.parametrize("how", ["exec", "json", "shell"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_client_that_is_told_to_end_takes_its_command_along(
+    environment: dict[str, str], sandbox: Sandbox, how: str, number: signal.Signals
+) -> None:
+    mark = f"{12345 + number}.{len(how)}"
+    words = ["shell", sandbox.id] if how == "shell" else ["exec", *(["--json"] if how == "json" else []), sandbox.id, "sleep", mark]
+    keys = subprocess.PIPE if how == "shell" else subprocess.DEVNULL
+    with subprocess.Popen(
+        [sys.executable, "-m", "holdfast.cli", *words], env=environment, stdin=keys, stdout=subprocess.DEVNULL
+    ) as process:
+        if process.stdin is not None:
+            process.stdin.write(f"sleep {mark}\n".encode())
+            process.stdin.flush()
+        until(lambda: sandbox.exec(["pgrep", "-xf", f"sleep {mark}"]).ok, deadline_s=60, what="the command to run")
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
+    until(lambda: not sandbox.exec(["pgrep", "-xf", f"sleep {mark}"]).ok, deadline_s=60, what="the command to end")
+
+
+@needs_stack
+def test_the_first_interrupt_is_the_commands(environment: dict[str, str], sandbox: Sandbox) -> None:
+    script = "trap 'echo tidied; exit 9' INT; echo ready; while :; do sleep 0.05; done"
+    words = [sys.executable, "-m", "holdfast.cli", "exec", sandbox.id, "-c", script]
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.read() == b"tidied\n"
+        assert process.wait(60) == 9
+    script = "trap '' INT; echo ready; while :; do sleep 0.05; done"
+    with subprocess.Popen([*words[:-1], script], env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        until(lambda: interrupted(process), deadline_s=60, what="it to end")
+        assert process.wait(60) == 130
+
+
+def interrupted(process: subprocess.Popen[bytes]) -> bool:
+    """Whether it has ended; interrupts it once more where not."""
+    process.send_signal(signal.SIGINT)
+    return process.poll() is not None
