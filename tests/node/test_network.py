@@ -7,14 +7,16 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tarfile import TarInfo
 
 import pytest
 from holdfast_wire.errors import HoldfastError
 
 from session_agent.node.request import parse_create
-from tests.node.harness import ENTRY, Node, run
+from tests.node.harness import ENTRY, Node, NodeClient, ask, run
+from tests.node.ociimages import Member, directory, file, oci_layout, symlink, tar
 from tests.support.requires import requires
 from tests.support.until import until
 
@@ -107,6 +109,38 @@ async def test_the_outside_and_nothing_else(machine: str, tmp_path: Path) -> Non
 
 def _names(children: Path) -> list[str]:
     return [Path(f"/proc/{pid}/comm").read_text().strip() for pid in children.read_text().split()]
+
+
+ETC: dict[str, Sequence[Member]] = {
+    "a link to where systemd keeps it": [directory("etc"), symlink("etc/resolv.conf", "../run/systemd/resolve/stub-resolv.conf")],
+    "a link to everywhere": [directory("etc"), symlink("etc/resolv.conf", "../" * 12 + "tmp/VICTIM")],
+    "a directory": [directory("etc"), directory("etc/resolv.conf")],
+    "not writable": [directory("etc", 0o555), file("etc/resolv.conf", "nameserver 192.0.2.9\n", 0o444)],
+    "missing": [directory("etc")],
+    "in no directory": [file("only", "")],
+    "below a link": [symlink("etc", "../" * 12 + "tmp")],
+    "below a file": [file("etc", "")],
+}
+
+
+@pytest.mark.parametrize("etc", ETC)
+async def test_the_resolver_is_named_whatever_the_image_has_there(client: NodeClient, tmp_path: Path, etc: str) -> None:
+    victim = Path(f"/tmp/holdfast-resolver-{os.getpid()}")
+    members = [symlink(member.name, member.linkname.replace("VICTIM", victim.name)) if isinstance(member, TarInfo) and member.issym()
+               else member for member in ETC[etc]]  # fmt: skip
+    for path, text in ((victim, "untouched"), (Path("/tmp/resolv.conf"), None)):
+        assert not path.exists()
+        if text:
+            path.write_text(text)
+    try:
+        await client.call("image_import", path=str(oci_layout(tmp_path / "layout", [tar(members)])), name="resolver")
+        for name in ("made-cold", "from-a-spare"):
+            box = await client.create(name, image="resolver", network=True)
+            assert await ask(box["endpoint"], "read", path="/etc/resolv.conf") == "nameserver 10.0.2.3\n"
+        assert victim.read_text() == "untouched"
+        assert not Path("/tmp/resolv.conf").exists()
+    finally:
+        victim.unlink()
 
 
 def test_where_the_helper_is_missing_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
