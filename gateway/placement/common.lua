@@ -20,16 +20,19 @@ local function deadline(key, keep_failed)
   local function earlier(moment, cause)
     if moment and (not at or moment < at) then at, why = moment, cause end
   end
+  local function after(moment, span)
+    if number(moment) and number(span) then return number(moment) + number(span) end
+  end
   local status = f[1]
   if status == 'failed' then
     return (number(f[9]) or 0) + keep_failed, 'failed'
   end
-  if number(f[4]) then earlier(number(f[2]) + number(f[4]), 'ttl') end
+  earlier(after(f[2], f[4]), 'ttl')
   if status == 'pending' then
     earlier(number(f[3]), 'ready-timeout')
   else
-    if number(f[5]) then earlier(number(f[7]) + number(f[5]), 'idle') end
-    if number(f[6]) and number(f[8]) then earlier(number(f[8]) + number(f[6]), 'heartbeat') end
+    earlier(after(f[7], f[5]), 'idle')
+    earlier(after(f[8], f[6]), 'heartbeat')
   end
   return at, why
 end
@@ -48,6 +51,18 @@ local function fenced(term_key, term)
   if tonumber(term) < seen then return true end
   if tonumber(term) > seen then redis.call('SET', term_key, term) end
   return false
+end
+
+-- Removes what is under a record's key and is none: nobody of ours wrote it.
+local function tidy(key)
+  local kind = redis.call('TYPE', key).ok
+  if kind == 'none' then return end
+  local good = false
+  if kind == 'hash' then
+    local f = redis.call('HMGET', key, 'doc', 'owner', 'inc', 'status', 'created')
+    good = f[1] and f[2] and f[3] and f[4] and number(f[5]) and pcall(cjson.decode, f[1])
+  end
+  if not good then redis.call('DEL', key) end
 end
 
 local function bury(key, tomb, due, owned, id, reason, fault, message, ttl)

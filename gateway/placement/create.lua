@@ -20,11 +20,11 @@ if redis.call('EXISTS', KEYS[1]) == 1 then
 end
 if ARGV[12] == '1' and redis.call('EXISTS', KEYS[2], KEYS[6]) == 0 then return { 'forgotten', {} } end
 local now = now_ms()
-redis.call('DEL', KEYS[2])
 redis.call('HSET', KEYS[1], 'doc', ARGV[5], 'owner', ARGV[2], 'inc', ARGV[3], 'fp', ARGV[4], 'status', 'pending',
   'endpoint', '', 'epoch', '', 'created', string.format('%.0f', now), 'ready', '',
   'ready_by', string.format('%.0f', now + tonumber(ARGV[6])), 'life', ARGV[7], 'idle', ARGV[8], 'hb', ARGV[9],
   'active', string.format('%.0f', now), 'beat', '', 'ended', '', 'reason', '', 'fault', '', 'message', '')
+redis.call('DEL', KEYS[2]) -- after the first write that a full store refuses: a step that has written is let through
 schedule(KEYS[1], KEYS[4], ARGV[1], tonumber(ARGV[11]))
 redis.call('ZADD', KEYS[5], 0, ARGV[1])
 if keyed then redis.call('SET', KEYS[3], ARGV[4], 'PX', ARGV[10]) end

@@ -3,6 +3,7 @@
 -- ARGV: 1 id  2 keep_failed  3 tombstone ttl ms  4 term
 -- Answer: {expired|kept|later|missing|fenced, hash as it was, cause}; kept: failed but still recorded
 if fenced(KEYS[5], ARGV[4]) then return { 'fenced', {}, '' } end
+tidy(KEYS[1])
 if redis.call('EXISTS', KEYS[1]) == 0 then
   redis.call('ZREM', KEYS[3], ARGV[1])
   return { 'missing', {}, '' }

@@ -122,6 +122,11 @@ def _digest(owner: str) -> str:
     return hashlib.sha256(owner.encode()).hexdigest()[:32]
 
 
+def probe() -> str:
+    """Written to see whether anything can be."""
+    return "hf:probe"
+
+
 def lease() -> str:
     """Hash with an expiry: who leads, and the term."""
     return "hf:{controller}:lease"

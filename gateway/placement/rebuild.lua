@@ -3,6 +3,7 @@
 -- ARGV: 1 id  2 owner  3 incarnation  4 doc  5 endpoint  6 created ms  7 lifetime  8 idle  9 heartbeat  10 keep_failed  11 term
 -- Answer: {rebuilt|known|dead|fenced}; dead: a tombstone says this very incarnation was ended
 if fenced(KEYS[5], ARGV[11]) then return { 'fenced' } end
+tidy(KEYS[1])
 if redis.call('EXISTS', KEYS[1]) == 1 then return { 'known' } end
 if redis.call('HGET', KEYS[2], 'inc') == ARGV[3] then return { 'dead' } end
 local now = string.format('%.0f', now_ms())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -21,10 +22,12 @@ from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 
 from gateway.settings import PlacementSettings
 
-from .store import PlacementUnavailableError
+from .store import PlacementUnavailableError, UnreadableError
 
 Argument = str | bytes | int | float
 
+_REFUSED = re.compile(r"\b(OOM|READONLY|NOREPLICAS|MISCONF|MASTERDOWN|CLUSTERDOWN|LOADING|TRYAGAIN)\b")
+"""What a Redis says that answers, and does not write. Before 7.0 it says so in the words of an error of the script."""
 _PIPELINE = 500
 """Most commands in one pipeline: bounds the memory of a reply."""
 
@@ -109,7 +112,12 @@ class RedisConnection:
                 return await step()
         except (RedisError, RedisClusterException, OSError, TimeoutError) as error:  # the second is no RedisError: no node could be reached
             if isinstance(error, RedisError) and type(error).__name__ == "ResponseError":
-                raise  # a wrong script or a wrong type is our bug, not an outage
+                if "WRONGTYPE" in str(error):
+                    raise UnreadableError from error
+                refused = _REFUSED.search(str(error))
+                if refused is None:
+                    raise  # a wrong script is our bug, not an outage
+                raise PlacementUnavailableError(f"the placement store refuses to be written to: {refused[1]}") from error
             self._rest_until = clock() + self._settings.rest_after_failure_s
             raise PlacementUnavailableError from error
 

@@ -12,7 +12,7 @@ from gateway.settings import PlacementSettings
 
 from .documents import read_spec
 from .redis_connection import Argument, RedisConnection, Script, load_script
-from .store import Cause, Entry, Fault, FencedError, Leaving, Record, Status, Tombstone
+from .store import Cause, Entry, Fault, FencedError, Leaving, Record, Status, Tombstone, UnreadableError
 
 
 class RedisSteps:
@@ -35,7 +35,7 @@ def ms(seconds: float) -> int:
 
 
 def as_text(value: bytes | str) -> str:
-    return value if isinstance(value, str) else value.decode()
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 
 def as_fields(answer: Any) -> dict[str, str]:
@@ -60,6 +60,14 @@ def as_entry(sandbox_id: str, word: bytes, fields: Any) -> Entry:
 
 
 def as_record(fields: dict[str, str]) -> Record:
+    """Raises ``UnreadableError`` for what is no record."""
+    try:
+        return _record(fields)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UnreadableError from error
+
+
+def _record(fields: dict[str, str]) -> Record:
     cause = None
     if fields["reason"]:
         cause = Cause(fields["reason"], cast(Fault, fields["fault"]), fields["message"])
@@ -85,5 +93,8 @@ def _leaving(fields: dict[str, str]) -> Leaving | None:
 
 
 def as_tombstone(sandbox_id: str, fields: dict[str, str]) -> Tombstone:
-    cause = Cause(fields["reason"], cast(Fault, fields["fault"]), fields["message"])
-    return Tombstone(sandbox_id, fields["owner"], fields["inc"], cause, as_moment(fields["ended"]) or 0.0)
+    try:
+        cause = Cause(fields["reason"], cast(Fault, fields["fault"]), fields["message"])
+        return Tombstone(sandbox_id, fields["owner"], fields["inc"], cause, as_moment(fields["ended"]) or 0.0)
+    except (KeyError, ValueError) as error:
+        raise UnreadableError from error

@@ -7,6 +7,7 @@ key names in ``keys``, connections and time limits in ``redis_connection``. Deci
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import AsyncIterator, Iterable
 
 from holdfast_wire.errors import HoldfastError
@@ -33,7 +34,10 @@ from .store import (
     Record,
     SandboxSpec,
     Tombstone,
+    UnreadableError,
 )
+
+log = logging.getLogger("gateway.placement")
 
 _SCAN_COUNT = 500
 _LOOK_AT = 1000
@@ -201,7 +205,7 @@ class RedisStore(RedisSpares, RedisGroups):
         return Page(await self.records(found), None)
 
     async def ping(self) -> None:
-        await self._redis.command("PING")
+        await self._redis.command("SET", keys.probe(), 1, "PX", 1000)  # one that answers may still refuse to be written to
 
     async def aclose(self) -> None:
         await self._redis.aclose()
@@ -248,7 +252,7 @@ class RedisStore(RedisSpares, RedisGroups):
         now = int(seconds) * 1000 + int(micros) // 1000
         answers = await self._redis.many([("ZRANGEBYSCORE", keys.due(shard), "-inf", now, "LIMIT", 0, limit) for shard in range(SHARDS)])
         ids = [as_text(id_) for answer in answers for id_ in answer][:limit]
-        owners = await self._redis.many([("HGET", keys.record(id_), "owner") for id_ in ids])
+        owners = [await self._owner_of(id_) for id_ in ids]
         expired: list[Expired] = []
         for id_, owner in zip(ids, owners, strict=True):
             shard = keys.shard_of(id_)
@@ -258,7 +262,7 @@ class RedisStore(RedisSpares, RedisGroups):
                     keys.record(id_),
                     keys.tombstone(id_),
                     keys.due(shard),
-                    keys.owned(shard, as_text(owner or b"")),
+                    keys.owned(shard, as_text(owner)),
                     keys.term(shard),
                 ],
                 [id_, self._tombstone_ms, self._tombstone_ms, term],
@@ -266,11 +270,20 @@ class RedisStore(RedisSpares, RedisGroups):
             if word == b"fenced":
                 raise FencedError
             if word in (b"expired", b"kept"):
-                was = as_record(as_fields(fields))
+                try:
+                    was = as_record(as_fields(fields))
+                except UnreadableError:
+                    continue  # what is left of it the runtime is rid of when it is found without a record
                 kept = word == b"kept"
                 cause = was.cause or Cause(as_text(why), "infrastructure" if kept else "caller")
                 expired.append(Expired(id_, was.incarnation, cause, kept))
         return expired
+
+    async def _owner_of(self, sandbox_id: str) -> bytes | str:
+        try:
+            return await self._redis.command("HGET", keys.record(sandbox_id), "owner") or b""
+        except UnreadableError:
+            return b""
 
     async def rebuild(self, spec: SandboxSpec, endpoint: str, created_at: float, *, term: int) -> bool:
         id_ = spec.sandbox_id
@@ -314,8 +327,21 @@ class RedisStore(RedisSpares, RedisGroups):
         return found
 
     async def records(self, sandbox_ids: Iterable[str]) -> list[Record]:
-        answers = await self._redis.many([("HGETALL", keys.record(id_)) for id_ in sandbox_ids])
-        return [as_record(as_fields(fields)) for fields in answers if fields]
+        ids = list(sandbox_ids)
+        try:
+            answers = await self._redis.many([("HGETALL", keys.record(id_)) for id_ in ids])
+        except UnreadableError:
+            if len(ids) == 1:
+                log.warning("the record of %s cannot be read", ids[0])
+                return []
+            return [record for id_ in ids for record in await self.records([id_])]
+        found = []
+        for id_, fields in zip(ids, answers, strict=True):
+            try:
+                found += [as_record(as_fields(fields))] if fields else []
+            except UnreadableError:
+                log.warning("the record of %s cannot be read", id_)
+        return found
 
 
 def derived_id(owner: str, idempotency_key: str) -> str:

@@ -33,6 +33,13 @@ class PlacementUnavailableError(HoldfastError):
         super().__init__("placement_unavailable", message)
 
 
+class UnreadableError(PlacementUnavailableError):
+    """Under one of our keys is what no replica of ours wrote; the controller writes the records of living sandboxes again."""
+
+    def __init__(self) -> None:
+        super().__init__("the placement store holds something else where a record of ours should be")
+
+
 class RebuildingError(PlacementUnavailableError):
     """The store was wiped, or is new, and does not know yet what there is: an id it has not may be a sandbox that lives."""
 
