@@ -2,7 +2,7 @@
 
 Owns the descriptors the node hands over: files that move a process among the commands, apart from the agent, and the counts of
 out-of-memory kills. They were opened by the node, so a write is judged by its rights and cannot be turned on another group.
-Where there are none (a pod, or no control groups), nothing here does anything.
+A pod's agent finds the counts by itself and moves nothing; where there are no control groups, nothing here does anything.
 """
 
 from __future__ import annotations
@@ -39,6 +39,16 @@ class Groups:
                 os.pwrite(descriptor, text, 0)
             except OSError:
                 continue  # it has ended already, or the group is full: the outer limits hold
+
+
+def container_events(root: str = "/sys/fs/cgroup") -> tuple[int, ...]:
+    """What ``events_fds`` is in a container, which sees its own group only: cgroup v2, else v1 (its ``oom_kill`` is of Linux 4.13)."""
+    for path in (f"{root}/memory.events", f"{root}/memory/memory.oom_control"):
+        try:
+            return (os.open(path, os.O_RDONLY | os.O_CLOEXEC),)
+        except OSError:
+            continue
+    return ()
 
 
 def _oom_kills(descriptor: int) -> int:

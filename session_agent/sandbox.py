@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from holdfast_wire.limits import RUN_QUEUE, SPOOL_COMMAND_BYTES, SPOOL_MEMORY_SHARE, SPOOL_SANDBOX_BYTES, SPOOL_SANDBOX_LEAST_BYTES, Timing
 
 from .forking import Forker
-from .groups import Groups
+from .groups import Groups, container_events
 from .procs import Reaper
 from .records import Records
 from .settings import AgentSettings
@@ -61,7 +61,8 @@ class AgentContext:
     def __init__(self, settings: AgentSettings, limits: SandboxLimits | None = None) -> None:
         self.settings = settings
         self.limits = limits or SandboxLimits()
-        self.groups = Groups(settings.cgroup_join_fds, settings.cgroup_events_fds)
+        events = settings.cgroup_events_fds or (container_events() if settings.pod_uid else ())
+        self.groups = Groups(settings.cgroup_join_fds, events)
         forker = Forker(settings.cgroup_thread_fds, settings.cgroup_join_fds)
         self.reaper = Reaper(oom_score_adj=self.limits.oom_score_adj, forker=forker)
         self.tags = Tags()

@@ -164,7 +164,9 @@ async def test_a_command_that_eats_its_memory_is_told_and_the_sandbox_lives_or_s
         try:
             result = await sandbox.exec(["sh", "-c", "x=$(head -c 400000000 /dev/zero | tr '\\0' x); echo ${#x}"], timeout=60)
             print(f"\nexit {result.exit_code}, signal {result.signal}, cause {result.cause}")
-            assert result.exit_code != 0
+            assert result.exit_code == 137
+            assert result.cause is not None, "the kernel tells in every container: memory.events, or memory.oom_control"
+            assert (result.cause.reason, result.cause.fault) == ("oom", "workload")
             assert (await sandbox.exec("echo alive")).stdout == "alive\n"
         except HoldfastError as lost:
             print(f"\n{lost.code} {lost.reason}: {lost.message}")
