@@ -8,6 +8,7 @@ OVERLAY ?= dev
 REGISTRY ?=
 TAG ?=
 PORT ?= 8765
+WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 2 ? 2 : n > 4 ? 4 : n)))
 HOLDFAST_DATA ?= .holdfast
 export PORT HOLDFAST_DATA REGISTRY TAG
 SOURCES := $(wildcard schemas sdk_py session_agent gateway loadtest infra tests)
@@ -28,8 +29,8 @@ up: .venv/.stamp ## Run Redis, node, controller and gateway in the foreground (P
 demo: .venv/.stamp ## One long agent episode in a sandbox (ARGS=--live: a real model drives)
 	@exec $(PY) -m infra.demo $(ARGS)
 
-test: .venv/.stamp ## The whole test suite (ARGS="-k shell")
-	@exec $(PY) -m pytest $(ARGS)
+test: .venv/.stamp ## The whole test suite (ARGS="-k shell"; WORKERS: as many as cores, 2 to 4)
+	@exec $(PY) -m pytest -n $(WORKERS) $(ARGS)
 
 test-cluster: .venv/.stamp ## What needs a cluster, on the one KUBECONFIG names (HOLDFAST_BUNDLE_IMAGE, HOLDFAST_TEST_IMAGE)
 	@exec $(PY) -m pytest tests/kubernetes -m cluster -s $(ARGS)

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support import requires
 
-pytest_plugins = ["tests.support.redis_server", "tests.support.stack"]
+pytest_plugins = ["tests.support.sharing", "tests.support.redis_server", "tests.support.stack"]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -23,15 +22,9 @@ KEPT = ("tombstone", "idempotency", "claim")
 """What is remembered of the dead, each for its time: why they ended, and which requests made them."""
 
 
-def ours(data: Path) -> dict[str, int]:
-    """As ``census``, with the mounts of this stack only: the machine has other work."""
-    mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(data) in line]
-    return census(data) | {"mounts": len(mounts)}
-
-
 async def test_a_thousand_come_and_go_and_leave_nothing() -> None:
     with running_stack({"HOLDFAST_NODE_SPARES": "0"}) as stack:
-        before = ours(stack.data)
+        before = census(stack.data)
         gate = asyncio.Semaphore(AT_ONCE)
         async with httpx.AsyncClient(base_url=stack.url, headers={"X-API-Key": stack.key}, timeout=120, trust_env=False) as client:
 
@@ -56,7 +49,9 @@ async def test_a_thousand_come_and_go_and_leave_nothing() -> None:
                 return not (await client.get("/sandboxes")).json()["sandboxes"]
 
             await until_async(none_left, deadline_s=60, what="the last ones to expire")
-            await until_async(lambda: ours(stack.data) == before, deadline_s=60, what=f"{before} on the machine; now {ours(stack.data)}")
+            await until_async(
+                lambda: census(stack.data) == before, deadline_s=60, what=f"{before} on the machine; now {census(stack.data)}"
+            )
         with redis.Redis(unix_socket_path=str(stack.data / "redis.sock"), decode_responses=True) as store:
 
             def stray() -> list[str]:

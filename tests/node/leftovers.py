@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 from session_agent.node.settings import NodeSettings
@@ -11,7 +12,7 @@ from session_agent.node.settings import NodeSettings
 def census(data: Path) -> dict[str, int]:
     """Everything of the node of *data* that is not the node itself."""
     return {
-        "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()),
+        "mounts": len(_mounts(data)),
         "sandboxed processes": len(sandboxed(data)),
         "cgroups": len(_cgroups(data)),
         "directories": len([*data.glob("sandboxes/*"), *data.glob("trash/*")]),
@@ -34,6 +35,13 @@ def sandboxed(data: Path) -> list[int]:
             if len(ids) > 1 and not dead and _tag(data) in groups:
                 found.append(int(name))
     return found
+
+
+def _mounts(data: Path) -> list[str]:
+    """All but those below the folder of temporary files that are not this node's: other tests come and go beside this one."""
+    temporary = f" {tempfile.gettempdir()}/"
+    rows = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [row for row in rows if temporary not in row or str(data) in row]
 
 
 def _tag(data: Path) -> str:

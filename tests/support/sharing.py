@@ -1,0 +1,87 @@
+"""How the suite is divided among workers (`make test` runs two), and what must not run beside anything else.
+
+Owns the order of the files, the scheduler that hands out whole files, and the lock between workers. A file's tests stay together, so
+that its fixtures are made once. Tests marked ``alone`` come late and run while no other worker runs any: bombs, and
+what compares the pace of one thing with another's. Loaded by ``tests/conftest.py``; without workers only the order remains.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LONG = (
+    "session_agent/test_shell_cases", "faults/test_thousand", "kubernetes/test_scale", "e2e/test_timeouts", "wire/test_simulation",
+    "e2e/test_shell_suite", "e2e/test_up", "e2e/test_demo", "session_agent/test_commands", "session_agent/test_commands_trees",
+    "session_agent/test_leaving", "regressions/test_e2b_1031", "package/", "node/", "faults/", "wire/", "sdk/", "contract/",
+)  # fmt: skip
+"""What begins first, longest first: else the last worker is left alone with it. A hint; what is missing here costs time only."""
+TOGETHER = ("package/",)
+"""Folders whose files share something that is dear to make."""
+_ALONE = "alone"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", f"{_ALONE}: never at the same time as another worker's test, e.g. because it measures or floods")
+    config.pluginmanager.register(_Lock(), "holdfast-lock")
+    if config.pluginmanager.hasplugin("xdist"):
+        config.pluginmanager.register(_Scheduler(), "holdfast-scheduler")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first, those with something that runs alone last, and in them that last; else the order of the collection."""
+    quiet = {_path(item.nodeid) for item in items if item.get_closest_marker(_ALONE)}
+
+    def rank(item: pytest.Item) -> tuple[int, str, bool]:
+        path = _path(item.nodeid)
+        if path in quiet:
+            return len(LONG) + 1, path, item.get_closest_marker(_ALONE) is not None
+        starts = enumerate(LONG)
+        return next((at for at, start in starts if path == start or (start.endswith("/") and path.startswith(start))), len(LONG)), "", False
+
+    items.sort(key=rank)
+
+
+def _path(nodeid: str) -> str:
+    return nodeid.partition("::")[0].removeprefix("tests/").removesuffix(".py")
+
+
+class _Scheduler:
+    """Registered where the plug-in for workers is there."""
+
+    @pytest.hookimpl
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
+        from xdist.scheduler import LoadScopeScheduling
+
+        class ByFile(LoadScopeScheduling):  # type: ignore[misc]
+            def _split_scope(self, nodeid: str) -> str:
+                path = _path(nodeid)
+                return next((folder for folder in TOGETHER if path.startswith(folder)), path)
+
+        config.option.loadscopereorder = False  # the order is ours
+        return ByFile(config, log)
+
+
+class _Lock:
+    """Readers and one writer over two files; who waits to be alone stops the others from beginning anew."""
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Outside of the test's time limit: waiting for the others is not its fault."""
+        run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+        if run is None:
+            return (yield)
+        folder = Path(tempfile.gettempdir()) / f"holdfast-tests-{run}"
+        folder.mkdir(exist_ok=True)
+        with (folder / "door").open("a") as door, (folder / "room").open("a") as room:
+            fcntl.flock(door, fcntl.LOCK_EX)
+            fcntl.flock(room, fcntl.LOCK_EX if item.get_closest_marker(_ALONE) else fcntl.LOCK_SH)
+            fcntl.flock(door, fcntl.LOCK_UN)
+            return (yield)
