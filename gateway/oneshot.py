@@ -25,6 +25,9 @@ from .service import Gateway
 
 _CALL_S = 30.0
 """Time limit of a request that is not a command."""
+_REASON_S = 5.0
+"""How long the reason of an agent's end is waited for: the runtime hears of it within moments, and a controller writes it down."""
+_REASON_POLL_S = 0.2
 _END_OF_ALL = 2**53
 _LISTING_BYTES = 64 * 1024 * 1024
 """Most bytes of a directory's listing, as the agent sends it."""
@@ -104,13 +107,29 @@ async def _lost(gateway: Gateway, record: Record, outcome: Outcome, error: Agent
     """What to say of a command that was asked for when the connection to its agent broke: why, and whether it had started."""
     started = None if outcome.status == "queued" else True
     known = {"accepted": started, "started": started}
-    try:
-        await gateway.ready(record.owner, record.sandbox_id)
-    except PlacementUnavailableError:
-        pass  # on its own this answer says that nothing was done
-    except HoldfastError as gone:
-        return HoldfastError(gone.code, gone.message, fault=gone.fault, reason=gone.reason, detail={**gone.detail, **known})
+    clock = asyncio.get_running_loop().time
+    end = clock() + _REASON_S
+    while True:
+        try:
+            await gateway.ready(record.owner, record.sandbox_id)
+        except PlacementUnavailableError:
+            break  # on its own this answer says that nothing was done
+        except HoldfastError as gone:
+            return HoldfastError(gone.code, gone.message, fault=gone.fault, reason=gone.reason, detail={**gone.detail, **known})
+        if clock() > end or await _answers(gateway, record):
+            break
+        await asyncio.sleep(_REASON_POLL_S)
     return HoldfastError("outcome_unknown", f"the command may have run: {error.message}", detail=known)
+
+
+async def _answers(gateway: Gateway, record: Record) -> bool:
+    """Whether the agent is still there. Where it is not, placement will soon be told why."""
+    try:
+        dialled = await dial(record.endpoint, gateway.secrets, record.sandbox_id, record.incarnation, gateway.settings.relay.dial_timeout_s)
+    except HoldfastError:
+        return False
+    dialled.transport.abort()
+    return True
 
 
 async def look(gateway: Gateway, record: Record, command_id: str, wait_s: float | None) -> Outcome:

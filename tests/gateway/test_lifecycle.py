@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -14,7 +15,7 @@ import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 
 from gateway import making
-from gateway.placement.store import Cause
+from gateway.placement.store import Cause, PlacementUnavailableError
 from gateway.runtimes.base import RuntimeUnavailableError
 from tests.gateway.checked import Checked
 from tests.gateway.harness import ADA, BOB, Served
@@ -268,7 +269,7 @@ async def test_an_unforeseen_error_tells_nothing(ada: Checked, served: Served, m
 # When Redis is away ------------------------------------------------------------------------------------------------
 
 
-async def test_redis_away_is_503_within_a_second_and_ends_by_itself(ada: Checked, redis_server: RedisServer) -> None:
+async def test_redis_away_is_503_within_a_second_and_ends_by_itself(ada: Checked, redis_server: RedisServer, served: Served) -> None:
     await made(ada, sandbox_id="sb-1")
     assert (await ada("GET", "/readyz")).status_code == 200
     redis_server.kill()
@@ -286,6 +287,8 @@ async def test_redis_away_is_503_within_a_second_and_ends_by_itself(ada: Checked
         redis_server.start()
 
     async def answers() -> bool:
+        with contextlib.suppress(PlacementUnavailableError):
+            await served.store.mark_generation("g2", term=2)  # it came back empty: a controller says when records are known again
         return (await ada("GET", "/readyz")).status_code == 200
 
     await until_async(answers, deadline_s=5, what="readiness to come back")

@@ -1,0 +1,62 @@
+"""What is said of a command whose sandbox went, and of a sandbox that failed and was deleted: why, and whose fault it was."""
+
+from __future__ import annotations
+
+import asyncio
+
+from holdfast_wire.frames import Started
+
+from gateway.placement.store import Cause
+from tests.gateway.harness import ScriptedAgent, Served
+from tests.gateway.test_agent_call import Talk, execute, scripted
+from tests.support.requires import requires
+
+pytestmark = requires("redis")
+
+OOM = Cause("oom", "workload", "killed for memory")
+
+
+async def test_an_exec_waits_a_moment_for_the_reason_of_the_end(served: Served) -> None:
+    """The connection breaks at once; that the node is lost a controller writes down a little later."""
+    later: list[asyncio.Task[object]] = []
+
+    async def dies(talk: Talk) -> None:
+        await talk.say(Started(1, "x", {}))
+        assert agent._server is not None
+        agent._server.close()  # it is not there any more: nobody answers
+
+        async def note() -> None:
+            await asyncio.sleep(0.3)
+            await served.store.mark_failed("sb-1", "1" * 16, Cause("node-lost", "infrastructure", "the node was killed"))
+
+        later.append(asyncio.create_task(note()))
+        talk.connection.writer.transport.abort()
+
+    agent = ScriptedAgent(scripted(dies))
+    async with agent, served.client() as client:
+        await served.place("sb-1", agent.endpoint)
+        answer = await client.post("/sandboxes/sb-1/exec", json={"command": "true", "wait": True})
+        body = answer.json()
+    await asyncio.gather(*later)
+    assert (answer.status_code, body["code"], body["reason"], body["fault"]) == (410, "sandbox_gone", "node-lost", "infrastructure")
+    assert body["context"] == {"accepted": True, "started": True}
+
+
+async def test_an_agent_that_is_still_there_leaves_no_reason_to_wait(served: Served) -> None:
+    async def script(talk: Talk) -> None:
+        talk.connection.writer.transport.abort()
+
+    began = asyncio.get_running_loop().time()
+    answer = await execute(served, script)
+    assert answer.json()["code"] == "outcome_unknown"
+    assert asyncio.get_running_loop().time() - began < 3
+
+
+async def test_a_failed_sandbox_keeps_its_cause_when_it_is_deleted(served: Served) -> None:
+    await served.place("sb-1", "unix:///nowhere")
+    await served.store.mark_failed("sb-1", "1" * 16, OOM)
+    async with served.client() as client:
+        for _ in range(2):
+            assert (await client.delete("/sandboxes/sb-1")).status_code == 200
+            answer = await client.get("/sandboxes/sb-1")
+            assert (answer.status_code, answer.json()["reason"], answer.json()["fault"]) == (410, "oom", "workload")
