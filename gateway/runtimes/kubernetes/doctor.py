@@ -12,7 +12,7 @@ import aiohttp
 from kubernetes_asyncio import client as kube
 from kubernetes_asyncio.client.exceptions import ApiException
 
-from . import canary
+from . import canary, injection
 from .client import Api, ApiError, ApiUnreachableError
 from .settings import KubernetesSettings
 
@@ -106,12 +106,11 @@ async def _default_deny(api: Api, settings: KubernetesSettings) -> Check:
 
 
 async def _bundle(api: Api, settings: KubernetesSettings) -> Check:
-    code = await api.get("/version")
-    minor = int("".join(c for c in str(code.get("minor")) if c.isdigit()) or 0)
-    if settings.bundle_injection == "image" and minor < 33:
-        return _bad("", "image volumes need Kubernetes 1.33", "set HOLDFAST_BUNDLE_INJECTION=init or auto")
-    how = settings.bundle_injection if settings.bundle_injection != "auto" else ("image" if minor >= 33 else "init")
-    return _good(f"{settings.bundle_image} by {'an image volume' if how == 'image' else 'an init container'}")
+    way, found = settings.bundle_injection, await injection.find_out(api, settings)
+    if way == "image" and found.way == "init":
+        return _bad("", f"as an image volume, but {found.why}", "set HOLDFAST_BUNDLE_INJECTION=init or auto")
+    how = "an image volume" if "image" in (way, found.way if way == "auto" else "") else "an init container"
+    return _good(f"{settings.bundle_image} by {how}{f': {found.why}' if way == 'auto' and found.why else ''}")
 
 
 async def _network(api: Api, settings: KubernetesSettings) -> Check:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -26,6 +25,7 @@ from .enforcement import EnforcementGuard
 from .events import on_change, on_vanish, present_of
 from .facts import ASKED_GRACE_S, Facts, read_pod
 from .images import ClusterImages
+from .injection import Injecting
 from .manifest import Injection, pod
 from .names import EGRESS, NETWORK, SANDBOX, SELECTOR, label_value, pod_name
 from .network import egress_key
@@ -33,9 +33,6 @@ from .policies import Policies
 from .record import network_annotation
 from .settings import KubernetesSettings
 from .watch import Changed, Listed, Vanished, Watch, WatchSettings
-
-_IMAGE_VOLUMES = (1, 33)
-"""From this version on an image can be mounted as a volume, and a part of it (KEP-4639)."""
 
 
 class KubernetesRuntime:
@@ -52,8 +49,8 @@ class KubernetesRuntime:
         self.policies = Policies(self.api, settings)
         self._capacity = capacity.Capacity(self.api, settings)
         self._guard = EnforcementGuard(self.api, settings)
+        self._injecting = Injecting(self.api, settings)
         self._images = ClusterImages(self.api, settings, self.injection)
-        self._version: tuple[int, int] | None = None
 
     @property
     def images(self) -> Images | None:
@@ -159,12 +156,8 @@ class KubernetesRuntime:
         await self.api.aclose()
 
     async def injection(self) -> Injection:
-        """How the bundle gets into pods: as the deployment says, or by what the server can do."""
-        if self.settings.bundle_injection != "auto":
-            return self.settings.bundle_injection
-        if self._version is None:
-            self._version = version_of(await self.api.get("/version"))
-        return "image" if self._version >= _IMAGE_VOLUMES else "init"
+        """How the bundle gets into pods."""
+        return await self._injecting.way()
 
     async def _find(self, sandbox_id: str) -> list[Facts]:
         """Its pods: the one of its name, else those of its label (it was a spare once)."""
@@ -195,9 +188,3 @@ class KubernetesRuntime:
             query["continue"] = str((body.get("metadata") or {}).get("continue") or "")
             if not query["continue"]:
                 return
-
-
-def version_of(answer: dict[str, Any]) -> tuple[int, int]:
-    """``(1, 33)`` of ``/version``; what cannot be read is old."""
-    numbers = [re.match(r"\d+", str(answer.get(name) or "")) for name in ("major", "minor")]
-    return (int(numbers[0][0]), int(numbers[1][0])) if numbers[0] and numbers[1] else (0, 0)

@@ -31,7 +31,7 @@ class KubernetesSettings:
     bundle_image: str = ""
     """HOLDFAST_BUNDLE_IMAGE: has the agent's bundle at ``bundle.MOUNT``."""
     bundle_injection: Injection = "auto"
-    """HOLDFAST_BUNDLE_INJECTION: ``image`` volume (Kubernetes ≥ 1.33), ``init`` container, or whichever the server can do."""
+    """HOLDFAST_BUNDLE_INJECTION: ``image`` volume (Kubernetes ≥ 1.33), ``init`` container, or ``auto``: what the cluster can do."""
     enforcement: Enforcement = "policy"
     """HOLDFAST_NETWORK_ENFORCEMENT: what the cluster's network enforces. Declared here, checked by the canary."""
     cluster_cidrs: tuple[str, ...] = ()

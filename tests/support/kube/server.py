@@ -32,6 +32,8 @@ class FakeApi:
         self.requests: Counter[str] = Counter()
         self.refuse: list[tuple[str, RefusedError]] = []
         """Answers to the next requests of a verb and resource, as ``create pods``; one each, in this order."""
+        self.image_volumes = True
+        """As from 1.35 on, or with the gate opened before."""
         self.quota_pods: int | None = None
         self.restricted = True
         self.denied: set[tuple[str, str]] = set()
@@ -118,6 +120,10 @@ class FakeApi:
         if request.query.get("watch") in ("1", "true"):
             self.requests[f"watch {resource}"] += 1
             return await self._watch(request, store)
+        if request.query.get("dryRun") == "All":
+            self.requests[f"dry-run {resource}"] += 1
+            self._check(store, await request.json())
+            return web.json_response({}, status=201)
         verb = {"POST": "create", "PATCH": "patch", "DELETE": "delete"}.get(request.method, "get" if name else "list")
         self.requests[f"{verb} {resource}"] += 1
         if self.refuse and self.refuse[0][0] == f"{verb} {resource}":
@@ -147,14 +153,21 @@ class FakeApi:
         return parts[0], parts[1] if len(parts) > 1 else ""
 
     def _create(self, store: Store, body: Object) -> Object:
+        self._check(store, body)
         if store.resource == "pods":
+            body.setdefault("status", {"phase": "Pending"})
+        return store.create(body)
+
+    def _check(self, store: Store, body: Object) -> None:
+        if store.resource == "pods":
+            if not self.image_volumes and any("image" in volume for volume in body["spec"].get("volumes", ())):
+                message = f'Pod "{body["metadata"]["name"]}" is invalid: spec.volumes[0]: Required value: must specify a volume type'
+                raise RefusedError(422, "Invalid", message)
             check_pod(body, restricted=self.restricted)
             if self.quota_pods is not None and len(store.names()) >= self.quota_pods:
                 name = body["metadata"]["name"]
                 message = f'pods "{name}" is forbidden: exceeded quota: pods, requested: pods=1, limited: pods={self.quota_pods}'
                 raise RefusedError(403, "Forbidden", message)
-            body.setdefault("status", {"phase": "Pending"})
-        return store.create(body)
 
     def _list(self, request: web.Request, store: Store) -> web.Response:
         items = store.all(request.query.get("labelSelector", ""))

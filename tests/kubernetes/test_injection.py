@@ -1,0 +1,101 @@
+"""How the bundle gets into pods is found out: by an image volume only where server and nodes are known to mount a part of an image."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.runtimes.kubernetes.injection import Injecting, find_out, version_of
+from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
+from tests.conformance.runtimes import CREATE_S, order
+from tests.kubernetes.conftest import QUICK, settings_for
+from tests.support.kube.objects import RefusedError
+from tests.support.kube.server import FakeApi
+
+
+def node(api: FakeApi, runtime: str, name: str = "node-9", pool: str = "sandboxes") -> None:
+    info: dict[str, Any] = {"nodeInfo": {"containerRuntimeVersion": runtime}}
+    labels = {"kubernetes.io/os": "linux", "pool": pool}
+    api.stores["nodes"].create({"metadata": {"name": name, "labels": labels}, "kind": "Node", "spec": {}, "status": info})
+
+
+@pytest.mark.parametrize(
+    ("minor", "runtimes", "gate", "way"),
+    [
+        ("32+", ["containerd://2.3.0"], True, "init"),
+        ("33", ["containerd://2.2.0"], True, "image"),  # its operator has opened the gate
+        ("33", ["containerd://2.2.0"], False, "init"),  # as it comes
+        ("34", ["containerd://2.1.6"], False, "init"),
+        ("35", ["containerd://2.1.6+bottlerocket"], True, "init"),  # bottlerocket-os/bottlerocket issue 4755
+        ("35", ["containerd://1.7.27"], True, "init"),
+        ("35", ["containerd://2.2.1", "containerd://2.1.6"], True, "init"),  # nodes of two kinds
+        ("35", ["containerd://2.2.1", "cri-o://1.33.0"], True, "image"),
+        ("36", ["cri-o://1.32.1"], True, "init"),
+        ("36", ["docker://28.0.0"], True, "init"),
+        ("35", [], True, "init"),  # scaled from none: nobody knows
+        ("36", [], True, "image"),
+    ],
+)
+async def test_the_way(runtime: KubernetesRuntime, api: FakeApi, minor: str, runtimes: list[str], gate: bool, way: str) -> None:
+    api.minor, api.image_volumes = minor, gate
+    for number, text in enumerate(runtimes):
+        node(api, text, f"node-{number + 2}")
+    found = await find_out(runtime.api, runtime.settings)
+    assert (found.way, bool(found.why)) == (way, way == "init"), found
+    assert api.pods.names() == [], "nothing is really made"
+
+
+async def test_only_nodes_of_sandboxes_count(runtime: KubernetesRuntime, api: FakeApi) -> None:
+    node(api, "containerd://1.7.0", pool="system")
+    node(api, "containerd://2.2.0", "node-10")
+    assert (await find_out(runtime.api, replace(runtime.settings, node_selector=(("pool", "sandboxes"),)))).way == "image"
+    assert (await find_out(runtime.api, runtime.settings)).way == "init"
+
+
+@pytest.mark.parametrize(("minor", "way"), [("35", "init"), ("36", "image")])
+async def test_where_nodes_may_not_be_read_the_version_decides(runtime: KubernetesRuntime, api: FakeApi, minor: str, way: str) -> None:
+    api.minor = minor
+    api.refuse = [("list nodes", RefusedError(403, "Forbidden", "nodes is forbidden: cannot list resource"))]
+    assert (await find_out(runtime.api, runtime.settings)).way == way
+
+
+async def test_a_quota_tells_nothing_of_volumes(runtime: KubernetesRuntime, api: FakeApi) -> None:
+    api.quota_pods = 0
+    assert (await find_out(runtime.api, runtime.settings)).way == "image"
+
+
+async def test_it_is_found_out_once_for_all(runtime: KubernetesRuntime, api: FakeApi, tmp_path: Path) -> None:
+    injecting = Injecting(runtime.api, runtime.settings)
+    assert set(await asyncio.gather(*(injecting.way() for _ in range(9)))) == {"image"}
+    assert (api.requests["dry-run pods"], api.requests["get version"], api.requests["list nodes"]) == (1, 1, 1)
+    told = Injecting(runtime.api, replace(runtime.settings, bundle_injection="init"))
+    assert await told.way() == "init"
+    assert api.requests["dry-run pods"] == 1
+    api.image_volumes = False
+    later = KubernetesRuntime(settings_for(api, tmp_path), "replica-2", QUICK)
+    await later.create(order("sb-1"), CREATE_S)
+    assert api.pods.get("hf-sb-1")["spec"]["initContainers"][0]["name"] == "holdfast-bundle"
+    await later.aclose()
+
+
+async def test_the_doctor_says_the_way_and_why(api: FakeApi, tmp_path: Path) -> None:
+    async def said(injection: str) -> dict[str, Any]:
+        runtime = KubernetesRuntime(settings_for(api, tmp_path, bundle_injection=injection), "r", QUICK)
+        check = next(one for one in await runtime.doctor() if one["name"] == "agent bundle")
+        await runtime.aclose()
+        return check
+
+    assert (await said("auto"))["detail"].endswith("by an image volume")
+    node(api, "containerd://2.1.4")
+    assert "by an init container: containerd://2.1.4 mounts no part" in (await said("auto"))["detail"]
+    assert (await said("init"))["ok"]
+    assert not (await said("image"))["ok"]
+
+
+def test_versions() -> None:
+    assert version_of({"major": "1", "minor": "33+"}) == (1, 33)
+    assert version_of({"major": "", "minor": None}) == (0, 0)
