@@ -85,7 +85,7 @@ class Relay:
         try:
             self._up.feed(data)
         except ProtocolError as error:
-            self.close(error.kind.close_code, error.message)
+            self.close(error.kind.close_code, f"{error.code}: {error.message}")
             return
         self._agent.write(data)
 
@@ -98,7 +98,7 @@ class Relay:
             self._down.feed(data)
         except ProtocolError as error:
             self._down.mid_frame = was_mid_frame  # none of this chunk goes out
-            self.close(TABLE["internal"].close_code, f"the session agent broke the protocol: {error.message}")
+            self.close(TABLE["internal"].close_code, f"internal: the session agent broke the protocol: {error.message}")
             return
         if self._go_away and self._down.boundary >= 0:
             data = data[: self._down.boundary] + self._go_away + data[self._down.boundary :]
