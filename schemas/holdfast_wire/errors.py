@@ -252,6 +252,11 @@ class HoldfastError(Exception):
         """The row of the table this error belongs to."""
         return TABLE.get(self.code, TABLE["internal"])
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """So that an error can cross to another process and be copied, whatever its class's arguments are."""
+        system = {name: getattr(self, name, None) for name in ("errno", "strerror", "filename")} if isinstance(self, OSError) else {}
+        return _revived, (type(self), self.args, {**self.__dict__, **system})
+
     def __str__(self) -> str:
         return f"{self.message} [{self.code}]" + (f" — {self.hint}" if self.hint else "")
 
@@ -290,6 +295,14 @@ class HoldfastError(Exception):
             retryable=retryable if isinstance(retryable, bool) else None,
             detail=detail if isinstance(detail, dict) else None,
         )
+
+
+def _revived(cls: type[HoldfastError], args: tuple[Any, ...], state: dict[str, Any]) -> HoldfastError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    for name, value in state.items():
+        setattr(error, name, value)
+    return error
 
 
 class ProtocolError(HoldfastError):

@@ -252,7 +252,7 @@ def cluster_body(options: ClusterOptions) -> dict[str, Any]:
     """The fields of those that are given."""
     unknown = sorted(set(options) - set(ClusterOptions.__annotations__))
     if unknown:
-        raise bad(f"create_sandbox has no argument {unknown[0]!r}", hint=f"one of {', '.join(ClusterOptions.__annotations__)}")
+        raise bad(f"create_sandbox has no argument {unknown[0]!r}", hint=f"one of {', '.join([*_CREATE, *ClusterOptions.__annotations__])}")
     return {name: plain(value) for name, value in options.items() if value is not None}
 
 
@@ -270,6 +270,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(inner) for inner in value]
     return value
+
+
+_CREATE = (
+    "image", "cpu", "memory", "disk", "env", "labels", "timeout", "lifetime_s", "idle_timeout_s", "heartbeat_timeout_s", "sandbox_id",
+    "block_network", "network", "group",
+)  # fmt: skip
 
 
 def create_body(

@@ -303,6 +303,9 @@ class Address(tuple[str, int]):
     def __new__(cls, host: str, port: int) -> Self:
         return super().__new__(cls, (host, port))
 
+    def __getnewargs__(self) -> tuple[str, int]:
+        return self
+
     @property
     def host(self) -> str:
         return self[0]

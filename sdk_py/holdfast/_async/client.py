@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Never, Self, Unpack
 
 from holdfast._async.group import AsyncGroup
 from holdfast._async.images import AsyncImages
@@ -169,6 +169,9 @@ class AsyncSandboxClient:
 
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
+
+    def __reduce__(self) -> Never:
+        raise TypeError("a client holds connections and a key: make another one there")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"

@@ -16,6 +16,7 @@ from holdfast._signals import signal_of
 from holdfast._transport.aio import Cancelled, Gate, Link
 from holdfast._transport.calls import cancel_command, close_channel, kill_in_shell, signal_call
 from holdfast._transport.command_call import Call
+from holdfast._transport.engine import elsewhere
 from holdfast._transport.sinks import CommandSink, ShellSink
 
 
@@ -73,6 +74,8 @@ class AsyncRunning:
         """
         call = self._call
         gate: Gate = call.gate  # type: ignore[assignment]
+        if not self._link.here:
+            raise elsewhere()
         while True:
             gate.clear()
             if call.chunks:
@@ -133,6 +136,9 @@ class AsyncRunning:
         """End the command if it still runs, and wait a bounded time for that."""
         if not self._call.done:
             await cancel(self._link, self._call)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.command_id}{' done' if self.done else ''}>"
 
     async def __aenter__(self) -> Self:
         return self

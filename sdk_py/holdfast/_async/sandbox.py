@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Never, Self
 
 from holdfast._async.files import AsyncFiles
 from holdfast._async.process import AsyncProcess, AsyncTerminal
@@ -297,7 +297,7 @@ class AsyncSandbox:
     async def close(self) -> None:
         """Let go of it: named shells and detached commands live on, unnamed shells end; the sandbox stays."""
         link = self._link
-        if link is not None and link.engine.error is None:
+        if link is not None and link.engine.error is None and link.here:
             for shell in self._shells:
                 if not shell._sink.ended:
                     await shell._end(shell.named)
@@ -335,6 +335,9 @@ class AsyncSandbox:
         else:
             await self.delete()
 
+    def __reduce__(self) -> Never:
+        raise TypeError("a sandbox object holds a connection: pass its id on, and call client.get_sandbox(id) there")
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}>"
 
@@ -349,6 +352,9 @@ class AsyncSandbox:
     async def _attached(self) -> Link:
         """The link, attached. A session that expired is replaced by a new one; what is gone or taken over stays so."""
         link = self._link
+        if link is not None and not link.here:
+            self._move_here()
+            link = None
         if link is not None and link.engine.error is None:
             return link
         if self._by_rest:
@@ -368,6 +374,14 @@ class AsyncSandbox:
                 self._link = link
                 self._client._in_use.add(self)
         return link
+
+    def _move_here(self) -> None:
+        """The link is another process's or event loop's: it stays theirs, and what is asked for here gets a session of its own."""
+        self._link = None
+        self._lock, self._background, self._stopped = Lock(), Background(), Flag()
+        self._shells = set()
+        if self._heartbeat_s is not None:
+            self._heartbeat(self._heartbeat_s)
 
     async def _begun(self, token: SessionToken | None) -> Link:
         """A link that is attached. Raises why there is none; where only REST gets through, that is chosen for good."""

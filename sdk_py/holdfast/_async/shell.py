@@ -113,6 +113,9 @@ class AsyncShell:
             collecting,
         )
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.kind} {self.name}{' closed' if self._sink.ended else ''}>"
+
     async def __aenter__(self) -> Self:
         return self
 

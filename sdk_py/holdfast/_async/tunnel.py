@@ -69,6 +69,9 @@ class AsyncTunnel:
         await self._listener.close()
         await self._background.stop()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.address} to port {self._params['port']}>"
+
     async def __aenter__(self) -> Address:
         return self.address
 

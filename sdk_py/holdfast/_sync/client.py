@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Never, Self, Unpack
 
 from holdfast._sync.group import Group
 from holdfast._sync.images import Images
@@ -170,6 +170,9 @@ class SandboxClient:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+    def __reduce__(self) -> Never:
+        raise TypeError("a client holds connections and a key: make another one there")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"

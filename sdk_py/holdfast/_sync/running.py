@@ -17,6 +17,7 @@ from holdfast._signals import signal_of
 from holdfast._transport.threads import Cancelled, Gate, Link
 from holdfast._transport.calls import cancel_command, close_channel, kill_in_shell, signal_call
 from holdfast._transport.command_call import Call
+from holdfast._transport.engine import elsewhere
 from holdfast._transport.sinks import CommandSink, ShellSink
 
 
@@ -74,6 +75,8 @@ class Running:
         """
         call = self._call
         gate: Gate = call.gate  # type: ignore[assignment]
+        if not self._link.here:
+            raise elsewhere()
         while True:
             gate.clear()
             if call.chunks:
@@ -134,6 +137,9 @@ class Running:
         """End the command if it still runs, and wait a bounded time for that."""
         if not self._call.done:
             cancel(self._link, self._call)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.command_id}{' done' if self.done else ''}>"
 
     def __enter__(self) -> Self:
         return self

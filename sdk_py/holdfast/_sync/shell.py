@@ -114,6 +114,9 @@ class Shell:
             collecting,
         )
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.kind} {self.name}{' closed' if self._sink.ended else ''}>"
+
     def __enter__(self) -> Self:
         return self
 

@@ -70,6 +70,9 @@ class Tunnel:
         self._listener.close()
         self._background.stop()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.address} to port {self._params['port']}>"
+
     def __enter__(self) -> Address:
         return self.address
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from holdfast._errors import error
 from holdfast._options import Options
 from holdfast._session_token import SessionToken
-from holdfast._transport.engine import BATCH_BYTES, Engine
+from holdfast._transport.engine import BATCH_BYTES, Engine, elsewhere
 from holdfast._transport.websocket import WebSocket
 
 CLOSE_S = 1.0
@@ -93,6 +93,14 @@ class Link:
     def gate(self) -> Gate:
         return Gate()
 
+    @property
+    def here(self) -> bool:
+        """Whether this is the event loop it was made in; nothing would wake who waits in another."""
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
     async def start(self) -> None:
         """Return once the session is attached. Raises the typed error that prevents it."""
         self._task = self._loop.create_task(self._supervise(), name=f"holdfast-link-{self.engine.sandbox_id}")
@@ -109,6 +117,8 @@ class Link:
 
     def perform(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a step of engine or sinks, then write what it caused."""
+        if not self.here:
+            raise elsewhere()
         try:
             return step(*args, **kwargs)
         finally:
@@ -124,6 +134,8 @@ class Link:
 
     async def close(self) -> None:
         """End the session's connection; waiting calls fail with ``session_lost``, reason ``closed``."""
+        if not self.here:
+            return
         self.engine.close()
         if self._timer is not None:
             self._timer.cancel()
@@ -166,6 +178,9 @@ class Link:
                 engine.fail(error("agent_identity", f"the service's certificate is refused: {failure.verify_message}"))
             except OSError as failure:
                 why = f"cannot connect to {parts.hostname}:{port}: {failure.strerror or type(failure).__name__}"
+            except Cancelled:
+                wire.abort()  # its loop is ending, perhaps without ``close``
+                raise
             finally:
                 self._wire = None
             delay_s = engine.broken(wire.websocket, why, self._loop.time())
@@ -316,7 +331,8 @@ class Background:
 
     async def stop(self) -> None:
         """Cancel what runs and wait for its end."""
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        loop, me = asyncio.get_running_loop(), asyncio.current_task()
+        tasks = [task for task in self._tasks if task is not me and task.get_loop() is loop]
         for task in tasks:
             task.cancel()
         if tasks:

@@ -5,6 +5,7 @@ Owns the connection pool. The library is loaded with the first request: who only
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from holdfast._options import Options
@@ -20,12 +21,17 @@ class Http:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._client: httpx.AsyncClient | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def send(self, method: str, path: str, *, timeout_s: float, headers: dict[str, str] | None = None, **more: Any) -> Answer:
         """One exchange; ``more`` is ``json``, ``params`` or ``content``. Raises ``ServiceUnavailableError`` without an answer."""
         import httpx
 
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._client = None  # its connections are the other loop's
         if self._client is None:
+            self._loop = loop
             self._client = httpx.AsyncClient(
                 base_url=self._options.url,
                 headers={"X-API-Key": self._options.api_key, "User-Agent": "holdfast-python"},
@@ -43,5 +49,5 @@ class Http:
     async def close(self) -> None:
         """Give the connections back."""
         client, self._client = self._client, None
-        if client is not None:
+        if client is not None and self._loop is asyncio.get_running_loop():
             await client.aclose()

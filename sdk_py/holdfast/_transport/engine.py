@@ -239,3 +239,14 @@ class Engine:
         self._attached_at = now
         self._progressed = False
         self.ready.set()
+
+
+def elsewhere() -> HoldfastError:
+    """What an object says that was made in another process or event loop than the one that uses it."""
+    return error(
+        "session_lost",
+        "this belongs to the process and event loop it was made in",
+        hint="use the sandbox object, which begins a session of its own here, and make shells and processes anew from it",
+        fault="caller",
+        retryable=False,
+    )

@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from holdfast._options import Options
 from holdfast._session_token import SessionToken
-from holdfast._transport.engine import Engine
+from holdfast._transport.engine import Engine, elsewhere
 from holdfast._transport.threads_gates import Flag, Gate, Shield, Turn
 from holdfast._transport.threads_keeper import Keeper
 from holdfast._transport.websocket import WebSocket
@@ -44,6 +44,7 @@ class Link:
 
     def __init__(self, options: Options, sandbox_id: str, token: SessionToken | None = None) -> None:
         self.options = options
+        self._pid = os.getpid()
         self._turn = Turn(self)
         self.engine = Engine(options, sandbox_id, self.gate, token=token)
         self._socket: socket.socket | None = None
@@ -63,6 +64,11 @@ class Link:
     def gate(self) -> Gate:
         return Gate(self)
 
+    @property
+    def here(self) -> bool:
+        """Whether this is the process it was made in. A fork has the socket too, and must not speak on it."""
+        return os.getpid() == self._pid
+
     def start(self) -> None:
         """Return once the session is attached. Raises the typed error that prevents it."""
         self._keeper.thread.start()
@@ -79,6 +85,8 @@ class Link:
 
     def perform(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a step of engine or sinks, then write what it caused."""
+        if not self.here:
+            raise elsewhere()
         with Shield(self), self._turn:
             try:
                 return step(*args, **kwargs)
@@ -87,6 +95,8 @@ class Link:
 
     def later(self, step: Callable[[], object]) -> None:
         """``perform`` from anywhere, also from a finalizer that runs while this very thread holds the lock."""
+        if not self.here:
+            return
         self._later.append(step)
         if self._turn.lock.acquire(blocking=False):
             self._turn.lock.release()
@@ -94,6 +104,8 @@ class Link:
 
     def close(self) -> None:
         """End the session's connection; waiting calls fail with ``session_lost``, reason ``closed``."""
+        if not self.here:
+            return
         with self._turn:
             self.engine.close()
             self._flush()
@@ -112,6 +124,8 @@ class Link:
 
     def wait(self, gate: Gate, timeout_s: float | None) -> bool:
         """Until ``gate`` is open: lead where nobody does, else follow."""
+        if not self.here:
+            raise elsewhere()
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with Shield(self) as shield:
             while not gate._open and not shield.noted and (deadline is None or time.monotonic() < deadline):

@@ -5,6 +5,7 @@ Owns the connection pool. The library is loaded with the first request: who only
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from holdfast._options import Options
@@ -20,12 +21,16 @@ class Http:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._client: httpx.Client | None = None
+        self._pid = 0
 
     def send(self, method: str, path: str, *, timeout_s: float, headers: dict[str, str] | None = None, **more: Any) -> Answer:
         """One exchange; ``more`` is ``json``, ``params`` or ``content``. Raises ``ServiceUnavailableError`` without an answer."""
         import httpx
 
+        if self._pid != os.getpid():
+            self._client = None  # a fork must not speak on its parent's connections
         if self._client is None:
+            self._pid = os.getpid()
             self._client = httpx.Client(
                 base_url=self._options.url,
                 headers={"X-API-Key": self._options.api_key, "User-Agent": "holdfast-python"},
@@ -43,5 +48,5 @@ class Http:
     def close(self) -> None:
         """Give the connections back."""
         client, self._client = self._client, None
-        if client is not None:
+        if client is not None and self._pid == os.getpid():
             client.close()

@@ -149,12 +149,9 @@ def _command_at(words: Sequence[str]) -> int | None:
 
 
 def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
+    import holdfast
 
-    try:
-        return version("holdfast")
-    except PackageNotFoundError:
-        return "unknown"
+    return str(holdfast.__version__)
 
 
 def run(arguments: Sequence[str]) -> int:
