@@ -267,3 +267,4 @@ def test_aks_puts_the_service_and_the_sandboxes_on_their_own_pools() -> None:
     settings = next(one["data"] for one in of_kind("aks", "ConfigMap") if one["metadata"]["name"] == SETTINGS)
     assert settings["HOLDFAST_NODE_SELECTOR"] == "workload=sandbox"
     assert "workload" in settings["HOLDFAST_TOLERATIONS"].split(",")
+    assert float(settings["HOLDFAST_UNSCHEDULABLE_PATIENCE_S"]) >= 300, "the pool of sandboxes scales from none"

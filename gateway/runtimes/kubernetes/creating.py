@@ -19,6 +19,7 @@ from holdfast_wire.errors import HoldfastError
 from gateway.dial import DialError, dial_any
 from gateway.runtimes.base import Made
 
+from . import complaints
 from .births import Births, News
 from .client import Api, ApiError, refused
 from .facts import Facts, read_pod
@@ -35,6 +36,8 @@ _RETRY_S = 0.25
 _LOOK_S = 2.0
 """A pod that another replica made is not in this one's watch: it is looked at this often. Also the net under a watch that fails."""
 _OWN_LOOK_S = 15.0
+_SLOW_S, _SLOW_MOST_S = 4.0, 30.0
+"""A pod that has a node for so long and does not run is asked after among the events; then again, ever less often."""
 
 
 class Creating:
@@ -58,6 +61,8 @@ class Creating:
             except TimeoutError:
                 last = news.latest or facts
                 stage = last.stage if last is not None else "the cluster did not take it"
+                if last is not None and last.placed and not last.started:
+                    stage = (await complaints.ask(self._api, self._settings, last)).text or stage
                 if facts is not None:
                     await self.tidy(facts)
                 raise HoldfastError("create_timeout", f"it was not ready within {timeout_s:g} s: {stage}", reason="timeout") from None
@@ -88,9 +93,15 @@ class Creating:
     async def _pod(self, manifest: dict[str, Any], incarnation: str) -> tuple[Facts, bool]:
         """The pod, and whether this replica's watch shows it. Waits while a former one of its name goes."""
         name = manifest["metadata"]["name"]
+        if manifest["spec"].get("hostUsers") is False:
+            await self._has_user_namespaces(manifest)
         while True:
             try:
-                return read_pod(await self._api.post(self._pods, manifest)), True
+                made = await self._api.post(self._pods, manifest)
+                if not _as_private(made, manifest):
+                    await self.tidy(read_pod(made))
+                    raise _no_user_namespaces()
+                return read_pod(made), True
             except ApiError as error:
                 if error.status == 409:
                     found = await self._existing(name)
@@ -102,6 +113,17 @@ class Creating:
                     raise refused(error) from error
                 # A passing trouble, or no answer at all: the name makes asking again safe.
                 await asyncio.sleep(error.retry_after_s or _RETRY_S)
+
+    async def _has_user_namespaces(self, manifest: dict[str, Any]) -> None:
+        """A server that does not know them drops the wish silently, and the sandbox's root would be the node's: so it is asked first."""
+        try:
+            answer = await self._api.call("POST", self._pods, {"dryRun": "All"}, body=manifest)
+        except ApiError as error:
+            if error.status == 409 or error.passing:
+                return  # there is one already, or making it will say what is wrong
+            raise refused(error) from error
+        if not _as_private(answer, manifest):
+            raise _no_user_namespaces()
 
     async def _existing(self, name: str) -> Facts | None:
         try:
@@ -116,13 +138,17 @@ class Creating:
         dialling: asyncio.Task[Made] | None = None
         changed = asyncio.ensure_future(news.changed())
         uid = facts.uid
+        clock = asyncio.get_running_loop().time
+        patience_s, ask_at = _SLOW_S, clock() + _SLOW_S
         try:
             while True:
                 await self._judge(facts)
                 if dialling is None and facts.ip:
                     dialling = asyncio.ensure_future(self.reach(facts, tokens))
                 waits: list[asyncio.Future[Any]] = [changed] if dialling is None else [changed, dialling]
-                done, _ = await asyncio.wait(waits, timeout=self._patience(facts, ours), return_when=asyncio.FIRST_COMPLETED)
+                slow = facts.placed and not facts.started and facts.trouble is None
+                wait_s = min(self._patience(facts, ours), max(ask_at - clock(), 0.0) if slow else _OWN_LOOK_S)
+                done, _ = await asyncio.wait(waits, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
                 if dialling is not None and dialling in done:
                     return dialling.result()
                 if changed in done:
@@ -135,6 +161,13 @@ class Creating:
                         await self._judge(facts)
                         raise HoldfastError("sandbox_failed", "it was deleted while it was being made", reason="deleted")
                 elif not done:
+                    if slow and clock() >= ask_at:
+                        patience_s = min(2 * patience_s, _SLOW_MOST_S)
+                        ask_at = clock() + patience_s
+                        complaint = await complaints.ask(self._api, self._settings, facts)
+                        if complaint.trouble is not None:
+                            await self.tidy(facts)
+                            raise complaint.trouble.error()
                     again = await self._existing(facts.name)
                     if again is not None and again.uid == uid:
                         facts = again
@@ -157,6 +190,19 @@ class Creating:
             return look_s
         patience_s = self._settings.pull_patience_s if facts.trouble.kind == "pull" else self._settings.unschedulable_patience_s
         return max(min(look_s, (facts.trouble.since or facts.created_at) + patience_s - time.time() + 0.05), 0.05)
+
+
+def _as_private(made: dict[str, Any], asked: dict[str, Any]) -> bool:
+    """Whether a pod that was to have users of its own has them."""
+    return asked["spec"].get("hostUsers") is not False or (made.get("spec") or {}).get("hostUsers") is False
+
+
+def _no_user_namespaces() -> HoldfastError:
+    return HoldfastError(
+        "unsupported",
+        "sandboxes do not run as root here: the cluster gives pods no user namespaces",
+        hint="use Kubernetes 1.33 or newer, or open its gate UserNamespacesSupport",
+    )
 
 
 def endpoint_of(facts: Facts) -> str:

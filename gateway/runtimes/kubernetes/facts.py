@@ -26,6 +26,8 @@ _NOT_THERE = re.compile(
     r"|no matching manifest|invalid reference|name unknown|name_unknown|unsupported media type|authentication required",
     re.IGNORECASE,
 )
+_OBJECTS = {"persistentvolumeclaim": "claim", "secret": "secret", "configmap": "config map"}
+_MISSING = re.compile(r'\b(persistentvolumeclaim|secret|configmap) "([a-z0-9.-]{1,253})" not found', re.IGNORECASE)
 _DISRUPTIONS = {
     "PreemptionByScheduler": "preempted",
     "DeletionByTaintManager": "evicted",
@@ -73,6 +75,8 @@ class Facts:
     record: PodRecord | None
     created_at: float
     ip: str = ""
+    placed: bool = False
+    """It has a node."""
     started: bool = False
     ready: bool = False
     stage: str = ""
@@ -114,6 +118,7 @@ def read_pod(pod: dict[str, Any]) -> Facts:
         record=read_record(_map(metadata.get("annotations"))),
         created_at=created_at,
         ip=str(status.get("podIP") or ""),
+        placed=bool(spec.get("nodeName")),
         started=started,
         ready=ready,
         stage="running" if started else _stage(spec, status, conditions),
@@ -167,9 +172,20 @@ def _trouble(
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
         text = _cut(scheduled.get("message")) or "no node can take it"
+        missing = missing_object(text)
+        if missing is not None:
+            return missing
         cause = Cause("unschedulable", "infrastructure", f"no node can take it: {text}")
         return Trouble("no_capacity", cause, lasting=False, kind="schedule", since=moment(scheduled.get("lastTransitionTime")))
     return None
+
+
+def missing_object(text: str) -> Trouble | None:
+    """The trouble of a pod that names what is not there, from what scheduler or kubelet say; None for anything else they say."""
+    found = _MISSING.search(text)
+    if found is None:
+        return None
+    return Trouble("invalid_argument", Cause("config", "caller", f"the volume's {_OBJECTS[found[1].lower()]} {found[2]!r} is not there"))
 
 
 def _of_pod(reason: str, message: str) -> Trouble | None:

@@ -65,8 +65,9 @@ class KubernetesSettings:
     """HOLDFAST_PULL_POLICY."""
     owner: tuple[str, str, str, str] | None = None
     """HOLDFAST_OWNER: ``apiVersion|kind|name|uid`` of an object in the sandboxes' namespace that owns all of them."""
-    unschedulable_patience_s: float = 120.0
-    """HOLDFAST_UNSCHEDULABLE_PATIENCE_S: how long a pod may wait for a node; an autoscaler needs minutes, a fixed cluster none."""
+    unschedulable_patience_s: float = 20.0
+    """HOLDFAST_UNSCHEDULABLE_PATIENCE_S: how long a pod may wait for a node: where nodes are fixed, until what is ending has made room;
+    where they are made on demand, the minutes that takes."""
     pull_patience_s: float = 30.0
     """HOLDFAST_PULL_PATIENCE_S: how long the kubelet may go on trying a pull that failed for a reason that may pass."""
     node_lost_s: int = 30

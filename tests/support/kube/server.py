@@ -19,7 +19,7 @@ from aiohttp import web
 from .objects import Entry, Object, RefusedError, Store, seen_through
 from .rules import check_pod
 
-RESOURCES = ("pods", "networkpolicies", "ciliumnetworkpolicies", "namespaces", "nodes", "resourcequotas", "daemonsets")
+RESOURCES = ("pods", "events", "networkpolicies", "ciliumnetworkpolicies", "namespaces", "nodes", "resourcequotas", "daemonsets")
 
 
 class FakeApi:
@@ -32,6 +32,7 @@ class FakeApi:
         self.requests: Counter[str] = Counter()
         self.refuse: list[tuple[str, RefusedError]] = []
         """Answers to the next requests of a verb and resource, as ``create pods``; one each, in this order."""
+        self.user_namespaces = True
         self.image_volumes = True
         """As from 1.35 on, or with the gate opened before."""
         self.quota_pods: int | None = None
@@ -122,8 +123,9 @@ class FakeApi:
             return await self._watch(request, store)
         if request.query.get("dryRun") == "All":
             self.requests[f"dry-run {resource}"] += 1
-            self._check(store, await request.json())
-            return web.json_response({}, status=201)
+            body = await request.json()
+            self._check(store, body)
+            return web.json_response(body, status=201)
         verb = {"POST": "create", "PATCH": "patch", "DELETE": "delete"}.get(request.method, "get" if name else "list")
         self.requests[f"{verb} {resource}"] += 1
         if self.refuse and self.refuse[0][0] == f"{verb} {resource}":
@@ -160,6 +162,8 @@ class FakeApi:
 
     def _check(self, store: Store, body: Object) -> None:
         if store.resource == "pods":
+            if not self.user_namespaces:
+                body["spec"].pop("hostUsers", None)  # as a closed gate does
             if not self.image_volumes and any("image" in volume for volume in body["spec"].get("volumes", ())):
                 message = f'Pod "{body["metadata"]["name"]}" is invalid: spec.volumes[0]: Required value: must specify a volume type'
                 raise RefusedError(422, "Invalid", message)
@@ -171,6 +175,9 @@ class FakeApi:
 
     def _list(self, request: web.Request, store: Store) -> web.Response:
         items = store.all(request.query.get("labelSelector", ""))
+        for part in filter(None, request.query.get("fieldSelector", "").split(",")):
+            path, _, value = part.partition("=")
+            items = [one for one in items if _field(one, path) == value]
         metadata: dict[str, Any] = {"resourceVersion": str(store.version)}
         limit, token = int(request.query.get("limit", 0)), request.query.get("continue", "")
         if token and self.expire_pages:
@@ -237,6 +244,12 @@ class FakeApi:
                 await response.write(line)
             version = entry.version
         return version
+
+
+def _field(body: Object, path: str) -> Any:
+    for name in path.split("."):
+        body = body.get(name) or {}
+    return body
 
 
 _BUILD = dict.fromkeys(("gitCommit", "gitTreeState", "buildDate", "goVersion", "compiler", "platform"), "")
