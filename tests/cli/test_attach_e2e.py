@@ -69,7 +69,7 @@ class Window:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(5)
+        self.process.wait(60)
         os.close(self._master)
 
 

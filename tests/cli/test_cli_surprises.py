@@ -129,6 +129,10 @@ def test_the_first_interrupt_is_the_commands(environment: dict[str, str], sandbo
 
 
 def interrupted(process: subprocess.Popen[bytes]) -> bool:
-    """Whether it has ended; interrupts it once more where not."""
+    """Whether it has ended, soon after one more interrupt: one that meets it on its way out would be another end."""
     process.send_signal(signal.SIGINT)
-    return process.poll() is not None
+    try:
+        process.wait(3)
+    except subprocess.TimeoutExpired:
+        return False
+    return True

@@ -123,7 +123,7 @@ def test_port(holdfast: Run, sandbox: str, stack: Any) -> None:
             with urllib.request.urlopen(f"http://{address}/hostname", timeout=10) as answer:
                 assert answer.status == 200
             port.terminate()
-            assert port.wait(10) == 0
+            assert port.wait(60) == 0
         serving.terminate()
 
 

@@ -46,7 +46,7 @@ class Terminal:
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(5)
+        self.process.wait(60)
         os.close(self.master)
         os.close(self.slave)
 
@@ -80,7 +80,7 @@ def test_a_shell_on_a_terminal(agent: FakeAgent) -> None:
         os.kill(terminal.process.pid, signal.SIGWINCH)
         until(lambda: resizes(agent) == [(40, 120)], deadline_s=60, what="the new size")
         agent.finish(agent.ran[0], 3)
-        assert terminal.process.wait(10) == 3
+        assert terminal.process.wait(60) == 3
         assert termios.tcgetattr(terminal.slave) == terminal.before, "the terminal is put back"
     finally:
         terminal.close()
@@ -93,7 +93,7 @@ def test_detaching_leaves_it_running(agent: FakeAgent) -> None:
         assert agent.opened[0].params["name"] == "work"
         until(lambda: not termios.tcgetattr(terminal.slave)[3] & termios.ICANON, deadline_s=60, what="raw mode")
         terminal.type(b"\x1d")
-        assert terminal.process.wait(10) == 0
+        assert terminal.process.wait(60) == 0
         assert [close.detach for close in agent.closes] == [True]
     finally:
         terminal.close()

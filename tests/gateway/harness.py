@@ -39,7 +39,7 @@ from gateway.settings import AdmissionSettings, PlacementSettings, RelaySettings
 
 SECRET = "s" * 64
 ADA, BOB = "hf_" + "a" * 32, "hf_" + "b" * 32
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 class MemoryRuntime:

@@ -200,7 +200,7 @@ async def test_a_turn_that_does_not_come_leaves_nothing_and_can_be_asked_for_aga
     async with serving(redis_url, tmp_path, limits) as (served, runtime), served.client() as ada:
         runtime.hold = asyncio.Event()
         first = asyncio.create_task(ada.post("/sandboxes", json={"image": "host", "wait": True}))
-        await until_async(lambda: served.gateway.admission.making, deadline_s=5, what="the first to be made")
+        await until_async(lambda: served.gateway.admission.making, deadline_s=60, what="the first to be made")
         late: dict[str, Any] = {"json": {"image": "host", "wait": True}, "headers": {"Idempotency-Key": "k"}}
         answer = check(await ada.post("/sandboxes", **late))
         assert (answer.status_code, answer.json()["code"]) == (503, "overloaded")

@@ -51,7 +51,7 @@ async def test_pending_failed_and_gone_say_so(served: Served) -> None:
     assert (status, code, body["reason"], body["fault"]) == (410, "sandbox_gone", "oom", "workload")
     await served.store.delete("sb-2", Cause("ttl", "caller"), owner="ada")
     status, code, body = await refusal(served, "sb-2")
-    assert (status, code, body["reason"]) == (410, "sandbox_gone", "ttl")
+    assert (status, code, body["reason"]) == (410, "sandbox_gone", "oom"), "why it failed is still known once it is deleted"
 
 
 async def test_an_agent_that_is_not_there_is_unreachable(served: Served) -> None:
@@ -116,7 +116,7 @@ async def test_sessions_of_one_key_are_capped(redis_url: str, tmp_path: Path) ->
             except InvalidStatus:
                 return False
 
-        await until_async(again, deadline_s=5, what="room for another session")
+        await until_async(again, deadline_s=60, what="room for another session")
 
 
 # Tickets -----------------------------------------------------------------------------------------------------------

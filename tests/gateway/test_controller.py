@@ -67,7 +67,7 @@ async def becomes(store: RedisStore, sandbox_id: str, kind: type, reason: str | 
             return False
         return entry is not None and isinstance(entry, kind) and (entry.cause.reason if entry.cause else None) == reason
 
-    await until_async(there, deadline_s=30, what=f"{sandbox_id} to be a {kind.__name__} because of {reason}")
+    await until_async(there, deadline_s=60, what=f"{sandbox_id} to be a {kind.__name__} because of {reason}")
     return found[0]
 
 
@@ -76,7 +76,7 @@ async def test_what_expires_is_removed(store: RedisStore, runtime: MemoryRuntime
     await add(store, runtime, "stays")
     async with running(store, runtime):
         await becomes(store, "sb-1", Tombstone, "ttl")
-        await until_async(lambda: "sb-1" not in runtime.present, deadline_s=5, what="the removal")
+        await until_async(lambda: "sb-1" not in runtime.present, deadline_s=60, what="the removal")
     assert list(runtime.present) == ["stays"]
 
 
@@ -89,32 +89,32 @@ async def test_the_runtime_looks_around_as_soon_as_somebody_leads(store: RedisSt
 
     runtime.collect = collect  # type: ignore[method-assign]
     async with running(store, runtime):  # whose interval is minutes
-        await until_async(lambda: looks, deadline_s=10, what="the first look")
+        await until_async(lambda: looks, deadline_s=60, what="the first look")
         async with running(store, runtime, "c2") as second:
-            await until_async(lambda: "holdfast_leading 0" in second.metrics.render(), deadline_s=10, what="the other to be at work")
+            await until_async(lambda: "holdfast_leading 0" in second.metrics.render(), deadline_s=60, what="the other to be at work")
             assert len(looks) == 1, "who does not lead does not look"
 
 
 async def test_an_end_is_recorded_with_its_cause(store: RedisStore, runtime: MemoryRuntime) -> None:
     await add(store, runtime)
     async with running(store, runtime) as controller:
-        await until_async(lambda: controller.leadership.term and runtime._watchers, deadline_s=5, what="the lead")
+        await until_async(lambda: controller.leadership.term and runtime._watchers, deadline_s=60, what="the lead")
         runtime.lose("sb-1", Cause("oom", "workload", "killed for memory"))
         record = await becomes(store, "sb-1", Record, "oom")
         assert (record.status, record.cause.fault) == ("failed", "workload")
-        await until_async(lambda: "sb-1" not in runtime.present, deadline_s=5, what="the remains to be removed")
+        await until_async(lambda: "sb-1" not in runtime.present, deadline_s=60, what="the remains to be removed")
 
 
 async def test_a_wiped_store_loses_no_sandbox(store: RedisStore, runtime: MemoryRuntime, redis_server: RedisServer) -> None:
     specs = [await add(store, runtime, f"sb-{number}", labels={"n": str(number)}, lifetime_s=600.0) for number in range(30)]
     async with running(store, runtime) as controller:
-        await until_async(lambda: controller.leadership.term, deadline_s=5, what="the lead")
+        await until_async(lambda: controller.leadership.term, deadline_s=60, what="the lead")
         redis_server.flush()
         for spec in specs:
             record = await becomes(store, spec.sandbox_id, Record, None)
             assert record.spec == spec
             assert record.status == "ready"
-        await until_async(store.generation, deadline_s=5, what="the marker")
+        await until_async(store.generation, deadline_s=60, what="the marker")
     assert runtime.deleted == []
     assert len(runtime.present) == 30
 
@@ -133,7 +133,7 @@ async def test_a_wiped_store_is_rebuilt_within_a_minute_as_deployed(
         async def whole() -> bool:
             return await store.generation() is not None and len([one async for one in store.scan()]) == 500
 
-        await until_async(whole, deadline_s=30, what="the first records")
+        await until_async(whole, deadline_s=60, what="the first records")
         redis_server.flush()
         begun = clock()
         await until_async(whole, deadline_s=60, what="the records")
@@ -149,9 +149,9 @@ async def test_a_wiped_store_is_rebuilt_within_a_minute_as_deployed(
 async def test_a_redis_away_for_a_while_loses_nothing(store: RedisStore, runtime: MemoryRuntime, redis_server: RedisServer) -> None:
     await add(store, runtime)
     async with running(store, runtime) as controller:
-        await until_async(store.generation, deadline_s=5, what="the marker")
+        await until_async(store.generation, deadline_s=60, what="the marker")
         redis_server.kill()
-        await until_async(lambda: controller.leadership.term is None, deadline_s=5, what="the lead to end")
+        await until_async(lambda: controller.leadership.term is None, deadline_s=60, what="the lead to end")
         redis_server.start()  # empty, as after a crash without persistence
         record = await becomes(store, "sb-1", Record, None)
         assert record.status == "ready"
@@ -170,19 +170,19 @@ async def test_half_made_and_half_removed_sandboxes_are_finished(store: RedisSto
         record = await becomes(store, "made", Record, None)
         assert record.endpoint == runtime.endpoint
         await becomes(store, "vanished", Record, "node-lost")
-        await until_async(lambda: "ended" not in runtime.present, deadline_s=5, what="the remains to be removed")
+        await until_async(lambda: "ended" not in runtime.present, deadline_s=60, what="the remains to be removed")
 
 
 async def test_one_of_two_acts_and_the_other_takes_over(store: RedisStore, runtime: MemoryRuntime) -> None:
     async with running(store, runtime, "c1") as first:
-        await until_async(lambda: first.leadership.term, deadline_s=5, what="the first to lead")
+        await until_async(lambda: first.leadership.term, deadline_s=60, what="the first to lead")
         async with running(store, runtime, "c2") as second:
             assert await store.lead("c2", 1.0) is None
             old = first.leadership.term
             assert old is not None
             # The first one freezes: its lease runs out, the second leads, and what the first still writes is refused.
             first.leadership.renew = asyncio.Event().wait  # type: ignore[method-assign,assignment]
-            await until_async(lambda: second.leadership.term, deadline_s=10, what="the second to lead")
+            await until_async(lambda: second.leadership.term, deadline_s=60, what="the second to lead")
             await add(store, runtime)
             with pytest.raises(FencedError):
                 await store.mark_failed("sb-1", "1" * 16, Cause("oom", "workload"), term=old)
@@ -214,7 +214,7 @@ async def test_a_runtime_that_began_anew_is_heard_of_at_once(store: RedisStore, 
     controller = Controller(store, runtime, "c1", ControllerSettings())
     task = asyncio.create_task(controller.run(), name="c1")
     try:
-        await until_async(store.generation, deadline_s=5, what="the first pass")
+        await until_async(store.generation, deadline_s=60, what="the first pass")
         runtime.restart()
         begun = asyncio.get_running_loop().time()
         for number in range(30):
@@ -233,7 +233,7 @@ async def test_a_stopped_leader_that_wakes_late_removes_nothing(store: RedisStor
     await store.delete("sb-1", Cause("deleted", "caller"), owner="ada")
     old = await store.lead("stopped", 0.05)
     assert old is not None
-    await until_async(lambda: _lead(store, "next"), deadline_s=5, what="another to lead")
+    await until_async(lambda: _lead(store, "next"), deadline_s=60, what="another to lead")
     with pytest.raises(FencedError):
         await Reconciler(store, runtime, 0.0).remove([("sb-1", "1" * 16)], old)
     assert runtime.deleted == []

@@ -63,12 +63,12 @@ async def test_a_lease_that_lapses_frees_all_sandboxes_of_its_group(store: Redis
         for number in range(40):
             grave = await becomes(store, f"sb-{number}", Tombstone, "group-lease" if number else "oom")
             assert grave.cause.fault == ("caller" if number else "workload")
-        await until_async(lambda: sorted(runtime.present) == ["alone", "other"], deadline_s=5, what="the sandboxes to go")
+        await until_async(lambda: sorted(runtime.present) == ["alone", "other"], deadline_s=60, what="the sandboxes to go")
 
         async def over() -> bool:
             return await store.group_keys() == [keys.group_key("ada", "run-8")]
 
-        await until_async(over, deadline_s=5, what="the group to be over")
+        await until_async(over, deadline_s=60, what="the group to be over")
     word, _ = await store.group_beat("ada", "run-7", 60)
     assert word == "ok", "the name can be used again"
 
@@ -85,7 +85,7 @@ async def test_heartbeats_keep_a_group(store: RedisStore) -> None:
             assert word == "ok"
             return asyncio.get_running_loop().time() > end
 
-        await until_async(beaten, deadline_s=5, what="three leases' time")
+        await until_async(beaten, deadline_s=60, what="three leases' time")
         assert list(runtime.present) == ["sb-1"]
         await becomes(store, "sb-1", Tombstone, "group-lease")
     word, _ = await store.group_beat("ada", "run-7", 60, group.lease)
@@ -150,7 +150,7 @@ async def test_an_announced_end_is_seen_and_explains_the_loss(store: RedisStore)
     for id_ in ("evicted", "oom"):
         await add(store, runtime, id_)
     async with running(store, runtime) as controller:
-        await until_async(lambda: controller.leadership.term and runtime._watchers, deadline_s=5, what="the lead")
+        await until_async(lambda: controller.leadership.term and runtime._watchers, deadline_s=60, what="the lead")
         deadline = round(time.time() + 30, 3)
         for id_ in ("evicted", "oom"):
             runtime._publish(base.Leaving(id_, "1" * 16, EVICTED, deadline))
@@ -159,7 +159,7 @@ async def test_an_announced_end_is_seen_and_explains_the_loss(store: RedisStore)
             entries = [await store.get(id_) for id_ in ("evicted", "oom")]
             return all(isinstance(entry, Record) and entry.leaving == Leaving(EVICTED, deadline) for entry in entries)
 
-        await until_async(announced, deadline_s=5, what="the announcement")
+        await until_async(announced, deadline_s=60, what="the announcement")
         runtime.lose("evicted", Cause("node-lost", "infrastructure", "its pod is gone"))
         runtime.lose("oom", Cause("oom", "workload"))
         record = await becomes(store, "evicted", Record, "evicted")
@@ -174,7 +174,7 @@ async def test_what_was_told_while_nobody_led_is_recorded_by_the_next_leader(sto
     await add(store, runtime)
     assert await store.lead("another", 0.5) is not None
     async with running(store, runtime, "standby"):
-        await until_async(lambda: runtime._watchers, deadline_s=5, what="the watch")
+        await until_async(lambda: runtime._watchers, deadline_s=60, what="the watch")
         runtime.lose("sb-1", EVICTED)
         del runtime.present["sb-1"]  # by the time anybody leads, the list knows it no more
         record = await becomes(store, "sb-1", Record, "evicted")
@@ -220,14 +220,14 @@ async def test_a_group_over_rest(served: Served) -> None:
         async def announced() -> bool:
             return bool((await ask(ada, "GET", "/groups/run-7"))[1]["leaving"] == [leaving["sandbox_id"]])
 
-        await until_async(announced, deadline_s=5, what="the announcement")
+        await until_async(announced, deadline_s=60, what="the announcement")
         _, record = await ask(ada, "GET", f"/sandboxes/{leaving['sandbox_id']}")
         assert (record["leaving"]["reason"], record["leaving"]["fault"]) == ("evicted", "infrastructure")
 
         for _ in range(2):
             status, answer = await ask(ada, "DELETE", "/groups/run-7")
             assert (status, answer["status"]) == (200, "deleted")
-        await until_async(lambda: not served.runtime.present, deadline_s=5, what="the sandboxes to go")
+        await until_async(lambda: not served.runtime.present, deadline_s=60, what="the sandboxes to go")
         status, answer = await ask(ada, "GET", f"/sandboxes/{made[1]['sandbox_id']}")
         assert (status, answer["code"], answer["reason"]) == (410, "sandbox_gone", "deleted")
         status, answer = await ask(ada, "POST", "/sandboxes", json=body)
@@ -255,7 +255,7 @@ async def test_while_the_former_group_is_freed_a_new_one_must_wait(served: Serve
             async def begun() -> bool:
                 return (await ada.post("/groups/run-7/heartbeat", json={"ttl_s": 60})).status_code == 200
 
-            await until_async(begun, deadline_s=5, what="the new group")
+            await until_async(begun, deadline_s=60, what="the new group")
 
 
 async def test_a_sandbox_of_a_spec_keeps_its_group(store: RedisStore) -> None:

@@ -101,7 +101,7 @@ async def test_a_delete_while_it_is_made_wins(ada: Checked, served: Served) -> N
     where = f"/sandboxes/{answer.json()['sandbox_id']}"
     await ada("DELETE", where)
     served.runtime.hold.set()
-    await until_async(lambda: served.runtime.deleted and not served.runtime.present, deadline_s=5, what="the removal")
+    await until_async(lambda: served.runtime.deleted and not served.runtime.present, deadline_s=60, what="the removal")
     assert problem(await ada("GET", where)) == (410, "sandbox_gone")
 
 
@@ -291,7 +291,7 @@ async def test_redis_away_is_503_within_a_second_and_ends_by_itself(ada: Checked
             await served.store.mark_generation("g2", term=2)  # it came back empty: a controller says when records are known again
         return (await ada("GET", "/readyz")).status_code == 200
 
-    await until_async(answers, deadline_s=5, what="readiness to come back")
+    await until_async(answers, deadline_s=60, what="readiness to come back")
 
 
 # Odds and ends -----------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def cluster_port() -> Iterator[int]:
         stderr=subprocess.DEVNULL,
     )
     try:
-        until(lambda: _is_up(port), deadline_s=15, what="the cluster")
+        until(lambda: _is_up(port), deadline_s=60, what="the cluster")
         yield port
     finally:
         server.terminate()

@@ -86,7 +86,7 @@ async def test_an_outage_is_reported_within_a_second_and_ends_by_itself(redis_se
             return False
         return True
 
-    await until_async(answers, deadline_s=5, what="the store to recover")
+    await until_async(answers, deadline_s=60, what="the store to recover")
     await store.aclose()
 
 

@@ -101,7 +101,7 @@ async def filled(store: RedisStore, runtime: MemoryRuntime, pool: Pool = POOL) -
         state = await store.spares(pool.key)
         return len(waiting) == pool.size and set(state.spares) == waiting and not state.making
 
-    await until_async(exact, deadline_s=30, what=f"{pool.size} spares, all on offer")
+    await until_async(exact, deadline_s=60, what=f"{pool.size} spares, all on offer")
 
 
 async def test_a_pool_is_filled_refilled_rolled_and_emptied(store: RedisStore) -> None:
@@ -110,7 +110,7 @@ async def test_a_pool_is_filled_refilled_rolled_and_emptied(store: RedisStore) -
         await filled(store, runtime)
         gone = next(iter(runtime.present))
         del runtime.present[gone]
-        await until_async(lambda: store_lacks(store, gone), deadline_s=5, what="the dead spare to be withdrawn")
+        await until_async(lambda: store_lacks(store, gone), deadline_s=60, what="the dead spare to be withdrawn")
         await filled(store, runtime)
         taken = await store.take_spare(KEY)
         assert taken
@@ -122,8 +122,8 @@ async def test_a_pool_is_filled_refilled_rolled_and_emptied(store: RedisStore) -
         await filled(store, runtime, rolled)
         assert {one.image for one in runtime.present.values() if is_spare(one)} == {"other"}
         pools.clear()
-        await until_async(lambda: list(runtime.present) == ["sb-1"], deadline_s=5, what="the spares to go")
-        await until_async(lambda: nothing(store), deadline_s=5, what="the store to forget them")
+        await until_async(lambda: list(runtime.present) == ["sb-1"], deadline_s=60, what="the spares to go")
+        await until_async(lambda: nothing(store), deadline_s=60, what="the store to forget them")
 
 
 async def store_lacks(store: RedisStore, id_: str) -> bool:
@@ -148,9 +148,9 @@ async def test_a_wiped_store_finds_its_spares_again(store: RedisStore, redis_ser
 async def test_an_image_that_cannot_be_had_is_not_hammered(store: RedisStore) -> None:
     runtime, broken = MemoryRuntime(), replace(POOL, image="unknown-image")
     async with at_work(controller_of(store, runtime, {broken.key: broken})):
-        await until_async(lambda: runtime.deleted, deadline_s=5, what="a failed spare to be cleaned up")
+        await until_async(lambda: runtime.deleted, deadline_s=60, what="a failed spare to be cleaned up")
         rounds = asyncio.get_running_loop().time() + 1.0
-        await until_async(lambda: asyncio.get_running_loop().time() > rounds, deadline_s=5, what="some rounds")
+        await until_async(lambda: asyncio.get_running_loop().time() > rounds, deadline_s=60, what="some rounds")
         assert len(runtime.orders) <= 2 * POOL.size
     assert runtime.present == {}
 

@@ -104,7 +104,7 @@ async def test_two_replicas_make_one_sandbox_of_one_spare(served: Served, redis_
                 await here.delete(f"/sandboxes/{made}")
                 waiting = {id_ for id_ in present if id_.startswith("pool-")}
                 assert len(waiting) == 3
-                await until_async(lambda wanted=waiting: on_offer(served, wanted), deadline_s=5, what="the rest to be on offer")
+                await until_async(lambda wanted=waiting: on_offer(served, wanted), deadline_s=60, what="the rest to be on offer")
                 await forget_all(served)
 
 

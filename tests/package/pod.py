@@ -73,7 +73,7 @@ class Pod:
 
     async def ready(self) -> None:
         """Once the agent answers on its port."""
-        await until_async(self._answers, deadline_s=20, what="the agent to answer")
+        await until_async(self._answers, deadline_s=60, what="the agent to answer")
 
     async def _answers(self) -> bool:
         assert self.process is not None

@@ -129,7 +129,7 @@ async def test_a_stranger_learns_nothing(agent: tuple[AgentServer, str]) -> None
 async def ask(endpoint: str, head: str, body: bytes = b"") -> tuple[int, dict[str, Any]]:
     reader, writer = await asyncio.open_unix_connection(endpoint.removeprefix("unix://"))
     writer.write(head.encode() + body)
-    answer = await asyncio.wait_for(reader.read(), 5)
+    answer = await asyncio.wait_for(reader.read(), 60)
     writer.close()
     return int(answer.split()[1]), json.loads(answer.partition(b"\r\n\r\n")[2])
 

@@ -21,7 +21,7 @@ def files(tmp_path: Path) -> list[int]:
 def started(files: list[int]) -> Forker:
     forker = Forker(files[:1], files[1:])
     forker.start()
-    until(lambda: forker.call(threading.get_native_id) != threading.get_native_id(), deadline_s=10, what="the thread to be in its place")
+    until(lambda: forker.call(threading.get_native_id) != threading.get_native_id(), deadline_s=60, what="the thread to be in its place")
     return forker
 
 
@@ -79,5 +79,5 @@ def test_what_was_born_early_follows(files: list[int], tmp_path: Path) -> None:
     forker.born_early(4712)
     forker._thread = None
     forker.start()
-    until(lambda: (tmp_path / "procs").read_text() == "4712", deadline_s=10, what="the early one to be moved")
+    until(lambda: (tmp_path / "procs").read_text() == "4712", deadline_s=60, what="the early one to be moved")
     forker.stop()

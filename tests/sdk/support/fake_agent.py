@@ -134,12 +134,12 @@ class FakeAgent:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._up.wait(5)
+        assert self._up.wait(60)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        self._thread.join(60)
 
     @property
     def url(self) -> str:
@@ -155,7 +155,7 @@ class FakeAgent:
                     await held.flush()
             return result
 
-        return asyncio.run_coroutine_threadsafe(once(), self._loop).result(5)
+        return asyncio.run_coroutine_threadsafe(once(), self._loop).result(60)
 
     # What tests do to it ----------------------------------------------------------------------------------------
 
