@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 import httpx
 import pytest
 
+from tests.support.pace import Stopwatch
 from tests.support.requires import requires
 from tests.support.stack import Stack, running_stack
 from tests.support.until import until
@@ -26,13 +25,13 @@ def create(client: httpx.Client, **more: object) -> str:
 
 def until_told(client: httpx.Client, sandbox_id: str, reason: str, deadline_s: float) -> float:
     """Seconds until the service says why the sandbox ended."""
-    begun = time.monotonic()
 
     def told() -> bool:
         return bool(client.get(f"/sandboxes/{sandbox_id}").json().get("reason") == reason)
 
-    until(told, deadline_s=deadline_s, what=f"{sandbox_id} to have ended: {reason}")
-    return time.monotonic() - begun
+    with Stopwatch() as watch:
+        until(told, deadline_s=deadline_s, what=f"{sandbox_id} to have ended: {reason}")
+        return watch.elapsed_s
 
 
 @pytest.mark.parametrize(("victims", "bar_s"), [(("controller",), LEADER_S), (("node",), NODE_S), (("controller", "node"), NODE_S)])

@@ -21,6 +21,7 @@ from gateway.runtimes.options import Egress, Options, Port, Reach, Toleration, V
 from gateway.settings import ControllerSettings, PlacementSettings
 from tests.gateway.controllers import at_work
 from tests.gateway.harness import MemoryRuntime
+from tests.support.pace import Stopwatch
 from tests.support.redis_server import RedisServer
 from tests.support.requires import requires
 from tests.support.until import until_async
@@ -199,9 +200,11 @@ async def test_a_killed_leader_is_succeeded_within_its_lease(store: RedisStore, 
     second = Leadership(store, "next", settings)
     waiting = asyncio.create_task(second.run(), name="the next leader")
     try:
-        async with asyncio.timeout(10):
-            await second.changed.wait()
-        assert settings.lease_ttl_s - 0.5 < clock() - killed_at < settings.lease_ttl_s + 0.5
+        with Stopwatch() as watch:
+            async with asyncio.timeout(60):
+                await second.changed.wait()
+            assert settings.lease_ttl_s - 0.5 < clock() - killed_at
+            assert watch.elapsed_s < settings.lease_ttl_s + 0.5
         assert second.term is None or second.term > first.term
     finally:
         waiting.cancel()
@@ -216,11 +219,11 @@ async def test_a_runtime_that_began_anew_is_heard_of_at_once(store: RedisStore, 
     try:
         await until_async(store.generation, deadline_s=60, what="the first pass")
         runtime.restart()
-        begun = asyncio.get_running_loop().time()
-        for number in range(30):
-            record = await becomes(store, f"sb-{number}", Record, "node-lost")
-            assert (record.status, record.cause.fault) == ("failed", "infrastructure")
-        assert asyncio.get_running_loop().time() - begun < 2.0
+        with Stopwatch() as watch:
+            for number in range(30):
+                record = await becomes(store, f"sb-{number}", Record, "node-lost")
+                assert (record.status, record.cause.fault) == ("failed", "infrastructure")
+            assert watch.elapsed_s < 2.0
     finally:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

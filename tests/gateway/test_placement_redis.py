@@ -17,6 +17,7 @@ from gateway.placement.redis_store import RedisStore
 from gateway.placement.store import PlacementUnavailableError, Record
 from gateway.settings import PlacementSettings
 from tests.conformance.placement import DELETED, PlacementConformance, ready, spec
+from tests.support.pace import Stopwatch
 from tests.support.redis_server import RedisServer
 from tests.support.requires import requires
 from tests.support.until import until_async
@@ -69,13 +70,12 @@ async def test_an_outage_is_reported_within_a_second_and_ends_by_itself(redis_se
     store = RedisStore(PlacementSettings(redis_url=redis_url))
     await ready(store, spec())
     redis_server.kill()
-    clock = asyncio.get_running_loop().time
     try:
-        begun = clock()
-        for _ in range(20):
-            with pytest.raises(PlacementUnavailableError):
-                await store.get("sb-1")
-        assert clock() - begun < 1.0
+        with Stopwatch() as watch:
+            for _ in range(20):
+                with pytest.raises(PlacementUnavailableError):
+                    await store.get("sb-1")
+            assert watch.elapsed_s < 1.0
     finally:
         redis_server.start()
 
@@ -94,11 +94,10 @@ async def test_a_hanging_redis_is_reported_within_a_second(redis_server: RedisSe
     store = RedisStore(PlacementSettings(redis_url=redis_url))
     await store.ping()
     os.kill(redis_server.pid, signal.SIGSTOP)
-    clock = asyncio.get_running_loop().time
     try:
-        begun = clock()
-        results = await asyncio.gather(*(store.get("sb-1") for _ in range(100)), return_exceptions=True)
-        assert clock() - begun < 1.0
+        with Stopwatch() as watch:
+            results = await asyncio.gather(*(store.get("sb-1") for _ in range(100)), return_exceptions=True)
+            assert watch.elapsed_s < 1.0
         assert all(isinstance(result, PlacementUnavailableError) for result in results)
     finally:
         os.kill(redis_server.pid, signal.SIGCONT)
