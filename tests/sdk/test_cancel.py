@@ -140,6 +140,7 @@ _INTERRUPTED_FLOOD = """
 import sys, signal
 from holdfast import SandboxClient
 sandbox = SandboxClient(sys.argv[1], "k").get_sandbox("sb")
+sandbox.exec("echo attached")
 for number in range(8):
     signal.setitimer(signal.ITIMER_REAL, 0.02 + number * 0.011)
     signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
