@@ -21,6 +21,7 @@ from starlette.websockets import WebSocket
 
 from . import admin, commands, files, groups, network, problems, sandboxes
 from .attach import attach
+from .held import holding
 from .service import Gateway
 from .terminal import pty
 
@@ -87,7 +88,8 @@ class MarkRequests:
                 metrics.count("requests_total", method=scope["method"], route=path, status=str(message["status"]))
             await send(message)
 
-        await self._app(scope, receive, counted)
+        with holding(scope["app"].state.gateway.memory):
+            await self._app(scope, receive, counted)
 
 
 def build_app(gateway: Gateway, on_close: Callable[[], Any] | None = None) -> Starlette:

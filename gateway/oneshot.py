@@ -19,6 +19,7 @@ from holdfast_wire.frames import STDERR, STDOUT, Closed, Exited, Fact, Failed, G
 from .agent_call import AgentCall, AgentCallError
 from .believed import fact_error
 from .dial import dial
+from .held import hold
 from .in_use import in_use
 from .placement.store import PlacementUnavailableError, Record
 from .service import Gateway
@@ -162,17 +163,18 @@ async def look(gateway: Gateway, record: Record, command_id: str, wait_s: float 
     return whole
 
 
-async def read_file(gateway: Gateway, record: Record, path: str, most_bytes: int) -> bytes:
+async def read_file(gateway: Gateway, record: Record, path: str, most_bytes: int) -> bytearray:
     """A whole file. Raises ``request_too_large`` for more than ``most_bytes``."""
     content = bytearray()
 
     def take(data: bytes) -> None:
+        hold(len(data))
         content.extend(data)
         if len(content) > most_bytes:
             raise HoldfastError("request_too_large", f"the file is over {most_bytes} bytes", hint="read it over a session, which streams")
 
     await _request(gateway, record, "read", {"path": path, "length": most_bytes + 1}, take=take)
-    return bytes(content)
+    return content
 
 
 async def write_file(gateway: Gateway, record: Record, path: str, content: bytes) -> dict[str, Any]:
@@ -196,6 +198,7 @@ async def list_files(gateway: Gateway, record: Record, path: str, most: int) -> 
     def take(data: bytes) -> None:
         nonlocal left
         left -= len(data)
+        hold(2 * len(data))
         if left < 0:
             raise HoldfastError(
                 "request_too_large", f"the listing is over {_LISTING_BYTES} bytes", hint="list it over a session, which streams"
@@ -263,6 +266,7 @@ def _note(gateway: Gateway, outcome: Outcome, fact: Fact) -> None:
         kept = outcome.output.get(fact.stream)
         if kept is not None:
             room = gateway.settings.rest.output_bytes - len(kept)
+            hold(2 * min(room, len(fact.data)))
             kept += fact.data[:room]
             outcome.truncated |= len(fact.data) > room
     elif isinstance(fact, Exited):

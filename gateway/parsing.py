@@ -13,14 +13,18 @@ from typing import Any
 
 import orjson
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.limits import PATH_BYTES
+from holdfast_wire.limits import DECODE_ITEMS, PATH_BYTES
 from starlette.requests import ClientDisconnect, Request
+
+from .held import hold
 
 SANDBOX_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,98}[A-Za-z0-9])?")
 _LABELS = 64
 _LABEL_BYTES = 1024
 _ENV_BYTES = 128 * 1024
+_BODY_COPIES = 2
+"""A body is there as bytes and as the values in it."""
 _BODY_PAUSE_S = 30.0
 """How long a client may be silent in the middle of a body."""
 RESERVED_LABEL = "holdfast/"
@@ -62,6 +66,7 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
             size += len(chunk)
             if size > limit_bytes:
                 raise too_large
+            hold(_BODY_COPIES * len(chunk))
             chunks.append(chunk)
     except ClientDisconnect:
         raise HoldfastError("cancelled", "the client went away") from None
@@ -153,6 +158,8 @@ class Fields:
             return {}
         if not isinstance(value, dict):
             raise _wrong(name, "a map of texts")
+        if len(value) > DECODE_ITEMS:
+            raise _wrong(name, f"a map of at most {DECODE_ITEMS} texts")
         size = 0
         for key, text in value.items():
             if not isinstance(text, str) or not key or "=" in key or "\0" in key + text:
@@ -184,6 +191,8 @@ class Fields:
         if isinstance(value, list) and value and value[0] and all(isinstance(part, str) and "\0" not in part for part in value):
             for part in value:
                 _encodable("command", part)
+            if len(value) > DECODE_ITEMS:
+                raise _wrong("command", f"of at most {DECODE_ITEMS} texts")
             return list(value)
         raise _wrong("command", "a text for the shell, or a list of texts: a program and its arguments")
 

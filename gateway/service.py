@@ -17,6 +17,7 @@ from starlette.requests import HTTPConnection
 from .admission import Admission, Quotas
 from .attached import AttachedSessions
 from .auth import Keys, key_of
+from .held import Memory, hold_for
 from .placement.store import Entry, PlacementStore, RebuildingError, Record, Tombstone
 from .pools import PoolsFile
 from .reposts import Reposts
@@ -68,6 +69,7 @@ class Gateway:
         self.secrets = (secret, *(other for other in other_secrets if other != secret))
         """All whose tickets and agents are taken: more than one while the deployment rotates its secret."""
         self.metrics = Metrics()
+        self.memory = Memory(settings.rest.held_bytes)
         self.attached = AttachedSessions(settings.relay, store)
         self.background = Background()
         self.reposts = Reposts()
@@ -79,7 +81,9 @@ class Gateway:
 
     def owner(self, connection: HTTPConnection) -> str:
         """Who is asking. Raises HoldfastError ``key_missing`` or ``key_invalid``."""
-        return self.keys.owner_of(key_of(connection.headers))
+        owner = self.keys.owner_of(key_of(connection.headers))
+        hold_for(owner)
+        return owner
 
     async def entry(self, owner: str, sandbox_id: str) -> Record | Tombstone:
         """The owner's sandbox or its tombstone. Raises HoldfastError ``sandbox_not_found``."""

@@ -71,6 +71,8 @@ class RestSettings:
 
     body_bytes: int = 32 * 1024 * 1024
     """Largest JSON body."""
+    held_bytes: int = 768 * 1024 * 1024
+    """Bytes of bodies, files and output that all requests of this replica may hold at a time; one owner's three quarters of it."""
     image_bytes: int = 64 * 1024**3
     """Largest uploaded image archive."""
     file_bytes: int = 64 * 1024 * 1024

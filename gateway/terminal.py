@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Close, Exited, Failed, Output, Resize, Signal, Started
+from holdfast_wire.limits import DECODE_ITEMS
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from .agent_call import CHANNEL, AgentCall
@@ -117,6 +118,8 @@ def _params(fields: Fields) -> dict[str, Any]:
     command = fields.get("cmd") or ["bash"]
     if not isinstance(command, list) or not all(isinstance(part, str) and "\0" not in part for part in command):
         raise HoldfastError("invalid_argument", "cmd must be a list of texts: a program and its arguments")
+    if len(command) > DECODE_ITEMS // 2:
+        raise HoldfastError("invalid_argument", f"cmd must be of at most {DECODE_ITEMS // 2} texts")
     if fields.boolean("login_shell", False):
         command = ["bash", "--login", "-i", "-c", LOGIN + '"$@"', "bash", *command]
     params: dict[str, Any] = {

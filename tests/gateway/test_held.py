@@ -1,0 +1,93 @@
+"""Large requests and answers of many at once stay within what a replica has for them."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.frames import Closed, Exited, Opened, Output, Started
+from holdfast_wire.limits import DECODE_ITEMS
+
+from gateway.held import Held, Memory
+from gateway.settings import RestSettings
+from tests.gateway.harness import ADA, ScriptedAgent, Served, serve
+from tests.gateway.test_agent_call import RESULT, Talk, ask, scripted
+from tests.support.requires import requires
+
+pytestmark = requires("redis")
+
+PIECE = os.urandom(100_000)
+
+
+@pytest_asyncio.fixture
+async def served(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
+    async with serve(redis_url, tmp_path, rest=RestSettings(held_bytes=1_000_000)) as running:
+        yield running
+
+
+def test_an_owner_leaves_a_quarter_to_the_others() -> None:
+    memory = Memory(1_000_000)
+    ada, bob = Held(memory), Held(memory)
+    ada.owner, bob.owner = "ada", "bob"
+    ada.add(700_000)
+    with pytest.raises(HoldfastError, match="under way") as refused:
+        ada.add(100_000)
+    assert (refused.value.code, refused.value.retryable) == ("overloaded", True)
+    bob.add(250_000)
+    with pytest.raises(HoldfastError, match="under way"):
+        bob.add(100_000)
+    ada.release()
+    bob.add(100_000)
+    bob.release()
+    assert memory.held == 0
+
+
+@pytest.mark.parametrize("path", ["/files", "/exec"])
+@pytest.mark.parametrize("pieces", [3, 9])
+async def test_what_an_agent_sends_counts(served: Served, path: str, pieces: int) -> None:
+    async def script(talk: Talk) -> None:
+        await talk.say(*([Opened(1, {})] if path == "/files" else [Started(1, "x", {})]))
+        await talk.say(*[Output(1, 1, PIECE) for _ in range(pieces)])
+        await talk.say(Closed(1, {}) if path == "/files" else Exited(1, "x", RESULT))
+
+    more: dict[str, Any] = {"params": {"path": "/x"}} if path == "/files" else {"json": {"command": "true", "wait": True}}
+    answer = await ask(served, scripted(script), "GET" if path == "/files" else "POST", path, **more)
+    if pieces == 3:
+        assert answer.status_code == 200
+        assert path == "/exec" or base64.b64decode(answer.json()["content"]) == PIECE * pieces
+        assert path == "/exec" or (answer.json()["path"], answer.json()["size"]) == ("/x", len(PIECE) * pieces)
+    else:
+        assert (answer.status_code, answer.json()["code"], answer.headers["Retry-After"]) == (503, "overloaded", "1")
+    assert served.gateway.memory.held == 0
+
+
+async def test_bodies_count(served: Served) -> None:
+    async with served.client(ADA) as client:
+        answer = await client.post("/sandboxes", content=b'{"image": "host", "x": "' + b"a" * 900_000 + b'"}')
+    assert (answer.status_code, answer.json()["code"]) == (503, "overloaded")
+    assert served.gateway.memory.held == 0
+
+
+@pytest.mark.parametrize("size", range(5))
+async def test_files_of_any_length_are_encoded_whole(served: Served, size: int) -> None:
+    async def script(talk: Talk) -> None:
+        await talk.say(Opened(1, {}), Output(1, 1, PIECE[:size]), Closed(1, {}))
+
+    async with ScriptedAgent(scripted(script)) as agent, served.client() as client:
+        await served.place("sb-1", agent.endpoint)
+        body = (await client.get("/sandboxes/sb-1/files", params={"path": '/"\\\n'})).json()
+    assert (base64.b64decode(body["content"]), body["size"], body["path"]) == (PIECE[:size], size, '/"\\\n')
+
+
+async def test_more_arguments_than_a_message_holds_are_the_callers_mistake(served: Served) -> None:
+    await served.place("sb-1", "unix:///nowhere")
+    async with served.client() as client:
+        for body in ({"command": ["x"] * (DECODE_ITEMS + 1)}, {"command": "true", "env": {f"A{n}": "" for n in range(DECODE_ITEMS + 1)}}):
+            answer = await client.post("/sandboxes/sb-1/exec", json=body)
+            assert (answer.status_code, answer.json()["code"]) == (422, "invalid_argument")
