@@ -367,6 +367,13 @@ def shell_params(
     )
 
 
+def size_of(rows: int, cols: int) -> tuple[int, int]:
+    """A terminal's size in character cells."""
+    if not all(type(size) is int and 1 <= size <= 10_000 for size in (rows, cols)):
+        raise bad("rows and cols are numbers from 1 to 10000")
+    return rows, cols
+
+
 def terminal_params(
     command: Command | None,
     rows: int,
@@ -378,8 +385,7 @@ def terminal_params(
     login: bool,
 ) -> dict[str, Any]:
     """Open params of a ``terminal`` channel; a command string is split as a shell splits words."""
-    if not all(isinstance(size, int) and 1 <= size <= 10_000 for size in (rows, cols)):
-        raise bad("rows and cols are numbers from 1 to 10000")
+    size_of(rows, cols)
     if isinstance(command, str):
         import shlex
 

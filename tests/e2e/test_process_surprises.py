@@ -36,6 +36,15 @@ def test_signals_by_name_number_and_member(sandbox: Sandbox, name: Any, status: 
         assert process.wait(30).exit_code == status
 
 
+@pytest.mark.parametrize("size", [(0, 0), (-1, 80), (24, 10_001), ("a", 80), (24.0, 80), (None, 80), (True, 80)])
+def test_a_size_that_no_terminal_has_is_refused_and_the_session_goes_on(sandbox: Sandbox, size: Any) -> None:
+    with sandbox.shell() as shell, sandbox.terminal("cat") as terminal:
+        with pytest.raises(InvalidArgumentError, match="rows and cols"):
+            terminal.resize(*size)
+        terminal.resize(24, 80)
+        assert shell.run("echo on").stdout == "on\n"
+
+
 @pytest.mark.parametrize("name", ["FOO", "", "0", "99", 0, -9, True, None, b"INT", 9.0])
 def test_a_signal_that_there_is_not_is_refused(sandbox: Sandbox, name: Any) -> None:
     with sandbox.shell() as shell, sandbox.start("exec sleep 60") as process:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Self
 
 from holdfast._async.running import AsyncInput, AsyncRunning
+from holdfast._requests import size_of
 from holdfast._results import Chunk, CommandResult
 from holdfast._transport.aio import Cancelled, Link
 from holdfast._transport.calls import cancel_command, resize_call
@@ -41,7 +42,7 @@ class AsyncTerminal(AsyncInput):
 
     async def resize(self, rows: int, cols: int) -> None:
         """Set its size in character cells; what runs in it gets SIGWINCH."""
-        self._link.perform(resize_call, self._call, rows, cols)
+        self._link.perform(resize_call, self._call, *size_of(rows, cols))
 
 
 class AsyncCommandStream:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Callable
 from typing import Self
 
 from holdfast._sync.running import Input, Running
+from holdfast._requests import size_of
 from holdfast._results import Chunk, CommandResult
 from holdfast._transport.threads import Cancelled, Link
 from holdfast._transport.calls import cancel_command, resize_call
@@ -42,7 +43,7 @@ class Terminal(Input):
 
     def resize(self, rows: int, cols: int) -> None:
         """Set its size in character cells; what runs in it gets SIGWINCH."""
-        self._link.perform(resize_call, self._call, rows, cols)
+        self._link.perform(resize_call, self._call, *size_of(rows, cols))
 
 
 class CommandStream:
