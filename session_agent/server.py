@@ -157,7 +157,9 @@ async def _serve(settings: AgentSettings, listener: socket.socket, ready_fd: int
     loop = asyncio.get_running_loop()
     _warm_allocator()
     stopping = asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, stopping.set)
+    if ready_fd is None or os.getpid() != 1:
+        # A first process that handles SIGTERM can be sent it from inside. The node ends its agents with SIGKILL, which cannot.
+        loop.add_signal_handler(signal.SIGTERM, stopping.set)
     if ready_fd is None:
         loop.add_signal_handler(signal.SIGINT, stopping.set)
     server = AgentServer(settings)
