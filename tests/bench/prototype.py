@@ -13,13 +13,14 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import msgpack
 from websockets.asyncio.client import ClientConnection, unix_connect
 from websockets.asyncio.server import ServerConnection, unix_serve
+
+from tests.support.until import until
 
 _MESSAGE_BYTES = 256 * 1024
 _START_DEADLINE_S = 10.0
@@ -73,11 +74,8 @@ class Prototype:
             subprocess.Popen([*command, "agent", agent_socket], stderr=subprocess.DEVNULL),
             subprocess.Popen([*command, "relay", self.relay_socket, agent_socket], stderr=subprocess.DEVNULL),
         ]
-        end = time.monotonic() + _START_DEADLINE_S
-        while not (os.path.exists(agent_socket) and os.path.exists(self.relay_socket)):
-            if time.monotonic() > end:
-                raise RuntimeError("the prototype did not start")
-            time.sleep(0.02)
+        ends = (agent_socket, self.relay_socket)
+        until(lambda: all(map(os.path.exists, ends)), deadline_s=_START_DEADLINE_S, what="the prototype to start")
 
     def close(self) -> None:
         for process in self._processes:

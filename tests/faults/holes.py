@@ -76,7 +76,7 @@ async def _storm(proxy: FaultProxy, appenders: list[Appender]) -> None:
     """Three seconds in which most resumes are cut in the middle."""
     proxy.weather = STORM
     proxy.cut_all()
-    await asyncio.sleep(3)
+    await asyncio.sleep(3)  # the storm itself: faults come by the clock
     proxy.weather = Weather()
     await _progress(appenders, "every session to come out of the storm", 40)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from holdfast import AsyncSandboxClient, HoldfastError
 
-from tests.support.until import until
+from tests.support.until import until, until_async
 
 from .context import IMAGE, Context, Replicas, settle
 from .history import check
@@ -118,7 +118,7 @@ async def _round(
         workers = [Worker(proxy.url, stack.key, folder, f"r{number}w{n}", sandbox_id, stack.data) for n, sandbox_id in enumerate(made)]
         end = time.monotonic() + ROUND_S
         while time.monotonic() < end:
-            await asyncio.sleep(rng.uniform(0.2, 1.2))
+            await asyncio.sleep(rng.uniform(0.2, 1.2))  # between faults; their times are drawn from the seed
             part = rng.choice(PARTS)
             if part == "worker":
                 rng.choice(workers).kill_and_restart()
@@ -151,13 +151,15 @@ def _kill_node(replicas: Replicas) -> None:
 
 async def _create(client: AsyncSandboxClient) -> str:
     """A new sandbox with an empty history; the machine may still be recovering."""
-    end = time.monotonic() + END_S
-    while True:
+    made: list[str] = []
+
+    async def tried() -> bool:
         with contextlib.suppress(HoldfastError):
             sandbox = await client.create_sandbox(IMAGE, timeout=20)
             await sandbox.exec(f"touch {HISTORY}")
             await sandbox.close()
-            return sandbox.id
-        if time.monotonic() > end:
-            raise AssertionError(f"no new sandbox within {END_S:g} s")
-        await asyncio.sleep(0.2)
+            made.append(sandbox.id)
+        return bool(made)
+
+    await until_async(tried, deadline_s=END_S, what="a new sandbox")
+    return made[0]

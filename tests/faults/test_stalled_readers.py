@@ -136,7 +136,7 @@ async def test_floods_of_detached_sessions_fit_the_sandbox(
 async def _take_a_little(process: AsyncProcess) -> None:
     while True:
         await process.read()
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # a reader that is slow by the clock is what is tested
 
 
 async def _stands_still(value: Callable[[], int], what: str) -> None:

@@ -94,7 +94,7 @@ async def work(url: str, key: str, path: Path, sandbox_id: str, name: str, sessi
 
 async def _report(log: Log, appenders: list[Appender]) -> None:
     while True:
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # a report five times a second, until it is cancelled
         _tell(log, appenders)
 
 

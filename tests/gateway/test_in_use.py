@@ -11,6 +11,7 @@ from gateway.placement.store import Record, SandboxSpec
 from tests.gateway.harness import DEADLINE_S, ScriptedAgent, Served, echo
 from tests.gateway.test_agent_call import RESULT, Talk, scripted
 from tests.support.requires import requires
+from tests.support.until import until_async
 
 pytestmark = requires("redis")
 
@@ -26,13 +27,17 @@ async def _place(served: Served, endpoint: str, idle_s: float | None) -> float:
 
 
 async def _later(served: Served, than: float) -> float:
-    while True:
+    seen = [than]
+
+    async def moved() -> bool:
         record = await served.store.get("sb-1")
         assert isinstance(record, Record)
         assert record.expires_at is not None
-        if record.expires_at > than:
-            return record.expires_at
-        await asyncio.sleep(0.01)
+        seen.append(record.expires_at)
+        return record.expires_at > than
+
+    await until_async(moved, deadline_s=DEADLINE_S, what="the end to be put off")
+    return seen[-1]
 
 
 async def test_an_exec_keeps_it_while_it_runs_and_when_it_ends(served: Served) -> None:

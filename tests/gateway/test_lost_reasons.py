@@ -26,7 +26,7 @@ async def test_an_exec_waits_a_moment_for_the_reason_of_the_end(served: Served) 
         agent._server.close()  # it is not there any more: nobody answers
 
         async def note() -> None:
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.3)  # later by the clock is what is tested
             await served.store.mark_failed("sb-1", "1" * 16, Cause("node-lost", "infrastructure", "the node was killed"))
 
         later.append(asyncio.create_task(note()))

@@ -11,6 +11,7 @@ from gateway.clocks import to_spec
 from tests.gateway.harness import ADA, BOB, DEADLINE_S, Served
 from tests.support.redis_server import RedisServer
 from tests.support.requires import requires
+from tests.support.until import until_async
 
 pytestmark = requires("redis")
 
@@ -79,12 +80,10 @@ async def test_what_was_being_made_during_a_wipe_is_handed_out_once_it_is_record
     served.runtime.hold = asyncio.Event()
     making = asyncio.create_task(_made(served, sandbox_id="mid"))
     async with asyncio.timeout(DEADLINE_S):
-        while not served.runtime.orders:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: served.runtime.orders, deadline_s=DEADLINE_S, what="the order")
         redis_server.flush()
         served.runtime.hold.set()
-        while "mid" not in served.runtime.present:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: "mid" in served.runtime.present, deadline_s=DEADLINE_S, what="the sandbox")
         present = served.runtime.present["mid"]
         await served.store.rebuild(to_spec(present), present.endpoint, present.created_at, term=2)
         await served.store.mark_generation("g2", term=2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from holdfast import AsyncSandbox, UnsupportedError
 from session_agent.package.build import Bundle
 from tests.package.pod import IMAGE_ENV, Pod, running
 from tests.support.requires import requires
+from tests.support.until import until_async
 
 pytestmark = [requires("namespaces", "root", "busybox"), pytest.mark.timeout(120)]
 
@@ -204,11 +204,11 @@ async def test_the_agent_is_the_first_process_and_reaps(start: Started) -> None:
     async with start("busybox") as sandbox:
         assert (await sandbox.exec("readlink /proc/1/exe")).stdout == "/.holdfast/lib/ld.so\n"
         await sandbox.exec(["/bin/sh", "-c", "(sleep 0.05 &) ; true"], outlive="adopt")
-        for _ in range(100):
+
+        async def buried() -> bool:
             zombies = await sandbox.exec("grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l")
-            if zombies.stdout.strip() == "0":
-                break
-            await asyncio.sleep(0.05)
-        assert zombies.stdout.strip() == "0"
+            return bool(zombies.stdout.strip() == "0")
+
+        await until_async(buried, deadline_s=60, what="the orphan to be buried")
         assert (await sandbox.exec(["/bin/kill", "-9", "1"])).exit_code == 0
         assert (await sandbox.exec("echo still here")).stdout == "still here\n"

@@ -10,6 +10,7 @@ import pytest
 from holdfast import ConflictError, NotFoundError, WaitTimeoutError
 
 from tests.sdk.support.requirements import STACK
+from tests.support.until import until_async
 
 pytestmark = STACK
 
@@ -195,20 +196,27 @@ async def test_a_terminal_is_found_again_by_name(live: Any, client: Any) -> None
     await other.close()
 
 
+async def there(live: Any, condition: str) -> None:
+    """Wait until `test` says so in the sandbox."""
+
+    async def is_so() -> bool:
+        return bool((await live.exec(f"test {condition}")).ok)
+
+    await until_async(is_so, deadline_s=60, what=condition)
+
+
 async def test_cancelling_ends_what_runs_there(live: Any, face: Any) -> None:
     if face.name == "sync":
         pytest.skip("Ctrl-C is tested with a process of its own")
     task = asyncio.create_task(live.exec("echo $$ > /tmp/pid; exec sleep 60"))
-    while not (await live.exec("test -s /tmp/pid")).ok:
-        await asyncio.sleep(0.01)
+    await there(live, "-s /tmp/pid")
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert await gone(live, "$(cat /tmp/pid)")
     shell = await live.shell()
     task = asyncio.create_task(shell.run("echo > /tmp/flag; sleep 60"))
-    while not (await live.exec("test -e /tmp/flag")).ok:
-        await asyncio.sleep(0.01)
+    await there(live, "-e /tmp/flag")
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

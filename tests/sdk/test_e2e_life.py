@@ -18,6 +18,7 @@ from holdfast import (
 )
 
 from tests.sdk.support.requirements import STACK
+from tests.support.until import until_async
 
 pytestmark = STACK
 
@@ -113,8 +114,11 @@ async def test_killing_the_gateway_loses_nothing(live: Any, stack: Any) -> None:
     shell = await live.shell()
     await shell.run("X=41; cd /tmp; : > log")
     running = asyncio.create_task(shell.run("for i in $(seq 30); do echo $i | tee -a log; sleep 0.1; done; echo $((X+1))"))
-    while not (await live.exec("test -s /tmp/log")).ok:
-        await asyncio.sleep(0.02)
+
+    async def begun() -> bool:
+        return bool((await live.exec("test -s /tmp/log")).ok)
+
+    await until_async(begun, deadline_s=60, what="the first line")
     await asyncio.to_thread(stack.wait_restarted, "gateway", await asyncio.to_thread(stack.kill_process, "gateway"))
     result = await running
     assert result.stdout == "".join(f"{n}\n" for n in range(1, 31)) + "42\n"
@@ -126,8 +130,12 @@ async def test_a_deleted_sandbox_ends_what_waits(client: Any) -> None:
     sandbox = await client.create_sandbox("host", memory="256Mi")
     shell = await sandbox.shell()
     await shell.run("true")
-    running = asyncio.create_task(shell.run("sleep 60"))
-    await asyncio.sleep(0.2)
+    running = asyncio.create_task(shell.run(": > /tmp/begun; sleep 60"))
+
+    async def begun() -> bool:
+        return bool((await sandbox.exec("test -e /tmp/begun")).ok)
+
+    await until_async(begun, deadline_s=60, what="the command to run")
     await client.get_sandbox(sandbox.id).delete()
     with pytest.raises(SandboxLostError) as lost:
         await asyncio.wait_for(running, 20)

@@ -200,7 +200,7 @@ async def test_slow_reader_holds_the_process_back() -> None:
         channel = sandbox.command("sh", "-c", "head -c 20000000 /dev/zero; echo done >&2", window=65536, reading=False)
         await until_async(lambda: sandbox.context.budget.held_bytes >= 2_000_000, deadline_s=60, what="a full spool")
         for _ in range(5):
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # nothing comes: there is no event to wait for
         assert sandbox.context.budget.held_bytes < 2_500_000
         assert Outcome.of(channel.facts).result == {}
         while not channel.ended.is_set():
