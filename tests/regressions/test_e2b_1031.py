@@ -8,13 +8,16 @@ waits.
 from __future__ import annotations
 
 import secrets
+from concurrent.futures import ThreadPoolExecutor
 
-from holdfast import Sandbox
+from holdfast import CommandResult, Sandbox
 
 from tests.support.requires import requires
 
 pytestmark = [requires("namespaces", "redis", "bash")]
 
+TIME_OUT_S = 5.0
+"""Time enough for four servers to begin to listen on a busy machine."""
 SERVER = "python3 -m http.server {port} --bind 127.0.0.1"
 ASK = "import socket,sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), 2)"
 
@@ -31,17 +34,28 @@ def waiting(port: int) -> str:
 
 
 def test_the_server_dies_with_the_command_that_timed_out(sandbox: Sandbox) -> None:
-    for number, prefix in enumerate(("", "setsid --wait ")):
-        port = 20000 + number + 10 * secrets.randbelow(1000)
-        result = sandbox.exec(prefix + "sh -c " + quoted(waiting(port)), timeout=4)
-        assert result.timed_out
-        assert result.stdout == "listening\n", "it was there"
-        assert not answers(sandbox, port), "and is not any more"
+    """Four ways at once: each has to wait for its own time-out."""
+    first = 20000 + 10 * secrets.randbelow(1000)
+
+    def by_exec(port: int, prefix: str) -> None:
+        result = sandbox.exec(prefix + "sh -c " + quoted(waiting(port)), timeout=TIME_OUT_S)
+        is_over(sandbox, result, port)
+
+    def in_shell(port: int) -> None:
         with sandbox.shell() as shell:
-            result = shell.run(waiting(port), timeout=4)
-            assert result.timed_out
-            assert result.stdout == "listening\n"
-            assert not answers(sandbox, port)
+            is_over(sandbox, shell.run(waiting(port), timeout=TIME_OUT_S), port)
+
+    with ThreadPoolExecutor(4) as pool:
+        ways = [pool.submit(by_exec, first + number, prefix) for number, prefix in enumerate(("", "setsid --wait "))]
+        ways += [pool.submit(in_shell, first + number) for number in (2, 3)]
+        for way in ways:
+            way.result()
+
+
+def is_over(sandbox: Sandbox, result: CommandResult, port: int) -> None:
+    assert result.timed_out
+    assert result.stdout == "listening\n", "it was there"
+    assert not answers(sandbox, port), "and is not any more"
 
 
 def test_without_a_time_out_there_is_none(sandbox: Sandbox) -> None:
