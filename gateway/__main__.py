@@ -44,7 +44,7 @@ def server_config(settings: Settings, gateway: Gateway) -> uvicorn.Config:
         build_app(gateway),
         host=settings.host,
         port=settings.port,
-        loop="asyncio",
+        loop="uvloop",  # decision 0027
         http=BoundedHttpProtocol,
         ws=TakeoverProtocol,
         ws_max_size=MESSAGE_BYTES + 1024,
