@@ -73,6 +73,11 @@ class ReportReader:
         self._buffer = buffer[-8192:]
         return reports
 
+    def rest(self) -> bytes:
+        """What was printed there after the last report, once: by a trap on EXIT, which runs when the redirections are undone."""
+        rest, self._buffer = self._buffer, b""
+        return b"" if self._token in rest else rest
+
 
 def _parse(record: bytes) -> Report | None:
     fields = record.split(b" ", 3)
@@ -103,7 +108,7 @@ class BashDialect:
     def prepare(self) -> bytes:
         """The first control lines."""
         return (
-            self._hide() + b"\\builtin set +o history +o histexpand +o monitor\n"
+            self._hide() + b"\\builtin set +o history +o histexpand +o monitor\n\\builtin history -c\n"
             b"\\builtin unset -v HISTFILE MAILCHECK PROMPT_COMMAND PS0; PS1= PS2=; \\builtin shopt -u checkwinsize\n"
         ) + self.exit_trap()
 

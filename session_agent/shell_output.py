@@ -47,8 +47,8 @@ class RunOutput:
         """What comes from now on goes to ``spool``."""
         self._spool, self._arrived = spool, arrived
 
-    def collect(self) -> None:
-        """The run is over: take the rest of its output. Before the next one, ``renew``."""
+    def collect(self, last: bytes = b"") -> None:
+        """The run is over: take the rest of its output, and ``last`` after it. Before the next one, ``renew``."""
         spool = self._spool
         self._spool = self._arrived = None
         for number, stream in self._streams.items():
@@ -67,6 +67,8 @@ class RunOutput:
             if stream.paused:
                 stream.paused = False
                 self._loop.add_reader(stream.reader, self._readable, number)
+        if last and spool is not None:
+            spool.append(1, last)
 
     def renew(self, uid: int | None, gid: int | None) -> dict[int, str]:
         """Make the pipes ready for the next run; those that somebody still holds are left to whoever that is.

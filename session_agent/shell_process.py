@@ -129,6 +129,7 @@ class ShellProcess:
     ) -> int:
         """Start a run whose output goes to ``spool``. Answers the number its report will have."""
         self.number = number = self.number + 1
+        self._reports.rest()  # a prompt's
         self._output.direct(spool, arrived)
         self._fill(number, self.dialect.text(number, script, stdin=stdin, last_status=last_status, tag=tag))
         self._say(self.dialect.run(number) + self._snapshot(number))
@@ -303,7 +304,7 @@ class ShellProcess:
 
     def collect(self) -> None:
         """The run is over: take the rest of its output. Before the next one, ``renew``."""
-        self._output.collect()
+        self._output.collect(b"" if self.status is None else self._reports.rest())
 
     def renew(self) -> None:
         """Make the pipes ready for the next run, in the same turn of the loop as ``collect``."""
