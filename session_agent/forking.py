@@ -10,15 +10,20 @@ from __future__ import annotations
 
 import os
 import queue
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
+
+_CROWD = 160
+"""Entries of ``/proc``, some 60 of which are no processes."""
 
 
 class Forker:
     """``thread_fds`` are open ``tasks`` files of the commands' groups, ``join_fds`` their ``cgroup.procs``."""
 
-    def __init__(self, thread_fds: Sequence[int] = (), join_fds: Sequence[int] = ()) -> None:
+    def __init__(self, thread_fds: Sequence[int] = (), join_fds: Sequence[int] = (), *, crowd: int = _CROWD) -> None:
+        self._crowd = crowd
         self._thread_fds = tuple(thread_fds)
         self._join_fds = tuple(join_fds)
         self._asked: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
@@ -42,11 +47,12 @@ class Forker:
         self._asked.put(None)
 
     def call(self, start: Callable[[], Any]) -> Any:
-        """What ``start`` returns or raises. It forks, and is asked again from here where the commands' group has no room left.
+        """What ``start`` returns or raises. It forks: from here where the commands' group is crowded or has no room left.
 
-        So that a sandbox full of processes can still be looked into: by its owner alone, as nothing in it asks the agent.
+        So that a sandbox full of processes can still be looked into, by its owner alone, as nothing in it asks the agent; and so that
+        the agent does not wait for a thread, and a child that has not come to its exec, to be given their turns among hundreds.
         """
-        if not self._ready:
+        if not self._ready or len(os.listdir("/proc")) > self._crowd:
             return start()
         self._asked.put(start)
         result, error = self._answered.get()
@@ -62,16 +68,21 @@ class Forker:
             self._early.put(pid)
 
     def _serve(self) -> None:
+        # Signals to the agent are for its loop. In here one would wait for this thread's turn among the commands.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         if not self._move(self._thread_fds, threading.get_native_id()):
             return
         self._ready = True
         while not self._early.empty():
             self._move(self._join_fds, self._early.get())
         while (start := self._asked.get()) is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # a child has the mask of the thread that forked it
             try:
-                self._answered.put((start(), None))
+                answer: tuple[Any, BaseException | None] = (start(), None)
             except BaseException as error:  # noqa: BLE001 - it is the caller's
-                self._answered.put((None, error))
+                answer = (None, error)
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            self._answered.put(answer)
             del start
 
     @staticmethod

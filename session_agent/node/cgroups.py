@@ -96,9 +96,10 @@ class Group:
     def favour(self, pid: int) -> None:
         """Let the agent run before whatever it started, lest a thousand busy processes keep it from killing them.
 
-        Only where the group bounds what all of it may use: then the agent gains nothing on anybody outside.
+        Only where the group bounds what all of it may use, so that the agent gains nothing on anybody outside, and commands are
+        not in groups of their own from their birth (v1), which is better.
         """
-        if "cpu" in self.hierarchies.controllers:
+        if "cpu" in self.hierarchies.v2_controllers:
             with contextlib.suppress(OSError):
                 for thread in os.listdir(f"/proc/{pid}/task"):
                     os.setpriority(os.PRIO_PROCESS, int(thread), AGENT_NICE)
@@ -286,7 +287,8 @@ def _limit_v1(controller: str, path: str, limits: Limits, *, reserve: bool) -> N
     else:
         quota = int((limits.cpu + (RESERVE_CPU if reserve else 0)) * _PERIOD_US)
         _write(f"{path}/cpu.cfs_quota_us", str(max(quota, 1000)))
-        _try_write(f"{path}/cpu.shares", str(max(2, int(1024 * limits.cpu))))
+        # Within the sandbox the agent, a task of weight 1024, goes before all commands together.
+        _try_write(f"{path}/cpu.shares", str(max(2, int(1024 * limits.cpu)) if reserve else 128))
 
 
 def _limit_v2(controllers: frozenset[str], path: str, limits: Limits, *, reserve: bool) -> None:

@@ -7,12 +7,14 @@ child-side functions in the new process.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import resource
 import signal
 import socket
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from session_agent.node import syscalls as sys_
@@ -24,8 +26,10 @@ _CAP_CHOWN, _CAP_DAC_OVERRIDE, _CAP_FOWNER, _CAP_KILL, _CAP_SETGID, _CAP_SETUID 
 AGENT_CAPABILITIES = sum(1 << bit for bit in (_CAP_CHOWN, _CAP_DAC_OVERRIDE, _CAP_FOWNER, _CAP_KILL, _CAP_SETGID, _CAP_SETUID))
 
 _NOROOT, _NOROOT_LOCKED = 1 << 0, 1 << 1
+_NO_SETUID_FIXUP = 1 << 2
 _KEEP_CAPS_LOCKED = 1 << 5
 _NO_AMBIENT, _NO_AMBIENT_LOCKED = 1 << 6, 1 << 7
+_SIGNALS = 8192
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 
@@ -53,6 +57,35 @@ def enter_own_user_namespace() -> None:
     _write("/proc/self/setgroups", "deny")
     _write("/proc/self/uid_map", f"0 {uid} 1\n")
     _write("/proc/self/gid_map", f"0 {gid} 1\n")
+
+
+def keep_powers_as_anyone() -> None:
+    """Zygote, as root: from here on `owned_by` changes nobody's powers."""
+    with contextlib.suppress(OSError):  # without CAP_SETPCAP: a machine that asks for powers to make user namespaces will say so
+        sys_.prctl(sys_.PR_SET_SECUREBITS, _NO_SETUID_FIXUP)
+
+
+@contextlib.contextmanager
+def owned_by(ids: IdMap) -> Iterator[None]:
+    """Zygote: what is made within belongs to the sandbox's own root id where it has one.
+
+    The kernel counts what is used in a user namespace (inotify instances, queued signals, message queues, further namespaces) for the
+    owner of that namespace as well. Were that the machine's root, one sandbox could use up what there is for root and for all others.
+    """
+    if ids.count > 1:
+        os.seteuid(ids.base)
+    try:
+        yield
+    finally:
+        if ids.count > 1:
+            os.seteuid(0)
+
+
+def bound_counts() -> None:
+    """Child that shares its one id with the user and all other sandboxes: a part for each of what is counted for that id."""
+    for name, most in (("max_inotify_instances", 32), ("max_inotify_watches", 16384)):
+        with contextlib.suppress(OSError):
+            _write(f"/proc/sys/user/{name}", str(most))
 
 
 def become_root_inside(ids: IdMap) -> None:
@@ -86,8 +119,11 @@ def close_all_but(keep: set[int]) -> None:
 
 
 def limit_resources(open_files: int) -> None:
-    """Child: no core dumps, and a number of descriptors that programs expect."""
+    """Child: no core dumps, a number of descriptors that programs expect, and no more queued signals than programs need."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signals = resource.getrlimit(resource.RLIMIT_SIGPENDING)[1]
+    bound = _SIGNALS if signals == resource.RLIM_INFINITY else min(_SIGNALS, signals)
+    resource.setrlimit(resource.RLIMIT_SIGPENDING, (bound, bound))
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     bound = open_files if hard == resource.RLIM_INFINITY else min(open_files, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (bound, bound))
@@ -98,6 +134,11 @@ def limit_tasks(tasks: int) -> None:
     hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
     bound = tasks if hard == resource.RLIM_INFINITY else min(tasks, hard)
     resource.setrlimit(resource.RLIMIT_NPROC, (bound, bound))
+
+
+def hide_group() -> None:
+    """Child, in its control groups by now: their paths begin with it, and say nothing of where they lie on the machine."""
+    sys_.unshare(sys_.CLONE_NEWCGROUP)
 
 
 def bar_powers(last_capability: int) -> None:

@@ -28,7 +28,9 @@ _DEV_LINKS = {
 _HIDDEN_FILES = (
     "cmdline", "kallsyms", "kcore", "key-users", "keys", "kmsg", "kpagecgroup", "kpagecount", "kpageflags",
     "latency_stats", "modules", "pagetypeinfo", "sched_debug", "slabinfo", "sysrq-trigger", "timer_list",
-    "timer_stats", "vmallocinfo", "config.gz", "bootconfig", "iomem", "ioports", "mtrr",
+    "timer_stats", "vmallocinfo", "config.gz", "bootconfig", "iomem", "ioports", "mtrr", "buddyinfo", "zoneinfo",
+    # The disks of all sandboxes are in these, and what each does with its own.
+    "diskstats", "partitions",
 )  # fmt: skip
 _HIDDEN_DIRECTORIES = ("acpi", "asound", "driver", "dynamic_debug", "scsi", "tty", "device-tree", "pressure")
 _READ_ONLY = ("sys", "fs", "irq", "bus")

@@ -56,6 +56,7 @@ class Zygote:
         if own_namespace:
             namespaces.enter_own_user_namespace()
         else:
+            namespaces.keep_powers_as_anyone()
             syscalls.unshare(syscalls.CLONE_NEWNS)
         # Later mounts of the machine (a data disk) still arrive here; nothing made here leaves.
         syscalls.mount("", "/", "", syscalls.MS_REC | (1 << 19))
@@ -115,10 +116,11 @@ class Zygote:
             opened = opened.on(tree)
         mapped_r, mapped_w = os.pipe2(os.O_CLOEXEC)
         try:
-            pid, pidfd = syscalls.fork_into(namespaces.ISOLATION | syscalls.CLONE_PARENT, self._tid_address)
-            if pid == 0:
-                os.close(mapped_w)
-                self._child(request, root, opened, ids, mapped_r, fds)
+            with namespaces.owned_by(ids):
+                pid, pidfd = syscalls.fork_into(namespaces.ISOLATION | syscalls.CLONE_PARENT, self._tid_address)
+                if pid == 0:
+                    os.close(mapped_w)
+                    self._child(request, root, opened, ids, mapped_r, fds)
             try:
                 namespaces.write_id_maps(pid, ids)
                 if request["idmap"]:
@@ -150,6 +152,8 @@ class Zygote:
             if os.read(mapped, 1) != b"1":
                 os._exit(70)
             namespaces.become_root_inside(ids)
+            if ids.count == 1:
+                namespaces.bound_counts()
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
             step = "file tree"
@@ -173,6 +177,7 @@ class Zygote:
             syscalls.set_title("holdfast-agent")
             listen = config.pop("listen")
             namespaces.limit_tasks(int(config.pop("pids")))
+            namespaces.hide_group()
             step = "name"
             _take_name(config["sandbox_id"])
             asked = config.pop("network", None)

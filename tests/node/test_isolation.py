@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.node.harness import REPOSITORY, NodeClient, ask, run
+from tests.node.harness import REPOSITORY, Node, NodeClient, ask, run
 from tests.support.requires import requires
 
 pytestmark = requires("namespaces")
@@ -44,8 +45,6 @@ async def test_every_attempt_to_get_out_is_refused(client: NodeClient, marker: s
 
 async def test_the_probe_can_tell(tmp_path: Path, marker: str) -> None:
     """The same probe outside of a sandbox must find plenty, or it proves nothing inside of one."""
-    import subprocess
-
     done = subprocess.run(["/usr/bin/python3", "-", marker], input=_harmless(), capture_output=True, check=True)
     results = json.loads(done.stdout)
     found = {name for name, said in results.items() if said is not None}
@@ -122,6 +121,48 @@ async def test_no_descriptor_leads_out(client: NodeClient) -> None:
         assert allowed, f"descriptor {name} is {target}"
     if config.get("cgroup_fd") is not None:
         assert "cgroup.procs" in await ask(box["endpoint"], "walk_up")
+
+
+async def test_nothing_says_where_on_the_machine_it_lies(shared: Node, client: NodeClient) -> None:
+    box = await client.create("somewhere")
+    seen = (await run(box["endpoint"], "sh", "-c", "cat /proc/self/cgroup /proc/1/cgroup /proc/self/mountinfo /proc/mounts; env"))["out"]
+    for word in (str(shared.data), "holdfast-", *filter(None, Path("/proc/self/cgroup").read_text().replace("\n", "/").split("/")[1:2])):
+        assert word not in seen, word
+    assert {row.split(":", 2)[2] for row in seen.splitlines() if row.count(":") == 2 and row[0].isdigit()} <= {
+        "/",
+        "/commands",
+        "/../commands",
+    }
+    assert (await run(box["endpoint"], "cat", "/proc/diskstats", "/proc/partitions"))["out"] == ""
+
+
+USE_UP = """
+import ctypes, json, os, signal, sys
+libc = ctypes.CDLL(None, use_errno=True)
+class Value(ctypes.Union): _fields_ = [("number", ctypes.c_int), ("pointer", ctypes.c_void_p)]
+libc.sigqueue.argtypes = [ctypes.c_int, ctypes.c_int, Value]
+signal.pthread_sigmask(signal.SIG_BLOCK, [40])
+most = int(sys.argv[1])
+got = [0, 0]
+while got[0] < most and libc.inotify_init() >= 0: got[0] += 1
+while got[1] < most and libc.sigqueue(os.getpid(), 40, Value(number=1)) == 0: got[1] += 1
+print(json.dumps(got), flush=True)
+sys.stdin.read()
+"""
+
+
+@requires("root")
+async def test_one_sandbox_cannot_use_up_what_the_kernel_counts_for_root(client: NodeClient) -> None:
+    """Inotify instances (128 by default) and queued signals: not for its neighbours, and not for the machine."""
+    greedy, neighbour = await client.create("greedy"), await client.create("neighbour")
+    background = f"python3 -c '{USE_UP}' 200000 </tmp/hold >/tmp/got 2>/dev/null &"
+    hold = "exec 3>/tmp/hold; setsid sleep 60 >/dev/null 2>&1 &"
+    script = f"mkfifo /tmp/hold; {background} {hold} until [ -s /tmp/got ]; do :; done; cat /tmp/got"
+    used = json.loads((await run(greedy["endpoint"], "bash", "-c", script))["out"])
+    assert min(used) > 10, "it got what is its own"
+    assert json.loads((await run(neighbour["endpoint"], "python3", "-c", USE_UP, "8"))["out"]) == [8, 8]
+    ours = subprocess.run(["/usr/bin/python3", "-c", USE_UP, "8"], stdin=subprocess.DEVNULL, capture_output=True, check=True)
+    assert json.loads(ours.stdout) == [8, 8]
 
 
 async def test_sandboxes_do_not_see_each_others_secrets(client: NodeClient) -> None:

@@ -19,7 +19,7 @@ def files(tmp_path: Path) -> list[int]:
 
 
 def started(files: list[int]) -> Forker:
-    forker = Forker(files[:1], files[1:])
+    forker = Forker(files[:1], files[1:], crowd=1 << 20)
     forker.start()
     until(lambda: forker.call(threading.get_native_id) != threading.get_native_id(), deadline_s=60, what="the thread to be in its place")
     return forker
@@ -69,6 +69,13 @@ def test_a_full_group_is_gone_around(files: list[int]) -> None:
     here: list[int] = []
     assert forker.call(refuse(BlockingIOError(11, "no room"), here)) == "started"
     assert len(here) == 2
+    forker.stop()
+
+
+def test_among_a_crowd_it_forks_itself(files: list[int]) -> None:
+    forker = started(files)
+    forker._crowd = 0
+    assert forker.call(threading.get_native_id) == threading.get_native_id()
     forker.stop()
 
 
