@@ -62,8 +62,8 @@ bench: .venv/.stamp ## Measure the figures of the budget, each beside its floor;
 chaos: .venv/.stamp ## Faults under load, for minutes (CHAOS_SECONDS, CHAOS_SEED, CHAOS_FULL=1); writes chaos.json and chaos.txt
 	@exec $(PY) -m tests.faults
 
-fuzz: .venv/.stamp ## Longer fuzzing of the decoders
-	@exec $(PY) -m pytest tests/fuzz -o timeout=900 $(ARGS)
+fuzz: .venv/.stamp ## Fresh examples for every property test (FUZZ_SECONDS; FUZZ_SEED and ARGS=a/test.py repeat a round)
+	@WORKERS=$(WORKERS) exec $(PY) -m tests.fuzz $(ARGS)
 
 clean: ## Remove what was made (not the data of a running stack)
 	@rm -rf build dist bench.json chaos.json chaos.txt .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .venv

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
@@ -15,7 +16,11 @@ pytest_plugins = ["tests.support.sharing", "tests.support.redis_server", "tests.
 def pytest_configure(config: pytest.Config) -> None:
     # the same examples every time, however slow the machine: what is new is for `make fuzz` to find
     settings.register_profile("suite", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
-    settings.load_profile("suite")
+    # every run other ones, of a seed that `make fuzz` chooses and prints
+    settings.register_profile(
+        "fuzz", deadline=None, max_examples=1000, database=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("fuzz" if os.environ.get("HOLDFAST_FUZZ") else "suite")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # started in a background: children would never hear a Ctrl-C
     config.addinivalue_line("markers", "requires(*needs): what the test needs from the machine (tests.support.requires)")

@@ -107,15 +107,14 @@ def cases() -> Iterator[Any]:
             yield pytest.param(operation, GenerationMode.NEGATIVE, id=f"{operation.label} malformed")
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize(("operation", "mode"), list(cases()))
 def test_every_answer_is_as_documented(gateway: str, operation: Any, mode: GenerationMode) -> None:
     @settings(
         max_examples=EXAMPLES,
         deadline=None,
-        derandomize=True,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
-        database=None,
     )
     @given(case=operation.as_strategy(generation_mode=mode), target=st.sampled_from(IDS) | st.none())
     def run(case: Any, target: str | None) -> None:
