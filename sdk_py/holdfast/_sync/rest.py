@@ -24,7 +24,17 @@ from holdfast._results import Cause, CommandResult, FileEntry, GroupInfo, ImageI
 from holdfast._transport.threads import run_blocking, sleep
 from holdfast._transport.threads_http import Http
 from holdfast._transport.command_call import lost_command
-from holdfast._transport.http import ATTEMPTS, BACKOFF_BASE_S, BACKOFF_CAP_S, Answer, Effect, Failure, UnreachableError, judge_answer
+from holdfast._transport.http import (
+    ATTEMPTS,
+    BACKOFF_BASE_S,
+    BACKOFF_CAP_S,
+    RESTART_S,
+    Answer,
+    Effect,
+    Failure,
+    UnreachableError,
+    judge_answer,
+)
 from holdfast._transport.policy import Backoff
 
 _MARGIN_S = 15.0
@@ -41,6 +51,8 @@ class Rest:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._http = Http(options)
+        self._heard = False
+        """Whether it ever answered: then it is being restarted, where it does not."""
 
     def request(
         self,
@@ -54,19 +66,24 @@ class Rest:
     ) -> Answer:
         """One request, tried again while that is harmless and the service says "later". Raises the typed error."""
         backoff = Backoff(BACKOFF_BASE_S, BACKOFF_CAP_S)
+        began = time.monotonic()
         while True:
             try:
-                answer = self._http.send(
-                    method, path, timeout_s=timeout_s or self._options.request_timeout_s, headers=headers, **more
-                )
+                answer = self._http.send(method, path, timeout_s=timeout_s or self._options.request_timeout_s, headers=headers, **more)
+                self._heard = True
                 failure = judge_answer(answer)
                 if failure is None:
                     return answer
             except UnreachableError as lost:
                 failure = Failure(lost, again=True, reached=lost.reached)
-            if not (idempotent and failure.again) or backoff.attempts + 1 >= ATTEMPTS:
+            if not (idempotent and failure.again) or (backoff.attempts + 1 >= ATTEMPTS and not self._waits_for_it(failure, began)):
                 raise failure.why
             sleep(backoff.delay_s(failure.after_s))
+
+    def _waits_for_it(self, failure: Failure, began: float) -> bool:
+        """Whether to go on asking a service that was there and does not answer now."""
+        patience_s = min(RESTART_S, self._options.resume_timeout_s)
+        return self._heard and isinstance(failure.why, UnreachableError) and time.monotonic() - began < patience_s
 
     def effect(
         self, effect: Effect, method: str, path: str, *, timeout_s: float, later: dict[str, Any] | None = None, **more: Any
@@ -110,13 +127,14 @@ class Rest:
     def _create(self, body: dict[str, Any], key: str, end: float) -> Answer:
         """A service that says "later" is asked again until ``end``; one that says nothing, a few times."""
         backoff = Backoff(BACKOFF_BASE_S, BACKOFF_CAP_S)
-        unheard = 0
+        unheard, began = 0, time.monotonic()
         while True:
             left = end - time.monotonic()
             try:
                 answer = self._http.send(
                     "POST", "/sandboxes", json=body, headers={"Idempotency-Key": key}, timeout_s=max(left, 0.0) + _MARGIN_S
                 )
+                self._heard = True
                 failure = judge_answer(answer)
                 if failure is None:
                     return answer
@@ -124,7 +142,7 @@ class Rest:
                 failure = Failure(lost, again=True, reached=lost.reached)
             unheard += failure.after_s <= 0
             pause_s = backoff.delay_s(failure.after_s)
-            if not failure.again or unheard >= ATTEMPTS or time.monotonic() + pause_s >= end:
+            if not failure.again or (unheard >= ATTEMPTS and not self._waits_for_it(failure, began)) or time.monotonic() + pause_s >= end:
                 raise failure.why
             sleep(pause_s)
 

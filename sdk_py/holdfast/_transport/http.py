@@ -25,6 +25,8 @@ KEEPALIVE = [
 ATTEMPTS = 4
 BACKOFF_BASE_S = 0.2
 BACKOFF_CAP_S = 5.0
+RESTART_S = 30.0
+"""How long a service that has answered before may be away: about what a restart takes."""
 
 _BY_STATUS = {
     401: "key_missing",

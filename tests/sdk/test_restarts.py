@@ -1,0 +1,56 @@
+"""REST while the service restarts: one that has answered before is waited for, one that never did is told at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from holdfast import SandboxClient, ServiceUnavailableError
+from holdfast._transport.http import ATTEMPTS
+
+from tests.sdk.test_rest import Answer, Service
+
+AWAY: Answer = None
+LIST: Answer = (200, {"sandboxes": []})
+RECORD: Answer = (
+    200,
+    {
+        **{"sandbox_id": "sb", "namespace": "default", "image": "host", "status": "ready", "ready": True},
+        **{"block_network": True, "cpu": "1", "memory": "1Gi", "timeout": 60.0},
+    },
+)
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    monkeypatch.setattr("holdfast._sync.rest.BACKOFF_CAP_S", 0.005)
+    with Service() as running:
+        yield running
+
+
+def test_a_service_that_answered_is_waited_for(service: Service) -> None:
+    service.answers = [LIST, *[AWAY] * 12, LIST, *[AWAY] * 12, RECORD]
+    with SandboxClient(service.url, "k") as client:
+        assert client.list_sandboxes() == []
+        assert client.list_sandboxes() == []
+        assert client.create_sandbox("host").id
+    creates = [key for line, key in service.requests if line.startswith("POST /sandboxes")]
+    assert len(creates) == 13
+    assert len(set(creates)) == 1, "all of them are one request"
+
+
+def test_a_service_that_never_answered_is_not(service: Service) -> None:
+    service.answers = [AWAY]
+    with SandboxClient(service.url, "k") as client, pytest.raises(ServiceUnavailableError):
+        client.list_sandboxes()
+    assert len(service.requests) == ATTEMPTS
+
+
+def test_patience_ends(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast._sync.rest.RESTART_S", 0.2)
+    service.answers = [LIST, AWAY]
+    with SandboxClient(service.url, "k") as client:
+        client.list_sandboxes()
+        with pytest.raises(ServiceUnavailableError, match="cannot reach"):
+            client.list_sandboxes()
+    assert len(service.requests) > ATTEMPTS + 1
