@@ -24,7 +24,7 @@ from tests.support.kube.objects import RefusedError
 from tests.support.kube.server import FakeApi
 from tests.support.until import until_async
 
-SOON_S = 5.0
+SOON_S = 15.0
 
 
 @pytest_asyncio.fixture

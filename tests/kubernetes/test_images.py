@@ -31,7 +31,7 @@ from tests.support.kube.rules import check_pod
 from tests.support.kube.server import FakeApi
 from tests.support.until import until_async
 
-SOON_S = 5.0
+SOON_S = 15.0
 NAMED: tuple[tuple[str, Injection], ...] = (("prepull-image", "image"), ("prepull-init", "init"))
 
 

@@ -25,7 +25,7 @@ from tests.support.kube.server import FakeApi
 from tests.support.requires import requires
 from tests.support.until import until_async
 
-SOON_S = 10.0
+SOON_S = 15.0
 QUICK = ControllerSettings(lease_renew_s=0.05, reconcile_interval_s=0.5, prepull_interval_s=0.05)
 
 

@@ -23,7 +23,7 @@ from tests.support.kube.objects import RefusedError
 from tests.support.kube.server import FakeApi
 from tests.support.until import until_async
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 class Seen:
