@@ -99,8 +99,10 @@ class Session:
 
     def outgoing(self, max_bytes: int = 1 << 62) -> list[bytes]:
         """Messages for the connection, at least one where there is any, about ``max_bytes`` at most; channels take turns."""
-        messages = self._owed.take() if self._owed.pending else []
-        ready = self._ready
+        owed, ready = self._owed, self._ready
+        if ready and self.attached:
+            owed.go_along(self._heard)  # this end's clock as of the last message: late enough for those that answer each other
+        messages = owed.take() if owed.pending else []
         if not ready or not self.attached:
             return messages
         size = 0

@@ -169,6 +169,20 @@ def test_a_lost_last_ack_is_made_up_for_by_the_next_greeting() -> None:
     assert Retired(number) in events
 
 
+def test_an_acknowledgement_that_has_waited_goes_along_with_what_is_sent() -> None:
+    pair = Pair()
+    number = pair.open_shell()
+    pair.client.send(Run(number, "c1", {}))
+    assert [type(decode(message)[0]) for message in pair.client.outgoing()] == [Run], "it has hardly waited yet"
+    pair.agent.receive(encode_item(Run(number, "c1", {}), 1), pair.now)
+    pair.now += pair.client.timing.ack_delay_s / 2
+    pair.agent.send(Started(number, "c1", {}))
+    pair.down()
+    pair.client.send(Signal(number, "INT"))
+    assert [decode(message)[0] for message in pair.client.outgoing()] == [Ack(number, 2), Signal(number, "INT")]
+    assert (pair.client.deadline() or 0) > pair.now + 1, "nothing is left to be told within moments"
+
+
 def test_credit_bounds_bytes_and_lets_signals_pass() -> None:
     pair = Pair()
     number = pair.client.open("command", {"id": "c"})
