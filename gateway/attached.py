@@ -83,14 +83,17 @@ class AttachedSessions:
             elif relay.stalled_sweeps * settings.sweep_interval_s >= settings.stall_limit_s:
                 log.info("session of %s: took nothing for %g s, cut off", relay.sandbox_id, settings.stall_limit_s)
                 relay.abort()
-        await self.note({relay.sandbox_id for relay in self._relays})
+        in_use = {relay.sandbox_id for relay in self._relays}
+        if not await self.note(in_use):
+            log.warning("activity of %d sandboxes could not be noted: the placement store is away", len(in_use))
 
-    async def note(self, in_use: set[str]) -> None:
+    async def note(self, in_use: set[str]) -> bool:
         """Tell placement that sandboxes are in use, and will be until some sweeps later: their idle limits count from then."""
         try:
             await self._store.touch(in_use, hold_s=3 * self._settings.sweep_interval_s)
         except PlacementUnavailableError:
-            log.warning("activity of %d sandboxes could not be noted: the placement store is away", len(in_use))
+            return False
+        return True
 
     def go_away(self, relay: Relay) -> None:
         """The server stops: ask this session to leave. What has not left when the drain ends is closed with 1012."""
