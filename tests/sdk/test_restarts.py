@@ -15,8 +15,15 @@ LIST: Answer = (200, {"sandboxes": []})
 RECORD: Answer = (
     200,
     {
-        **{"sandbox_id": "sb", "namespace": "default", "image": "host", "status": "ready", "ready": True},
-        **{"block_network": True, "cpu": "1", "memory": "1Gi", "timeout": 60.0},
+        "sandbox_id": "sb",
+        "namespace": "default",
+        "image": "host",
+        "status": "ready",
+        "ready": True,
+        "block_network": True,
+        "cpu": "1",
+        "memory": "1Gi",
+        "timeout": 60.0,
     },
 )
 

@@ -69,7 +69,9 @@ class Rest:
         began = time.monotonic()
         while True:
             try:
-                answer = self._http.send(method, path, timeout_s=timeout_s or self._options.request_timeout_s, headers=headers, **more)
+                answer = self._http.send(
+                    method, path, timeout_s=timeout_s or self._options.request_timeout_s, headers=headers, **more
+                )
                 self._heard = True
                 failure = judge_answer(answer)
                 if failure is None:
