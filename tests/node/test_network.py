@@ -14,7 +14,9 @@ from tarfile import TarInfo
 import pytest
 from holdfast_wire.errors import HoldfastError
 
+from session_agent.node import doctor
 from session_agent.node.request import parse_create
+from session_agent.node.settings import NodeSettings
 from tests.node.harness import ENTRY, Node, NodeClient, ask, run
 from tests.node.ociimages import Member, directory, file, oci_layout, symlink, tar
 from tests.support.requires import requires
@@ -149,3 +151,13 @@ def test_where_the_helper_is_missing_the_error_says_what_to_install(monkeypatch:
         parse_create({"network": True}, 100)
     assert refused.value.code == "unsupported"
     assert "install the package slirp4netns" in refused.value.hint
+
+
+def test_where_the_device_is_roots_alone_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: path != "/dev/net/tun")
+    with pytest.raises(HoldfastError) as refused:
+        parse_create({"network": True}, 100)
+    assert refused.value.code == "unsupported"
+    assert "/dev/net/tun cannot be opened" in refused.value.message
+    assert "chmod 666 /dev/net/tun" in refused.value.hint
+    assert [check.fix for check in doctor.run(NodeSettings("/tmp/x", "/tmp/x/s")) if check.name == "slirp4netns" and not check.ok]
