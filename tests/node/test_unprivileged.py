@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from infra.scripts.up.datadir import find_redis_server
 from tests.node.harness import BOMB, ENTRY, REPOSITORY, Node, ask, run
 from tests.node.ociimages import directory, file, oci_layout, tar
 from tests.support.requires import requires
@@ -37,14 +39,19 @@ def usable_python() -> str:
     return ""
 
 
-@pytest_asyncio.fixture
-async def node() -> AsyncIterator[Node]:
+def python_or_skip() -> str:
     python = usable_python()
     if not python:
         reason = f"no Python that user {USER} may run and that can import the node from {REPOSITORY}"
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
+    return python
+
+
+@pytest_asyncio.fixture
+async def node() -> AsyncIterator[Node]:
+    python = python_or_skip()
     data = Path(f"/tmp/holdfast-user-{os.getpid()}")
     data.mkdir(mode=0o700)
     os.chown(data, USER, USER)
@@ -104,3 +111,51 @@ async def test_the_doctor_says_what_is_not_limited(node: Node) -> None:
     checks = {check["name"]: check for check in (await (await node.client()).call("doctor"))["checks"]}
     assert all(check["ok"] for check in checks.values() if check["required"])
     assert checks["cgroups"]["ok"] or "not limited" in checks["cgroups"]["detail"]
+
+
+EPISODE = """
+import json, os, sys
+from pathlib import Path
+from holdfast import SandboxClient
+from infra.scripts.up import embed
+said = {"uid": os.getuid()}
+with embed.running_stack(Path(sys.argv[1])) as stack, SandboxClient(stack.url, stack.key) as client:
+    with client.create_sandbox("host", timeout=30) as sandbox:
+        shell = sandbox.shell()
+        shell.run("cd /tmp && export N=41 && mkdir d && touch d/f && chmod 0 d")
+        said["shell"] = shell.run("echo $((N + 1)); pwd; id -u").stdout
+        said["exec"] = sandbox.exec(["cat"], input=b"through").stdout
+        sandbox.files.write("/etc/mine", b"written")
+        said["file"] = sandbox.files.read("/etc/mine").decode()
+        said["late"] = sandbox.exec("sleep 60", timeout=0.2).timed_out
+        bomb = sandbox.exec("f() { f | f & }; f; sleep 9", timeout=1)
+        said["after the bomb"] = [bomb.timed_out or bomb.exit_code != 0, sandbox.exec("echo here").stdout]
+    said["left"] = [box.sandbox_id for box in client.list_sandboxes()]
+said["folders"] = sorted(os.listdir(Path(sys.argv[1]) / "sandboxes")) + sorted(os.listdir(Path(sys.argv[1]) / "trash"))
+print(json.dumps(said))
+"""
+
+
+@requires("redis")
+def test_an_episode_on_a_users_own_stack() -> None:
+    """Gateway, controller, Redis, node and the real agent, all of one user's; then nothing is left."""
+    python = python_or_skip()
+    with tempfile.TemporaryDirectory(prefix="hfu-") as home:
+        os.symlink(python, f"{home}/python")
+        # Before 3.11.3 redis-py wants this, and the packages here were chosen for another Python than the user's.
+        Path(f"{home}/async_timeout.py").write_text("from asyncio import timeout\n")
+        os.chown(home, USER, USER)
+        redis = os.path.dirname(find_redis_server() or "")
+        environment = {
+            "PATH": f"{home}:{os.defpath}:{redis}", "HOME": home, "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPATH": os.pathsep.join([*(part for part in sys.path if part), home]),
+        }  # fmt: skip
+        done = subprocess.run(
+            [python, "-c", EPISODE, f"{home}/data"], cwd=REPOSITORY, env=environment, user=USER, group=USER, extra_groups=[],
+            capture_output=True, text=True, timeout=100,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "uid": USER, "shell": "42\n/tmp\n0\n", "exec": "through", "file": "written", "late": True,
+        "after the bomb": [True, "here\n"], "left": [], "folders": [],
+    }  # fmt: skip
