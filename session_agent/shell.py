@@ -31,6 +31,8 @@ log = logging.getLogger("session_agent.shell")
 
 TIMEOUT_EXIT_CODE = 124
 _STARTED_DELAY_S = 0.002
+_SHORT_RUN_S = 0.02
+"""Runs shorter than this tell by their end how long the next may take to speak for itself, be the machine ever so busy."""
 _WATCH_S = 1.0
 _REBUILD_LIMIT_S = 10.0
 _REBUILDS = 4
@@ -61,6 +63,7 @@ class Shell:
         self._loading = 0
         self._asking: Question | None = None
         self._patience: asyncio.TimerHandle | None = None
+        self._took_s = 0.0
         self._telling = LazyTimer(context.loop, self._tell)
         self._watch = LazyTimer(context.loop, self._look)
         self._marks = True
@@ -139,7 +142,11 @@ class Shell:
         )
         run.script = b""
         run.record.started = True
-        self._telling.put_off(run.began + _STARTED_DELAY_S)
+        if run.pipe_stdin:
+            self._loop.call_soon(self._tell)  # the client waits for this word with the input
+        else:
+            usual_s = 2 * self._took_s if self._took_s < _SHORT_RUN_S else 0.0
+            self._telling.put_off(run.began + max(_STARTED_DELAY_S, usual_s))
         if run.timeout_s is not None:
             run.timer = self._loop.call_later(run.timeout_s, self._abort, run, "timeout")
         self._begin_watch()
@@ -205,7 +212,8 @@ class Shell:
         shell = {"cwd": self.cwd, "restarted": self._restarted, "restored": self._restarted and self._restored}
         self._restarted = False
         now = self._loop.time()
-        ending = Ending(exit_code, now - run.began, name, timed_out, cause, shell)
+        self._took_s = now - run.began
+        ending = Ending(exit_code, self._took_s, name, timed_out, cause, shell)
         self._context.records.finish(run.record, ending, now)
 
     # abort -----------------------------------------------------------------------------------------------------

@@ -130,7 +130,7 @@ async def test_a_deleted_sandbox_ends_what_waits(client: Any) -> None:
     sandbox = await client.create_sandbox("host", memory="256Mi")
     shell = await sandbox.shell()
     await shell.run("true")
-    running = asyncio.create_task(shell.run(": > /tmp/begun; sleep 60"))
+    running = asyncio.create_task(shell.run("sleep 0.1; : > /tmp/begun; sleep 60"))
 
     async def begun() -> bool:
         return bool((await sandbox.exec("test -e /tmp/begun")).ok)

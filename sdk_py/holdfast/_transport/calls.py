@@ -76,19 +76,20 @@ def cancel_command(call: Call) -> None:
     if isinstance(sink, ShellSink):
         if sink.withdraw(call):
             return
-        if call.started:
-            sink.send(Signal(sink.number, "INT"))
-        else:
-            call.abandoned = True
+        sink.send(Signal(sink.number, "INT"))
+        if not call.started:
+            call.abandoned = "INT"  # it may wait behind another client's command, where no signal meets it yet
     else:
         sink.send(Close(sink.number, False))
     call.gate.clear()
 
 
 def kill_in_shell(call: Call) -> None:
-    """The interrupt was not heeded."""
+    """The interrupt was not heeded, or met nothing yet: then the end comes with the start."""
     if not call.done and call.started:
         call.sink.send(Signal(call.sink.number, "KILL"))
+    else:
+        call.abandoned = "KILL"
 
 
 def signal_call(call: Call, name: str) -> None:

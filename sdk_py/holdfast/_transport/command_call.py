@@ -60,7 +60,8 @@ class Call:
         self.params: dict[str, Any] = {}
         self.limit = limit
         self.collecting = collecting
-        self.abandoned = False
+        self.abandoned = ""
+        """The signal that ends it as soon as it starts, where nobody wants it any more."""
         self.adopts_id = False
         """Whether the command may be one that runs already, under the id it began with."""
         self.gate = gates()
@@ -100,7 +101,7 @@ class Call:
         if self.started_gate is not None:
             self.started_gate.set()
         if self.abandoned:
-            self.sink.send(Signal(self.sink.number, "KILL"))
+            self.sink.send(Signal(self.sink.number, self.abandoned))
         self.pump()
 
     def on_output(self, item: Output) -> None:
