@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 from urllib.parse import urlsplit
 
 from holdfast_wire.limits import MIB, Timing
@@ -18,6 +18,7 @@ from holdfast_wire.limits import MIB, Timing
 from ._errors import ConfigurationError
 
 TransportChoice = Literal["auto", "session", "rest"]
+_LONGEST_S = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,21 @@ class Options:
     max_output_bytes: int = 64 * MIB
     transport: TransportChoice = "auto"
     timing: Timing = field(default_factory=Timing)
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("connect_timeout_s", 0.001),
+            ("request_timeout_s", 0.001),
+            ("resume_timeout_s", 0.0),
+            ("cancel_timeout_s", 0.0),
+        ):
+            value: object = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= _LONGEST_S:
+                raise ConfigurationError(f"{name} is {value!r:.40}", hint=f"give seconds from {least:g} to {_LONGEST_S:g}")
+        if type(self.max_output_bytes) is not int or self.max_output_bytes < 0:
+            raise ConfigurationError(f"max_output_bytes is {self.max_output_bytes!r:.40}", hint="give a number of bytes, 0 or more")
+        if self.transport not in get_args(TransportChoice):
+            raise ConfigurationError(f"transport is {self.transport!r:.40}", hint="'auto', 'session' or 'rest'")
 
     @property
     def websocket_url(self) -> str:
@@ -76,7 +92,8 @@ def find_options(
 
 
 def check_url(url: str) -> str:
-    """``url`` without a trailing slash. Raises ``ConfigurationError``."""
+    """``url`` without spaces around it or a slash behind. Raises ``ConfigurationError``."""
+    url = url.strip()
     try:
         parts = urlsplit(url)
         port_ok = parts.port is None or parts.port > 0
@@ -92,7 +109,7 @@ def check_url(url: str) -> str:
 def check_key(key: str) -> str:
     """``key`` when it can stand in a header. Raises ``ConfigurationError``, never with the key in it."""
     key = key.strip()
-    if not key.isascii() or not key.isprintable() or " " in key:
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
         raise ConfigurationError("the API key holds characters that no key has", hint="check HOLDFAST_API_KEY")
     return key
 

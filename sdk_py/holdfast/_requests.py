@@ -25,6 +25,7 @@ Spool = Literal["block", "tail"]
 RemotePath = str | bytes | PathLike[str]
 
 READY_TIMEOUT_S = 3600.0
+_SANDBOX_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{ID_BYTES - 1}}}")
 _GROUP_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 _TTL_MOST_S = 86400
 PARAMS_BYTES = MESSAGE_BYTES - 1024
@@ -62,6 +63,13 @@ def name_of(value: str | None, what: str) -> str | None:
     if not isinstance(value, str) or not 1 <= len(value.encode("utf-8", "surrogatepass")) <= ID_BYTES or not value.isprintable():
         raise bad(f"{what} is 1 to {ID_BYTES} printable characters")
     return value
+
+
+def sandbox_id_of(sandbox_id: str) -> str:
+    """The id of a sandbox that is there already: it becomes part of a path."""
+    if not isinstance(sandbox_id, str) or not _SANDBOX_ID.fullmatch(sandbox_id):
+        raise bad(f"no sandbox has the id {sandbox_id!r:.80}", hint="letters, digits, '.', '_' and '-': list yours with `holdfast list`")
+    return sandbox_id
 
 
 def path_of(path: RemotePath) -> str | bytes:

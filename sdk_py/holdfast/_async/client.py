@@ -16,7 +16,7 @@ from holdfast._async.rest import AsyncRest, Checks, Records
 from holdfast._async.sandbox import AsyncSandbox
 from holdfast._errors import HoldfastError
 from holdfast._options import Options, TransportChoice, find_options
-from holdfast._requests import ClusterOptions, create_body, group_name_of, labels_of, name_of, new_id, ttl_of
+from holdfast._requests import ClusterOptions, create_body, group_name_of, labels_of, name_of, new_id, sandbox_id_of, ttl_of
 from holdfast._session_token import SessionToken
 from holdfast._transport.aio import Cancelled
 
@@ -125,7 +125,7 @@ class AsyncSandboxClient:
 
     def get_sandbox(self, sandbox_id: str) -> AsyncSandbox:
         """The sandbox of that id; nothing is asked until it is used. Leaving its ``with`` block deletes it, ``close`` does not."""
-        return AsyncSandbox(self, self._rest, self._options, name_of(sandbox_id, "sandbox_id") or "", None)
+        return AsyncSandbox(self, self._rest, self._options, sandbox_id_of(sandbox_id), None)
 
     async def take_over(self, token: str) -> AsyncSandbox:
         """The sandbox of ``sandbox.session_token()``, with its session: whoever held it gets ``SessionFencedError`` from now on.

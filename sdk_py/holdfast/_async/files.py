@@ -19,7 +19,7 @@ from holdfast_wire.errors import ProtocolError
 
 from holdfast._archives import PIECE_BYTES, pack, unpack
 from holdfast._async.transfers import AsyncTransfer
-from holdfast._errors import ChecksumError, RemoteFileNotFoundError, RemoteIsADirectoryError
+from holdfast._errors import ChecksumError, RemoteFileNotFoundError, RemoteIsADirectoryError, UnsupportedError
 from holdfast._requests import RemotePath, content_of, given, path_of, text_path, words_of
 from holdfast._results import FileEntry, FileMatch, TransferResult, read_entry, read_match, take
 from holdfast._transport.aio import run_blocking
@@ -110,6 +110,8 @@ class AsyncFiles:
         whole = None if hasattr(data, "read") else content_of(data)
         rest = await self._sandbox._fallback()
         if rest is not None:
+            if mode is not None or user is not None or not parents or not atomic:
+                raise UnsupportedError("unsupported", "files over REST take no options", hint="use a session (WebSocket)")
             content = content_of(await run_blocking(data.read)) if whole is None else whole  # type: ignore[union-attr]
             return TransferResult(await rest.write_file(text_path(path), content))
         params = given(path=path_of(path), mode=mode, user=user)
@@ -224,13 +226,13 @@ class AsyncFiles:
     async def upload(self, local: LocalPath, remote: RemotePath) -> TransferResult:
         """Copy a local file to the file ``remote`` (into it where that is a directory), or a local directory's content into ``remote``.
 
-        Directories on the way are made, permission bits are kept. Local failures are the ``OSError`` of ``open``.
+        Directories on the way are made, permission bits are kept (not over REST). Local failures are the ``OSError`` of ``open``.
         """
         source = Path(local)
         if await run_blocking(source.is_dir):
             return await self._upload_tree(source, remote)
         with await run_blocking(source.open, "rb") as file:
-            mode = os.fstat(file.fileno()).st_mode & 0o777
+            mode = None if await self._sandbox._fallback() else os.fstat(file.fileno()).st_mode & 0o777
             try:
                 return await self.write(remote, file, mode=mode)
             except RemoteIsADirectoryError:

@@ -17,7 +17,7 @@ from holdfast._sync.rest import Rest, Checks, Records
 from holdfast._sync.sandbox import Sandbox
 from holdfast._errors import HoldfastError
 from holdfast._options import Options, TransportChoice, find_options
-from holdfast._requests import ClusterOptions, create_body, group_name_of, labels_of, name_of, new_id, ttl_of
+from holdfast._requests import ClusterOptions, create_body, group_name_of, labels_of, name_of, new_id, sandbox_id_of, ttl_of
 from holdfast._session_token import SessionToken
 from holdfast._transport.threads import Cancelled
 
@@ -126,7 +126,7 @@ class SandboxClient:
 
     def get_sandbox(self, sandbox_id: str) -> Sandbox:
         """The sandbox of that id; nothing is asked until it is used. Leaving its ``with`` block deletes it, ``close`` does not."""
-        return Sandbox(self, self._rest, self._options, name_of(sandbox_id, "sandbox_id") or "", None)
+        return Sandbox(self, self._rest, self._options, sandbox_id_of(sandbox_id), None)
 
     def take_over(self, token: str) -> Sandbox:
         """The sandbox of ``sandbox.session_token()``, with its session: whoever held it gets ``SessionFencedError`` from now on.

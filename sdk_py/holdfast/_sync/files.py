@@ -20,7 +20,7 @@ from holdfast_wire.errors import ProtocolError
 
 from holdfast._archives import PIECE_BYTES, pack, unpack
 from holdfast._sync.transfers import Transfer
-from holdfast._errors import ChecksumError, RemoteFileNotFoundError, RemoteIsADirectoryError
+from holdfast._errors import ChecksumError, RemoteFileNotFoundError, RemoteIsADirectoryError, UnsupportedError
 from holdfast._requests import RemotePath, content_of, given, path_of, text_path, words_of
 from holdfast._results import FileEntry, FileMatch, TransferResult, read_entry, read_match, take
 from holdfast._transport.threads import run_blocking
@@ -111,6 +111,8 @@ class Files:
         whole = None if hasattr(data, "read") else content_of(data)
         rest = self._sandbox._fallback()
         if rest is not None:
+            if mode is not None or user is not None or not parents or not atomic:
+                raise UnsupportedError("unsupported", "files over REST take no options", hint="use a session (WebSocket)")
             content = content_of(run_blocking(data.read)) if whole is None else whole  # type: ignore[union-attr]
             return TransferResult(rest.write_file(text_path(path), content))
         params = given(path=path_of(path), mode=mode, user=user)
@@ -225,13 +227,13 @@ class Files:
     def upload(self, local: LocalPath, remote: RemotePath) -> TransferResult:
         """Copy a local file to the file ``remote`` (into it where that is a directory), or a local directory's content into ``remote``.
 
-        Directories on the way are made, permission bits are kept. Local failures are the ``OSError`` of ``open``.
+        Directories on the way are made, permission bits are kept (not over REST). Local failures are the ``OSError`` of ``open``.
         """
         source = Path(local)
         if run_blocking(source.is_dir):
             return self._upload_tree(source, remote)
         with run_blocking(source.open, "rb") as file:
-            mode = os.fstat(file.fileno()).st_mode & 0o777
+            mode = None if self._sandbox._fallback() else os.fstat(file.fileno()).st_mode & 0o777
             try:
                 return self.write(remote, file, mode=mode)
             except RemoteIsADirectoryError:
