@@ -247,6 +247,41 @@ def test_bad_settings_are_said_clearly(tmp_path: Path, environment: dict[str, st
     assert words in refused(tmp_path, procfile, **environment)
 
 
+@requires("root")
+def test_a_full_data_folder_is_said_and_survived(tmp_path: Path) -> None:
+    """Full before the start: refused with what to do. Full later: log lines are lost, nothing else."""
+    disk = tmp_path / "full"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], check=True)
+    try:
+        (disk / "all").write_bytes(bytes(16 << 12))
+        message = refused(tmp_path, HOLDFAST_DATA=str(disk))
+        assert "No space left on device" in message
+        assert "HOLDFAST_DATA" in message
+        (disk / "all").unlink()
+        flood = "sh -c 'head -c 100000 /dev/zero | tr \\\\0 x; echo; echo through; exec sleep 600'"
+        with up(tmp_path, f"a: {flood}\n", name="full") as run:
+            run.wait_text("a | through")
+            os.kill(run.pid("a"), signal.SIGKILL)
+            run.wait_text("a | through", count=2)
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)
+
+
+@requires("root")
+def test_a_folder_of_somebody_elses_is_said(tmp_path: Path) -> None:
+    data = tmp_path / "refused"
+    for name in ("logs", "run", "redis"):
+        (data / name).mkdir(parents=True)
+    subprocess.run(["chattr", "+i", data], check=True)
+    try:
+        message = refused(tmp_path)
+    finally:
+        subprocess.run(["chattr", "-i", data], check=True)
+    assert "cannot write in the data folder" in message
+    assert "make it yours" in message
+
+
 def test_long_data_folder_still_gets_sockets(tmp_path: Path) -> None:
     deep = "d" * 120
     with up(tmp_path, "a: sh -c 'echo \"<$HOLDFAST_NODE_SOCKET>\"; exec sleep 600'\n", name=deep) as run:

@@ -86,12 +86,14 @@ def run(settings: Settings) -> int:
     if not own_redis:
         entries = [entry for entry in entries if entry.name != "redis"]
     data = datadir.open_data_dir(settings.data)
-    lock = datadir.lock(data)
+    with datadir.writing(data):
+        lock = datadir.lock(data)
     if any(entry.name == "redis" for entry in entries):
         check_redis()
     check_port(settings.port)
     url = f"http://{_HOST}:{settings.port}"
-    key = datadir.prepare(data, url)
+    with datadir.writing(data):
+        key = datadir.prepare(data, url)
     print(f"Holdfast: one stack in {data.root}\n\n  HOLDFAST_URL={url}\n  HOLDFAST_API_KEY={key}\n")
     print(f"  in another terminal:  set -a; . {_shown(data.env_file)}; set +a\n", flush=True)
     if settings.with_parent:

@@ -6,12 +6,14 @@ A folder holds one stack at a time: the lock is held by every process of the run
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
 import secrets
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,6 +75,18 @@ def open_data_dir(path: Path) -> DataDir:
             f"cannot make the data folder {root}: {error.strerror}", hint="set HOLDFAST_DATA to a folder you may write"
         ) from error
     return DataDir(root, _socket_dir(root))
+
+
+@contextlib.contextmanager
+def writing(data: DataDir) -> Iterator[None]:
+    """What cannot be written below the folder becomes an UpError that says why."""
+    try:
+        yield
+    except OSError as error:
+        raise UpError(
+            f"cannot write in the data folder {data.root}: {error.strerror}",
+            hint="make room there or make it yours, or set HOLDFAST_DATA to another folder",
+        ) from error
 
 
 def _socket_dir(root: Path) -> Path:

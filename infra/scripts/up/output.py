@@ -7,6 +7,7 @@ count and still lies in the log file, which starts over at 16 MiB.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import sys
@@ -101,18 +102,22 @@ class Lines:
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        if self._written + len(data) > _LOG_LIMIT_BYTES:
-            self._file.close()
-            self._path.replace(self._path.with_suffix(".log.1"))
-            self._file = self._path.open("wb", buffering=0)
-            self._written = 0
-        self._written += self._file.write(data) or 0
+        with contextlib.suppress(OSError):  # a full disk costs lines of the log file, not the stack
+            self._keep(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             self._screen.show(self._name, line[:_LINE_LIMIT])
         if len(self._rest) > _LINE_LIMIT:
             self._screen.show(self._name, self._rest)
             self._rest = b""
+
+    def _keep(self, data: bytes) -> None:
+        if self._written + len(data) > _LOG_LIMIT_BYTES:
+            self._path.replace(self._path.with_suffix(".log.1"))
+            self._file.close()
+            self._file = self._path.open("wb", buffering=0)
+            self._written = 0
+        self._written += self._file.write(data) or 0
 
     def end(self) -> None:
         """One life of the process is over: show its unfinished line."""

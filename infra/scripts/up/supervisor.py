@@ -108,7 +108,10 @@ class Supervisor:
         member.started_at = time.monotonic()
         member.ended.clear()
         asyncio.get_running_loop().add_reader(reader, self._read, member, reader)
-        (self._plan.pids / f"{member.entry.name}.pid").write_text(f"{member.process.pid}\n")
+        try:
+            (self._plan.pids / f"{member.entry.name}.pid").write_text(f"{member.process.pid}\n")
+        except OSError as error:
+            self._screen.show(member.entry.name, f"its pid file cannot be written: {error.strerror}".encode())
         self._screen.show(member.entry.name, f"started, process {member.process.pid}".encode())
 
     def _read(self, member: _Member, reader: int) -> None:
