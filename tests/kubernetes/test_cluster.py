@@ -22,6 +22,7 @@ from gateway.runtimes.kubernetes import canary
 from gateway.runtimes.kubernetes.facts import read_pod
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
+from gateway.runtimes.options import Options, Volume
 from tests.conformance.runtimes import CREATE_S, RuntimeConformance, next_of, order
 from tests.kubernetes.cluster import IMAGE, namespace
 from tests.support.requires import requires
@@ -30,7 +31,7 @@ from tests.support.until import until_async
 pytestmark = [pytest.mark.cluster, requires("cluster"), pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
 OVERHEAD_S = 0.150
-"""Create to ready over the pod's own Ready (issue 4)."""
+"""Create to ready over the pod's own Ready."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -140,6 +141,19 @@ async def _ready_at(runtime: KubernetesRuntime, name: str) -> float:
             if any(one["type"] == "Ready" and one["status"] == "True" for one in conditions):
                 assert read_pod(pod).started
                 return time.monotonic()
+
+
+@pytest.mark.parametrize("kind", ["secret", "config", "claim"])
+async def test_a_volume_that_is_not_there_is_told_in_seconds(settings: KubernetesSettings, kind: Any) -> None:
+    runtime = KubernetesRuntime(replace(settings, shared=("secret/*", "config/*", "claim/*")), "test-replica")
+    began = time.monotonic()
+    asked = order(f"sb-{kind}", image=IMAGE, options=Options(volumes=(Volume(kind, "/mnt/x", "nobody-made-it"),)))
+    with pytest.raises(HoldfastError, match="nobody-made-it") as caught:
+        await runtime.create(asked, 120.0)
+    assert (caught.value.code, caught.value.reason, caught.value.fault) == ("invalid_argument", "config", "caller")
+    print(f"\n{caught.value.message} ({time.monotonic() - began:.1f} s)")
+    assert time.monotonic() - began < 30.0  # a kubelet tells events by and by when it has had many to tell
+    await runtime.aclose()
 
 
 async def test_both_ways_of_injection(settings: KubernetesSettings) -> None:

@@ -148,6 +148,9 @@ async def test_failures_are_typed(client: AsyncSandboxClient) -> None:
         ({"image": IMAGE, "cpu": 4000, "memory": "64Mi"}, ServiceUnavailableError, "unschedulable"),
         ({"image": IMAGE, "user": 0}, UnsupportedError, None),
         ({"image": IMAGE, "network": {"domains": ["pypi.org"]}}, UnsupportedError, None),
+        ({"image": IMAGE, "priority_class": "system-node-critical"}, UnsupportedError, None),
+        ({"image": IMAGE, "runtime_class": "privileged"}, UnsupportedError, None),
+        ({"image": IMAGE, "tolerations": [{"operator": "Exists"}]}, UnsupportedError, None),
     ):
         began = time.monotonic()
         with pytest.raises(kind) as caught:
