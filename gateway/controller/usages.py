@@ -6,7 +6,7 @@ Owns nothing but the comparison. Called after each pass of ``reconcile`` whose r
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from gateway.admission import EVERYBODY
 from gateway.placement.store import PlacementStore, Quota, Record
@@ -39,9 +39,21 @@ class Usages:
 
     async def _agree(self, owner: str, wanted: Mapping[str, Record], term: int) -> None:
         counted = await self._store.usage_entries(owner)
-        for sandbox_id, since in counted.items():
-            if sandbox_id not in wanted and time.time() - int(since) / 1000 > self._unmade_s:
-                await self._store.release(owner, sandbox_id, since, term=term)
+        over = {sandbox_id: int(since) / 1000 for sandbox_id, since in counted.items() if sandbox_id not in wanted}
+        ended = await self._ended(over)
+        for sandbox_id, since_s in over.items():
+            if ended.get(sandbox_id, 0.0) >= since_s or time.time() - since_s > self._unmade_s:
+                await self._store.release(owner, sandbox_id, counted[sandbox_id], term=term)
+        await self._count_missing(owner, wanted, counted, term)
+
+    async def _ended(self, sandbox_ids: Iterable[str]) -> dict[str, float]:
+        """When those ended that the store knows to have ended; the others may be being made."""
+        ids = list(sandbox_ids)
+        ended = {id_: grave.ended_at for id_, grave in (await self._store.tombstones(ids)).items()}
+        failed = [record for record in await self._store.records(ids) if record.status == "failed"]
+        return ended | {record.sandbox_id: record.ended_at or 0.0 for record in failed}
+
+    async def _count_missing(self, owner: str, wanted: Mapping[str, Record], counted: Mapping[str, str], term: int) -> None:
         missing = [sandbox_id for sandbox_id in wanted if sandbox_id not in counted]
         for record in await self._store.records(missing):  # the others have ended meanwhile
             if record.status == "failed":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -347,3 +348,25 @@ async def test_a_controller_tells_its_counters() -> None:
         assert (await ask(b"GET /healthz HTTP/1.1\r\n\r\n")).endswith(b"ok\n")
         assert (await ask(b"GET /secret HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 404")
         assert (await ask(b"nonsense\r\n\r\n")).startswith(b"HTTP/1.1 404")
+
+
+async def test_what_has_ended_is_given_back_without_waiting(store: RedisStore) -> None:
+    """Whose time ran out counts no longer than until the next look; one that is made again under its id counts on."""
+    limits = AdmissionSettings(owner_quota=Quota(sandboxes=9), quota=Quota(sandboxes=99))
+    term = await store.lead("c1", 60)
+    assert term is not None
+    for id_ in ("expired", "failed", "again"):
+        for whose in ("ada", EVERYBODY):
+            await store.reserve(whose, spec(id_), Quota())
+        await store.create(spec(id_), fingerprint="f")
+    await store.mark_failed("failed", "i1", Cause("oom", "workload"))
+    for id_ in ("expired", "again"):
+        await store.delete(id_, Cause("ttl", "caller"), owner="ada", term=term)
+    ended_ms = time.time_ns() // 1_000_000
+    while time.time_ns() // 1_000_000 <= ended_ms:
+        await asyncio.sleep(0)  # counted and ended in the same millisecond it would be the same life
+    await store.release("ada", "again")
+    await store.reserve("ada", spec("again"), Quota())  # its record is about to be written
+    await Usages(store, limits).agree({}, term)
+    assert set(await store.usage_entries("ada")) == {"again"}
+    assert await store.usage_entries(EVERYBODY) == {}
