@@ -30,11 +30,18 @@ async def test_fifty_side_by_side_leave_nothing() -> None:
     with running_stack() as own:
         async with AsyncSandboxClient(own.url, own.key) as client:
             await life(client, -1)  # spares and caches are there from now on
+            until(
+                lambda: _all_spares_run(census(own.data)), deadline_s=60, what=lambda: f"every spare to have its agent: {census(own.data)}"
+            )
             before = census(own.data)
             done = await asyncio.gather(*(life(client, number) for number in range(SANDBOXES)))
             assert done == [f"{number} {number + 1}\n" for number in range(SANDBOXES)], "100 % succeeded, none got another's answer"
             assert await client.list_sandboxes() == []
         until(lambda: _no_more_than(census(own.data), before), deadline_s=60, what=lambda: f"{census(own.data)} to be {before} again")
+
+
+def _all_spares_run(now: dict[str, int]) -> bool:
+    return now["sandboxed processes"] == now["directories"] > 0
 
 
 def _no_more_than(now: dict[str, int], before: dict[str, int]) -> bool:
