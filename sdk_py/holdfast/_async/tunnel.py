@@ -5,6 +5,7 @@ Owns the listener and the two directions of every connection. Made by ``sandbox.
 
 from __future__ import annotations
 
+import contextlib
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ class AsyncTunnel:
         self._sandbox = sandbox
         self._params = {"port": port, **({"host": host} if host else {})}
         self._background = Background()
+        self._open: set[AsyncTransfer] = set()
         self._listener = Listener(self._serve, self._background)
         self.last_error: HoldfastError | None = None
         """Why the latest connection that failed did, such as ``PortUnreachableError``."""
@@ -41,6 +43,7 @@ class AsyncTunnel:
         transfer: AsyncTransfer | None = None
         try:
             transfer = AsyncTransfer(await self._sandbox._attached(), "tunnel", self._params)
+            self._open.add(transfer)
             await transfer.opened()
             self._background.start(self._up, stream, transfer, name="holdfast-tunnel-up")
             while data := await transfer.read():
@@ -53,6 +56,7 @@ class AsyncTunnel:
             pass  # the local side went away
         finally:
             if transfer is not None:
+                self._open.discard(transfer)
                 transfer.stop()
             await stream.close()
 
@@ -67,6 +71,9 @@ class AsyncTunnel:
     async def close(self) -> None:
         """Stop listening and end all connections."""
         await self._listener.close()
+        for transfer in list(self._open):
+            with contextlib.suppress(HoldfastError):
+                transfer.stop()  # the other end may keep its side open for ever
         await self._background.stop()
 
     def __repr__(self) -> str:

@@ -6,6 +6,7 @@ Owns the listener and the two directions of every connection. Made by ``sandbox.
 
 from __future__ import annotations
 
+import contextlib
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ class Tunnel:
         self._sandbox = sandbox
         self._params = {"port": port, **({"host": host} if host else {})}
         self._background = Background()
+        self._open: set[Transfer] = set()
         self._listener = Listener(self._serve, self._background)
         self.last_error: HoldfastError | None = None
         """Why the latest connection that failed did, such as ``PortUnreachableError``."""
@@ -42,6 +44,7 @@ class Tunnel:
         transfer: Transfer | None = None
         try:
             transfer = Transfer(self._sandbox._attached(), "tunnel", self._params)
+            self._open.add(transfer)
             transfer.opened()
             self._background.start(self._up, stream, transfer, name="holdfast-tunnel-up")
             while data := transfer.read():
@@ -54,6 +57,7 @@ class Tunnel:
             pass  # the local side went away
         finally:
             if transfer is not None:
+                self._open.discard(transfer)
                 transfer.stop()
             stream.close()
 
@@ -68,6 +72,9 @@ class Tunnel:
     def close(self) -> None:
         """Stop listening and end all connections."""
         self._listener.close()
+        for transfer in list(self._open):
+            with contextlib.suppress(HoldfastError):
+                transfer.stop()  # the other end may keep its side open for ever
         self._background.stop()
 
     def __repr__(self) -> str:

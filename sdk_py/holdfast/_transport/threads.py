@@ -336,9 +336,10 @@ class Background:
 
     def stop(self) -> None:
         """Wait a bounded time for what runs to end."""
+        end = time.monotonic() + _JOIN_S
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join(_JOIN_S)
+                thread.join(max(end - time.monotonic(), 0))
 
 
 def _quietly(step: Callable[..., Any], args: tuple[Any, ...]) -> None:

@@ -1,0 +1,46 @@
+"""Tunnels whose other end does not do what a server should."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from holdfast import Sandbox
+
+from tests.support.until import until
+
+SILENT = """
+import socket, time
+server = socket.create_server(("127.0.0.1", 7070))
+held = []
+while True:
+    held.append(server.accept())
+"""
+
+
+@pytest.fixture(scope="module")
+def silent(sandbox: Sandbox) -> Iterator[int]:
+    """A port that takes connections and never says or closes anything."""
+    with sandbox.start(["python3", "-c", SILENT], stdin=False):
+        until(lambda: sandbox.exec(["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/7070"]).ok, deadline_s=60, what="it to listen")
+        yield 7070
+
+
+def test_closing_a_tunnel_ends_connections_that_the_server_holds_open(sandbox: Sandbox, silent: int) -> None:
+    before = threading.active_count()
+    tunnel = sandbox.tunnel(silent)
+    connections = [socket.create_connection(tunnel.address, timeout=60) for _ in range(40)]
+    for connection in connections:
+        connection.sendall(b"x")
+    until(lambda: threading.active_count() >= before + 80, deadline_s=60, what="all connections to be served")
+    began = time.monotonic()
+    tunnel.close()
+    for connection in connections:
+        assert connection.recv(1) == b""
+        connection.close()
+    assert time.monotonic() - began < 20, "bounded, however many there are"
+    until(lambda: threading.active_count() <= before, deadline_s=60, what="their threads to end")
+    assert sandbox.exec("echo on").stdout == "on\n"
