@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 import lzma
 import os
 import shutil
@@ -155,6 +156,18 @@ async def test_a_root_directory_is_copied_whole_and_safe(tmp_path: Path, store: 
     assert os.readlink(f"{layer}/away") == "/etc/passwd"
     status = os.stat(f"{layer}/bin/tool")
     assert (status.st_nlink, stat.S_IMODE(status.st_mode)) == (2, 0o711)
+
+
+async def test_one_image_under_several_names_is_one_image(tmp_path: Path, store: ImageStore) -> None:
+    """As `docker save` writes it; several images are refused with what to do."""
+    layout = oci_layout(tmp_path / "layout", [tar([file("f", "x")])])
+    (entry,) = json.loads((layout / "index.json").read_text())["manifests"]
+    named = [{**entry, "annotations": {"org.opencontainers.image.ref.name": name}} for name in ("one", "two")]
+    (layout / "index.json").write_text(json.dumps({"manifests": named}))
+    await store.import_path(str(layout), "several")
+    (layout / "index.json").write_text(json.dumps({"manifests": [named[0], {**named[1], "digest": "sha256:" + "0" * 64}]}))
+    with pytest.raises(HoldfastError, match="save one at a time"):
+        await store.import_path(str(layout), "others")
 
 
 async def test_images_share_their_layers(tmp_path: Path, store: ImageStore) -> None:

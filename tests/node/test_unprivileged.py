@@ -96,13 +96,17 @@ async def test_a_fork_bomb_meets_its_limit_without_cgroups(node: Node) -> None:
 
 
 async def test_images_of_several_owners_are_usable(node: Node, tmp_path: Path) -> None:
-    layout = oci_layout(node.data / "layout", [tar([directory("d", uid=5, gid=5), file("d/f", "x", 0o600, uid=5)])])
+    lower = [directory("d", uid=5, gid=5), file("d/f", "x", 0o600, uid=5), file("gone", "1"), directory("o"), file("o/hidden", "1")]
+    upper = [file(".wh.gone"), file("o/.wh..wh..opq"), file("o/new", "1")]
+    layout = oci_layout(node.data / "layout", [tar(lower), tar(upper)])
     for path in [layout, *layout.rglob("*")]:
         os.chown(path, USER, USER)
     client = await node.client()
     await client.call("image_import", path=str(layout), name="app")
     box = await client.create("app", image="app")
     assert await ask(box["endpoint"], "read", path="/d/f") == "x"
+    assert await ask(box["endpoint"], "list", path="/o") == ["new"]
+    assert "gone" not in await ask(box["endpoint"], "list", path="/")
     await ask(box["endpoint"], "write", path="/d/f", text="y")
     assert await ask(box["endpoint"], "read", path="/d/f") == "y"
 

@@ -226,9 +226,12 @@ def _choose(manifests: object) -> str:
         its = entry.get("platform")
         if isinstance(its, dict) and its.get("architecture") == wanted and its.get("os", "linux") == "linux":
             return _digest_of(entry)
-    plain = [entry for entry in entries if not isinstance(entry.get("platform"), dict)]
+    # One image under several names is there once for each of them.
+    plain = {_digest_of(entry) for entry in entries if not isinstance(entry.get("platform"), dict)}
     if len(plain) == 1:
-        return _digest_of(plain[0])
+        return plain.pop()
+    if len(plain) > 1:
+        raise invalid(f"an archive of {len(plain)} images: save one at a time")
     raise invalid(f"{len(entries)} manifests, none for linux/{wanted}" if entries else "no manifest")
 
 
