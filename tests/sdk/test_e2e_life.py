@@ -130,15 +130,12 @@ async def test_a_deleted_sandbox_ends_what_waits(client: Any) -> None:
     sandbox = await client.create_sandbox("host", memory="256Mi")
     shell = await sandbox.shell()
     await shell.run("true")
-    running = asyncio.create_task(shell.run("sleep 0.1; : > /tmp/begun; sleep 60"))
-
-    async def begun() -> bool:
-        return bool((await sandbox.exec("test -e /tmp/begun")).ok)
-
-    await until_async(begun, deadline_s=60, what="the command to run")
+    lines = shell.stream("echo begun; sleep 60").__aiter__()
+    assert (await lines.__anext__()).text == "begun\n"
+    running = asyncio.create_task(lines.__anext__())
     await client.get_sandbox(sandbox.id).delete()
     with pytest.raises(SandboxLostError) as lost:
-        await asyncio.wait_for(running, 20)
+        await asyncio.wait_for(running, 60)
     assert (lost.value.reason, lost.value.started) == ("deleted", True)
     await sandbox.close()
 
