@@ -26,12 +26,26 @@ READY_S = 60.0
 
 
 class ClusterStack:
-    """`url` and `key` are what a client needs."""
+    """`url` and `key` are what a client needs; `processes` by module."""
 
-    def __init__(self, url: str, key: str, settings: KubernetesSettings) -> None:
+    def __init__(self, url: str, key: str, settings: KubernetesSettings, redis: RedisServer, folder: Path, env: dict[str, str]) -> None:
         self.url = url
         self.key = key
         self.settings = settings
+        self.redis = redis
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._folder = folder
+        self._env = env
+
+    def spawn(self, module: str) -> None:
+        with (self._folder / f"{module}.log").open("ab") as log:
+            self.processes[module] = subprocess.Popen([sys.executable, "-m", module], env=self._env, stdout=log, stderr=log)
+
+    def kill(self, module: str) -> None:
+        """As `kill -9`."""
+        process = self.processes.pop(module)
+        process.kill()
+        process.wait(30)
 
 
 @contextlib.contextmanager
@@ -47,6 +61,7 @@ def cluster_stack(folder: Path, settings: KubernetesSettings) -> Iterator[Cluste
     environment = {
         **os.environ,
         "HOLDFAST_RUNTIME": "kubernetes",
+        "KUBECONFIG": settings.kubeconfig,
         "HOLDFAST_DATA": str(folder),
         "HOLDFAST_NAMESPACE": settings.namespace,
         "HOLDFAST_BUNDLE_IMAGE": settings.bundle_image,
@@ -61,18 +76,17 @@ def cluster_stack(folder: Path, settings: KubernetesSettings) -> Iterator[Cluste
         "HOSTNAME": f"test-{os.getpid()}",
         "PORT": str(port),
     }
-    processes = []
+    url = f"http://127.0.0.1:{port}"
+    stack = ClusterStack(url, key, settings, redis, folder, environment)
     try:
         for module in ("gateway", "gateway.controller"):
-            with (folder / f"{module}.log").open("wb") as log:
-                processes.append(subprocess.Popen([sys.executable, "-m", module], env=environment, stdout=log, stderr=log))
-        url = f"http://127.0.0.1:{port}"
+            stack.spawn(module)
         until(lambda: _ready(url), deadline_s=READY_S, what=lambda: f"the gateway: {(folder / 'gateway.log').read_text()[-2000:]}")
-        yield ClusterStack(url, key, settings)
+        yield stack
     finally:
-        for process in processes:
+        for process in stack.processes.values():
             process.send_signal(signal.SIGTERM)
-        for process in processes:
+        for process in stack.processes.values():
             process.wait(30)
         redis.stop()
 

@@ -15,6 +15,7 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.dial import dial_agent
 from gateway.runtimes.base import RuntimeUnavailableError
+from gateway.runtimes.kubernetes import creating
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.runtimes.options import Egress, Options
 from tests.conformance.runtimes import CREATE_S, order
@@ -126,6 +127,17 @@ async def test_an_api_server_in_trouble_is_asked_again(runtime: KubernetesRuntim
     api.refuse = [("create pods", error) for error in errors]
     assert (await runtime.create(order("sb-1"), CREATE_S)).endpoint
     assert api.pods.names() == ["hf-sb-1"]
+
+
+async def test_an_api_server_that_stays_in_trouble_is_said_to_be_away(
+    runtime: KubernetesRuntime, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(creating, "_AWAY_S", 0.4)
+    api.refuse = [("create pods", RefusedError(500, "InternalError", "etcdserver: request timed out"))] * 99
+    began = time.monotonic()
+    with pytest.raises(RuntimeUnavailableError, match="etcdserver"):
+        await runtime.create(order("sb-1"), 3600.0)
+    assert time.monotonic() - began < SOON_S
 
 
 async def test_an_answer_that_was_lost_finds_the_pod_that_was_made(runtime: KubernetesRuntime, api: FakeApi) -> None:

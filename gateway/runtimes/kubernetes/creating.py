@@ -33,6 +33,8 @@ _DIAL_LEAST_S, _DIAL_MOST_S = 0.02, 0.25
 _EAGER_S = 0.6
 """An agent needs about 0.2 s from its pod's address to its first answer: so long it is dialled at the shortest interval, then ever less."""
 _RETRY_S = 0.25
+_AWAY_S = 20.0
+"""An API server that does not answer for so long is said to be away: whoever creates may wait for a long time, and should know."""
 _LOOK_S = 2.0
 """A pod that another replica made is not in this one's watch: it is looked at this often. Also the net under a watch that fails."""
 _OWN_LOOK_S = 15.0
@@ -95,6 +97,8 @@ class Creating:
         name = manifest["metadata"]["name"]
         if manifest["spec"].get("hostUsers") is False:
             await self._has_user_namespaces(manifest)
+        clock = asyncio.get_running_loop().time
+        began = clock()
         while True:
             try:
                 made = await self._api.post(self._pods, manifest)
@@ -111,6 +115,8 @@ class Creating:
                         return found, False
                 elif not error.passing:
                     raise refused(error) from error
+                elif error.status >= 500 and clock() - began >= _AWAY_S:
+                    raise error.unavailable() from error
                 # A passing trouble, or no answer at all: the name makes asking again safe.
                 await asyncio.sleep(error.retry_after_s or _RETRY_S)
 
