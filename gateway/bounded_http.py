@@ -1,4 +1,5 @@
-"""uvicorn's HTTP protocol, with what a stranger could lean on bounded: how long a head may take, how large it may be.
+"""uvicorn's HTTP protocol, with what a stranger could lean on bounded: how long a head may take, how large it may be, how
+long an answer may wait to be taken.
 
 Owns these limits and the answer to what is no HTTP at all, which is a problem document like every other refusal. Bodies are
 bounded where they are read (``parsing``). Chosen in ``__main__`` as uvicorn's ``http`` class; knows no route and no key.
@@ -21,6 +22,8 @@ HEAD_FIELDS: Final = 256
 """Most fields of a head and its trailers together."""
 HEAD_S: Final = 20.0
 """How long a new connection may take to say what it wants, and a begun head to be whole."""
+STALL_S: Final = 30.0
+"""A client that takes nothing of an answer for this long is cut off: what waits for it is memory of all."""
 _LINGER_S: Final = 2.0
 """How long a refused connection is read, and what comes thrown away."""
 _FIELDS_TOO_LARGE: Final = 431
@@ -30,6 +33,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     """See the module."""
 
     head_s = HEAD_S
+    stall_s = STALL_S
+    _stall: asyncio.TimerHandle | None = None
     _timer: asyncio.TimerHandle | None = None
     _unspent_bytes = 0
     _fields = 0
@@ -41,7 +46,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_is_whole()
+        self._moves_again()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        self._moves_again()
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
@@ -100,6 +114,22 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._refuse(408, HoldfastError("wait_timeout", f"the head of the request took over {self.head_s:g} s", hint="send it at once"))
         else:
             self.transport.close()  # nothing was asked: nothing is answered
+
+    def _watch(self, waiting_bytes: int) -> None:
+        self._moves_again()
+        self._stall = self.loop.call_later(self.stall_s, self._look_again, waiting_bytes)
+
+    def _look_again(self, before_bytes: int) -> None:
+        waiting_bytes = self.transport.get_write_buffer_size()
+        if waiting_bytes >= before_bytes:
+            self.transport.abort()
+        else:
+            self._watch(waiting_bytes)
+
+    def _moves_again(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
 
     def _refuse(self, status: int, error: HoldfastError) -> None:
         """Answer, unless another answer is on its way here, and close."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
 from collections.abc import AsyncIterator
@@ -14,9 +15,10 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Closed, Exited, Opened, Output, Started
 from holdfast_wire.limits import DECODE_ITEMS
 
+from gateway.bounded_http import BoundedHttpProtocol
 from gateway.held import Held, Memory
 from gateway.settings import RestSettings
-from tests.gateway.harness import ADA, ScriptedAgent, Served, serve
+from tests.gateway.harness import ADA, DEADLINE_S, ScriptedAgent, Served, serve
 from tests.gateway.test_agent_call import RESULT, Talk, ask, scripted
 from tests.support.requires import requires
 
@@ -91,3 +93,23 @@ async def test_more_arguments_than_a_message_holds_are_the_callers_mistake(serve
         for body in ({"command": ["x"] * (DECODE_ITEMS + 1)}, {"command": "true", "env": {f"A{n}": "" for n in range(DECODE_ITEMS + 1)}}):
             answer = await client.post("/sandboxes/sb-1/exec", json=body)
             assert (answer.status_code, answer.json()["code"]) == (422, "invalid_argument")
+
+
+async def test_who_does_not_take_the_answer_gives_its_memory_back(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BoundedHttpProtocol, "stall_s", 0.1)
+
+    async def script(talk: Talk) -> None:
+        await talk.say(Opened(1, {}))
+        for _ in range(200):
+            await talk.say(Output(1, 1, PIECE))
+        await talk.say(Closed(1, {}))
+
+    async with serve(redis_url, tmp_path) as served, ScriptedAgent(scripted(script)) as agent, asyncio.timeout(DEADLINE_S):
+        await served.place("sb-1", agent.endpoint)
+        _, writer = await asyncio.open_connection("127.0.0.1", int(served.url.rpartition(":")[2]), limit=1024)
+        writer.write(f"GET /sandboxes/sb-1/files?path=/x HTTP/1.1\r\nHost: x\r\nX-API-Key: {ADA}\r\n\r\n".encode())
+        while served.gateway.memory.held < 10_000_000:
+            await asyncio.sleep(0.01)
+        while served.gateway.memory.held:
+            await asyncio.sleep(0.01)
+        writer.transport.abort()
