@@ -55,7 +55,7 @@ def parse_bytes(value: object, name: str = "memory") -> int:
         digits = value.rstrip("kMGTi")
         unit = _UNITS.get(value[len(digits) :])
         size = None if unit is None else _decimal(digits, unit)
-    if size is None or not 0 < size <= _BYTES_MAX:
+    if size is None or not 1 <= size <= _BYTES_MAX:
         units = ", ".join(filter(None, _UNITS))
         raise HoldfastError(
             "invalid_quantity",
