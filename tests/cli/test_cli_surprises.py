@@ -136,3 +136,41 @@ def interrupted(process: subprocess.Popen[bytes]) -> bool:
     except subprocess.TimeoutExpired:
         return False
     return True
+
+
+def shell(environment: dict[str, str], line: str) -> subprocess.CompletedProcess[str]:
+    words = line.replace("holdfast", f"{sys.executable} -m holdfast.cli", 1)
+    return subprocess.run(["bash", "-c", words], env=environment, capture_output=True, text=True, timeout=120)
+
+
+@needs_stack
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("holdfast exec -i SB cat <&-", 0),
+        ("holdfast exec SB echo hi >&-", 0),
+        ("holdfast exec SB echo hi 2>&-", 0),
+        ("holdfast list >&- 2>&-", 0),
+        ("holdfast list >/dev/full", 2),
+        ("PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 LC_ALL=C holdfast exec SB echo é", 0),
+        ("PYTHONIOENCODING=ascii holdfast exec SB --json echo é", 0),
+        ("PYTHONIOENCODING=ascii holdfast exec é true", 2),
+        ("holdfast cp '' SB:/tmp/all", 2),
+        ("holdfast cp SB:/etc/hostname ''", 2),
+        ("holdfast cp SB:/etc/hostname /proc/none", 2),
+    ],
+)
+def test_any_surroundings_are_taken(environment: dict[str, str], sandbox: Sandbox, line: str, status: int) -> None:
+    done = shell(environment, line.replace("SB", sandbox.id))
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+    assert ".part" not in done.stderr
+    if line.endswith("echo é"):
+        assert done.stdout in ("é\n", "\\xe9\n") or json.loads(done.stdout)["stdout"] == "é\n"
+
+
+@needs_stack
+def test_local_failures_are_json_where_that_was_asked_for(environment: dict[str, str], sandbox: Sandbox) -> None:
+    done = cli(environment, "cp", "--json", "/no/such", f"{sandbox.id}:/tmp/x")
+    assert done.returncode == 2
+    assert "/no/such" in json.loads(done.stderr)["error"]["message"]

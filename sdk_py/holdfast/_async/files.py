@@ -19,7 +19,7 @@ from holdfast_wire.errors import ProtocolError
 
 from holdfast._archives import PIECE_BYTES, pack, unpack
 from holdfast._async.transfers import AsyncTransfer
-from holdfast._errors import ChecksumError, RemoteFileNotFoundError, RemoteIsADirectoryError, UnsupportedError
+from holdfast._errors import ChecksumError, InvalidPathError, RemoteFileNotFoundError, RemoteIsADirectoryError, UnsupportedError
 from holdfast._requests import RemotePath, content_of, given, path_of, text_path, words_of
 from holdfast._results import FileEntry, FileMatch, TransferResult, read_entry, read_match, take
 from holdfast._transport.aio import run_blocking
@@ -228,7 +228,7 @@ class AsyncFiles:
 
         Directories on the way are made, permission bits are kept (not over REST). Local failures are the ``OSError`` of ``open``.
         """
-        source = Path(local)
+        source = _local(local)
         if await run_blocking(source.is_dir):
             return await self._upload_tree(source, remote)
         with await run_blocking(source.open, "rb") as file:
@@ -261,7 +261,7 @@ class AsyncFiles:
         Where ``local`` is a directory, a file is put into it; directories on the way are made. A file appears whole or not at all. What an
         archive from the sandbox may do here is limited: links that lead out of ``local`` are left out.
         """
-        target = Path(local)
+        target = _local(local)
         there = await self.stat(remote)
         if there.is_dir:
             return await self._download_tree(remote, target)
@@ -270,7 +270,7 @@ class AsyncFiles:
         part = target.with_name(f".{target.name}.{os.getpid()}.part")
         seen = _Seen()
         try:
-            with await run_blocking(_begun, part, there.mode & 0o777) as file:
+            with await run_blocking(_begun, part, target, there.mode & 0o777) as file:
                 held: list[bytes] = []
                 flushed = 0
                 async for data in self._pieces(remote, 0, None, seen):
@@ -299,10 +299,20 @@ class AsyncFiles:
         return TransferResult(size, entries)
 
 
-def _begun(part: Path, mode: int) -> IO[bytes]:
+def _local(path: LocalPath) -> Path:
+    """A path on this machine. An empty one, most often a variable that was not set, would be the working directory."""
+    if not os.fspath(path):
+        raise InvalidPathError("invalid_path", "the local path is empty", hint="write . for the working directory")
+    return Path(path)
+
+
+def _begun(part: Path, target: Path, mode: int) -> IO[bytes]:
     """A new file to write to, with the permission bits that the umask leaves."""
     part.parent.mkdir(parents=True, exist_ok=True)
-    return open(part, "wb", opener=lambda path, flags: os.open(path, flags, mode))
+    try:
+        return open(part, "wb", opener=lambda path, flags: os.open(path, flags, mode))
+    except OSError as why:
+        raise OSError(why.errno, why.strerror, str(target)) from None
 
 
 def _maps(unpacker: Any, read: Callable[[Any], _Found]) -> list[_Found]:

@@ -187,5 +187,6 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
     except OSError as why:
-        sys.stderr.write(f"holdfast: {why.strerror or why}{f': {why.filename}' if why.filename else ''}\n")
+        local = HoldfastError("invalid_argument", f"{why.strerror or why}{f': {why.filename}' if why.filename else ''}", hint="")
+        report(local, as_json=parsed.json)
         return EXIT_USAGE
