@@ -35,6 +35,8 @@ _STRANGER_GRACE_S = 1.0
 _PR_SET_CHILD_SUBREAPER = 36
 _RLIMIT_RTTIME = 15
 _DIED_UNSEEN = 255 << 8
+_NO_PROGRAM = (errno.ENOEXEC, errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.ETXTBSY, errno.ELIBBAD, errno.EINVAL)
+"""What is wrong with the program that was named, not with the sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,8 +343,8 @@ def _explain(error: Exception, program: str, launch: Launch) -> Exception:
             f"the arguments and environment of {program!r:.200} are too long for the kernel",
             hint="one argument may have 128 KiB, all together 2 MiB: pass the rest as input or in a file",
         )
-    if isinstance(error, PermissionError) or error.errno == errno.ENOEXEC:
-        return CannotExecuteError(126, f"{program}: {error.strerror}")
+    if isinstance(error, PermissionError) or error.errno in _NO_PROGRAM:
+        return CannotExecuteError(126, f"{program:.300}: {error.strerror}")
     return HoldfastError(
         "spawn_failed",
         f"cannot start {program!r:.200}: {error.strerror}",

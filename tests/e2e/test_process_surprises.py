@@ -90,6 +90,21 @@ def test_one_name_to_leave_out_of_a_search(sandbox: Sandbox) -> None:
             sandbox.files.search("/tmp/seek", exclude=wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("program", "said"), [("/tmp/round", "symbolic links"), ("x" * 5000, "too long"), ("/tmp", "denied")])
+def test_a_program_that_cannot_be_one_is_126(sandbox: Sandbox, program: str, said: str) -> None:
+    sandbox.exec("ln -sfn round /tmp/round").check()
+    result = sandbox.exec([program])
+    assert (result.exit_code, result.cause) == (126, None)
+    assert said in result.stderr
+    assert len(result.stderr) < 1000
+
+
+def test_a_diff_is_text(sandbox: Sandbox) -> None:
+    for wrong in (None, 3, ["--- a"]):
+        with pytest.raises(InvalidArgumentError, match="a diff"):
+            sandbox.apply_patch(wrong)  # type: ignore[arg-type]
+
+
 def test_a_command_is_no_map_and_no_set(sandbox: Sandbox) -> None:
     for wrong in ({"echo": 1}, {"echo"}):
         with pytest.raises(InvalidArgumentError):

@@ -25,6 +25,7 @@ from holdfast._requests import (
     RemotePath,
     Spool,
     command_params,
+    content_of,
     given,
     input_of,
     name_of,
@@ -240,7 +241,7 @@ class AsyncSandbox:
         self, diff: str | bytes, *, cwd: RemotePath | None = None, strip: int | None = None, check: bool = False
     ) -> PatchResult:
         """Apply a unified diff, all of it or nothing; ``check`` only tries. What does not apply is a result, not an exception."""
-        data = input_of(diff) or b""
+        data = content_of(diff, "a diff")
         rest = await self._fallback()
         if rest is not None:
             if cwd is not None or strip is not None or check:

@@ -26,6 +26,7 @@ from holdfast._requests import (
     RemotePath,
     Spool,
     command_params,
+    content_of,
     given,
     input_of,
     name_of,
@@ -241,7 +242,7 @@ class Sandbox:
         self, diff: str | bytes, *, cwd: RemotePath | None = None, strip: int | None = None, check: bool = False
     ) -> PatchResult:
         """Apply a unified diff, all of it or nothing; ``check`` only tries. What does not apply is a result, not an exception."""
-        data = input_of(diff) or b""
+        data = content_of(diff, "a diff")
         rest = self._fallback()
         if rest is not None:
             if cwd is not None or strip is not None or check:
