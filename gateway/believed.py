@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final, cast
 
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.frames import Failed
+from holdfast_wire.frames import Exited, Failed
 
 _TEXT_CHARACTERS: Final = 1000
 _WORD_CHARACTERS: Final = 100
@@ -24,13 +24,13 @@ _OURS_TO_SAY: Final = frozenset((
 """Codes of the table that only the service has reason to use."""
 
 
-def fact_error(fact: Failed) -> HoldfastError:
-    """The error a Failed carries, as far as an agent is believed.
+def fact_error(fact: Failed | Exited) -> HoldfastError:
+    """The error a Failed carries, or an Exited whose result could not be known (PROTOCOL §7.4), as far as an agent is believed.
 
     It cannot speak for the service (keys, quotas, other sandboxes), blame the infrastructure for what is the workload's by the table, say
     when to come again, or fill an answer with what JSON has no word for.
     """
-    told = HoldfastError.from_map(cast(object, fact.error))
+    told = HoldfastError.from_map(cast(object, fact.error if isinstance(fact, Failed) else fact.result.get("error")))
     code = "internal" if told.code in _OURS_TO_SAY else told.code
     return HoldfastError(
         code,
@@ -54,6 +54,11 @@ def _plain(detail: dict[str, Any]) -> dict[str, Any]:
         elif isinstance(value, bool | int | float):
             found[name] = value
     return found
+
+
+def is_short(told: object, kept_bytes: int) -> bool:
+    """Whether a stream's account in a result tells of more bytes than there are here."""
+    return isinstance(told, list) and bool(told) and isinstance(told[0], int) and told[0] > kept_bytes
 
 
 def exit_code(told: object) -> int | None:

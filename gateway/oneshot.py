@@ -17,7 +17,7 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import STDERR, STDOUT, Closed, Exited, Fact, Failed, Gap, Output, Started
 
 from .agent_call import AgentCall, AgentCallError
-from .believed import fact_error
+from .believed import fact_error, is_short
 from .dial import dial
 from .held import hold
 from .in_use import in_use
@@ -256,7 +256,7 @@ async def _limit(timeout_s: float) -> AsyncIterator[None]:
 
 
 def _note(gateway: Gateway, outcome: Outcome, fact: Fact) -> None:
-    if isinstance(fact, Failed):
+    if isinstance(fact, Failed) or (isinstance(fact, Exited) and "error" in fact.result):
         raise fact_error(fact)
     if isinstance(fact, Started):
         outcome.status = "running"
@@ -273,3 +273,6 @@ def _note(gateway: Gateway, outcome: Outcome, fact: Fact) -> None:
         outcome.status = "ended"
         outcome.result = fact.result
         outcome.truncated |= fact.result.get("truncated") is True
+        streams = fact.result.get("streams")
+        if isinstance(streams, dict):
+            outcome.truncated |= any(is_short(streams.get(stream), len(kept)) for stream, kept in outcome.output.items())

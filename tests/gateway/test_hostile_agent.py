@@ -72,6 +72,22 @@ async def test_what_is_no_exit_code_is_none(served: Served, code: Any) -> None:
     assert (body["exit_code"], body["status"], body["signal"], body["completed_at"]) == (None, "failed", None, None)
 
 
+async def test_a_result_that_could_not_be_known_is_no_failed_command(served: Served) -> None:
+    async def script(talk: Talk) -> None:
+        await talk.say(Started(1, "x", {}), Exited(1, "x", {"error": {"code": "outcome_unknown", "message": "who knows"}}))
+
+    answer = await execute(served, script)
+    assert (answer.status_code, answer.json()["code"]) == (504, "outcome_unknown")
+
+
+@pytest.mark.parametrize(("seen", "truncated"), [(5, False), (6, True), (True, False), ("6", False), (2**60, True)])
+async def test_output_that_is_missing_is_said_to_be(served: Served, seen: Any, truncated: bool) -> None:
+    async def script(talk: Talk) -> None:
+        await talk.say(Started(1, "x", {}), Output(1, 1, b"12345"), Exited(1, "x", {**RESULT, "streams": {1: [seen, 0, ""], 2: []}}))
+
+    assert (await execute(served, script)).json()["truncated"] is truncated
+
+
 async def test_an_agent_that_overruns_its_credit_is_cut_off(served: Served) -> None:
     async def script(talk: Talk) -> None:
         await talk.say(Opened(1, {}))
