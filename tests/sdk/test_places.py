@@ -110,6 +110,25 @@ def test_one_client_in_two_event_loops() -> None:
         assert asyncio.run(second()) == "two\n"
 
 
+def test_two_event_loops_at_once_are_told_apart() -> None:
+    with FakeAgent() as agent:
+        client = AsyncSandboxClient(agent.url, "key")
+        sandbox = client.get_sandbox("sb")
+
+        async def first() -> None:
+            await sandbox.exec("echo one")
+            with pytest.raises(SessionLostError, match="made in") as told:
+                await asyncio.to_thread(asyncio.run, second())
+            assert "a client each" in told.value.hint
+            assert (await sandbox.exec("echo three")).stdout == "three\n"
+            await client.close()
+
+        async def second() -> None:
+            await sandbox.exec("echo two")
+
+        asyncio.run(first())
+
+
 def test_names_that_were_mistyped() -> None:
     assert holdfast.__version__
     client = SandboxClient("http://127.0.0.1:1", "key")

@@ -42,6 +42,7 @@ from holdfast._session_token import SessionToken
 from holdfast._transport.aio import Background, Cancelled, Flag, Gate, Link, Lock
 from holdfast._transport.calls import close_channel, open_command, open_shell
 from holdfast._transport.command_call import GONE
+from holdfast._transport.engine import elsewhere
 from holdfast._transport.sinks import ShellSink
 
 if TYPE_CHECKING:
@@ -354,6 +355,8 @@ class AsyncSandbox:
         """The link, attached. A session that expired is replaced by a new one; what is gone or taken over stays so."""
         link = self._link
         if link is not None and not link.here:
+            if not link.left_behind:
+                raise elsewhere()
             self._move_here()
             link = None
         if link is not None and link.engine.error is None:

@@ -43,6 +43,7 @@ from holdfast._session_token import SessionToken
 from holdfast._transport.threads import Background, Cancelled, Flag, Gate, Link, Lock
 from holdfast._transport.calls import close_channel, open_command, open_shell
 from holdfast._transport.command_call import GONE
+from holdfast._transport.engine import elsewhere
 from holdfast._transport.sinks import ShellSink
 
 if TYPE_CHECKING:
@@ -355,6 +356,8 @@ class Sandbox:
         """The link, attached. A session that expired is replaced by a new one; what is gone or taken over stays so."""
         link = self._link
         if link is not None and not link.here:
+            if not link.left_behind:
+                raise elsewhere()
             self._move_here()
             link = None
         if link is not None and link.engine.error is None:

@@ -7,6 +7,7 @@ stand between the socket and the future a caller waits on. ``threads`` has the s
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
@@ -84,6 +85,7 @@ class Link:
     def __init__(self, options: Options, sandbox_id: str, token: SessionToken | None = None) -> None:
         self.options = options
         self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
         self.engine = Engine(options, sandbox_id, Gate, token=token)
         self._task: asyncio.Task[None] | None = None
         self._wire: _Wire | None = None
@@ -100,6 +102,11 @@ class Link:
             return asyncio.get_running_loop() is self._loop
         except RuntimeError:
             return False
+
+    @property
+    def left_behind(self) -> bool:
+        """Whether its event loop no longer runs, so that a session in this one disturbs nobody."""
+        return not self._loop.is_running() or os.getpid() != self._pid
 
     async def start(self) -> None:
         """Return once the session is attached. Raises the typed error that prevents it."""

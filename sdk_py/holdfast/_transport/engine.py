@@ -246,7 +246,7 @@ def elsewhere() -> HoldfastError:
     return error(
         "session_lost",
         "this belongs to the process and event loop it was made in",
-        hint="use the sandbox object, which begins a session of its own here, and make shells and processes anew from it",
+        hint="make shells and processes anew from the sandbox object; event loops that run at once need a client each",
         fault="caller",
         retryable=False,
     )

@@ -69,6 +69,9 @@ class Link:
         """Whether this is the process it was made in. A fork has the socket too, and must not speak on it."""
         return os.getpid() == self._pid
 
+    left_behind = True
+    """A fork always may have a session of its own."""
+
     def start(self) -> None:
         """Return once the session is attached. Raises the typed error that prevents it."""
         self._keeper.thread.start()
