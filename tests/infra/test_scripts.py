@@ -112,6 +112,33 @@ def test_recipes(image: str) -> None:
     assert (bases[-1] == "scratch") == (image == "bundle")
 
 
+@pytest.mark.parametrize("image", ["gateway", "bundle"])
+def test_every_instruction_of_a_recipe_can_be_read(image: str) -> None:
+    """As a builder reads them; none runs here."""
+    text = re.sub(r"(?m)^\s*#.*\n", "", (TOP / "infra/images" / f"{image}.Dockerfile").read_text()).replace("\\\n", " ")
+    stages: list[str] = []
+    for line in filter(str.strip, text.splitlines()):
+        word, _, rest = line.partition(" ")
+        assert word in {"ARG", "FROM", "WORKDIR", "RUN", "COPY", "USER", "ENV", "EXPOSE", "ENTRYPOINT", "CMD"}, line
+        assert rest.strip(), line
+        match word:
+            case "FROM":
+                found = re.fullmatch(r"\S+(?: AS ([a-z]+))?", rest)
+                assert found, line
+                stages.append(found[1] or "")
+            case "COPY":
+                parts = rest.split()
+                source = parts[0].removeprefix("--from=") if parts[0].startswith("--") else None
+                assert source is None or source in stages[:-1], f"{line}: no stage of that name before"
+                assert len(parts) >= (3 if source else 2), line
+            case "ENTRYPOINT" | "CMD":
+                assert all(isinstance(part, str) for part in json.loads(rest)), f"{line}: the exec form, or signals go to a shell"
+            case "RUN":
+                assert subprocess.run(["sh", "-n", "-c", rest], check=False).returncode == 0, line
+    assert len(stages) >= 2, "what builds does not ship"
+    assert stages[-1] == ""
+
+
 def test_the_image_starts_what_the_manifests_name() -> None:
     arguments = {
         container["args"][0] for one in of_kind("dev", "Deployment") for container in one["spec"]["template"]["spec"]["containers"]
