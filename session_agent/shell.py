@@ -261,7 +261,7 @@ class Shell:
         if number == signal.SIGKILL:
             self._abort(run, "cancelled")
         elif number == signal.SIGINT:
-            interrupt(self._process, self._children(run))
+            interrupt(self._process, lambda: self._children(run))
         else:
             signal_all(self._children(run), number)
 

@@ -19,14 +19,16 @@ _ASK_AGAIN_S = 0.05
 _ASK_TIMES = 8
 
 
-def interrupt(process: ShellProcess, children: list[int]) -> None:
+def interrupt(process: ShellProcess, children: Callable[[], list[int]]) -> None:
     """A Ctrl-C to all at once. The shell goes on with the next command when a child ends in any other way than by it.
 
-    So nobody moves while it is sent: or ``cat`` in ``sleep 60 | cat`` would end well because ``sleep`` was first to die.
+    So nobody moves while it is sent: or ``cat`` in ``sleep 60 | cat`` would end well because ``sleep`` was first to die. And who its
+    children are is asked when the shell has stopped: one that it starts meanwhile would be missed, and waited for.
     """
     process.signal(signal.SIGSTOP)
+    stopped = children()
     for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGCONT):
-        signal_all(children, number)
+        signal_all(stopped, number)
     process.signal(signal.SIGINT)
     process.signal(signal.SIGCONT)
 
@@ -42,7 +44,7 @@ class Insistence:
         self._number = number
         self._children = children
         self._until = loop.time() + patience_s
-        interrupt(process, children())
+        interrupt(process, children)
         self._timer = loop.call_later(_FIRST_S, self._again, 1)
 
     def cancel(self) -> None:
@@ -58,7 +60,7 @@ class Insistence:
             process.kill()
             signal_all(self._children(), signal.SIGKILL)
             return
-        interrupt(process, self._children())
+        interrupt(process, self._children)
         process.ask_again(self._number)
         self._timer = self._loop.call_later(min(_FIRST_S * count, _SLOWEST_S), self._again, count + 1)
 
