@@ -3,6 +3,8 @@
 Owns finding the hierarchies, one group per sandbox with a nested one for its commands, and their removal. The limit on
 the commands is what was asked for; the outer group allows a small reserve more, so a command that runs out of memory
 or processes never takes the agent with it, and a sandbox that owns its agent still gains no more than the reserve.
+CPU time is limited for the agent and for the commands apart: a fork bomb works in the kernel, where a quota that is used up
+stops nobody, and would leave the agent nothing of one that they shared.
 Does not decide limits. Called by sandboxes.py and doctor.py.
 """
 
@@ -19,7 +21,8 @@ from session_agent.node import syscalls as sys_
 
 RESERVE_BYTES = 96 << 20
 RESERVE_PIDS = 32
-RESERVE_CPU = 0.25
+AGENT_CPU = 1.0
+"""Cores the agent may use beside the commands; its forker's children are commands."""
 AGENT_NICE = -20
 _PERIOD_US = 100_000
 _CONTROLLERS = ("memory", "pids", "cpu")
@@ -63,8 +66,10 @@ class Group:
         return [os.path.join(base, self.name) for base in bases]
 
     def create(self) -> None:
-        for base in self.hierarchies.v1.values():
+        for controller, base in self.hierarchies.v1.items():
             os.makedirs(os.path.join(base, self.name, _COMMANDS))
+            if controller == "cpu":
+                os.mkdir(os.path.join(base, self.name, _AGENT))
         if self.hierarchies.v2:
             outer = os.path.join(self.hierarchies.v2, self.name)
             os.mkdir(outer)
@@ -79,17 +84,24 @@ class Group:
     def limit(self, limits: Limits) -> None:
         for controller, base in self.hierarchies.v1.items():
             outer = os.path.join(base, self.name)
-            _limit_v1(controller, outer, limits, reserve=True)
-            _limit_v1(controller, os.path.join(outer, _COMMANDS), limits, reserve=False)
+            if controller == "cpu":
+                _limit_cpu_v1(outer, limits)
+            else:
+                _limit_v1(controller, outer, limits, reserve=True)
+                _limit_v1(controller, os.path.join(outer, _COMMANDS), limits, reserve=False)
         if self.hierarchies.v2_controllers:
             outer = os.path.join(self.hierarchies.v2 or "", self.name)
             _limit_v2(self.hierarchies.v2_controllers, outer, limits, reserve=True)
             _limit_v2(self.hierarchies.v2_controllers, f"{outer}/{_COMMANDS}", limits, reserve=False)
+            if "cpu" in self.hierarchies.v2_controllers:
+                _write(f"{outer}/{_AGENT}/cpu.max", f"{_quota_us(AGENT_CPU)} {_PERIOD_US}")
+                _write(f"{outer}/{_COMMANDS}/cpu.max", f"{_quota_us(limits.cpu)} {_PERIOD_US}")
 
     def add(self, pid: int) -> None:
         """Move the agent in; everything it starts stays in."""
-        for base in self.hierarchies.v1.values():
-            _write(f"{base}/{self.name}/cgroup.procs", str(pid))
+        for controller, base in self.hierarchies.v1.items():
+            place = f"{self.name}/{_AGENT}" if controller == "cpu" else self.name
+            _write(f"{base}/{place}/cgroup.procs", str(pid))
         if self.hierarchies.v2:
             _write(f"{self.hierarchies.v2}/{self.name}/{_AGENT}/cgroup.procs", str(pid))
 
@@ -277,18 +289,25 @@ def _enable(parent: str, wanted: frozenset[str]) -> frozenset[str]:
     return frozenset()
 
 
+def _quota_us(cores: float) -> int:
+    return max(int(cores * _PERIOD_US), 1000)
+
+
+def _limit_cpu_v1(outer: str, limits: Limits) -> None:
+    _try_write(f"{outer}/cpu.shares", str(max(2, int(1024 * limits.cpu))))
+    # Within the sandbox the agent goes before all commands together.
+    for part, cores, shares in ((_AGENT, AGENT_CPU, 1024), (_COMMANDS, limits.cpu, 128)):
+        _write(f"{outer}/{part}/cpu.cfs_quota_us", str(_quota_us(cores)))
+        _try_write(f"{outer}/{part}/cpu.shares", str(shares))
+
+
 def _limit_v1(controller: str, path: str, limits: Limits, *, reserve: bool) -> None:
     if controller == "memory":
         size = limits.memory_bytes + (RESERVE_BYTES if reserve else 0)
         _write(f"{path}/memory.limit_in_bytes", str(size))
         _try_write(f"{path}/memory.memsw.limit_in_bytes", str(size))
-    elif controller == "pids":
-        _write(f"{path}/pids.max", str(limits.pids + (RESERVE_PIDS if reserve else 0)))
     else:
-        quota = int((limits.cpu + (RESERVE_CPU if reserve else 0)) * _PERIOD_US)
-        _write(f"{path}/cpu.cfs_quota_us", str(max(quota, 1000)))
-        # Within the sandbox the agent, a task of weight 1024, goes before all commands together.
-        _try_write(f"{path}/cpu.shares", str(max(2, int(1024 * limits.cpu)) if reserve else 128))
+        _write(f"{path}/pids.max", str(limits.pids + (RESERVE_PIDS if reserve else 0)))
 
 
 def _limit_v2(controllers: frozenset[str], path: str, limits: Limits, *, reserve: bool) -> None:
@@ -297,9 +316,6 @@ def _limit_v2(controllers: frozenset[str], path: str, limits: Limits, *, reserve
         _try_write(f"{path}/memory.swap.max", "0")
     if "pids" in controllers:
         _write(f"{path}/pids.max", str(limits.pids + (RESERVE_PIDS if reserve else 0)))
-    if "cpu" in controllers:
-        quota = int((limits.cpu + (RESERVE_CPU if reserve else 0)) * _PERIOD_US)
-        _write(f"{path}/cpu.max", f"{max(quota, 1000)} {_PERIOD_US}")
 
 
 def _mounts() -> dict[str, tuple[str, str]]:

@@ -29,14 +29,19 @@ def test_the_first_version_keeps_a_reserve_for_the_agent(tmp_path: Path) -> None
     group = Group(Hierarchies(v1={name: str(tmp_path / name) for name in V1_FILES}), "box")
     group.create()
     for name, files in V1_FILES.items():
-        for part in ("", "commands"):
-            touch(tmp_path / name / "box" / part, *files)
+        for part in ("", "commands", *(["agent"] if name == "cpu" else [])):
+            touch(tmp_path / name / "box" / part, *files, "cgroup.procs")
     group.limit(LIMITS)
     assert (tmp_path / "memory/box/commands/memory.limit_in_bytes").read_text() == str(1 << 30)
     assert int((tmp_path / "memory/box/memory.limit_in_bytes").read_text()) == (1 << 30) + cgroups.RESERVE_BYTES
     assert int((tmp_path / "pids/box/pids.max").read_text()) - int((tmp_path / "pids/box/commands/pids.max").read_text()) == 32
-    assert int((tmp_path / "cpu/box/cpu.cfs_quota_us").read_text()) > int((tmp_path / "cpu/box/commands/cpu.cfs_quota_us").read_text())
-    assert int((tmp_path / "cpu/box/commands/cpu.shares").read_text()) < 1024 < int((tmp_path / "cpu/box/cpu.shares").read_text())
+    assert (tmp_path / "cpu/box/cpu.cfs_quota_us").read_text() == "", "commands could use up a quota that the agent shares"
+    assert (tmp_path / "cpu/box/agent/cpu.cfs_quota_us").read_text() == "100000"
+    assert (tmp_path / "cpu/box/commands/cpu.cfs_quota_us").read_text() == "200000"
+    shares = [int((tmp_path / f"cpu/box/{part}/cpu.shares").read_text()) for part in ("commands", "agent", "")]
+    assert shares == [128, 1024, 2048]
+    group.add(os.getpid())
+    assert (tmp_path / "cpu/box/agent/cgroup.procs").read_text() == str(os.getpid())
 
 
 def test_the_second_version_alone(tmp_path: Path) -> None:
@@ -50,7 +55,8 @@ def test_the_second_version_alone(tmp_path: Path) -> None:
     touch(tmp_path / "box/agent", *V2_FILES)
     group.limit(LIMITS)
     assert (tmp_path / "box/commands/cpu.max").read_text() == "200000 100000"
-    assert (tmp_path / "box/cpu.max").read_text() == "225000 100000"
+    assert (tmp_path / "box/agent/cpu.max").read_text() == "100000 100000"
+    assert (tmp_path / "box/cpu.max").read_text() == ""
     assert (tmp_path / "box/memory.swap.max").read_text() == "0"
     group.add(os.getpid())
     assert (tmp_path / "box/agent/cgroup.procs").read_text() == str(os.getpid())
