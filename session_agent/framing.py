@@ -58,6 +58,7 @@ class ReportReader:
     def __init__(self, token: bytes) -> None:
         self._token = token
         self._buffer = b""
+        self._prompts = False
 
     def feed(self, data: bytes) -> list[Report]:
         """The reports that are complete with ``data``."""
@@ -65,6 +66,7 @@ class ReportReader:
         reports: list[Report] = []
         while (end := buffer.find(b"\0")) >= 0:
             start = buffer.rfind(self._token, 0, end)
+            self._prompts = self._prompts or start > 0
             if start >= 0:
                 report = _parse(buffer[start + len(self._token) : end])
                 if report is not None:
@@ -73,10 +75,17 @@ class ReportReader:
         self._buffer = buffer[-8192:]
         return reports
 
+    def begin(self) -> None:
+        """A run begins: what was printed there since the last report is a prompt's."""
+        self._prompts = self._prompts or bool(self._buffer)
+        self._buffer = b""
+
     def rest(self) -> bytes:
-        """What was printed there after the last report, once: by a trap on EXIT, which runs when the redirections are undone."""
-        rest, self._buffer = self._buffer, b""
-        return b"" if self._token in rest else rest
+        """What was printed there after the last report by a trap on EXIT, which runs when the redirections are undone.
+
+        Nothing where prompts are printed too, from which it cannot be told.
+        """
+        return b"" if self._prompts or self._token in self._buffer else self._buffer
 
 
 def _parse(record: bytes) -> Report | None:

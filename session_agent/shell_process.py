@@ -129,7 +129,7 @@ class ShellProcess:
     ) -> int:
         """Start a run whose output goes to ``spool``. Answers the number its report will have."""
         self.number = number = self.number + 1
-        self._reports.rest()  # a prompt's
+        self._reports.begin()
         self._output.direct(spool, arrived)
         self._fill(number, self.dialect.text(number, script, stdin=stdin, last_status=last_status, tag=tag))
         self._say(self.dialect.run(number) + self._snapshot(number))

@@ -31,7 +31,8 @@ PULLS = {
     "slow-registry": ("ErrImagePull", "failed to pull: dial tcp 10.0.0.1:443: i/o timeout"),
     "needs-secret": ("CreateContainerConfigError", 'secret "missing" not found'),
 }
-_addresses = itertools.count(2)
+_addresses = itertools.count((os.getpid() % 4000 << 12) + 2)
+"""Every process of the tests has addresses of its own."""
 
 
 class Agent(Protocol):
