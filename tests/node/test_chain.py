@@ -48,7 +48,7 @@ def test_what_a_command_uses_is_not_the_agents(stack: Stack) -> None:
         with sandbox.start(["sleep", "60"]) as process:
             (command,) = [pid for pid in _tree(agent) if Path(f"/proc/{pid}/comm").read_text() == "sleep\n"]
             for controller in ("cpu", "memory", "pids"):
-                assert _group(command, controller) == f"{_group(agent, controller)}/commands"
+                assert _group(command, controller) == f"{_group(agent, controller).removesuffix('/agent')}/commands"
             process.kill()
 
 
