@@ -3,8 +3,8 @@
 Owns finding the hierarchies, one group per sandbox with a nested one for its commands, and their removal. The limit on
 the commands is what was asked for; the outer group allows a small reserve more, so a command that runs out of memory
 or processes never takes the agent with it, and a sandbox that owns its agent still gains no more than the reserve.
-CPU time is limited for the agent and for the commands apart: a fork bomb works in the kernel, where a quota that is used up
-stops nobody, and would leave the agent nothing of one that they shared.
+With the first version CPU time is limited for the agent and for the commands apart: a fork bomb works in the kernel, where a
+quota that is used up stops nobody, and would leave the agent nothing of one that they shared.
 Does not decide limits. Called by sandboxes.py and doctor.py.
 """
 
@@ -21,8 +21,9 @@ from session_agent.node import syscalls as sys_
 
 RESERVE_BYTES = 96 << 20
 RESERVE_PIDS = 32
+RESERVE_CPU = 0.25
 AGENT_CPU = 1.0
-"""Cores the agent may use beside the commands; its forker's children are commands."""
+"""Cores the agent may use where it has a quota of its own; what it starts is among the commands there."""
 AGENT_NICE = -20
 _PERIOD_US = 100_000
 _CONTROLLERS = ("memory", "pids", "cpu")
@@ -94,7 +95,8 @@ class Group:
             _limit_v2(self.hierarchies.v2_controllers, outer, limits, reserve=True)
             _limit_v2(self.hierarchies.v2_controllers, f"{outer}/{_COMMANDS}", limits, reserve=False)
             if "cpu" in self.hierarchies.v2_controllers:
-                _write(f"{outer}/{_AGENT}/cpu.max", f"{_quota_us(AGENT_CPU)} {_PERIOD_US}")
+                # One-off commands are in the agent's group here (see ``favour``): a limit of its own would be theirs.
+                _write(f"{outer}/cpu.max", f"{_quota_us(limits.cpu + RESERVE_CPU)} {_PERIOD_US}")
                 _write(f"{outer}/{_COMMANDS}/cpu.max", f"{_quota_us(limits.cpu)} {_PERIOD_US}")
 
     def add(self, pid: int) -> None:

@@ -55,8 +55,8 @@ def test_the_second_version_alone(tmp_path: Path) -> None:
     touch(tmp_path / "box/agent", *V2_FILES)
     group.limit(LIMITS)
     assert (tmp_path / "box/commands/cpu.max").read_text() == "200000 100000"
-    assert (tmp_path / "box/agent/cpu.max").read_text() == "100000 100000"
-    assert (tmp_path / "box/cpu.max").read_text() == ""
+    assert (tmp_path / "box/cpu.max").read_text() == "225000 100000"
+    assert (tmp_path / "box/agent/cpu.max").read_text() == "", "one-off commands are in that group"
     assert (tmp_path / "box/memory.swap.max").read_text() == "0"
     group.add(os.getpid())
     assert (tmp_path / "box/agent/cgroup.procs").read_text() == str(os.getpid())
