@@ -19,6 +19,8 @@ FED = 1 << 41
 
 _OPTION_LINE = re.compile(rb'^declare -r(?:x)? (SHELLOPTS|BASHOPTS)="([a-z0-9_:-]*)"$', re.MULTILINE)
 _BASH_DEFAULT_ON = (b"braceexpand", b"hashall", b"interactive-comments")
+_PLAIN_REST = re.compile(rb"umask [0-7]+\n")
+_PROMPTS = re.compile(rb"^declare -\S+ (?:PROMPT_COMMAND|PS0)=", re.MULTILINE)
 _NEVER_RESTORED = frozenset({b"emacs", b"vi", b"history", b"histexpand", b"monitor", b"noexec", b"onecmd"})
 _RESCUED = "builtin command eval source printf unset return set exec trap declare alias umask"
 
@@ -35,7 +37,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Private:
-    """The shell's private descriptors: read ends of its output pipes, and two memory files used in turn."""
+    """The shell's private descriptors: read ends of its output pipes, and two memory files."""
 
     out: int
     err: int
@@ -136,13 +138,24 @@ class BashDialect:
 
     def exit_trap(self) -> bytes:
         """Have a shell that ends say what it knew."""
-        target = b" 2>/dev/null >>/proc/self/fd/%d" % self.private.files[0]
-        body = b"{ %s%s%s}%s" % (self._say(b"exit-begin"), self._state(), self._say(b"exit-end"), target)
-        return b"\\builtin trap %s EXIT\n" % quote(body)
+        return b"\\builtin trap %s EXIT\n" % self._farewell()
 
-    def run(self, number: int) -> bytes:
-        """Control lines for a run whose text is in the memory file of its number."""
-        return b"\\builtin source /proc/self/fd/%d\n" % self.private.files[number % 2] + self.report(number)
+    def _farewell(self) -> bytes:
+        target = b" 2>/dev/null >>/proc/self/fd/%d" % self.private.files[0]
+        return quote(b"{ %s%s%s}%s" % (self._say(b"exit-begin"), self._state(), self._say(b"exit-end"), target))
+
+    def is_plain(self, dump: bytes) -> bool:
+        """Whether a shell of this state does nothing but what it is told: it has no functions, aliases, traps or commands for a prompt."""
+        variables, _, rest = dump.partition(b"\n#%s rest\n" % self.token)
+        return (
+            _PLAIN_REST.fullmatch(rest.removesuffix(b"trap -- %s EXIT\n" % self._farewell())) is not None
+            and b'\ndeclare -- PS1=""\ndeclare -- PS2=""\n' in variables
+            and _PROMPTS.search(variables) is None
+        )
+
+    def run(self, number: int, slot: int) -> bytes:
+        """Control lines for a run whose text is in memory file ``slot``."""
+        return b"\\builtin source /proc/self/fd/%d\n" % self.private.files[slot] + self.report(number)
 
     def report(self, number: int) -> bytes:
         """Ask for a report."""
@@ -164,9 +177,9 @@ class BashDialect:
         opened = self.report(number + OPENED)
         return mark + prefix + b"{\n" + opened + run + self._streams + b"} <" + quote(stdin) + b"\n"
 
-    def snapshot(self, number: int) -> bytes:
-        """Write the shell's state to the memory file of ``number``."""
-        target = b" >/proc/self/fd/%d\n" % self.private.files[number % 2]
+    def snapshot(self, number: int, slot: int) -> bytes:
+        """Write the shell's state to memory file ``slot``."""
+        target = b" >/proc/self/fd/%d\n" % self.private.files[slot]
         return b"{ " + self._state() + self._say(b"end %d" % number) + b"}" + target
 
     def rotate(self, number: int, out: bytes | None, err: bytes | None) -> bytes:
@@ -201,23 +214,24 @@ class BashDialect:
             b'builtin cd -- "$PWD"',
             b"OLDPWD=$__holdfast; unset __holdfast",
         ]
-        if old_token in dump:
+        if old_token in dump.partition(b"\n#%s rest\n" % old_token)[2]:
             lines.append(self.exit_trap())
         lines += [b"set +o " + option for option in _BASH_DEFAULT_ON if option not in shell_options]
         lines.append(b"shopt -s expand_aliases")
         lines += [b"set -o " + option for option in shell_options]
         return b"\n".join(lines) + b"\n"
 
-    def load(self, number: int) -> bytes:
+    def load(self, number: int, slot: int) -> bytes:
         """Source the restored state and report."""
         return (
-            b"\\builtin source /proc/self/fd/%d </dev/null >/dev/null 2>&1\n" % self.private.files[number % 2]
+            b"\\builtin source /proc/self/fd/%d </dev/null >/dev/null 2>&1\n" % self.private.files[slot]
             + b"\\builtin set +o history +o histexpand\n"
             + self.report(number)
         )
 
     def _state(self) -> bytes:
-        return b"\\builtin declare -p; \\builtin declare -f; \\builtin alias -p; \\builtin umask -p; \\builtin trap -p; "
+        others = b"\\builtin declare -f; \\builtin alias -p; \\builtin umask -p; \\builtin trap -p; "
+        return b"\\builtin declare -p; " + self._say(b"rest") + others
 
     def _say(self, what: bytes) -> bytes:
         return b"\\builtin printf '\\n#%%s\\n' '%s %s'; " % (self.token, what)
@@ -259,9 +273,13 @@ class ShDialect:
         body = b"{ %s%s%s}%s" % (self._say(b"exit-begin"), self._state(), self._say(b"exit-end"), target)
         return b"\\trap %s EXIT\n" % quote(body)
 
-    def run(self, number: int) -> bytes:
-        """Control lines for a run whose text is in the memory file of its number."""
-        return b"\\. /proc/self/fd/%d\n" % self.private.files[number % 2] + self.report(number)
+    def is_plain(self, dump: bytes) -> bool:
+        """Never known: it cannot print its functions."""
+        return False
+
+    def run(self, number: int, slot: int) -> bytes:
+        """Control lines for a run whose text is in memory file ``slot``."""
+        return b"\\. /proc/self/fd/%d\n" % self.private.files[slot] + self.report(number)
 
     def report(self, number: int) -> bytes:
         """Ask for a report."""
@@ -279,9 +297,9 @@ class ShDialect:
         opened = self.report(number + OPENED)
         return prefix + b"{\n" + opened + run + b"}" + self._streams + b"} <" + quote(stdin) + b"\n"
 
-    def snapshot(self, number: int) -> bytes:
-        """Write the shell's state to the memory file of ``number``."""
-        target = b" >/proc/self/fd/%d 2>/dev/null\n" % self.private.files[number % 2]
+    def snapshot(self, number: int, slot: int) -> bytes:
+        """Write the shell's state to memory file ``slot``."""
+        target = b" >/proc/self/fd/%d 2>/dev/null\n" % self.private.files[slot]
         return b"{ " + self._state() + self._say(b"end %d" % number) + b"}" + target
 
     def rotate(self, number: int, out: bytes | None, err: bytes | None) -> bytes:
@@ -305,9 +323,9 @@ class ShDialect:
         dump += b"\n" + _prefix_words(aliases, b"alias ") + b"\numask " + (mask.strip() or b"022")
         return dump + b'\n__holdfast=${OLDPWD-}\ncd -- "$PWD"\nOLDPWD=$__holdfast; unset __holdfast\n' + ours
 
-    def load(self, number: int) -> bytes:
+    def load(self, number: int, slot: int) -> bytes:
         """Source the restored state and report."""
-        return b"\\. /proc/self/fd/%d </dev/null >/dev/null 2>&1\n" % self.private.files[number % 2] + self.report(number)
+        return b"\\. /proc/self/fd/%d </dev/null >/dev/null 2>&1\n" % self.private.files[slot] + self.report(number)
 
     def _state(self) -> bytes:
         return (

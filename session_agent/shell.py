@@ -152,8 +152,9 @@ class Shell:
         self._begin_watch()
 
     def _tell(self) -> None:
-        """That a run started is told after a moment: most often its output or its end has said so by then."""
+        """That a run started is told after a moment, and its output followed from then on: most often its end has said all by then."""
         if self._current is not None:
+            self._process.watch()
             self._current.record.notify()
 
     def input_opened(self, process: ShellProcess) -> None:

@@ -1,8 +1,9 @@
 """The output of a living shell's runs: which of it belongs to which run, and when a run's output is complete.
 
-Owns two pipes. The shell holds read ends of them and opens them anew for writing in each run; when the run is reported, the agent closes
-its own writer, and an end of file says that nobody else has one. Where a background child still does, that pipe is left to it and the
-shell gets a fresh one. Called by ``shell_process``.
+Owns two pipes. The shell holds read ends of them and opens them anew for writing in each run; when the run is reported, an end of file
+says that nobody else has a writer. Where a background child still does, that pipe is left to it and the shell gets a fresh one. Most runs
+end at once and are read only then; while a longer one is watched, a writer of the agent's own keeps the pipe from looking closed before
+the run has opened it. Called by ``shell_process``.
 """
 
 from __future__ import annotations
@@ -15,20 +16,27 @@ from collections.abc import Callable
 from .pipes import CHUNK_BYTES, discard, widen
 from .spool import Spool
 
+_AGAIN_S = 0.1
+
 
 class _Stream:
-    """One output pipe: our read end, and a writer of ours that keeps it from looking closed between runs."""
+    """One output pipe: our read end, and the writer of ours, below 0 where there is none."""
 
-    __slots__ = ("held", "path", "paused", "reader", "wide", "writer")
+    __slots__ = ("held", "paused", "reader", "watched", "wide", "writer")
 
-    def __init__(self, reader: int, writer: int) -> None:
+    def __init__(self, reader: int, writer: int = -1) -> None:
         self.reader = reader
         self.writer = writer
-        self.path = f"/proc/self/fd/{reader}"
         self.held = False
+        self.watched = False
         self.paused = False
         self.wide = False
         os.set_blocking(reader, False)
+
+    def close_writer(self) -> None:
+        if self.writer >= 0:
+            os.close(self.writer)
+            self.writer = -1
 
 
 class RunOutput:
@@ -39,21 +47,34 @@ class RunOutput:
         self._loop = loop
         self._spool: Spool | None = None
         self._arrived: Callable[[], None] | None = None
-        self._streams = {1: _Stream(*out), 2: _Stream(*err)}
-        for number, stream in self._streams.items():
-            loop.add_reader(stream.reader, self._readable, number)
+        self._streams = {1: _Stream(out[0], out[1]), 2: _Stream(err[0], err[1])}
 
     def direct(self, spool: Spool, arrived: Callable[[], None]) -> None:
-        """What comes from now on goes to ``spool``."""
+        """What the run writes goes to ``spool``: when it is over, or as it comes once it is watched."""
         self._spool, self._arrived = spool, arrived
+
+    def watch(self) -> None:
+        """The run goes on for a while: take its output as it comes, and tell."""
+        if self._spool is None:
+            return
+        for number, stream in self._streams.items():
+            if not stream.watched:
+                if stream.writer < 0:
+                    try:
+                        stream.writer = os.open(f"/proc/self/fd/{stream.reader}", os.O_WRONLY | os.O_CLOEXEC)
+                    except OSError:  # no descriptor to spare just now
+                        self._loop.call_later(_AGAIN_S, self.watch)
+                        return
+                stream.watched = True
+                self._loop.add_reader(stream.reader, self._readable, number)
 
     def collect(self, last: bytes = b"") -> None:
         """The run is over: take the rest of its output, and ``last`` after it. Before the next one, ``renew``."""
         spool = self._spool
         self._spool = self._arrived = None
         for number, stream in self._streams.items():
-            os.close(stream.writer)
-            stream.writer = -1
+            self._leave(stream)
+            stream.close_writer()
             while True:
                 try:
                     data = os.read(stream.reader, CHUNK_BYTES)
@@ -64,17 +85,13 @@ class RunOutput:
                     break
                 if spool is not None:
                     spool.append(number, data)
-            if stream.paused:
-                stream.paused = False
-                self._loop.add_reader(stream.reader, self._readable, number)
         if last and spool is not None:
             spool.append(1, last)
 
     def renew(self, uid: int | None, gid: int | None) -> dict[int, str]:
         """Make the pipes ready for the next run; those that somebody still holds are left to whoever that is.
 
-        In the same turn of the loop as ``collect``: in between they look closed. Answers the named pipes that the shell is to read, and
-        the caller to remove then, instead of those it lost.
+        Answers the named pipes that the shell is to read, and the caller to remove then, instead of those it lost.
         """
         fifos: dict[int, str] = {}
         for number, stream in self._streams.items():
@@ -83,27 +100,28 @@ class RunOutput:
                 fifo = self._replace(number, stream, uid, gid)
                 if fifo is not None:
                     fifos[number] = fifo
-                    continue
-            stream.writer = os.open(stream.path, os.O_WRONLY | os.O_CLOEXEC)
         return fifos
 
     def close(self) -> None:
         """Let go of every descriptor; what still writes is read to nowhere."""
         for stream in self._streams.values():
-            self._loop.remove_reader(stream.reader)
-            if stream.writer >= 0:
-                os.close(stream.writer)
+            self._leave(stream)
+            stream.close_writer()
             discard(stream.reader)
+
+    def _leave(self, stream: _Stream) -> None:
+        if stream.watched and not stream.paused:
+            self._loop.remove_reader(stream.reader)
+        stream.watched = stream.paused = False
 
     def _replace(self, number: int, stream: _Stream, uid: int | None, gid: int | None) -> str | None:
         path = make_fifo(uid, gid)
         if path is None:
             return None  # nowhere to make one: late output of that child may show in a later run
         reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._loop.remove_reader(stream.reader)
         discard(stream.reader)
+        # the shell's opening of it would wait for a writer
         self._streams[number] = _Stream(reader, os.open(path, os.O_WRONLY | os.O_CLOEXEC))
-        self._loop.add_reader(reader, self._readable, number)
         return path
 
     def _readable(self, number: int) -> None:
@@ -116,7 +134,7 @@ class RunOutput:
             return
         spool = self._spool
         if spool is None:
-            return  # between runs only a pipe that was just given up can speak
+            return
         if len(data) == CHUNK_BYTES and not stream.wide:
             stream.wide = True
             widen(stream.reader)

@@ -14,6 +14,7 @@ import signal
 from collections.abc import Callable
 from typing import Protocol
 
+from .effects import leaves_state
 from .framing import FED, OPENED, BashDialect, Dialect, Private, Report, ReportReader, ShDialect, cut_farewell, cut_snapshot
 from .launching import is_busybox
 from .procs import Launch, Stdio
@@ -24,6 +25,8 @@ from .spool import Spool
 _SNAPSHOT_BYTES = 16 * 1024 * 1024
 _COMMON_BYTES = 8 * 1024
 """More than most shells' state has."""
+_PLAIN_BYTES = 64 * 1024
+"""A larger state is not looked through."""
 _STATUS_BYTES = 4096
 _PRIVATE_BASE = 100
 _SH_PRIVATE = (6, 7, 8, 9)
@@ -65,7 +68,12 @@ class ShellProcess:
         self._nudge: asyncio.TimerHandle | None = None
         self._awaited = 0
         self._rotating: dict[int, list[str]] = {}
-        self._dumps = (0, 0)
+        self._slot = 0
+        """The memory file of the last run, with the dump that followed it if there was one."""
+        self._dumps = ((0, 0), (0, 0))
+        """Number and memory file of the newest dump, and of the one before."""
+        self._plain = False
+        """Whether the state in the newest dump is plain: found out once per dump, and False until it is written."""
         self._closed = False
         self._fed = False
         self.status: int | None = None
@@ -131,14 +139,15 @@ class ShellProcess:
         self.number = number = self.number + 1
         self._reports.begin()
         self._output.direct(spool, arrived)
-        self._fill(number, self.dialect.text(number, script, stdin=stdin, last_status=last_status, tag=tag))
-        self._say(self.dialect.run(number) + self._snapshot(number))
+        self._fill(self.dialect.text(number, script, stdin=stdin, last_status=last_status, tag=tag))
+        lines = self.dialect.run(number, self._slot)
+        self._say(lines if self._changes_nothing(script) else lines + self._snapshot(number))
         self._awaited = number
         return number
 
     def ask(self) -> int:
         """Ask for a report out of turn; its number is the answer."""
-        self.number += 2  # keeps the parity: the memory file of the last run stays the last run's
+        self.number += 1
         self._awaited = self.number
         self._say(self.dialect.report(self.number))
         return self.number
@@ -158,15 +167,16 @@ class ShellProcess:
     def load(self, dump: bytes, token: bytes) -> int:
         """Make it what ``dump`` says. Answers the number of the report that follows."""
         self.number = number = self.number + 1
-        self._fill(number, self.dialect.restore(dump, token))
-        self._say(self.dialect.load(number) + self._snapshot(number))
+        self._fill(self.dialect.restore(dump, token))
+        self._say(self.dialect.load(number, self._slot) + self._snapshot(number))
         self._awaited = number
         return number
 
     def has_snapshot(self) -> bool:
-        """Whether the state after the last run is safely written."""
-        file = self._files[self._dumps[0] % 2]
-        mark = b"\n#%s end %d\n" % (self.dialect.token, self._dumps[0])
+        """Whether the state after the last run that may have changed it is safely written."""
+        number, slot = self._dumps[0]
+        file = self._files[slot]
+        mark = b"\n#%s end %d\n" % (self.dialect.token, number)
         dump = os.pread(file, _COMMON_BYTES, 0)
         if len(dump) == _COMMON_BYTES:
             dump = os.pread(file, len(mark), max(0, os.fstat(file).st_size - len(mark)))
@@ -176,9 +186,9 @@ class ShellProcess:
         """The newest complete dump and the token of its marks."""
         token = self.dialect.token
         dump = cut_farewell(os.pread(self._files[0], _SNAPSHOT_BYTES, 0), token)
-        for number in self._dumps:
+        for number, slot in self._dumps:
             if dump is None:
-                dump = cut_snapshot(os.pread(self._files[number % 2], _SNAPSHOT_BYTES, 0), token, number)
+                dump = cut_snapshot(os.pread(self._files[slot], _SNAPSHOT_BYTES, 0), token, number)
         return None if dump is None else (dump, token)
 
     @property
@@ -187,9 +197,21 @@ class ShellProcess:
         return bool(self._rotating)
 
     def _snapshot(self, number: int) -> bytes:
-        if number != self._dumps[0]:
-            self._dumps = (number, self._dumps[0])
-        return self.dialect.snapshot(number)
+        newest = (number, self._slot)
+        if newest != self._dumps[0]:
+            self._dumps = (newest, self._dumps[0])
+        self._plain = False
+        return self.dialect.snapshot(number, self._slot)
+
+    def _changes_nothing(self, script: bytes) -> bool:
+        """Whether the newest dump, which is written, will tell the state after ``script`` too."""
+        if not leaves_state(script):
+            return False
+        if not self._plain:
+            number, slot = self._dumps[0]
+            dump = cut_snapshot(os.pread(self._files[slot], _PLAIN_BYTES, 0), self.dialect.token, number)
+            self._plain = dump is not None and self.dialect.is_plain(dump)
+        return self._plain
 
     def signal(self, number: int) -> None:
         """Signal the shell itself."""
@@ -218,8 +240,10 @@ class ShellProcess:
     def _control_name(self) -> str:
         return f"pipe:[{os.fstat(self._control).st_ino}]"
 
-    def _fill(self, number: int, text: bytes) -> None:
-        file = self._files[number % 2]
+    def _fill(self, text: bytes) -> None:
+        """Put ``text`` where the newest dump is not."""
+        self._slot = 1 - self._dumps[0][1]
+        file = self._files[self._slot]
         os.ftruncate(file, 0)
         at = 0
         while at < len(text):
@@ -271,7 +295,7 @@ class ShellProcess:
         self._feed_again()
         if first:
             return
-        self._say(self._snapshot(self._dumps[0]))
+        self._say(self._snapshot(self._dumps[0][0]))
         if self._awaited:
             number, self._awaited = self._awaited, 0
             self._events.reported(self, dataclasses.replace(report, number=number))
@@ -290,7 +314,7 @@ class ShellProcess:
     def _nudged(self) -> None:
         self._nudge = None
         if self._awaited and self.status is None:
-            self._say(self.dialect.report(self._awaited) + self._snapshot(self._dumps[0]))
+            self._say(self.dialect.report(self._awaited) + self._snapshot(self._dumps[0][0]))
 
     def _exited(self, status: int) -> None:
         if self._closed:
@@ -302,6 +326,10 @@ class ShellProcess:
 
     # its output ------------------------------------------------------------------------------------------------
 
+    def watch(self) -> None:
+        """The run goes on for a while: take its output as it comes."""
+        self._output.watch()
+
     def collect(self) -> None:
         """The run is over: take the rest of its output. Before the next one, ``renew``."""
         self._output.collect(b"" if self.status is None else self._reports.rest())
@@ -310,7 +338,7 @@ class ShellProcess:
         """Make the pipes ready for the next run, in the same turn of the loop as ``collect``."""
         fifos = self._output.renew(self._uid, self._gid)
         if fifos:
-            self.number += 2
+            self.number += 1
             self._rotating[self.number] = list(fifos.values())
             out, err = (fifos[stream].encode() if stream in fifos else None for stream in (1, 2))
             self._say(self.dialect.rotate(self.number, out, err) + self._snapshot(self.number))
