@@ -166,6 +166,61 @@ def test_ctrl_c_in_the_middle_of_a_flood_tears_nothing(agent: FakeAgent) -> None
     assert {f"f{n}" for n in range(1, 8, 2)} <= agent.records.keys(), "commands that were waited for have ended"
 
 
+_INTERRUPTED_START = """
+import signal, sys
+from holdfast import SandboxClient
+sandbox = SandboxClient(sys.argv[1], "k").get_sandbox("sb")
+shell = sandbox.shell()
+engine = sandbox._link.engine
+outgoing = engine.outgoing
+def interrupted():
+    engine.outgoing = outgoing
+    signal.raise_signal(signal.SIGINT)
+    return outgoing()
+for number, run in enumerate([shell.run, sandbox.exec]):
+    engine.outgoing = interrupted
+    try:
+        run("hang", command_id=f"h{number}")
+    except KeyboardInterrupt:
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert shell.run("echo on").stdout == "on\\n"
+    else:
+        raise SystemExit("not interrupted")
+print("ended")
+"""
+
+
+def test_ctrl_c_while_a_command_is_sent_ends_it_too(agent: FakeAgent) -> None:
+    """The step goes on to its end, so that there is a command to cancel; the wait for its outcome is what is interrupted."""
+    done = subprocess.run([sys.executable, "-c", _INTERRUPTED_START, agent.url], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("ended\n", "")
+    assert {"h0", "h1"} <= agent.records.keys()
+
+
+_LEFT_BEHIND = """
+import os, signal, sys
+from holdfast import SandboxClient
+sandbox = SandboxClient(sys.argv[1], "k").get_sandbox("sb")
+assert sandbox.exec("echo attached").ok
+link = sandbox._link
+with link.shield():
+    if child := os.fork():
+        assert os.waitpid(child, 0)[1] == 0
+    else:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            os._exit(0 if signal.getsignal(signal.SIGINT) is signal.default_int_handler else 2)
+        os._exit(1)
+print("heard")
+"""
+
+
+def test_a_fork_in_the_middle_of_a_command_hears_ctrl_c(agent: FakeAgent) -> None:
+    done = subprocess.run([sys.executable, "-c", _LEFT_BEHIND, agent.url], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("heard\n", "")
+
+
 def _sleeping(pid: int) -> bool:
     with open(f"/proc/{pid}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()[0] == b"S"

@@ -132,8 +132,10 @@ class AsyncSandbox:
                 raise UnsupportedError("unsupported", "commands over REST take no input", hint="use a session (WebSocket)")
             return await rest.exec(params)
         link = await self._attached()
-        call = link.perform(open_command, link.engine, "command", params, params["id"], self._limit(max_output_bytes), input_=data)
-        return await outcome(link, call)
+        limit = self._limit(max_output_bytes)
+        with link.shield():
+            call = link.perform(open_command, link.engine, "command", params, params["id"], limit, input_=data)
+            return await outcome(link, call)
 
     async def start(
         self,

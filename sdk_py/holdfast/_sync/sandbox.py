@@ -133,8 +133,10 @@ class Sandbox:
                 raise UnsupportedError("unsupported", "commands over REST take no input", hint="use a session (WebSocket)")
             return rest.exec(params)
         link = self._attached()
-        call = link.perform(open_command, link.engine, "command", params, params["id"], self._limit(max_output_bytes), input_=data)
-        return outcome(link, call)
+        limit = self._limit(max_output_bytes)
+        with link.shield():
+            call = link.perform(open_command, link.engine, "command", params, params["id"], limit, input_=data)
+            return outcome(link, call)
 
     def start(
         self,

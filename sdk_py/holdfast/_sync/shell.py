@@ -55,8 +55,9 @@ class Shell:
         Raises ``SandboxLostError``, ``OutcomeUnknownError``, ``ShellLostError`` and what else a session can meet. Cancelling the
         wait interrupts the command.
         """
-        call = self._begin(command, timeout, input_of(input), command_id, max_output_bytes, True)
-        return outcome(self._link, call)
+        with self._link.shield():
+            call = self._begin(command, timeout, input_of(input), command_id, max_output_bytes, True)
+            return outcome(self._link, call)
 
     def stream(
         self,

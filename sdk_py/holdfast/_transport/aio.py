@@ -10,6 +10,7 @@ import asyncio
 import os
 import ssl
 from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
@@ -30,6 +31,7 @@ Cancelled = asyncio.CancelledError
 
 Lock = asyncio.Lock
 sleep = asyncio.sleep
+_NOTHING = nullcontext()
 
 
 class Gate:
@@ -121,6 +123,10 @@ class Link:
             why = self.engine.error
             await self.close()
             raise why
+
+    def shield(self) -> nullcontext[None]:
+        """Around steps that belong together. Only the blocking face can be interrupted between them."""
+        return _NOTHING
 
     def perform(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a step of engine or sinks, then write what it caused."""

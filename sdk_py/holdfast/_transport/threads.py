@@ -59,6 +59,8 @@ class Link:
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
         self._finished = False
+        self.shielded: Shield | None = None
+        """The shield the main thread is behind."""
         self._keeper = Keeper(self)
 
     def gate(self) -> Gate:
@@ -85,6 +87,10 @@ class Link:
             why = self.engine.error
             self.close()
             raise why
+
+    def shield(self) -> Shield:
+        """Around steps that belong together: Ctrl-C waits for the next wait among them, or for their end."""
+        return Shield(self)
 
     def perform(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a step of engine or sinks, then write what it caused."""
@@ -133,6 +139,7 @@ class Link:
         with Shield(self) as shield:
             while not gate._open and not shield.noted and (deadline is None or time.monotonic() < deadline):
                 self._wait_once(gate, deadline, shield)
+            shield.heed()
         return gate._open
 
     def _wait_once(self, gate: Gate, deadline: float | None, shield: Shield) -> None:
