@@ -1,0 +1,112 @@
+"""The client's end of a session: it opens channels, greets first, and finds out when the agent is another one (PROTOCOL §3).
+
+Owns the greeting with its attempts, the numbers of channels, and what becomes of a session that is lost. The rest is
+``session_base``'s. The SDK's transport drives it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import PROTOCOL_VERSION
+from .channels import State, check_imperative, next_state
+from .errors import HoldfastError, ProtocolError
+from .events import Attached, Lost
+from .frames import AnyItem, Hello, Open, Welcome
+from .limits import CHANNELS, Timing
+from .session_base import Channel, Session, check_offsets
+
+
+class ClientSession(Session):
+    """The client's end: opens channels, greets first, and finds out when the agent is another one."""
+
+    def __init__(self, session_id: str, secret: bytes, timing: Timing | None = None, *, take_over: bool = False) -> None:
+        super().__init__(session_id, secret, timing)
+        self._next_channel = 1
+        self._attempt = 0
+        self._take_over = take_over
+
+    def connect(self, now: float) -> None:
+        """A new connection is there: greet. Items flow once the Welcome has come."""
+        if self.lost is not None:
+            raise self.lost
+        self.disconnected()
+        self._begin(now)
+        self._attempt += 1
+        hello = Hello(
+            PROTOCOL_VERSION,
+            self.session_id,
+            self.secret,
+            self.agent_epoch,
+            self.generation,
+            self._attempt,
+            self._offsets(),
+            self._next_channel,
+            self._take_over,
+        )
+        self._owed.say(hello)
+
+    def open(self, kind: str, params: dict[str, Any]) -> int:
+        """Open a channel; returns its number. Raises ``HoldfastError`` when too many are open or the params are too large."""
+        if self.lost is not None:
+            raise self.lost
+        if len(self._channels) >= CHANNELS:
+            raise HoldfastError("session_limit", f"a session has at most {CHANNELS} open channels")
+        number = self._next_channel
+        channel = Channel(kind)
+        channel.outbound.push(Open(number, kind, params))
+        self._next_channel += 1
+        self._channels[number] = channel
+        self._enqueue(number, channel)
+        return number
+
+    def _check_outbound(self, channel: Channel, item: AnyItem) -> None:
+        check_imperative(channel.kind, item)
+
+    def _greeted(self, frame: Hello | Welcome, now: float) -> None:
+        if type(frame) is not Welcome or self.attached or not self.connected:
+            raise ProtocolError(f"{type(frame).__name__} is out of place")
+        if frame.version != PROTOCOL_VERSION:
+            raise ProtocolError(f"the agent speaks protocol {frame.version}, this client {PROTOCOL_VERSION}", "version_unsupported")
+        check_offsets(frame.received)
+        if self.agent_epoch and (frame.agent_epoch != self.agent_epoch or not frame.resumed):
+            restarted = frame.agent_epoch != self.agent_epoch
+            self._lose(
+                HoldfastError(
+                    "session_lost",
+                    "the session agent is not the one this session began with" if restarted else "the session has expired at the agent",
+                    reason="agent-restarted" if restarted else "expired",
+                )
+            )
+            return
+        if frame.generation <= self.generation:
+            raise ProtocolError(f"generation {frame.generation} does not rise above {self.generation}")
+        self.agent_epoch = frame.agent_epoch
+        self.generation = frame.generation
+        self._take_over = False
+        self._events.append(Attached(frame.generation, frame.resumed, frame.info))
+        self._resume(frame.received)
+
+    def _receive_item(self, item: AnyItem, offset: int, now: float) -> None:
+        if item.SENDER != "agent":
+            raise ProtocolError(f"{type(item).__name__} is for agents")
+        number = item.channel
+        channel = self._channels.get(number)
+        if channel is None:
+            if number >= self._next_channel:
+                raise ProtocolError(f"channel {number} was never opened")
+            self._owed.received(number, offset + item.length, 0, now)  # over here, but our last word was lost
+            return
+        if channel.inbound.accept(item, offset):
+            channel.state = next_state(channel.kind, channel.state, item)
+            if channel.state is State.ENDED:
+                del self._channels[number]
+            self._events.append(item)
+        received = channel.inbound.received
+        self._owed.received(number, received, received - offset, now)
+
+    def _lose(self, error: HoldfastError) -> None:
+        self.lost = error
+        self.disconnected()
+        self._channels.clear()
+        self._events.append(Lost(error))
