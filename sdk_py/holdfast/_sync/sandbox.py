@@ -1,8 +1,8 @@
 # Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
 """One sandbox: commands, shells, terminals, files and tunnels over one session that is attached when first needed.
 
-Owns the sandbox's link (its one connection) and what must end with it. Does not own the protocol (``_transport``) or REST routes
-(``rest``). Made by the client's ``create_sandbox`` and ``get_sandbox``.
+Owns the sandbox's methods and what must end with it. Does not own its link (``attachable``), the protocol (``_transport``) or REST
+routes (``rest``). Made by the client's ``create_sandbox`` and ``get_sandbox``.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self
 
+from holdfast._sync.attachable import Attachable
 from holdfast._sync.files import Files
 from holdfast._sync.process import Process, Terminal
-from holdfast._sync.rest import Rest, RestSandbox
+from holdfast._sync.rest import Rest
 from holdfast._sync.running import outcome
 from holdfast._sync.shell import Shell
 from holdfast._sync.transfers import Transfer
 from holdfast._sync.tunnel import Tunnel
-from holdfast._errors import HoldfastError, ServiceUnavailableError, UnsupportedError, from_map
+from holdfast._errors import HoldfastError, UnsupportedError
 from holdfast._options import Options
 from holdfast._requests import (
     Command,
@@ -40,17 +41,16 @@ from holdfast._requests import (
 )
 from holdfast._results import CommandResult, PatchResult, SandboxInfo, read_patch
 from holdfast._session_token import SessionToken
-from holdfast._transport.threads import Background, Cancelled, Flag, Gate, Link, Lock
+from holdfast._transport.threads import Background, Cancelled, Flag, Gate
 from holdfast._transport.calls import close_channel, open_command, open_shell
 from holdfast._transport.command_call import GONE
-from holdfast._transport.engine import elsewhere
 from holdfast._transport.sinks import ShellSink
 
 if TYPE_CHECKING:
     from holdfast._sync.client import SandboxClient
 
 
-class Sandbox:
+class Sandbox(Attachable):
     """A sandbox. Leaving its ``with`` block deletes it, unless another client took the session over; ``close`` only lets go of it.
 
     Methods raise ``SandboxLostError`` when it is gone, ``OutcomeUnknownError`` when nobody can know whether a command ran, and
@@ -66,20 +66,14 @@ class Sandbox:
         info: SandboxInfo | None,
         token: SessionToken | None = None,
     ) -> None:
-        self.id = sandbox_id
+        super().__init__(rest, options, sandbox_id, token)
         self.files = Files(self)
         self._client = client
-        self._rest = rest
-        self._options = options
         self._info = info
-        self._token = token
         self._heartbeat_s: float | None = None
-        self._link: Link | None = None
-        self._lock = Lock()
         self._shells: set[Shell] = set()
         self._background = Background()
         self._stopped = Flag()
-        self._by_rest = options.transport == "rest"
 
     @property
     def sandbox_id(self) -> str:
@@ -346,89 +340,16 @@ class Sandbox:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}>"
 
-    # The session ------------------------------------------------------------------------------------------------
+    # What the session asks ---------------------------------------------------------------------------------------
 
-    @property
-    def _fenced(self) -> bool:
-        """Whether another client took the session over."""
-        why = self._link.engine.error if self._link is not None else None
-        return why is not None and why.code == "session_fenced"
+    def _in_use_now(self) -> None:
+        self._client._in_use.add(self)
 
-    def _attached(self) -> Link:
-        """The link, attached. A session that expired is replaced by a new one; what is gone or taken over stays so."""
-        link = self._link
-        if link is not None and not link.here:
-            if not link.left_behind:
-                raise elsewhere()
-            self._move_here()
-            link = None
-        if link is not None and link.engine.error is None:
-            return link
-        if self._by_rest:
-            raise UnsupportedError(
-                "unsupported", "this needs a session, and only REST is in use", hint="WebSockets must reach the service for it"
-            )
-        with self._lock:
-            link = self._link
-            if link is not None and link.engine.error is not None:
-                if link.engine.error.code in GONE or self._fenced:
-                    raise from_map(link.engine.error.to_map())
-                link.close()
-                link = self._link = None
-            if link is None:
-                token, self._token = self._token, None
-                link = self._begun(token)
-                self._link = link
-                self._client._in_use.add(self)
-        return link
-
-    def _move_here(self) -> None:
-        """The link is another process's or event loop's: it stays theirs, and what is asked for here gets a session of its own."""
-        self._link = None
-        self._lock, self._background, self._stopped = Lock(), Background(), Flag()
+    def _start_over(self) -> None:
+        self._background, self._stopped = Background(), Flag()
         self._shells = set()
         if self._heartbeat_s is not None:
             self._heartbeat(self._heartbeat_s)
-
-    def _begun(self, token: SessionToken | None) -> Link:
-        """A link that is attached. Raises why there is none; where only REST gets through, that is chosen for good."""
-        link = Link(self._options, self.id, token)
-        try:
-            link.start()
-        except HoldfastError:
-            if self._options.transport != "auto" or not link.engine.foreign:
-                raise
-            if not link.engine.blocked:
-                # Connections that end without an answer: something that swallows WebSockets, or an outage. REST tells which.
-                if not self._answers_rest():
-                    raise
-                link = Link(self._options, self.id, token)
-                try:
-                    link.start()
-                except HoldfastError:
-                    self._by_rest = link.engine.foreign
-                    raise
-                return link
-            self._by_rest = True
-            raise
-        return link
-
-    def _answers_rest(self) -> bool:
-        try:
-            self._rest.get(self.id)
-        except HoldfastError as why:
-            return not isinstance(why, ServiceUnavailableError)
-        return True
-
-    def _fallback(self) -> RestSandbox | None:
-        """The REST face, where that is chosen or WebSockets do not pass; None where a session is."""
-        if self._link is None and not self._by_rest:
-            try:
-                self._attached()
-            except HoldfastError:
-                if not self._by_rest:
-                    raise
-        return RestSandbox(self._rest, self.id) if self._by_rest else None
 
     def _limit(self, max_output_bytes: int | None) -> int:
         return output_limit(max_output_bytes, self._options.max_output_bytes)
