@@ -17,8 +17,9 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
+from .forking import Launch
 from .framing import Report
-from .procs import Launch, exit_outcome, signal_name, signal_number
+from .procs import exit_outcome, signal_name, signal_number
 from .records import Ending, Record, workload_cause
 from .sandbox import AgentContext
 from .shell_abort import Insistence, Question, interrupt
@@ -33,6 +34,7 @@ TIMEOUT_EXIT_CODE = 124
 _STARTED_DELAY_S = 0.002
 _SHORT_RUN_S = 0.02
 """Runs shorter than this tell by their end how long the next may take to speak for itself, be the machine ever so busy."""
+_FORGETTING = 0.9
 _WATCH_S = 1.0
 _REBUILD_LIMIT_S = 10.0
 _REBUILDS = 4
@@ -63,8 +65,8 @@ class Shell:
         self._loading = 0
         self._asking: Question | None = None
         self._patience: asyncio.TimerHandle | None = None
-        self._took_s = 0.0
-        self._telling = LazyTimer(context.loop, self._tell)
+        self._usual_s = 0.0
+        self._telling: asyncio.TimerHandle | None = None
         self._watch = LazyTimer(context.loop, self._look)
         self._marks = True
         self._rebuilds = 0
@@ -145,8 +147,7 @@ class Shell:
         if run.pipe_stdin:
             self._loop.call_soon(self._tell)  # the client waits for this word with the input
         else:
-            usual_s = 2 * self._took_s if self._took_s < _SHORT_RUN_S else 0.0
-            self._telling.put_off(run.began + max(_STARTED_DELAY_S, usual_s))
+            self._telling = self._loop.call_at(run.began + max(_STARTED_DELAY_S, 2 * self._usual_s), self._tell)
         if run.timeout_s is not None:
             run.timer = self._loop.call_later(run.timeout_s, self._abort, run, "timeout")
         self._begin_watch()
@@ -199,6 +200,8 @@ class Shell:
     def _conclude(self, run: Run, exit_code: int, name: str | None) -> None:
         """Store how the run ended; its output is complete."""
         self._current = None
+        if self._telling is not None:
+            self._telling.cancel()
         run.close()
         cause = None
         timed_out = run.abort == "timeout"
@@ -213,8 +216,9 @@ class Shell:
         shell = {"cwd": self.cwd, "restarted": self._restarted, "restored": self._restarted and self._restored}
         self._restarted = False
         now = self._loop.time()
-        self._took_s = now - run.began
-        ending = Ending(exit_code, self._took_s, name, timed_out, cause, shell)
+        took_s = now - run.began
+        self._usual_s = max(took_s if took_s < _SHORT_RUN_S else 0.0, _FORGETTING * self._usual_s)
+        ending = Ending(exit_code, took_s, name, timed_out, cause, shell)
         self._context.records.finish(run.record, ending, now)
 
     # abort -----------------------------------------------------------------------------------------------------

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from .effects import leaves_state
+from .forking import Launch, Stdio
 from .framing import FED, OPENED, BashDialect, Dialect, Private, Report, ReportReader, ShDialect, cut_farewell, cut_snapshot
 from .launching import is_busybox
-from .procs import Launch, Stdio
 from .sandbox import AgentContext
 from .shell_output import RunOutput
 from .spool import Spool
@@ -174,6 +174,8 @@ class ShellProcess:
 
     def has_snapshot(self) -> bool:
         """Whether the state after the last run that may have changed it is safely written."""
+        if self._plain:
+            return True
         number, slot = self._dumps[0]
         file = self._files[slot]
         mark = b"\n#%s end %d\n" % (self.dialect.token, number)
