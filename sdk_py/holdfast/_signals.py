@@ -5,7 +5,7 @@ Pure. Owns the list of Linux's signals, since the client may run on another syst
 
 from __future__ import annotations
 
-from holdfast._requests import bad
+from holdfast._arguments import bad
 
 _NUMBERED = (
     "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM", "TERM", "STKFLT",

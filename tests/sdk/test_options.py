@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from holdfast import ConfigurationError, InvalidArgumentError, InvalidPathError
+from holdfast._arguments import environment, path_of, seconds
 from holdfast._options import Options, find_options
-from holdfast._requests import command_params, create_body, environment, path_of, seconds
+from holdfast._requests import command_params, create_body
 
 
 def test_order_of_places(tmp_path: Path) -> None:

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Never, Self, Unpack
 
+from holdfast._arguments import group_name_of, labels_of, name_of, new_id, sandbox_id_of, ttl_of
 from holdfast._async.group import AsyncGroup
 from holdfast._async.images import AsyncImages
 from holdfast._async.rest import AsyncRest, Checks, Records
 from holdfast._async.sandbox import AsyncSandbox
 from holdfast._errors import HoldfastError
 from holdfast._options import Options, TransportChoice, find_options
-from holdfast._requests import ClusterOptions, create_body, group_name_of, labels_of, name_of, new_id, sandbox_id_of, ttl_of
+from holdfast._requests import ClusterOptions, create_body
 from holdfast._session_token import SessionToken
 from holdfast._transport.aio import Cancelled
 

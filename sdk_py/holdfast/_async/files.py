@@ -18,9 +18,9 @@ import msgpack
 from holdfast_wire.errors import ProtocolError
 
 from holdfast._archives import PIECE_BYTES, pack, unpack
+from holdfast._arguments import RemotePath, content_of, given, path_of, text_path, words_of
 from holdfast._async.transfers import AsyncTransfer
 from holdfast._errors import ChecksumError, InvalidPathError, RemoteFileNotFoundError, RemoteIsADirectoryError, UnsupportedError
-from holdfast._requests import RemotePath, content_of, given, path_of, text_path, words_of
 from holdfast._results import FileEntry, FileMatch, TransferResult, read_entry, read_match, take
 from holdfast._transport.aio import run_blocking
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import Self
 
+from holdfast._arguments import size_of
 from holdfast._async.running import AsyncInput, AsyncRunning
-from holdfast._requests import size_of
 from holdfast._results import Chunk, CommandResult
 from holdfast._transport.aio import Cancelled, Link
 from holdfast._transport.calls import cancel_command, resize_call

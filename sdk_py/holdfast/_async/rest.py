@@ -16,9 +16,9 @@ from urllib.parse import quote
 
 from holdfast_wire.errors import HoldfastError
 
+from holdfast._arguments import given
 from holdfast._errors import ServiceError, UnsupportedError, error
 from holdfast._options import Options
-from holdfast._requests import given
 from holdfast._results import Cause, CommandResult, FileEntry, GroupInfo, ImageInfo, PatchResult, SandboxInfo, read_cause, read_patch, take
 from holdfast._transport.aio import run_blocking, sleep
 from holdfast._transport.aio_http import Http

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
+from holdfast._arguments import content_of
 from holdfast._errors import InputClosedError, WaitTimeoutError
-from holdfast._requests import content_of
 from holdfast._results import Chunk, CommandResult
 from holdfast._signals import signal_of
 from holdfast._transport.aio import Cancelled, Gate, Link

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self
 
+from holdfast._arguments import RemotePath, content_of, given, input_of, name_of, new_id, output_limit, path_of, port_of
 from holdfast._async.attachable import AsyncAttachable
 from holdfast._async.files import AsyncFiles
 from holdfast._async.process import AsyncProcess, AsyncTerminal
@@ -20,24 +21,7 @@ from holdfast._async.transfers import AsyncTransfer
 from holdfast._async.tunnel import AsyncTunnel
 from holdfast._errors import HoldfastError, UnsupportedError
 from holdfast._options import Options
-from holdfast._requests import (
-    Command,
-    Outlive,
-    RemotePath,
-    Spool,
-    command_params,
-    content_of,
-    given,
-    input_of,
-    name_of,
-    network_body,
-    new_id,
-    output_limit,
-    path_of,
-    port_of,
-    shell_params,
-    terminal_params,
-)
+from holdfast._requests import Command, Outlive, Spool, command_params, network_body, shell_params, terminal_params
 from holdfast._results import CommandResult, PatchResult, SandboxInfo, read_patch
 from holdfast._session_token import SessionToken
 from holdfast._transport.aio import Background, Cancelled, Flag, Gate

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Never, Self, Unpack
 
+from holdfast._arguments import group_name_of, labels_of, name_of, new_id, sandbox_id_of, ttl_of
 from holdfast._sync.group import Group
 from holdfast._sync.images import Images
 from holdfast._sync.rest import Rest, Checks, Records
 from holdfast._sync.sandbox import Sandbox
 from holdfast._errors import HoldfastError
 from holdfast._options import Options, TransportChoice, find_options
-from holdfast._requests import ClusterOptions, create_body, group_name_of, labels_of, name_of, new_id, sandbox_id_of, ttl_of
+from holdfast._requests import ClusterOptions, create_body
 from holdfast._session_token import SessionToken
 from holdfast._transport.threads import Cancelled
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Callable
 from typing import Self
 
+from holdfast._arguments import size_of
 from holdfast._sync.running import Input, Running
-from holdfast._requests import size_of
 from holdfast._results import Chunk, CommandResult
 from holdfast._transport.threads import Cancelled, Link
 from holdfast._transport.calls import cancel_command, resize_call

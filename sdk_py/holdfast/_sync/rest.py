@@ -17,9 +17,9 @@ from urllib.parse import quote
 
 from holdfast_wire.errors import HoldfastError
 
+from holdfast._arguments import given
 from holdfast._errors import ServiceError, UnsupportedError, error
 from holdfast._options import Options
-from holdfast._requests import given
 from holdfast._results import Cause, CommandResult, FileEntry, GroupInfo, ImageInfo, PatchResult, SandboxInfo, read_cause, read_patch, take
 from holdfast._transport.threads import run_blocking, sleep
 from holdfast._transport.threads_http import Http

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
+from holdfast._arguments import content_of
 from holdfast._errors import InputClosedError, WaitTimeoutError
-from holdfast._requests import content_of
 from holdfast._results import Chunk, CommandResult
 from holdfast._signals import signal_of
 from holdfast._transport.threads import Cancelled, Gate, Link

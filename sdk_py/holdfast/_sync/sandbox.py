@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self
 
+from holdfast._arguments import RemotePath, content_of, given, input_of, name_of, new_id, output_limit, path_of, port_of
 from holdfast._sync.attachable import Attachable
 from holdfast._sync.files import Files
 from holdfast._sync.process import Process, Terminal
@@ -21,24 +22,7 @@ from holdfast._sync.transfers import Transfer
 from holdfast._sync.tunnel import Tunnel
 from holdfast._errors import HoldfastError, UnsupportedError
 from holdfast._options import Options
-from holdfast._requests import (
-    Command,
-    Outlive,
-    RemotePath,
-    Spool,
-    command_params,
-    content_of,
-    given,
-    input_of,
-    name_of,
-    network_body,
-    new_id,
-    output_limit,
-    path_of,
-    port_of,
-    shell_params,
-    terminal_params,
-)
+from holdfast._requests import Command, Outlive, Spool, command_params, network_body, shell_params, terminal_params
 from holdfast._results import CommandResult, PatchResult, SandboxInfo, read_patch
 from holdfast._session_token import SessionToken
 from holdfast._transport.threads import Background, Cancelled, Flag, Gate

@@ -10,9 +10,10 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
+from holdfast._arguments import input_of, name_of, new_id, output_limit
 from holdfast._sync.process import CommandStream
 from holdfast._sync.running import outcome
-from holdfast._requests import input_of, name_of, new_id, output_limit, run_params
+from holdfast._requests import run_params
 from holdfast._results import CommandResult
 from holdfast._signals import signal_of
 from holdfast._transport.threads import Gate, Link

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast import SandboxClient, TransferResult
-from holdfast._requests import bad
+from holdfast._arguments import bad
 from holdfast.cli.output import say_json
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import threading
 from typing import IO, Any
 
 from holdfast import STDOUT, Chunk, CommandResult, HoldfastError, Process, Sandbox, SandboxClient, UnsupportedError
-from holdfast._requests import bad
+from holdfast._arguments import bad
 from holdfast.cli.leaving import first_interrupt, told_by_signals
 from holdfast.cli.output import escape_bytes, note, pairs, say_json
 

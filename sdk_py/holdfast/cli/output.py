@@ -71,7 +71,7 @@ def pairs(words: Sequence[str], what: str) -> dict[str, str]:
     for word in words:
         name, separator, value = word.partition("=")
         if not separator or not name:
-            from holdfast._requests import bad
+            from holdfast._arguments import bad
 
             raise bad(f"{what} is written NAME=VALUE, not {word!r}")
         found[name] = value

@@ -8,7 +8,7 @@ import sys
 import threading
 
 from holdfast import SandboxClient
-from holdfast._requests import bad
+from holdfast._arguments import bad
 from holdfast.cli.output import say, say_json
 
 

@@ -1,0 +1,187 @@
+"""Single arguments of the public methods, checked: a mistake is told before anything is sent.
+
+Pure. Owns what a time, name, path, environment, content, label or size may be, and the words that say what is wrong with one. Does not
+own what is made of them (``_requests``). Called by ``_requests`` and by the methods themselves.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping
+from os import PathLike, fspath
+from typing import Any
+
+from holdfast_wire.limits import ID_BYTES, PATH_BYTES
+
+from holdfast._errors import InvalidArgumentError, InvalidPathError
+
+RemotePath = str | bytes | PathLike[str]
+_SANDBOX_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{ID_BYTES - 1}}}")
+_GROUP_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
+_TTL_MOST_S = 86400
+
+
+def new_id() -> str:
+    """A fresh command id: 128 random bits."""
+    return os.urandom(16).hex()
+
+
+def bad(message: str, hint: str = "") -> InvalidArgumentError:
+    """The caller's mistake."""
+    return InvalidArgumentError("invalid_argument", message, hint=hint)
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """Those of ``values`` that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def seconds(value: float | None, name: str = "timeout") -> float | None:
+    """A positive number of seconds, or None."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
+        raise bad(f"{name} is a positive number of seconds, not {value!r}")
+    return float(value)
+
+
+def name_of(value: str | None, what: str) -> str | None:
+    """An id or a name of 1 to 128 bytes, or None."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 1 <= len(value.encode("utf-8", "surrogatepass")) <= ID_BYTES or not value.isprintable():
+        raise bad(f"{what} is 1 to {ID_BYTES} printable characters")
+    return value
+
+
+def sandbox_id_of(sandbox_id: str) -> str:
+    """The id of a sandbox that is there already: it becomes part of a path."""
+    if not isinstance(sandbox_id, str) or not _SANDBOX_ID.fullmatch(sandbox_id):
+        raise bad(f"no sandbox has the id {sandbox_id!r:.80}", hint="letters, digits, '.', '_' and '-': list yours with `holdfast list`")
+    return sandbox_id
+
+
+def path_of(path: RemotePath) -> str | bytes:
+    """A path in the sandbox as it travels: text, or bytes where it is not UTF-8."""
+    try:
+        raw = fspath(path)
+        raw = raw.encode("utf-8", "surrogateescape") if isinstance(raw, str) else raw
+    except (TypeError, UnicodeEncodeError):
+        raw = b""
+    if not 1 <= len(raw) <= PATH_BYTES or b"\0" in raw:
+        raise InvalidPathError("invalid_path", f"a path is 1 to {PATH_BYTES} bytes without NUL")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
+
+
+def text_path(path: RemotePath) -> str:
+    """A path for REST, which only knows text."""
+    checked = path_of(path)
+    if isinstance(checked, bytes):
+        raise InvalidPathError("invalid_path", "a path that is not UTF-8 needs a session", hint="use WebSockets")
+    return checked
+
+
+def environment(env: Mapping[str, str] | None) -> dict[str, str] | None:
+    """Environment variables: names and values are strings without NUL."""
+    if env is None:
+        return None
+    if not isinstance(env, Mapping):
+        raise bad("env maps strings to strings")
+    for name, value in env.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise bad("env maps strings to strings")
+        if not name or "=" in name or "\0" in name or "\0" in value:
+            raise bad(f"{name!r} cannot be the name of an environment variable, or its value holds NUL")
+    return dict(env)
+
+
+def input_of(data: object) -> bytes | None:
+    """Standard input as bytes."""
+    return None if data is None else content_of(data, "input")
+
+
+def words_of(words: object, what: str) -> list[str]:
+    """A list of strings, from any iterable of them."""
+    found: list[Any] = list(words) if hasattr(words, "__iter__") and not isinstance(words, (bytes, Mapping)) else [None]
+    if not all(isinstance(word, str) for word in found):
+        raise bad(f"{what} is a list of strings")
+    return found
+
+
+def content_of(data: object, what: str = "data") -> bytes:
+    """Bytes, or text as UTF-8."""
+    if isinstance(data, bytes):
+        return data
+    try:
+        return data.encode() if isinstance(data, str) else bytes(memoryview(data))  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # a number would be that many NULs, were it given to bytes()
+        raise bad(f"{what} is bytes, or text that UTF-8 can hold") from None
+
+
+def output_limit(value: int | None, default: int) -> int:
+    """How many bytes of each stream are kept."""
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise bad(f"max_output_bytes is a number of bytes, 0 or more, not {value!r:.40}")
+    return value
+
+
+def script_of(script: str) -> str:
+    """A command string for a shell."""
+    if not isinstance(script, str):
+        raise bad("a shell runs a string", hint="give a list of arguments to sandbox.exec() instead")
+    if "\0" in script:
+        raise bad("a command cannot hold NUL")
+    return script
+
+
+def labels_of(labels: Mapping[str, str] | None) -> dict[str, str]:
+    """Labels: strings to strings."""
+    labels = {} if labels is None else labels
+    if not isinstance(labels, Mapping) or not all(isinstance(key, str) and isinstance(value, str) and key for key, value in labels.items()):
+        raise bad("labels map strings to strings")
+    return dict(labels)
+
+
+def plain(value: Any) -> Any:
+    """Maps and sequences of any kind as JSON takes them."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(inner) for inner in value]
+    return value
+
+
+def group_name_of(name: str) -> str:
+    """A group's name: it becomes part of a path."""
+    if not isinstance(name, str) or not _GROUP_NAME.fullmatch(name):
+        raise bad("a group's name is letters, digits, '.', '_' and '-', at most 100, with a letter or digit at both ends")
+    return name
+
+
+def ttl_of(ttl_s: float) -> float:
+    """How long a lease lasts without a heartbeat."""
+    given_s = seconds(ttl_s, "ttl_s")
+    if given_s is None or given_s > _TTL_MOST_S:
+        raise bad(f"ttl_s is a number of seconds above 0 and up to {_TTL_MOST_S}")
+    return given_s
+
+
+def port_of(port: int) -> int:
+    """A TCP port."""
+    if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
+        raise bad("a port is a number from 1 to 65535")
+    return port
+
+
+def size_of(rows: int, cols: int) -> tuple[int, int]:
+    """A terminal's size in character cells."""
+    if not all(type(size) is int and 1 <= size <= 10_000 for size in (rows, cols)):
+        raise bad("rows and cols are numbers from 1 to 10000")
+    return rows, cols
