@@ -1,9 +1,9 @@
 """One load process: a share of the sessions, each busy or attached and idle.
 
-Owns a client process of P2, P3, P9 and P12. Started as `python -m tests.bench.load busy|idle|proto COUNT WHERE`; says
-`ready` once every session has run a command, works from the line `go SECONDS PERIOD` until they are over (each session
-begins a command every PERIOD seconds, or with 0 as soon as the last one ended), and answers with one JSON line. Ends
-when its standard input ends.
+Owns a client process of P2, P3, P9 and P12. Started as `python -m tests.bench.load busy|idle|proto COUNT BEFORE WHERE`,
+with BEFORE as many sessions in the processes before it; says `ready` once every session has run a command, works from
+the line `go SECONDS PERIOD` until they are over (each session begins a command every PERIOD seconds, or with 0 as soon
+as the last one ended), and answers with one JSON line. Ends when its standard input ends.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from holdfast import AsyncSandboxClient
 
@@ -82,19 +83,20 @@ async def _idle(count: int, sandbox_ids: list[str]) -> None:
         await _work([])
 
 
-async def _proto(count: int, relay_socket: str) -> None:
+async def _proto(count: int, folder: Path, first: int) -> None:
+    """Connected to `count` agents of the prototype, from number `first`."""
     async with contextlib.AsyncExitStack() as stack:
-        clients = [await stack.enter_async_context(prototype.client(relay_socket)) for _ in range(count)]
+        clients = [await stack.enter_async_context(prototype.client(folder, first + number)) for number in range(count)]
         for client in clients:
             await client.true()
         await _work([client.true for client in clients])
 
 
 if __name__ == "__main__":
-    kind, number, *where = sys.argv[1:]
+    kind, number, before, *where = sys.argv[1:]
     if kind == "busy":
         asyncio.run(_busy(int(number)))
     elif kind == "idle":
         asyncio.run(_idle(int(number), where))
     else:
-        asyncio.run(_proto(int(number), where[0]))
+        asyncio.run(_proto(int(number), Path(where[0]), int(before)))

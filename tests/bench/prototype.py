@@ -1,8 +1,9 @@
-"""A relay with nothing in it: the least that client, gateway and agent on these libraries can cost.
+"""A relay with nothing in it: the least that client, gateway and agents on these libraries can cost.
 
-Owns three roles that do no more than move bytes: an agent that hands lines to bash and streams zeros, a relay that
-copies messages, a client. No sessions, no acknowledgements, no isolation, no errors. Started as
-`python -m tests.bench.prototype agent|relay SOCKET …`; `Prototype` starts both.
+Owns three roles that do no more than move bytes: agents that hand lines to bash and stream zeros, a relay that copies
+messages, a client. No sessions, no acknowledgements, no isolation, no errors. As in what it is compared with, an agent is
+a process of its own, forked from one that has imported everything: fifty sandboxes are fifty agents. Started as
+`python -m tests.bench.prototype agents|relay FOLDER COUNT`; `Prototype` starts both.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import msgpack
@@ -44,7 +46,9 @@ async def _agent(connection: ServerConnection) -> None:
     await bash.wait()
 
 
-async def _relay(connection: ServerConnection, agent: str) -> None:
+async def _relay(connection: ServerConnection, folder: Path) -> None:
+    assert connection.request is not None
+    agent = _agent_socket(folder, int(connection.request.path.strip("/")))
     async with unix_connect(agent, "ws://agent/", compression=None, max_size=None) as other:
 
         async def copy(source: ServerConnection | ClientConnection, target: ServerConnection | ClientConnection) -> None:
@@ -57,37 +61,49 @@ async def _relay(connection: ServerConnection, agent: str) -> None:
             group.create_task(copy(other, connection))
 
 
-async def _serve(role: str, socket: str, agent: str) -> None:
-    handler = _agent if role == "agent" else lambda connection: _relay(connection, agent)
+def _agent_socket(folder: Path, number: int) -> str:
+    return str(folder / f"agent-{number}.sock")
+
+
+def _relay_socket(folder: Path) -> str:
+    return str(folder / "relay.sock")
+
+
+async def _serve(handler: Callable[[ServerConnection], Awaitable[None]], socket: str) -> None:
     async with unix_serve(handler, socket, compression=None, max_size=None, ping_interval=None) as server:
         await server.serve_forever()
 
 
-class Prototype:
-    """Agent and relay as processes of their own; `client()` connects through both."""
+def _agents(folder: Path, count: int) -> None:
+    """One agent in this process and one in each of `count - 1` children, which end with the process group."""
+    number = next((number for number in range(1, count) if os.fork() == 0), 0)
+    asyncio.run(_serve(_agent, _agent_socket(folder, number)))
 
-    def __init__(self, folder: Path) -> None:
-        self.relay_socket = str(folder / "relay.sock")
-        agent_socket = str(folder / "agent.sock")
+
+class Prototype:
+    """Agents and a relay as processes of their own; `client()` connects through both."""
+
+    def __init__(self, folder: Path, agents: int) -> None:
+        self.folder = folder
         command = [sys.executable, "-m", "tests.bench.prototype"]
         self._processes = [
-            subprocess.Popen([*command, "agent", agent_socket], stderr=subprocess.DEVNULL),
-            subprocess.Popen([*command, "relay", self.relay_socket, agent_socket], stderr=subprocess.DEVNULL),
+            subprocess.Popen([*command, role, str(folder), str(agents)], stderr=subprocess.DEVNULL, start_new_session=True)
+            for role in ("agents", "relay")
         ]
-        ends = (agent_socket, self.relay_socket)
+        ends = [_relay_socket(folder), *(_agent_socket(folder, number) for number in range(agents))]
         until(lambda: all(map(os.path.exists, ends)), deadline_s=_START_DEADLINE_S, what="the prototype to start")
 
     def close(self) -> None:
         for process in self._processes:
             with process:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
-def running() -> Iterator[Prototype]:
+def running(agents: int = 1) -> Iterator[Prototype]:
     """A prototype for the length of a block."""
     with tempfile.TemporaryDirectory(prefix="hf-proto-") as folder:
-        prototype = Prototype(Path(folder))
+        prototype = Prototype(Path(folder), agents)
         try:
             yield prototype
         finally:
@@ -116,10 +132,16 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def client(relay_socket: str) -> AsyncIterator[Client]:
-    async with unix_connect(relay_socket, "ws://relay/", compression=None, max_size=None, ping_interval=None) as connection:
+async def client(folder: Path, agent: int = 0) -> AsyncIterator[Client]:
+    """Connect to the agent of this number, through the relay."""
+    url = f"ws://relay/{agent}"
+    async with unix_connect(_relay_socket(folder), url, compression=None, max_size=None, ping_interval=None) as connection:
         yield Client(connection)
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(sys.argv[1], sys.argv[2], sys.argv[3] if len(sys.argv) > 3 else ""))
+    where, number = Path(sys.argv[2]), int(sys.argv[3])
+    if sys.argv[1] == "agents":
+        _agents(where, number)
+    else:
+        asyncio.run(_serve(lambda connection: _relay(connection, where), _relay_socket(where)))

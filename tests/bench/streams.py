@@ -15,7 +15,7 @@ _SHARE = 0.4
 
 async def p10(sandbox: AsyncSandbox, size: int = _GIB) -> Figure:
     with prototype.running() as bare:
-        async with prototype.client(bare.relay_socket) as client:
+        async with prototype.client(bare.folder) as client:
             started = time.perf_counter()
             floor = await client.zeros(size) / (time.perf_counter() - started) / 1e6
     started = time.perf_counter()

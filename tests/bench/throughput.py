@@ -20,10 +20,10 @@ _AIM = 4000.0
 
 async def fifty_sessions(environment: Mapping[str, str]) -> tuple[Load, Load, Load]:
     """A round at a steady pace; then the best of three as fast as they can, of the whole chain and of the bare prototype, in turn."""
-    with prototype.running() as bare:
+    with prototype.running(agents=sum(_SHARES)) as bare:
         async with (
             workers("busy", _SHARES, [], environment) as busy,
-            workers("proto", _SHARES, [bare.relay_socket], environment) as floor,
+            workers("proto", _SHARES, [str(bare.folder)], environment) as floor,
         ):
             steady = await busy.work(_ROUND_S, _PACE_S)
             ours, theirs = [], []
@@ -37,7 +37,7 @@ def p3(ours: Load, prototype_load: Load) -> Figure:
     ratio = ours.per_second / prototype_load.per_second
     how = (
         f"best of {_ROUNDS} rounds of {_ROUND_S:g} s, 50 sandboxes with one session and one shell each in a closed loop of `true`, "
-        "driven by two client processes; floor: the bare relay prototype driven the same way"
+        "driven by two client processes; floor: the bare relay prototype, fifty agents too, driven the same way"
     )
     return Figure(
         "P3",

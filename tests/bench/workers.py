@@ -62,12 +62,13 @@ async def workers(kind: str, counts: Sequence[int], where: Sequence[str], enviro
             "tests.bench.load",
             kind,
             str(count),
+            str(sum(counts[:number])),
             *where,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=dict(environment),
         )
-        for count in counts
+        for number, count in enumerate(counts)
     ]
     try:
         for process in processes:
