@@ -16,10 +16,11 @@ from holdfast_wire.errors import HoldfastError
 
 from . import params as read
 from .channels import Channel
+from .forking import CannotExecuteError, Stdio
 from .launching import find_shell, launch_from, shell_words
 from .pipes import Sink, Source, discard
 from .presenting import CommandHandler
-from .procs import CannotExecuteError, Stdio, exit_outcome, signal_name, signal_number
+from .procs import exit_outcome, signal_name, signal_number
 from .records import Ending, Record, check_id, fingerprint, workload_cause
 from .sandbox import AgentContext
 from .spool import Spool
@@ -103,15 +104,15 @@ class Command:
         self._sink: Sink | None = None
         self._sources: list[Source] = []
         self._pid = 0
-        record.started = True
+        self._signals: list[int] = []
         try:
             self._start(request)
         except CannotExecuteError as error:
-            record.spool.append(2, f"{error.message}\n".encode())
-            self._store(Ending(error.exit_code, context.now() - self._began))
+            self._cannot_execute(error)
             return
         record.owner = self
         record.info = {"pid": self._pid}
+        record.started = not context.reaper.is_starting(self._pid)
         context.commands.add(self)
         if request.timeout_s is not None:
             self._timer = context.loop.call_later(request.timeout_s, self._time_out)
@@ -132,7 +133,7 @@ class Command:
                     os.fchown(fd, request.launch.uid, -1)  # so that it may open /dev/stdout and its like anew
             stdin = theirs[0] if request.pipe_stdin else context.null
             stdio = Stdio(stdin, theirs[-2], theirs[-1])
-            self._pid = context.reaper.spawn(request.argv, request.launch, stdio, self._exited, tag=self._tag)
+            self._pid = context.reaper.spawn(request.argv, request.launch, stdio, self._exited, tag=self._tag, on_start=self._started)
         except OSError as error:
             _close(ours)
             raise HoldfastError("spawn_failed", f"no pipes for the command: {error.strerror}") from None
@@ -154,6 +155,9 @@ class Command:
         if number == signal.SIGKILL:
             if self._killing is None:
                 self._kill_tree()
+        elif not self._record.started:
+            if number not in self._signals:  # as a process has a signal pending once
+                self._signals.append(number)
         elif self._status is None:
             kill_group(self._pid, number)
         else:
@@ -178,6 +182,27 @@ class Command:
         self.cancel_command(self._record.command_id)
 
     # what happens ----------------------------------------------------------------------------------------------
+
+    def _started(self, error: Exception | None) -> None:
+        """What it is has taken the place of what it was born as, or cannot."""
+        if error is None:
+            self._record.started = True
+            self._record.notify()
+            for number in self._signals:
+                kill_group(self._pid, number)
+            return
+        self._release()
+        if isinstance(error, CannotExecuteError):
+            self._cannot_execute(error)
+        else:
+            assert isinstance(error, HoldfastError)
+            self._context.records.fail(self._record, error)
+
+    def _cannot_execute(self, error: CannotExecuteError) -> None:
+        """As a shell tells of it."""
+        self._record.started = True
+        self._record.spool.append(2, f"{error.message}\n".encode())
+        self._store(Ending(error.exit_code, self._context.now() - self._began))
 
     def _time_out(self) -> None:
         self._timer = None

@@ -13,7 +13,7 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 
 from . import params as read
-from .procs import Launch
+from .forking import Launch
 from .sandbox import DEFAULT_PATH, AgentContext
 from .users import User, find_user
 

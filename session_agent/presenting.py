@@ -49,10 +49,14 @@ class Presenter:
         self._reader = record.spool.attach(lambda: channel.attached, starts)
 
     def pump(self) -> bool:
-        """Send what can be sent. True once Exited is."""
+        """Send what can be sent. True once Exited is, or Failed where the command could not be started."""
         if self.finished:
             return True
         record, channel, reader = self.record, self._channel, self._reader
+        if record.error is not None:
+            self.stop()
+            channel.send(Failed(channel.number, record.error.to_map()))
+            return True
         if not record.started and record.ending is None:
             return False
         number = channel.number

@@ -1,29 +1,23 @@
 """Starting processes and learning of their end.
 
-Owns SIGCHLD, the table of children and the one place where the agent forks. As PID 1 (or a subreaper, in tests) the agent also
-inherits every orphan of the sandbox: those are reaped here too, but never before whoever started them had the chance. It does not
-decide what a command is nor when to kill it (``commands``, ``shell``, ``trees``).
+Owns SIGCHLD, the table of children and what is known of each: whether it has started, whether it has ended. As PID 1 (or a subreaper,
+in tests) the agent also inherits every orphan of the sandbox: those are reaped here too, but never before whoever started them had the
+chance. How a child is forked is decided by ``forking``, what a command is and when to kill it by ``commands``, ``shell`` and ``trees``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import fcntl
-import functools
 import logging
 import os
 import resource
 import signal
-import subprocess
 import sys
-import termios
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from holdfast_wire.errors import HoldfastError
 
-from .forking import Forker
+from .forking import Forker, Launch, Starting, Stdio
 from .trees import read_tag
 
 log = logging.getLogger("session_agent.procs")
@@ -31,42 +25,13 @@ log = logging.getLogger("session_agent.procs")
 Exit = Callable[[int], None]
 """Called once with the wait status (as of ``os.waitpid``)."""
 
+Start = Callable[[Exception | None], None]
+"""Called once with what kept a process from starting, or None."""
+
 _STRANGER_GRACE_S = 1.0
 _PR_SET_CHILD_SUBREAPER = 36
 _RLIMIT_RTTIME = 15
 _DIED_UNSEEN = 255 << 8
-_NO_PROGRAM = (errno.ENOEXEC, errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.ETXTBSY, errno.ELIBBAD, errno.EINVAL)
-"""What is wrong with the program that was named, not with the sandbox."""
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """Where and as whom a process runs. ``env`` is complete: nothing of the agent's own environment is added."""
-
-    cwd: str
-    env: dict[str, str]
-    uid: int | None = None
-    gid: int | None = None
-    groups: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Stdio:
-    """Descriptors the child gets as 0, 1 and 2; ``keep`` are inherited under their own numbers."""
-
-    stdin: int
-    stdout: int
-    stderr: int
-    keep: tuple[int, ...] = field(default=())
-
-
-class CannotExecuteError(Exception):
-    """The program was not found (127) or cannot be executed (126): ``message`` is what a shell would print."""
-
-    def __init__(self, exit_code: int, message: str) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
-        self.message = message
 
 
 class Reaper:
@@ -75,6 +40,7 @@ class Reaper:
     def __init__(self, *, oom_score_adj: int | None = None, forker: Forker | None = None) -> None:
         self._forker = forker or Forker()
         self._owners: dict[int, Exit] = {}
+        self._starting: dict[int, tuple[Starting, Start]] = {}
         self._strangers: dict[int, float] = {}
         self._burial: asyncio.TimerHandle | None = None
         self._oom_score_adj = None if oom_score_adj is None else str(oom_score_adj).encode()
@@ -105,7 +71,8 @@ class Reaper:
             self._burial.cancel()
             self._burial = None
         self._strangers.clear()
-        self._forker.stop()
+        for pid in list(self._starting):
+            self._forget(pid)
         if self._own_score >= 0:
             os.close(self._own_score)
             self._own_score = -1
@@ -125,52 +92,57 @@ class Reaper:
         tag: int = 0,
         tty: bool = False,
         place: dict[int, int] | None = None,
+        on_start: Start | None = None,
     ) -> int:
-        """Start ``argv`` in a session of its own and return its pid.
+        """Start ``argv`` in a session of its own and return its pid; ``is_starting`` tells whether that is known to have succeeded.
 
-        ``tag`` marks it and all its descendants (``trees``). ``tty`` makes descriptor 0 the controlling terminal. ``place`` gives it
-        descriptors under numbers of its own (target → ours); both cost a real fork instead of a vfork.
-        Raises ``CannotExecuteError`` for the program, ``HoldfastError`` for everything else.
+        ``tag`` marks it and all its descendants (``trees``). For ``tty`` and ``place`` see ``forking``. Raises ``CannotExecuteError`` for
+        the program, ``HoldfastError`` for everything else. Of a child that is starting ``on_start`` hears it, once and before
+        ``on_exit``: None, or such an error, after which there is no ``on_exit``. Without ``on_start`` a failed start is an exit with 127.
         """
         tagged = _set_tag(tag) if tag else False
         scored = self._set_own_score(self._oom_score_adj)
-        reserved = _reserve_low() if place else []
-        in_child = _take_terminal if tty else functools.partial(_place, place) if place else None
         try:
-            process: subprocess.Popen[bytes] = self._forker.call(
-                functools.partial(
-                    subprocess.Popen,
-                    argv,
-                    stdin=stdio.stdin,
-                    stdout=stdio.stdout,
-                    stderr=stdio.stderr,
-                    pass_fds=stdio.keep,
-                    cwd=launch.cwd,
-                    env=launch.env,
-                    start_new_session=True,
-                    user=launch.uid,
-                    group=launch.gid,
-                    extra_groups=launch.groups if launch.uid is not None else None,
-                    close_fds=place is None,  # else _place sees to it
-                    preexec_fn=in_child,
-                )
-            )
-        except (OSError, subprocess.SubprocessError, ValueError) as error:
-            raise _explain(error, argv[0], launch) from None
+            pid, starting = self._forker.fork(argv, launch, stdio, tty=tty, place=place)
         finally:
             if tagged:
                 _set_tag(0)
             if scored:
                 self._set_own_score(self._own_score_adj)
-            for descriptor in reserved:
-                os.close(descriptor)
         if self._favoured:
-            _be_ordinary(process.pid)
-        self._forker.born_early(process.pid)
-        process.returncode = 0  # its wait is ours: keeps Popen from reaping or warning
-        pid = process.pid
+            _be_ordinary(pid)
         self._owners[pid] = on_exit
+        if starting is not None:
+            self._starting[pid] = (starting, on_start or _not_told)
+            self._running().add_reader(starting.descriptor, self._settle, pid)
         return pid
+
+    def is_starting(self, pid: int) -> bool:
+        """Whether it has yet to become its program."""
+        return pid in self._starting
+
+    def _settle(self, pid: int, *, ended: bool = False) -> None:
+        """Tell how a start went. A child that ``ended`` says no more."""
+        starting, on_start = self._starting[pid]
+        if not starting.settle() and not ended:
+            return
+        self._forget(pid)
+        error = starting.error()
+        if error is not None and on_start is not _not_told:
+            self._owners[pid] = _unowned  # the stub's own end is nobody's
+        try:
+            on_start(error)
+        except Exception:
+            log.exception("the owner of process %d failed to take its start", pid)
+
+    def _forget(self, pid: int) -> None:
+        starting, _ = self._starting.pop(pid)
+        self._running().remove_reader(starting.descriptor)
+        starting.close()
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        assert self._loop is not None
+        return self._loop
 
     def reap(self) -> None:
         """Collect every child that ended."""
@@ -211,6 +183,8 @@ class Reaper:
             ended, status = pid, _DIED_UNSEEN
         if not ended:
             return
+        if pid in self._starting:
+            self._settle(pid, ended=True)
         owner = self._owners.pop(pid, None)
         if owner is not None:
             try:
@@ -269,11 +243,20 @@ class Reaper:
 
 
 def _be_ordinary(pid: int) -> None:
-    """Take from a new process the priority that is the agent's; by its group, to catch also what it may have forked by now."""
-    try:
-        os.setpriority(os.PRIO_PGRP, pid, 0)
-    except OSError:
-        pass  # it has ended already
+    """Take from a new process the priority that is the agent's; also by its group, to catch what it may have forked by now."""
+    for kind in (os.PRIO_PROCESS, os.PRIO_PGRP):
+        try:
+            os.setpriority(kind, pid, 0)
+        except OSError:
+            pass  # it has ended already, or leads no group yet
+
+
+def _not_told(error: Exception | None) -> None:
+    """Nobody asked to hear of the start."""
+
+
+def _unowned(status: int) -> None:
+    """Nobody is to hear of the end."""
 
 
 def _ignore_for_ourselves_alone() -> None:
@@ -290,29 +273,6 @@ def _do_nothing(number: int, frame: object) -> None:
     """As ignoring it."""
 
 
-def _take_terminal() -> None:
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
-def _place(place: dict[int, int]) -> None:
-    for target, source in place.items():
-        os.dup2(source, target, inheritable=True)
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) not in place:
-            try:
-                os.set_inheritable(int(name), False)
-            except OSError:
-                pass  # the descriptor that listed them
-
-
-def _reserve_low() -> list[int]:
-    """Occupy the one-digit descriptors, so that none of Popen's own comes to lie where ``place`` wants to put one."""
-    taken = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)]
-    while taken[-1] < 10:
-        taken.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-    return taken
-
-
 def _set_tag(tag: int) -> bool:
     """Mark the agent itself for the moment of a fork: children inherit the mark with no race (see ``trees``)."""
     try:
@@ -321,35 +281,6 @@ def _set_tag(tag: int) -> bool:
     except (OSError, ValueError):
         return False
     return True
-
-
-def _explain(error: Exception, program: str, launch: Launch) -> Exception:
-    if isinstance(error, subprocess.SubprocessError | ValueError):
-        return HoldfastError("spawn_failed", f"cannot start {program!r:.200}: {error}")
-    assert isinstance(error, OSError)
-    if error.filename == launch.cwd and not (os.path.isdir(launch.cwd) and error.filename == program):
-        return HoldfastError(
-            "invalid_argument",
-            f"cannot change to the working directory {launch.cwd!r:.200}: {error.strerror}",
-            hint="give a cwd that exists in the sandbox and that the user may enter",
-        )
-    if isinstance(error, FileNotFoundError | NotADirectoryError):
-        if "/" in program and os.path.exists(program):
-            return CannotExecuteError(126, f"{program}: the interpreter it names is missing")
-        return CannotExecuteError(127, f"{program}: command not found")
-    if error.errno == errno.E2BIG:
-        return HoldfastError(
-            "request_too_large",
-            f"the arguments and environment of {program!r:.200} are too long for the kernel",
-            hint="one argument may have 128 KiB, all together 2 MiB: pass the rest as input or in a file",
-        )
-    if isinstance(error, PermissionError) or error.errno in _NO_PROGRAM:
-        return CannotExecuteError(126, f"{program:.300}: {error.strerror}")
-    return HoldfastError(
-        "spawn_failed",
-        f"cannot start {program!r:.200}: {error.strerror}",
-        hint="the sandbox may be out of processes, memory or descriptors",
-    )
 
 
 def kill_signal(group: int, number: int) -> None:

@@ -73,9 +73,9 @@ def workload_cause(reason: str, message: str) -> dict[str, str]:
 
 
 class Record:
-    """One command: waiting or running while ``ending`` is None, an exit record afterwards."""
+    """One command: waiting, starting or running while ``ending`` is None, an exit record afterwards; with an ``error`` it is neither."""
 
-    __slots__ = ("command_id", "ended_at", "ending", "fingerprint", "followers", "info", "owner", "spool", "started")
+    __slots__ = ("command_id", "ended_at", "ending", "error", "fingerprint", "followers", "info", "owner", "spool", "started")
 
     def __init__(self, command_id: str, fingerprint: bytes, spool: Spool) -> None:
         self.command_id = command_id
@@ -85,6 +85,7 @@ class Record:
         self.started = False
         self.info: dict[str, Any] = {}
         self.ending: Ending | None = None
+        self.error: HoldfastError | None = None
         self.ended_at = 0.0
         self.followers: list[Callable[[], None]] = []
 
@@ -150,6 +151,13 @@ class Records:
         if self._records.get(record.command_id) is record:
             del self._records[record.command_id]
         record.spool.release()
+
+    def fail(self, record: Record, error: HoldfastError) -> None:
+        """It could not be started, which only now is known: as ``forget``, and its followers are told why."""
+        record.owner = None
+        record.error = error
+        self.forget(record)
+        record.notify()
 
     def finish(self, record: Record, ending: Ending, now: float) -> None:
         """Store the exit before anything that was alive about the command goes, then tell its followers."""

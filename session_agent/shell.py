@@ -351,6 +351,12 @@ class Shell:
                 return
         self._rebuild(process.state())
 
+    def unavailable(self, process: ShellProcess, error: Exception) -> None:
+        """What was found to be a shell cannot be executed."""
+        if process is self._process and not self.ended:
+            process.status = 127 << 8
+            self.end(error if isinstance(error, HoldfastError) else HoldfastError("shell_unavailable", str(error)))
+
     def _bury_and_rebuild(self, run: Run, process: ShellProcess) -> None:
         self._context.reaper.bury(self._of_run(run))
         self._rebuild(process.state())

@@ -18,9 +18,10 @@ from holdfast_wire.limits import ID_BYTES
 from . import params as read
 from .channels import Channel
 from .commands import spool_from
+from .forking import CannotExecuteError
 from .launching import find_shell, launch_from
 from .presenting import Presenter
-from .procs import CannotExecuteError, is_signal
+from .procs import is_signal
 from .records import Record, check_id, fingerprint
 from .sandbox import AgentContext
 from .shell import Shell, describe

@@ -53,6 +53,10 @@ class ShellEvents(Protocol):
         """The process is gone; all it said was delivered before."""
         ...
 
+    def unavailable(self, process: ShellProcess, error: Exception) -> None:
+        """The process could not be started."""
+        ...
+
 
 class ShellProcess:
     """A running bash or sh."""
@@ -106,7 +110,7 @@ class ShellProcess:
                 self.dialect = ShDialect(path, private) if self._feed < 0 else ShDialect(path, private, _SH_FEED)
                 stdio = Stdio(control_read if self._feed < 0 else feed_read, status_write, prompt_write)
                 place = dict(zip((*_SH_PRIVATE, _SH_FEED), inherited, strict=False))
-            self.pid = context.reaper.spawn(self.dialect.argv, launch, stdio, self._exited, tag=tag, place=place)
+            self.pid = context.reaper.spawn(self.dialect.argv, launch, stdio, self._exited, tag=tag, place=place, on_start=self._started)
         except BaseException:
             for fd in (self._control, self._status, *self._files, *out, *err):
                 os.close(fd)
@@ -317,6 +321,10 @@ class ShellProcess:
         self._nudge = None
         if self._awaited and self.status is None:
             self._say(self.dialect.report(self._awaited) + self._snapshot(self._dumps[0][0]))
+
+    def _started(self, error: Exception | None) -> None:
+        if error is not None and not self._closed:
+            self._events.unavailable(self, error)
 
     def _exited(self, status: int) -> None:
         if self._closed:

@@ -23,10 +23,11 @@ from holdfast_wire.limits import ID_BYTES
 
 from . import params as read
 from .channels import Channel
+from .forking import CannotExecuteError, Launch, Stdio
 from .launching import find_shell, launch_from, shell_words
 from .pipes import Sink, Source
 from .presenting import Presenter
-from .procs import CannotExecuteError, Launch, Stdio, exit_outcome, is_signal, kill_signal, signal_number
+from .procs import exit_outcome, is_signal, kill_signal, signal_number
 from .records import Ending, Record, workload_cause
 from .replay import replay
 from .sandbox import AgentContext
@@ -106,7 +107,7 @@ class Terminal:
         self._size = (rows, columns)
         self.spool = Spool(context.budget, tail=True, limit_bytes=SCROLLBACK_BYTES)
         self.record = Record(name, b"", self.spool)
-        self.record.started = True
+        self._signals: list[str] = []
         try:
             master, slave = os.openpty()
         except OSError as error:
@@ -116,17 +117,17 @@ class Terminal:
         try:
             _prepare(master, slave, launch, rows, columns)
             stdio = Stdio(slave, slave, slave)
-            self.pid = context.reaper.spawn(argv, launch, stdio, self._exited, tag=self._tag, tty=True)
+            self.pid = context.reaper.spawn(argv, launch, stdio, self._exited, tag=self._tag, tty=True, on_start=self._started)
         except CannotExecuteError as error:
             os.close(master)
-            self.spool.append(1, f"{error.message}\r\n".encode())
-            self.record.ending = Ending(error.exit_code, context.now() - self._began)
+            self._cannot_execute(error)
             return
         except BaseException:
             os.close(master)
             raise
         finally:
             os.close(slave)
+        self.record.started = not context.reaper.is_starting(self.pid)
         context.groups.join(self.pid)
         self._master = master
         self._sink = Sink(os.dup(master), lambda _: None)
@@ -134,6 +135,28 @@ class Terminal:
         context.terminals[name] = self
         if timeout_s is not None:
             self._timer = context.loop.call_later(timeout_s, self._end, "timeout")
+
+    def _started(self, error: Exception | None) -> None:
+        """What it is has taken the place of what it was born as, or cannot."""
+        if error is None:
+            self.record.started = True
+            self.record.notify()
+            for name in self._signals:
+                self.signal(name)
+            return
+        self._release()
+        if isinstance(error, CannotExecuteError):
+            self._cannot_execute(error)
+        else:
+            assert isinstance(error, HoldfastError)
+            self.record.error = error
+        self.record.notify()
+
+    def _cannot_execute(self, error: CannotExecuteError) -> None:
+        """As a shell tells of it."""
+        self.record.started = True
+        self.spool.append(1, f"{error.message}\r\n".encode())
+        self.record.ending = Ending(error.exit_code, self._context.now() - self._began)
 
     def write(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
         """Keys. The end of input is typed, as Ctrl-D is."""
@@ -188,7 +211,10 @@ class Terminal:
         if number == signal.SIGKILL:
             self.cancel()
             return
-        if self._source is not None and self._source.open:
+        if not self.record.started:
+            if name not in self._signals:
+                self._signals.append(name)
+        elif self._source is not None and self._source.open:
             try:
                 kill_signal(os.tcgetpgrp(self._master), number)
             except OSError:
@@ -233,12 +259,7 @@ class Terminal:
             return
         if self._source is not None:
             self._source.drain()
-            self._source.close()
-        if self._sink is not None:
-            self._sink.close()
-        for timer in (self._timer, self._wiggle):
-            if timer is not None:
-                timer.cancel()
+        self._release()
         exit_code, name = exit_outcome(self._status)
         cause = None
         if self._abort == "timeout":
@@ -247,11 +268,22 @@ class Terminal:
         elif self._abort:
             exit_code, name = 128 + signal.SIGKILL, "KILL"
             cause = workload_cause("cancelled", "the terminal was closed by its client")
-        if self._context.terminals.get(self.name) is self:
-            del self._context.terminals[self.name]
         duration_s = self._context.now() - self._began
         self.record.ending = Ending(exit_code, duration_s, name, self._abort == "timeout", cause)
         self.record.notify()
+
+    def _release(self) -> None:
+        if self._source is not None:
+            self._source.close()
+        if self._sink is not None:
+            self._sink.close()
+        for timer in (self._timer, self._wiggle):
+            if timer is not None:
+                timer.cancel()
+        if self._killing is not None and self._status is None:
+            self._killing.cancel()
+        if self._context.terminals.get(self.name) is self:
+            del self._context.terminals[self.name]
 
 
 def _prepare(master: int, slave: int, launch: Launch, rows: int, columns: int) -> None:

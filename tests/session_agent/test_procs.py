@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.procs import CannotExecuteError, Launch, Reaper, Stdio, exit_outcome, signal_number
+from session_agent.forking import CannotExecuteError, Launch, Stdio
+from session_agent.procs import Reaper, exit_outcome, signal_number
 from session_agent.records import Ending, Records
 from session_agent.spool import Budget, Spool
 from session_agent.trees import Tags, TreeKill, has_strangers, mark_run, members, owned_by, read_tag
