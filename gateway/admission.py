@@ -15,7 +15,8 @@ from types import TracebackType
 
 from holdfast_wire.errors import HoldfastError
 
-from .placement.store import PlacementStore, PlacementUnavailableError, Quota, SandboxSpec
+from .placement.records import Quota, SandboxSpec
+from .placement.store import PlacementStore, PlacementUnavailableError
 from .settings import AdmissionSettings
 from .telemetry import Metrics
 

@@ -13,7 +13,8 @@ from starlette.websockets import WebSocket
 
 from . import tickets
 from .dial import Dialled, dial
-from .placement.store import PlacementUnavailableError, Record
+from .placement.records import Record
+from .placement.store import PlacementUnavailableError
 from .problems import problem_response
 from .relay import ClientEnd, Relay
 from .service import Gateway, gateway_of

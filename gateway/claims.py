@@ -10,7 +10,8 @@ import logging
 
 from holdfast_wire.errors import HoldfastError
 
-from .placement.store import COLD, SandboxSpec
+from .placement.records import SandboxSpec
+from .placement.store import COLD
 from .runtimes.base import Made, Order
 from .service import Gateway
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from .parsing import RESERVED_LABEL
-from .placement.store import SandboxSpec
+from .placement.records import SandboxSpec
 from .runtimes.base import Present
 
 READY_LABEL = RESERVED_LABEL + "ready_timeout_s"

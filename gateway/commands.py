@@ -19,7 +19,7 @@ from starlette.responses import Response
 from . import believed, oneshot
 from .oneshot import Outcome
 from .parsing import SANDBOX_ID, Fields, canonical, read_json
-from .placement.store import Record
+from .placement.records import Record
 from .reposts import Posted
 from .responses import json_response
 from .service import gateway_of

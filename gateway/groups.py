@@ -14,7 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from .parsing import Fields, read_json
-from .placement.store import Cause, Group, GroupWord, RebuildingError, Record
+from .placement.records import Cause, Group, GroupWord, Record
+from .placement.store import RebuildingError
 from .responses import json_response
 from .service import Gateway, gateway_of
 

@@ -11,7 +11,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Final
 
-from .placement.store import PlacementUnavailableError, Record
+from .placement.records import Record
+from .placement.store import PlacementUnavailableError
 from .service import Gateway
 
 _OFTEN: Final = 3

@@ -14,7 +14,8 @@ from holdfast_wire.proof import agent_token
 from .admission import Place
 from .claims import claim
 from .clocks import to_labels
-from .placement.store import Cause, RebuildingError, Record, SandboxSpec
+from .placement.records import Cause, Record, SandboxSpec
+from .placement.store import RebuildingError
 from .pools import key_of
 from .runtimes.base import Made, Order
 from .service import Gateway, live, owned_entry

@@ -21,7 +21,8 @@ from .believed import fact_error, is_short
 from .dial import dial
 from .held import hold
 from .in_use import in_use
-from .placement.store import PlacementUnavailableError, Record
+from .placement.records import Record
+from .placement.store import PlacementUnavailableError
 from .service import Gateway
 
 _CALL_S = 30.0

@@ -20,7 +20,7 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.rest import parse_bytes, parse_cpu
 
 from .parsing_options import network_map, options_map, read_network, read_options
-from .placement.store import SandboxSpec
+from .placement.records import SandboxSpec
 from .runtimes.options import Egress, Options
 
 log = logging.getLogger("gateway")

@@ -22,8 +22,9 @@ from .groups import group_name, settle
 from .making import failure, make, until_settled
 from .parsing import SANDBOX_ID, Fields, canonical, check_label, read_json
 from .parsing_options import OPTION_FIELDS, egress_of, network_map, options_map, read_options
+from .placement.records import Cause, Record, SandboxSpec, Tombstone
 from .placement.redis_store import derived_id
-from .placement.store import Cause, RebuildingError, Record, SandboxSpec, Tombstone
+from .placement.store import RebuildingError
 from .responses import json_response
 from .service import Gateway, gateway_of, live, reachable
 

@@ -18,7 +18,8 @@ from .admission import Admission, Quotas
 from .attached import AttachedSessions
 from .auth import Keys, key_of
 from .held import Memory, hold_for
-from .placement.store import Entry, PlacementStore, RebuildingError, Record, Tombstone
+from .placement.records import Entry, Record, Tombstone
+from .placement.store import PlacementStore, RebuildingError
 from .pools import PoolsFile
 from .reposts import Reposts
 from .runtimes.base import Runtime

@@ -14,7 +14,7 @@ from pathlib import Path
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.rest import parse_bytes, parse_cpu
 
-from .placement.store import Quota
+from .placement.records import Quota
 from .runtimes.kubernetes.settings import KubernetesSettings
 from .runtimes.kubernetes.settings import read as read_kubernetes
 

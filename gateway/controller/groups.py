@@ -12,7 +12,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 
 from gateway.placement.keys import group_key
-from gateway.placement.store import Cause, Group, PlacementStore, Record
+from gateway.placement.records import Cause, Group, Record
+from gateway.placement.store import PlacementStore
 
 log = logging.getLogger("gateway.controller")
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
+from gateway.placement.records import Leaving as Announced
 from gateway.placement.store import FencedError, PlacementStore
-from gateway.placement.store import Leaving as Announced
 from gateway.runtimes.base import Event, Leaving, Runtime, Synced, WentAway
 from gateway.settings import AdmissionSettings, ControllerSettings
 from gateway.telemetry import Metrics

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gateway.placement.store import Cause, Record, Tombstone
+from gateway.placement.records import Cause, Record, Tombstone
 from gateway.runtimes.base import Present
 
 _SHARE = 10

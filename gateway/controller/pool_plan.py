@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from gateway.placement.store import PoolState
+from gateway.placement.records import PoolState
 from gateway.pools import KEY_LABEL, PREFIX, Pool
 from gateway.runtimes.base import Present
 

@@ -15,7 +15,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from holdfast_wire.errors import HoldfastError
 
 from gateway.clocks import to_spec
-from gateway.placement.store import FencedError, PlacementStore, PlacementUnavailableError, Record
+from gateway.placement.records import Record
+from gateway.placement.store import FencedError, PlacementStore, PlacementUnavailableError
 from gateway.runtimes.base import Runtime
 
 from .plan import Action, MarkFailed, MarkReady, Rebuild, Remove, plan

@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterable, Mapping
 
 from gateway.admission import EVERYBODY
-from gateway.placement.store import PlacementStore, Quota, Record
+from gateway.placement.records import Quota, Record
+from gateway.placement.store import PlacementStore
 from gateway.settings import AdmissionSettings
 
 _UNMADE_S = 60.0

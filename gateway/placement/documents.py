@@ -12,7 +12,7 @@ import orjson
 
 from gateway.runtimes.options import Egress, Options, Port, Reach, Toleration, Volume
 
-from .store import SandboxSpec
+from .records import SandboxSpec
 
 
 def write_spec(spec: SandboxSpec) -> bytes:

@@ -12,8 +12,9 @@ from typing import Any, cast
 from gateway.settings import PlacementSettings
 
 from . import keys
+from .records import Cause, Group, GroupWord, Quota, SandboxSpec, Usage
 from .redis_steps import RedisSteps, as_fields, as_moment, as_text, ms
-from .store import SHARDS, Cause, FencedError, Group, GroupWord, Quota, SandboxSpec, Usage
+from .store import SHARDS, FencedError
 
 _ALL = 1_000_000
 

@@ -11,8 +11,9 @@ from typing import Any, cast
 from gateway.settings import PlacementSettings
 
 from .documents import read_spec
+from .records import Cause, Entry, Fault, Leaving, Record, Status, Tombstone
 from .redis_connection import Argument, RedisConnection, Script, load_script
-from .store import Cause, Entry, Fault, FencedError, Leaving, Record, Status, Tombstone, UnreadableError
+from .store import FencedError, UnreadableError
 
 
 class RedisSteps:

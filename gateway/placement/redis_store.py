@@ -17,25 +17,12 @@ from gateway.settings import PlacementSettings
 
 from . import keys
 from .documents import write_egress, write_spec
+from .records import Cause, Created, Entry, Expired, Leaving, Page, Record, SandboxSpec, Tombstone
 from .redis_connection import Argument
 from .redis_groups import RedisGroups
 from .redis_spares import RedisSpares
 from .redis_steps import as_entry, as_fields, as_record, as_text, as_tombstone, ms, script
-from .store import (
-    SHARDS,
-    Cause,
-    Created,
-    Entry,
-    Expired,
-    FencedError,
-    Leaving,
-    Page,
-    RebuildingError,
-    Record,
-    SandboxSpec,
-    Tombstone,
-    UnreadableError,
-)
+from .store import SHARDS, FencedError, RebuildingError, UnreadableError
 
 log = logging.getLogger("gateway.placement")
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 
 from holdfast_wire.errors import HoldfastError
 
-from gateway.placement.store import Cause
+from gateway.placement.records import Cause
 
 from .options import Egress, Options
 

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 from holdfast_wire.errors import HoldfastError
 
-from gateway.placement.store import Cause
+from gateway.placement.records import Cause
 
 from .base import BecameReady, Event, Image, Images, Made, Order, Present, RuntimeUnavailableError, Synced, WentAway
 from .options import Egress, Options

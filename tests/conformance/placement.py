@@ -12,7 +12,8 @@ from typing import Any, cast
 import pytest
 from holdfast_wire.errors import HoldfastError
 
-from gateway.placement.store import Cause, FencedError, PlacementStore, Record, SandboxSpec, Tombstone
+from gateway.placement.records import Cause, Record, SandboxSpec, Tombstone
+from gateway.placement.store import FencedError, PlacementStore
 from gateway.runtimes.options import Egress, Port, Reach
 from tests.support.until import until_async
 

@@ -30,8 +30,8 @@ from websockets.utils import apply_mask
 from gateway.__main__ import server_config
 from gateway.auth import Keys
 from gateway.frame_headers import BINARY, CLOSE, server_frame
+from gateway.placement.records import Cause, Record, SandboxSpec
 from gateway.placement.redis_store import RedisStore
-from gateway.placement.store import Cause, Record, SandboxSpec
 from gateway.runtimes.base import Event, Images, Made, Order, Present, Synced, WentAway
 from gateway.runtimes.options import Egress
 from gateway.service import Gateway

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from gateway.admission import EVERYBODY, Admission, Place, Quotas
 from gateway.controller.face import served as face
 from gateway.controller.usages import Usages
+from gateway.placement.records import Cause, Quota, Record, SandboxSpec
 from gateway.placement.redis_store import RedisStore
-from gateway.placement.store import Cause, FencedError, Quota, Record, SandboxSpec
+from gateway.placement.store import FencedError
 from gateway.runtimes.base import Made, Order
 from gateway.settings import AdmissionSettings, PlacementSettings, SettingsError, from_environment
 from gateway.telemetry import Metrics

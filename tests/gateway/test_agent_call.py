@@ -201,7 +201,7 @@ async def test_a_broken_agent_leaves_an_outcome_unknown(served: Served, script: 
 
 
 async def test_when_the_sandbox_went_that_is_the_answer(served: Served) -> None:
-    from gateway.placement.store import Cause
+    from gateway.placement.records import Cause
 
     async def script(talk: Talk) -> None:
         await served.store.mark_failed("sb-1", "1" * 16, Cause("oom", "workload"))
@@ -236,7 +236,7 @@ async def test_an_agent_that_pings_and_never_reads_costs_nothing(served: Served,
 
 async def test_an_agent_that_falls_silent_is_given_up(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that lost its power closes no connection: only its silence tells, long before the command's time is over."""
-    from gateway.placement.store import Cause
+    from gateway.placement.records import Cause
 
     original = agent_call.AgentCall.__init__
 
@@ -268,7 +268,7 @@ async def test_an_agent_that_falls_silent_is_given_up(served: Served, monkeypatc
 
 async def test_an_answer_after_the_command_was_asked_for_says_how_far_it_got(served: Served, redis_server: RedisServer) -> None:
     """Also while placement is away: an answer that it is away would say that nothing was done."""
-    from gateway.placement.store import Cause
+    from gateway.placement.records import Cause
 
     async def runs_and_goes(talk: Talk) -> None:
         await talk.raw(encode_item(Started(1, "j", {}), 0))

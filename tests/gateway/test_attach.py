@@ -10,7 +10,7 @@ from holdfast_wire.frames import GoAway
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from gateway import tickets
-from gateway.placement.store import Cause, SandboxSpec
+from gateway.placement.records import Cause, SandboxSpec
 from gateway.settings import RelaySettings
 from tests.gateway.harness import BOB, SECRET, ScriptedAgent, Served, echo, serve
 from tests.gateway.refusals import OOM, refusal

@@ -15,8 +15,9 @@ from gateway.controller.leadership import Leadership
 from gateway.controller.loop import Controller
 from gateway.controller.reconcile import Reconciler
 from gateway.placement.documents import read_spec, write_spec
+from gateway.placement.records import Cause, Record, SandboxSpec, Tombstone
 from gateway.placement.redis_store import RedisStore
-from gateway.placement.store import Cause, FencedError, PlacementUnavailableError, Record, SandboxSpec, Tombstone
+from gateway.placement.store import FencedError, PlacementUnavailableError
 from gateway.runtimes.options import Egress, Options, Port, Reach, Toleration, Volume
 from gateway.settings import ControllerSettings, PlacementSettings
 from tests.gateway.controllers import at_work

@@ -10,7 +10,7 @@ import redis
 
 from gateway.controller.loop import Controller
 from gateway.placement import keys
-from gateway.placement.store import Tombstone
+from gateway.placement.records import Tombstone
 from tests.gateway.controllers import at_work
 from tests.gateway.harness import Served
 from tests.gateway.test_controller import FAST

@@ -16,8 +16,8 @@ from gateway.controller.groups import Groups
 from gateway.controller.loop import Controller
 from gateway.controller.reconcile import Reconciler
 from gateway.placement import keys
+from gateway.placement.records import Cause, Leaving, Record, SandboxSpec, Tombstone
 from gateway.placement.redis_store import RedisStore
-from gateway.placement.store import Cause, Leaving, Record, SandboxSpec, Tombstone
 from gateway.runtimes import base
 from gateway.settings import PlacementSettings
 from tests.gateway.checked import check

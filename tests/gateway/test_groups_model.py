@@ -11,7 +11,8 @@ from hypothesis.stateful import invariant, rule
 
 from gateway.controller.groups import LAPSED
 from gateway.placement import keys
-from gateway.placement.store import Cause, FencedError
+from gateway.placement.records import Cause
+from gateway.placement.store import FencedError
 from tests.gateway.machines import StoreMachine, agree
 from tests.support.redis_server import RedisServer
 from tests.support.requires import requires

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from holdfast_wire.frames import Exited, Started
 
-from gateway.placement.store import Record, SandboxSpec
+from gateway.placement.records import Record, SandboxSpec
 from tests.gateway.harness import DEADLINE_S, ScriptedAgent, Served, echo
 from tests.gateway.test_agent_call import RESULT, Talk, scripted
 from tests.support.requires import requires

@@ -14,7 +14,8 @@ import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 
 from gateway import making
-from gateway.placement.store import Cause, PlacementUnavailableError
+from gateway.placement.records import Cause
+from gateway.placement.store import PlacementUnavailableError
 from gateway.runtimes.base import RuntimeUnavailableError
 from tests.gateway.checked import Checked
 from tests.gateway.harness import ADA, BOB, Served

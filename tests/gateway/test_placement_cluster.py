@@ -16,8 +16,8 @@ import pytest
 import pytest_asyncio
 import redis
 
+from gateway.placement.records import Cause, Leaving, PoolState, Quota
 from gateway.placement.redis_store import RedisStore
-from gateway.placement.store import Cause, Leaving, PoolState, Quota
 from gateway.settings import PlacementSettings
 from infra.scripts.up.datadir import find_redis_server
 from tests.conformance.placement import PlacementConformance, ready, spec

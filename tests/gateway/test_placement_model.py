@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
 from gateway.placement import keys
+from gateway.placement.records import Cause, Record, SandboxSpec, Tombstone
 from gateway.placement.redis_store import derived_id
-from gateway.placement.store import SHARDS, Cause, FencedError, Record, SandboxSpec, Tombstone
+from gateway.placement.store import SHARDS, FencedError
 from tests.gateway.machines import StoreMachine, agree
 from tests.support.redis_server import RedisServer
 from tests.support.requires import requires

@@ -13,8 +13,9 @@ import pytest_asyncio
 import redis
 
 from gateway.placement import keys
+from gateway.placement.records import Record
 from gateway.placement.redis_store import RedisStore
-from gateway.placement.store import PlacementUnavailableError, Record
+from gateway.placement.store import PlacementUnavailableError
 from gateway.settings import PlacementSettings
 from tests.conformance.placement import DELETED, PlacementConformance, ready, spec
 from tests.support.pace import Stopwatch

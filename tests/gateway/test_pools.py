@@ -17,8 +17,9 @@ from gateway.controller.loop import Controller
 from gateway.controller.pool_keeper import PoolKeeper
 from gateway.controller.pool_plan import is_spare
 from gateway.controller.reconcile import Reconciler
+from gateway.placement.records import PoolState, SandboxSpec
 from gateway.placement.redis_store import RedisStore
-from gateway.placement.store import COLD, FencedError, PoolState, SandboxSpec
+from gateway.placement.store import COLD, FencedError
 from gateway.pools import Pool
 from gateway.settings import PlacementSettings
 from gateway.telemetry import Metrics

@@ -13,7 +13,7 @@ from holdfast_wire.frames import GoAway
 from holdfast_wire.limits import MESSAGE_BYTES
 
 from gateway.frame_headers import BINARY, CLOSE, server_frame
-from gateway.placement.store import SandboxSpec
+from gateway.placement.records import SandboxSpec
 from gateway.settings import RelaySettings
 from tests.gateway.harness import DEADLINE_S, Connection, ScriptedAgent, Served, closed_with, echo, serve
 from tests.gateway.refusals import refusal

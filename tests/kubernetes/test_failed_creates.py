@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.controller.loop import Controller
-from gateway.placement.store import Quota, Record, Tombstone
+from gateway.placement.records import Quota, Record, Tombstone
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.settings import AdmissionSettings, ControllerSettings
 from tests.gateway.harness import Served, serve

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from gateway.placement.store import Cause
+from gateway.placement.records import Cause
 from gateway.runtimes.base import BecameReady, Event, Leaving, Present, WentAway
 
 from .creating import endpoint_of

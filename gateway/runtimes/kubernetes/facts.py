@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from holdfast_wire.errors import Fault, HoldfastError
 
-from gateway.placement.store import Cause
+from gateway.placement.records import Cause
 
 from .record import PodRecord, read_record
 
