@@ -14,8 +14,9 @@ _ROUND_S = 3.0
 _PACE_S = 0.05
 """P2's sessions begin a command this often: 1 000/s together, two fifths of P3's budget. As fast as they can, fifty sessions would
 measure fifty divided by the throughput and nothing else."""
-_BUDGET = 2500.0
-_AIM = 4000.0
+_BUDGET = 2500 / 5500
+_AIM = 4000 / 5500
+"""Shares of what the prototype does in the same run: commands a second on a machine where that does 5 500."""
 
 
 async def fifty_sessions(environment: Mapping[str, str]) -> tuple[Load, Load, Load]:
@@ -46,9 +47,9 @@ def p3(ours: Load, prototype_load: Load) -> Figure:
         "/s",
         prototype_load.per_second,
         ratio,
-        f"≥ {_BUDGET:g}/s",
-        f"{_AIM:g}/s",
-        ours.per_second >= _BUDGET,
+        f"≥ {_BUDGET:.2f}×",
+        f"{_AIM:.2f}×",
+        ratio >= _BUDGET,
         how,
     )
 
