@@ -95,6 +95,22 @@ async def test_more_arguments_than_a_message_holds_are_the_callers_mistake(serve
             assert (answer.status_code, answer.json()["code"]) == (422, "invalid_argument")
 
 
+class Watched(Memory):
+    """Tells when much of it is held, and when nothing of that is any more."""
+
+    def __init__(self, much_bytes: int) -> None:
+        super().__init__(RestSettings().held_bytes)
+        self._much_bytes = much_bytes
+        self.much, self.nothing = asyncio.Event(), asyncio.Event()
+
+    def change(self, owner: str, size: int) -> None:
+        super().change(owner, size)
+        if self.held >= self._much_bytes:
+            self.much.set()
+        if not self.held and self.much.is_set():
+            self.nothing.set()
+
+
 async def test_who_does_not_take_the_answer_gives_its_memory_back(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BoundedHttpProtocol, "stall_s", 0.1)
 
@@ -106,10 +122,9 @@ async def test_who_does_not_take_the_answer_gives_its_memory_back(redis_url: str
 
     async with serve(redis_url, tmp_path) as served, ScriptedAgent(scripted(script)) as agent, asyncio.timeout(DEADLINE_S):
         await served.place("sb-1", agent.endpoint)
+        memory = served.gateway.memory = Watched(10_000_000)
         _, writer = await asyncio.open_connection("127.0.0.1", int(served.url.rpartition(":")[2]), limit=1024)
         writer.write(f"GET /sandboxes/sb-1/files?path=/x HTTP/1.1\r\nHost: x\r\nX-API-Key: {ADA}\r\n\r\n".encode())
-        while served.gateway.memory.held < 10_000_000:
-            await asyncio.sleep(0.01)
-        while served.gateway.memory.held:
-            await asyncio.sleep(0.01)
+        await memory.much.wait()
+        await memory.nothing.wait()
         writer.transport.abort()
