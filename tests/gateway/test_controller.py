@@ -128,9 +128,8 @@ async def test_a_wiped_store_is_rebuilt_within_a_minute_as_deployed(
     for number in range(500):
         runtime.add(f"sb-{number}", labels={"holdfast/lifetime_s": "600", "holdfast/group": f"run-{number % 5}"})
     controller = Controller(store, runtime, "c1", ControllerSettings())
-    task = asyncio.create_task(controller.run(), name="c1")
     clock = asyncio.get_running_loop().time
-    try:
+    async with at_work(controller):
 
         async def whole() -> bool:
             return await store.generation() is not None and len([one async for one in store.scan()]) == 500
@@ -142,10 +141,6 @@ async def test_a_wiped_store_is_rebuilt_within_a_minute_as_deployed(
         print(f"\n500 records written again {clock() - begun:.1f} s after the wipe")
         assert runtime.deleted == []
         assert len(runtime.present) == 500
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 async def test_a_redis_away_for_a_while_loses_nothing(store: RedisStore, runtime: MemoryRuntime, redis_server: RedisServer) -> None:
@@ -216,8 +211,7 @@ async def test_a_runtime_that_began_anew_is_heard_of_at_once(store: RedisStore, 
     for number in range(30):
         await add(store, runtime, f"sb-{number}")
     controller = Controller(store, runtime, "c1", ControllerSettings())
-    task = asyncio.create_task(controller.run(), name="c1")
-    try:
+    async with at_work(controller):
         await until_async(store.generation, deadline_s=60, what="the first pass")
         runtime.restart()
         with Stopwatch() as watch:
@@ -225,10 +219,6 @@ async def test_a_runtime_that_began_anew_is_heard_of_at_once(store: RedisStore, 
                 record = await becomes(store, f"sb-{number}", Record, "node-lost")
                 assert (record.status, record.cause.fault) == ("failed", "infrastructure")
             assert watch.elapsed_s < 2.0
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 async def test_a_stopped_leader_that_wakes_late_removes_nothing(store: RedisStore, runtime: MemoryRuntime) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from gateway.controller.loop import Controller
 from gateway.placement.records import Quota, Record, Tombstone
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.settings import AdmissionSettings, ControllerSettings
+from tests.gateway.controllers import at_work
 from tests.gateway.harness import Served, serve
 from tests.kubernetes.conftest import QUICK, settings_for
 from tests.support.kube.kubelet import Kubelet
@@ -47,14 +47,10 @@ async def served(redis_url: str, api: FakeApi, kubelet: Kubelet, tmp_path: Path)
     admission = AdmissionSettings(owner_quota=Quota(5, None, None))
     async with serve(redis_url, tmp_path, step_timeout_s=20.0, admission=admission) as served:
         served.gateway.runtime = runtime
-        controller = Controller(served.store, runtime, "c1", CONTROLLER, admission=admission)
-        task = asyncio.create_task(controller.run(), name="controller")
         try:
-            yield served
+            async with at_work(Controller(served.store, runtime, "c1", CONTROLLER, admission=admission)):
+                yield served
         finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
             await runtime.aclose()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from gateway.runtimes.kubernetes.names import prepull_name
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.settings import ControllerSettings, PlacementSettings
 from gateway.telemetry import Metrics
+from tests.gateway.controllers import at_work
 from tests.support.kube.daemons import Daemons
 from tests.support.kube.objects import RefusedError
 from tests.support.kube.server import FakeApi
@@ -44,13 +44,10 @@ def kept(api: FakeApi) -> set[str]:
 async def leading(redis_url: str, runtime: KubernetesRuntime, path: Path, metrics: Metrics) -> AsyncIterator[None]:
     store = RedisStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=10.0))
     prepull = Prepull(store, runtime, PoolsFile(path).prepull, metrics)
-    task = asyncio.create_task(Controller(store, runtime, "c1", QUICK, metrics=metrics, prepull=prepull).run(), name="controller")
     try:
-        yield
+        async with at_work(Controller(store, runtime, "c1", QUICK, metrics=metrics, prepull=prepull)):
+            yield
     finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
         await store.aclose()
 
 

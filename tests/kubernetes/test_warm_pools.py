@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from gateway.pools import PoolsFile
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.settings import ControllerSettings
 from gateway.telemetry import Metrics
+from tests.gateway.controllers import at_work
 from tests.gateway.harness import ADA, SECRET, Served, serve
 from tests.support.kube.kubelet import Kubelet
 from tests.support.kube.server import FakeApi
@@ -39,13 +39,8 @@ async def served(redis_url: str, tmp_path: Path, runtime: KubernetesRuntime) -> 
         served.gateway.runtime = runtime
         served.gateway.pools = PoolsFile(path)
         keeper = PoolKeeper(served.store, runtime, PoolsFile(path).read, SECRET, QUICK, Metrics())
-        task = asyncio.create_task(Controller(served.store, runtime, "c1", QUICK, keeper).run(), name="controller")
-        try:
+        async with at_work(Controller(served.store, runtime, "c1", QUICK, keeper)):
             yield served
-        finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
 
 
 async def filled(served: Served, runtime: KubernetesRuntime) -> set[str]:

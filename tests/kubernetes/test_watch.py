@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -19,6 +18,7 @@ from gateway.runtimes.kubernetes.settings import KubernetesSettings
 from gateway.runtimes.kubernetes.watch import Changed, Listed, Vanished, Watch, WatchSettings
 from tests.conformance.runtimes import order
 from tests.kubernetes.conftest import QUICK
+from tests.support.background import in_background
 from tests.support.kube.objects import RefusedError
 from tests.support.kube.server import FakeApi
 from tests.support.until import until_async
@@ -57,13 +57,10 @@ class Seen:
 async def watching(api: FakeApi, folder: Path, settings: WatchSettings = QUICK) -> AsyncIterator[Seen]:
     client = Api(api.kubeconfig(folder), 5.0)
     seen = Seen(Watch(client, f"/api/v1/namespaces/{api.namespace}/pods", SELECTOR, read_pod, settings))
-    task = asyncio.create_task(seen.run(), name="watch")
     try:
-        yield seen
+        async with in_background(seen.run(), "watch"):
+            yield seen
     finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
         await client.aclose()
 
 
