@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from holdfast import CancelledRemotelyError, HoldfastError, SandboxClient, Terminal
 from holdfast.cli.execute import finish
-from holdfast.cli.leaving import told_by_signals
+from holdfast.cli.leaving import followed, told_by_signals
 from holdfast.cli.output import escape_bytes, note, say_json
 
 DETACH_KEY = b"\x1d"  # Ctrl-]
@@ -114,24 +114,11 @@ def _raw() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _resizing(terminal: Terminal) -> Iterator[None]:
-    """SIGWINCH, passed on by a thread of its own: a handler must not take the session's lock."""
-    changed, over = threading.Event(), threading.Event()
+    """SIGWINCH, passed on."""
 
-    def follow() -> None:
-        while True:
-            changed.wait()
-            changed.clear()
-            if over.is_set():
-                return
-            with contextlib.suppress(HoldfastError):
-                terminal.resize(*size())
+    def resize() -> None:
+        with contextlib.suppress(HoldfastError):
+            terminal.resize(*size())
 
-    follower = threading.Thread(target=follow, daemon=True)
-    follower.start()
-    before = signal.signal(signal.SIGWINCH, lambda *_: changed.set())
-    try:
+    with followed(signal.SIGWINCH, resize):
         yield
-    finally:
-        signal.signal(signal.SIGWINCH, before)
-        over.set()
-        changed.set()

@@ -1,11 +1,12 @@
 """What ends a command line that waits: SIGTERM and SIGHUP, which must not leave what runs in the sandbox behind, and Ctrl-C.
 
-Owns the handlers while ``exec`` and ``shell`` wait.
+Owns the handlers while ``exec`` and ``shell`` wait, and the thread that does what a handler must not.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -40,28 +41,43 @@ def told_by_signals() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def first_interrupt(action: Callable[[], None]) -> Iterator[None]:
-    """The first SIGINT is ``action``, on a thread of its own: a handler must not take the session's lock. The second is ours."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        yield
-        return
-    asked, over = threading.Event(), threading.Event()
+def followed(number: signal.Signals, action: Callable[[], None], at_once: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Each signal is followed by ``action`` on a thread of its own: a handler, as ``at_once`` is, must not take the session's lock."""
+    came, over = threading.Event(), threading.Event()
 
     def follow() -> None:
-        asked.wait()
-        if not over.is_set():
+        while True:
+            came.wait()
+            came.clear()
+            if over.is_set():
+                return
             action()
 
-    def interrupted(_number: int, _frame: FrameType | None) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
+    def note(_number: int, _frame: FrameType | None) -> None:
+        at_once()
+        came.set()
 
     threading.Thread(target=follow, daemon=True).start()
-    before = signal.signal(signal.SIGINT, interrupted)
+    before = signal.signal(number, note)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
         over.set()
-        asked.set()
+        came.set()
+
+
+@contextlib.contextmanager
+def first_interrupt(action: Callable[[], None]) -> Iterator[None]:
+    """The first SIGINT is ``action``; the second is ours."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        yield
+        return
+    interrupts = itertools.count()
+
+    def only_once() -> None:
+        if next(interrupts):
+            raise KeyboardInterrupt
+
+    with followed(signal.SIGINT, action, only_once):
+        yield
