@@ -76,6 +76,8 @@ class ShellProcess:
         """The memory file of the last run, with the dump that followed it if there was one."""
         self._dumps = ((0, 0), (0, 0))
         """Number and memory file of the newest dump, and of the one before."""
+        self._filled = [0, 0]
+        """Bytes in each memory file, where nobody but the agent has written since."""
         self._plain = False
         """Whether the state in the newest dump is plain: found out once per dump, and False until it is written."""
         self._closed = False
@@ -207,6 +209,7 @@ class ShellProcess:
         if newest != self._dumps[0]:
             self._dumps = (newest, self._dumps[0])
         self._plain = False
+        self._filled[self._slot] = _SNAPSHOT_BYTES
         return self.dialect.snapshot(number, self._slot)
 
     def _changes_nothing(self, script: bytes) -> bool:
@@ -250,7 +253,9 @@ class ShellProcess:
         """Put ``text`` where the newest dump is not."""
         self._slot = 1 - self._dumps[0][1]
         file = self._files[self._slot]
-        os.ftruncate(file, 0)
+        if self._filled[self._slot] > len(text):
+            os.ftruncate(file, 0)
+        self._filled[self._slot] = len(text)
         at = 0
         while at < len(text):
             at += os.pwrite(file, text[at:] if at else text, at)
