@@ -275,6 +275,33 @@ def p99(times: list[float]) -> float:
     return statistics.median(sorted(window)[int(WINDOW * 0.99)] for window in windows)
 
 
+BUSY = "for n in $(seq 40); do while :; do :; done & done; echo full; wait"
+STARTS = 3
+
+
+@requires("cgroups", "root")
+@pytest.mark.alone
+@pytest.mark.timeout(120)
+def test_only_what_is_started_among_busy_loops_waits_for_its_turn(client: SandboxClient) -> None:
+    """A start takes as long as the sandbox's share of the processor makes it take; meanwhile its agent answers everything else."""
+    with client.create_sandbox("host", memory="256Mi", cpu=0.1) as sandbox, sandbox.start(BUSY) as busy:
+        sandbox.files.write("/tmp/asked", "here")
+        assert next(iter(busy)).text == "full\n"
+        over = threading.Event()
+        with ThreadPoolExecutor(STARTS + 2) as pool:
+            reads = pool.submit(times_of, lambda: sandbox.files.read("/tmp/asked"), over)
+            lists = pool.submit(times_of, lambda: sandbox.files.list("/tmp"), over)
+            starts = [pool.submit(sandbox.exec, ["true"], timeout=1) for _ in range(STARTS)]
+            try:
+                ended = [start.result() for start in starts]
+            finally:
+                over.set()
+        assert all(one.timed_out or one.exit_code == 0 for one in ended), ended
+        assert max(*reads.result(), *lists.result()) < ANSWER_S
+        busy.kill()
+        assert busy.wait().signal == "KILL"
+
+
 def test_an_output_flood_that_nobody_reads_stands_still(sandbox: Sandbox, neighbour: Sandbox) -> None:
     with sandbox.start("yes") as flood:
         next(iter(flood))
