@@ -31,6 +31,8 @@ _HIGH = 64
 """Descriptors from here on are in the way of none that a child is given."""
 _MFD_EXEC = 0x10
 _REPORT_BYTES = 4096
+_LIBRARY_SIGNALS = (32, 33)
+"""What glibc uses itself and leaves ignored in what it spawns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,7 @@ class Forker:
             calls = []
             for descriptor in tasks:
                 calls += [Call("write", (descriptor, b"0", 1), essential=False), Call("close", (descriptor,))]
+            calls += [Call("rt_sigaction", (number, bytes(32), 0, 8), essential=False) for number in _LIBRARY_SIGNALS]
             calls.append(Call("fcntl", (theirs, fcntl.F_SETFD, fcntl.FD_CLOEXEC)))
             if tty:
                 calls.append(Call("ioctl", (0, termios.TIOCSCTTY, 0)))

@@ -1,90 +1,213 @@
-"""The thread that forks: where it is, whose errors are whose, and what was started before it was there."""
+"""How a child comes to be: the stub and what it reports, and where there can be no stubs."""
 
 from __future__ import annotations
 
+import errno
 import os
-import threading
-from collections.abc import Callable
+import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from holdfast_wire.errors import HoldfastError
 
-from session_agent.forking import Forker
-from tests.support.until import until
+from session_agent.forking import CannotExecuteError, Forker, Launch, Starting, Stdio
+from session_agent.stub import Call, Report, assemble, execs, supported
+
+PATH = os.environ["PATH"]
+LAUNCH = Launch("/", {"PATH": PATH})
+
+pytestmark = pytest.mark.skipif(not supported(), reason="there are no stubs for this machine")
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> list[int]:
-    return [os.open(tmp_path / name, os.O_WRONLY | os.O_CREAT) for name in ("tasks", "procs")]
+def tasks(tmp_path: Path) -> Iterator[int]:
+    descriptor = os.open(tmp_path / "tasks", os.O_WRONLY | os.O_CREAT)
+    yield descriptor
+    os.close(descriptor)
 
 
-def started(files: list[int]) -> Forker:
-    forker = Forker(files[:1], files[1:], crowd=1 << 20)
+def run(
+    forker: Forker, argv: list[str], launch: Launch = LAUNCH, *, place: dict[int, int] | None = None
+) -> tuple[int, bytes, Exception | None]:
+    """Exit code, output, and how the start went."""
+    reader, writer = os.pipe()
+    null = os.open(os.devnull, os.O_RDWR)
+    try:
+        pid, starting = forker.fork(argv, launch, Stdio(null, writer, writer), place=place)
+    finally:
+        os.close(writer)
+        os.close(null)
+    with open(reader, "rb") as file:
+        output = file.read()
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert starting is not None
+    assert starting.settle()
+    starting.close()
+    return code, output, starting.error()
+
+
+def descriptors() -> list[str]:
+    return sorted(os.listdir("/proc/self/fd"))
+
+
+def test_it_moves_itself_and_becomes_the_command(tasks: int, tmp_path: Path) -> None:
+    before = descriptors()
+    code, output, error = run(
+        Forker([tasks]), ["sh", "-c", 'pwd; echo $0 $#; echo "$A"; exit 3', "x", "y"], Launch("/tmp", {"PATH": PATH, "A": "é"})
+    )
+    assert (code, output, error) == (3, "/tmp\nx 1\né\n".encode(), None)
+    assert (tmp_path / "tasks").read_text() == "0"
+    assert descriptors() == before
+
+
+def test_it_leads_a_session_and_inherits_nothing_of_the_agents(tasks: int) -> None:
+    leak = os.dup(tasks)
+    os.set_inheritable(leak, True)
+    forker = Forker([tasks])
     forker.start()
-    until(lambda: forker.call(threading.get_native_id) != threading.get_native_id(), deadline_s=60, what="the thread to be in its place")
-    return forker
+    code, output, _ = run(
+        forker, ["sh", "-c", "echo $$; cut -d' ' -f6 /proc/$$/stat; ls /proc/self/fd; grep -E 'Sig(Blk|Ign)' /proc/self/status"]
+    )
+    os.close(leak)
+    pid, session, *rest = output.split()
+    assert (code, pid) == (0, session)
+    assert rest == [b"0", b"1", b"2", b"3", b"SigBlk:", b"0" * 16, b"SigIgn:", b"0" * 16]
 
 
-def refuse(error: OSError, here: list[int]) -> Callable[[], str]:
-    def start() -> str:
-        here.append(threading.get_native_id())
-        if here[-1] != threading.main_thread().native_id:
-            raise error
-        return "started"
-
-    return start
-
-
-def test_it_forks_from_a_thread_that_moved_itself(files: list[int], tmp_path: Path) -> None:
-    forker = started(files)
-    assert (tmp_path / "tasks").read_text() == str(forker.call(threading.get_native_id))
-    forker.stop()
+def test_descriptors_come_to_lie_where_they_are_wanted(tasks: int) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"placed\n")
+    os.close(writer)
+    code, output, error = run(Forker([tasks]), ["sh", "-c", "cat <&9; cat <&8; ls /proc/self/fd"], place={9: reader, 8: reader})
+    os.close(reader)
+    assert (code, error) == (0, None)
+    assert output.split() == [b"placed", b"0", b"1", b"2", b"3", b"8", b"9"]
 
 
-def test_without_groups_there_is_no_thread() -> None:
-    forker = Forker()
-    forker.start()
-    assert forker.call(threading.get_native_id) == threading.get_native_id()
-    forker.stop()
+def test_low_descriptors_may_change_places(tasks: int) -> None:
+    pid, starting = Forker([tasks]).fork(["sh", "-c", "test -e /proc/self/fd/0 && test -e /proc/self/fd/2"], LAUNCH, Stdio(2, 0, 1))
+    assert os.waitpid(pid, 0)[1] == 0
+    assert starting is not None
+    starting.close()
 
 
-def test_where_it_may_not_move_everything_is_forked_by_the_caller(tmp_path: Path) -> None:
-    (tmp_path / "tasks").touch()
-    forker = Forker([os.open(tmp_path / "tasks", os.O_RDONLY)])
-    forker.start()
-    assert forker.call(threading.get_native_id) == threading.get_native_id()
+@pytest.mark.parametrize(
+    ("program", "code", "says"),
+    [("no-such-program", 127, "command not found"), ("/no/such", 127, "command not found"), ("/etc/passwd", 126, "Permission denied"),
+     ("BAD", 126, "the interpreter it names is missing"), ("TEXT", 126, "Exec format error"), ("denied", 126, "Permission denied")],
+)  # fmt: skip
+def test_what_cannot_be_executed_is_told(tasks: int, tmp_path: Path, program: str, code: int, says: str) -> None:
+    (tmp_path / "bad").write_text("#!/no/such/interpreter\n")
+    (tmp_path / "text").write_text("no program\n")
+    (tmp_path / "denied").touch()
+    for name in ("bad", "text"):
+        (tmp_path / name).chmod(0o755)
+    if program.isupper():
+        program = str(tmp_path / program.lower())
+    before = descriptors()
+    status, _, error = run(Forker([tasks]), [program], Launch("/", {"PATH": f"/no/such:{tmp_path}:{PATH}"}))
+    assert status == 127
+    assert isinstance(error, CannotExecuteError)
+    assert error.exit_code == code
+    assert says in error.message
+    assert descriptors() == before
 
 
-def test_errors_are_the_callers(files: list[int]) -> None:
-    forker = started(files)
-    here: list[int] = []
-    with pytest.raises(FileNotFoundError):
-        forker.call(refuse(FileNotFoundError(2, "no such program"), here))
-    assert len(here) == 1
-    forker.stop()
+def test_what_is_known_before_is_refused_before(tasks: int) -> None:
+    before = descriptors()
+    for argv, launch, code in (
+        (["true"], Launch("/no/such", LAUNCH.env), "invalid_argument"),
+        (["true"], Launch("/etc/passwd", LAUNCH.env), "invalid_argument"),
+        (["true", "x" * 200_000], LAUNCH, "request_too_large"),
+        (["a\0b"], LAUNCH, "spawn_failed"),
+    ):
+        with pytest.raises(HoldfastError) as refused:
+            Forker([tasks]).fork(argv, launch, Stdio(0, 1, 2))
+        assert refused.value.code == code
+    assert descriptors() == before
 
 
-def test_a_full_group_is_gone_around(files: list[int]) -> None:
-    forker = started(files)
-    here: list[int] = []
-    assert forker.call(refuse(BlockingIOError(11, "no room"), here)) == "started"
-    assert len(here) == 2
-    forker.stop()
+def test_who_cannot_become_the_user_does_not_run(tasks: int) -> None:
+    status, output, error = run(Forker([tasks]), ["echo", "ran"], Launch("/", LAUNCH.env, os.getuid(), os.getgid(), tuple(range(70_000))))
+    assert (status, output) == (127, b"")
+    assert isinstance(error, HoldfastError)
+    assert (error.code, "setgroups" in error.message) == ("spawn_failed", True)
 
 
-def test_among_a_crowd_it_forks_itself(files: list[int]) -> None:
-    forker = started(files)
-    forker._crowd = 0
-    assert forker.call(threading.get_native_id) == threading.get_native_id()
-    forker.stop()
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_it_becomes_the_user(tasks: int) -> None:
+    code, output, _ = run(Forker([tasks]), ["sh", "-c", "id -u; id -g; id -G"], Launch("/", LAUNCH.env, 65534, 65533, (65531, 65532)))
+    assert (code, output.split()) == (0, [b"65534", b"65533", b"65533", b"65531", b"65532"])
 
 
-def test_what_was_born_early_follows(files: list[int], tmp_path: Path) -> None:
-    forker = Forker(files[:1], files[1:])
-    forker.born_early(4711)  # before there is a thread nothing is moved
-    forker._thread = threading.current_thread()
-    forker.born_early(4712)
-    forker._thread = None
-    forker.start()
-    until(lambda: (tmp_path / "procs").read_text() == "4712", deadline_s=60, what="the early one to be moved")
-    forker.stop()
+def test_where_no_file_in_memory_may_be_executed_it_is_forked_and_waited_for(tasks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    forker = Forker([tasks])
+
+    def refuse(*args: object, **options: object) -> int:
+        raise PermissionError(errno.EACCES, "not here")
+
+    monkeypatch.setattr(os, "posix_spawn", refuse)
+    before = descriptors()
+    for _ in range(2):
+        pid, starting = forker.fork(["sh", "-c", "exit 4"], LAUNCH, Stdio(0, 1, 2))
+        assert starting is None
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 4
+    assert descriptors() == before
+
+
+def test_out_of_processes_is_no_reason_to_try_in_another_way(tasks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **options: object) -> int:
+        raise BlockingIOError(errno.EAGAIN, "no room")
+
+    monkeypatch.setattr(os, "posix_spawn", refuse)
+    with pytest.raises(HoldfastError) as refused:
+        Forker([tasks]).fork(["true"], LAUNCH, Stdio(0, 1, 2))
+    assert refused.value.code == "spawn_failed"
+
+
+def test_without_groups_there_are_no_stubs() -> None:
+    pid, starting = Forker().fork(["true"], LAUNCH, Stdio(0, 1, 2))
+    assert starting is None
+    os.waitpid(pid, 0)
+
+
+def test_a_start_that_is_not_over_says_so() -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    calls = execs([b"/a/x", b"/b/x"])
+    starting = Starting(reader, calls, "x", LAUNCH)
+    assert not starting.settle()
+    os.write(writer, record(0, errno.EACCES) + record(1, errno.ENOENT))
+    assert not starting.settle()
+    os.close(writer)
+    assert starting.settle()
+    error = starting.error()
+    assert isinstance(error, CannotExecuteError)
+    assert error.exit_code == 126, "the first that was more than missing, as execvp has it"
+    starting.close()
+
+
+def record(index: int, number: int) -> bytes:
+    return struct.pack("<qQ", -number, 0x400180 + 48 * index)
+
+
+def test_failures_that_do_not_matter_are_none() -> None:
+    report = Report([Call("write", (5, b"0", 1), essential=False), *execs([b"/bin/true"])])
+    report.feed(record(0, errno.EACCES))
+    assert report.failed is None
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_images_of_both_machines_have_the_shape_that_the_kernel_asks_for(machine: str) -> None:
+    calls = [Call("write", (70, b"0", 1), essential=False), *execs([b"/usr/bin/true", b"/bin/true"])]
+    image = assemble(calls, 71, machine)
+    magic, kind, number, _, entry = struct.unpack_from("<4s12xHHIQ", image)
+    assert (magic, kind, number) == (b"\x7fELF", 2, {"x86_64": 62, "aarch64": 183}[machine])
+    assert struct.unpack_from("<IIQQQQQ", image, 64)[:6] == (1, 5, 0, 0x400000, 0x400000, len(image))
+    assert entry == 0x400000 + 64 + 112
+    rows = [struct.unpack_from("<QqqqqQ", image, 0x180 + 48 * index) for index in range(3)]
+    assert [row[5] for row in rows] == [0x400180 + 48, 0x400180 + 96, 0]
+    for row, text in zip(rows, (b"0", b"/usr/bin/true", b"/bin/true"), strict=True):
+        at = (row[2] if row[0] in (1, 64) else row[1]) - 0x400000
+        assert image[at : image.index(b"\0", at)] == text

@@ -1,0 +1,274 @@
+"""What is asked of a command, a terminal or a shell before it is known whether it could be started.
+
+The children here are real. They are kept on their way by the file that they move themselves with: it is a pipe that has no room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.frames import Exited, Failed, Output, Started
+
+from session_agent import commands, terminal
+from session_agent.forking import Launch
+from session_agent.stub import supported
+from tests.session_agent.living import gone
+from tests.support.process_channel import Client, client
+from tests.support.until import until_async
+
+pytestmark = pytest.mark.skipif(not supported(), reason="there are no stubs for this machine")
+
+PATH = os.environ["PATH"]
+_PIPE_BYTES = 4096
+
+
+@dataclass
+class Held:
+    """A sandbox in which nothing that is started comes to its exec before ``release``."""
+
+    sandbox: Client
+    descriptor: int
+    before: list[str]
+
+    def release(self) -> None:
+        fcntl.fcntl(self.descriptor, fcntl.F_SETPIPE_SZ, 64 * _PIPE_BYTES)  # a page for each write
+        os.read(self.descriptor, _PIPE_BYTES)
+
+    @property
+    def starting(self) -> bool:
+        reaper = self.sandbox.context.reaper
+        return any(reaper.is_starting(pid) for pid in reaper.pids)
+
+    async def left_nothing(self) -> None:
+        """All descriptors are given back when the last child is gone."""
+        await until_async(lambda: not self.sandbox.context.reaper.pids, deadline_s=60, what="the end of all children")
+        assert sorted(os.listdir("/proc/self/fd")) == self.before
+
+
+@asynccontextmanager
+async def held(path: str = PATH) -> AsyncIterator[Held]:
+    reader, writer = os.pipe()
+    os.write(writer, bytes(fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)))
+    try:
+        async with client(env={"PATH": path}, cgroup_thread_fds=(writer,)) as sandbox:
+            yield Held(sandbox, reader, sorted(os.listdir("/proc/self/fd")))
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def too_many_groups(context: Any, params: dict[str, Any], **options: Any) -> Launch:
+    """A launch that fails between fork and exec."""
+    return Launch("/", {"PATH": PATH}, os.getuid(), os.getgid(), tuple(range(70_000)))
+
+
+async def test_nothing_is_told_before_the_start_is_known() -> None:
+    async with held() as box:
+        channel = box.sandbox.command("sh", "-c", "cat; echo err >&2; exit 3", stdin="pipe", id="a")
+        channel.handler.write(b"kept ", False)
+        channel.handler.write(b"for it\n", True)
+        again = box.sandbox.command("sh", "-c", "cat; echo err >&2; exit 3", stdin="pipe", id="a")
+        follower = box.sandbox.open("follow", {"id": "a"})
+        assert box.starting
+        assert channel.facts == again.facts == follower.facts == []
+        assert box.sandbox.context.busy()
+        box.release()
+        for one in (channel, again, follower):
+            outcome = await one.outcome()
+            assert (outcome.exit_code, outcome.stdout, outcome.stderr) == (3, b"kept for it\n", b"err\n")
+            assert isinstance(one.facts[0], Started)
+        assert channel.consumed == len("kept for it\n")
+        await box.left_nothing()
+
+
+async def test_the_agent_goes_on_while_something_starts() -> None:
+    async with held() as box:
+        channels = [box.sandbox.command("sh", "-c", f"exit {code}") for code in range(20)]
+        turns = 0
+        while turns < 100:
+            await asyncio.sleep(0)
+            turns += 1
+        assert box.starting
+        box.release()
+        assert [(await channel.outcome()).exit_code for channel in channels] == list(range(20))
+        await box.left_nothing()
+
+
+async def test_signals_wait_for_the_program() -> None:
+    async with held() as box:
+        channel = box.sandbox.command("sleep", "60")
+        for name in ("INT", "INT", "NO-SUCH-SIGNAL"):
+            channel.handler.signal(name)
+        for _ in range(10):
+            await asyncio.sleep(0.001)  # nothing comes: there is no event to wait for
+        assert box.starting
+        assert channel.facts == []
+        box.release()
+        outcome = await channel.outcome()
+        assert (outcome.exit_code, outcome.result["signal"]) == (130, "INT")
+        await box.left_nothing()
+
+
+@pytest.mark.parametrize("way", ["close", "kill", "time-out", "agent"])
+async def test_the_end_does_not_wait_for_the_start(way: str) -> None:
+    async with held() as box:
+        channel = box.sandbox.command("sh", "-c", "echo ran", id="a", timeout_s=0.01 if way == "time-out" else None)
+        (pid,) = box.sandbox.context.reaper.pids
+        if way == "close":
+            channel.handler.close(False)
+        elif way == "kill":
+            channel.handler.signal("KILL")
+        elif way == "agent":
+            box.sandbox.context.stop()
+        outcome = await channel.outcome()
+        assert (outcome.stdout, outcome.exit_code) == (b"", 124 if way == "time-out" else 137)
+        reason = {"close": "cancelled", "agent": "cancelled", "time-out": "timeout"}.get(way)
+        assert (outcome.result["cause"] or {}).get("reason") == reason
+        await gone(pid)
+        again = await box.sandbox.command("sh", "-c", "echo ran", id="a", timeout_s=0.01 if way == "time-out" else None).outcome()
+        assert again.result == outcome.result, "it never runs again"
+        await box.left_nothing()
+
+
+async def test_an_agent_that_stops_leaves_nothing_on_its_way() -> None:
+    async with held() as box:
+        for kind in ("command", "terminal"):
+            box.sandbox.open(kind, {"id": kind, "argv": ["sleep", "60"]})
+        box.sandbox.shell()
+        pids = box.sandbox.context.reaper.pids
+        assert len(pids) == 3
+    for pid in pids:
+        await gone(pid)
+
+
+async def test_who_goes_away_meanwhile_finds_it_later() -> None:
+    async with held() as box:
+        channel = box.sandbox.command("echo", "here", id="a")
+        channel.handler.close(True)
+        assert isinstance(await channel.end(), Failed)
+        follower = box.sandbox.open("follow", {"id": "a"})
+        assert follower.facts == []
+        box.release()
+        assert (await follower.outcome()).stdout == b"here\n"
+
+
+async def test_a_program_that_is_not_there() -> None:
+    async with held() as box:
+        channel = box.sandbox.command("no-such-program", stdin="pipe")
+        channel.handler.write(b"for nobody", True)
+        channel.handler.signal("INT")
+        assert channel.facts == []
+        box.release()
+        outcome = await channel.outcome()
+        assert (outcome.exit_code, outcome.started, outcome.stderr) == (127, True, b"no-such-program: command not found\n")
+        assert not box.sandbox.context.commands
+        await box.left_nothing()
+
+
+async def test_a_start_that_fails_leaves_the_id_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with held() as box:
+        with monkeypatch.context() as patched:
+            patched.setattr(commands, "launch_from", too_many_groups)
+            channel = box.sandbox.command("echo", "ran", id="a", stdin="pipe")
+            channel.handler.write(b"for nobody", False)
+            follower = box.sandbox.open("follow", {"id": "a"})
+            box.release()
+            for one in (channel, follower):
+                last = await one.end()
+                assert isinstance(last, Failed)
+                assert last.error["code"] == "spawn_failed"
+                assert one.facts == [last]
+        channel.handler.write(b"too late", True)
+        channel.handler.close(False)
+        assert channel.consumed <= len("for nobody" + "too late")
+        assert not box.sandbox.context.commands
+        assert len(box.sandbox.context.records) == 0
+        assert (await box.sandbox.command("echo", "ran", id="a").outcome()).stdout == b"ran\n"
+        await box.left_nothing()
+
+
+async def test_killed_from_inside_on_its_way() -> None:
+    async with held() as box:
+        channel = box.sandbox.command("true")
+        (pid,) = box.sandbox.context.reaper.pids
+        os.kill(pid, 15)
+        outcome = await channel.outcome()
+        assert (outcome.exit_code, outcome.result["signal"]) == (143, "TERM")
+        await box.left_nothing()
+
+
+async def test_a_terminal_keeps_keys_and_signals() -> None:
+    async with held() as box:
+        channel = box.sandbox.open(
+            "terminal", {"name": "t", "argv": ["sh", "-c", "trap 'echo winched' WINCH; read x; echo got $x; sleep 60"]}
+        )
+        channel.handler.write(b"kept\r", False)
+        channel.handler.resize(40, 100)
+        channel.handler.signal("WINCH")
+        other = box.sandbox.open("terminal", {"name": "t"})
+        assert channel.facts == other.facts == []
+        box.release()
+        await channel.until(lambda: b"got kept" in channel.output)
+        assert isinstance(channel.facts[0], Started)
+        channel.handler.signal("KILL")
+        for one in (channel, other):
+            assert (await one.outcome()).result["cause"]["reason"] == "cancelled"
+        await box.left_nothing()
+
+
+async def test_a_terminal_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with held() as box:
+        missing = box.sandbox.open("terminal", {"name": "t", "argv": ["no-such-program"]})
+        assert missing.facts == []
+        box.release()
+        outcome = await missing.outcome()
+        assert (outcome.exit_code, outcome.stdout) == (127, b"no-such-program: command not found\r\n")
+        monkeypatch.setattr(terminal, "launch_from", too_many_groups)
+        last = await box.sandbox.open("terminal", {"name": "t", "argv": ["true"]}).end()
+        assert isinstance(last, Failed)
+        assert last.error["code"] == "spawn_failed"
+        assert not box.sandbox.context.terminals
+        await box.left_nothing()
+
+
+async def test_a_terminal_ends_before_it_started() -> None:
+    async with held() as box:
+        channel = box.sandbox.open("terminal", {"name": "t", "argv": ["cat"]})
+        channel.handler.close(False)
+        outcome = await channel.outcome()
+        assert (outcome.exit_code, outcome.result["cause"]["reason"]) == (137, "cancelled")
+        await box.left_nothing()
+
+
+@pytest.mark.parametrize("kind", ["bash", "sh"])
+async def test_a_shell_keeps_its_first_run(kind: str) -> None:
+    async with held() as box:
+        shell = box.sandbox.shell(shell=kind)
+        run = shell.begin("echo here; exit 7")
+        assert box.starting
+        assert not any(isinstance(fact, Exited | Output) for fact in shell.channel.facts)
+        box.release()
+        outcome = await shell.wait(run)
+        assert (outcome.exit_code, outcome.stdout) == (7, b"here\n")
+
+
+async def test_a_shell_that_cannot_be_executed_is_unavailable(tmp_path: Path) -> None:
+    (tmp_path / "bash").write_bytes(b"\x7fELF of another machine")
+    (tmp_path / "bash").chmod(0o755)
+    async with held(f"{tmp_path}:{PATH}") as box:
+        shell = box.sandbox.shell(shell="bash")
+        shell.begin("echo here")
+        box.release()
+        last = await shell.channel.end()
+        assert isinstance(last, Failed)
+        assert HoldfastError.from_map(last.error).code == "shell_unavailable"
+        assert not box.sandbox.context.shells
