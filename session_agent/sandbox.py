@@ -63,7 +63,7 @@ class AgentContext:
         self.limits = limits or SandboxLimits()
         events = settings.cgroup_events_fds or (container_events() if settings.pod_uid else ())
         self.groups = Groups(settings.cgroup_join_fds, events)
-        forker = Forker(settings.cgroup_thread_fds)
+        forker = Forker(settings.cgroup_thread_fds, settings.cgroup_pids_fds)
         self.reaper = Reaper(oom_score_adj=self.limits.oom_score_adj, forker=forker)
         self.tags = Tags()
         self.budget = Budget(spool_budget(self.limits, settings.memory_bytes))

@@ -26,7 +26,7 @@ class AgentSettings:
     as (name or uid, empty: as the agent). ``memory_bytes`` is what the sandbox may use, 0 where that is not known. ``pod_uid`` is
     what the agent proves to be, beside its token. ``grace_s`` is how long a stopping agent keeps telling what happened,
     ``stop_reason`` why it is being stopped. ``cgroup_join_fds`` and ``cgroup_events_fds`` are described in ``groups``,
-    ``cgroup_thread_fds`` in ``forking``.
+    ``cgroup_thread_fds`` and ``cgroup_pids_fds`` in ``forking``.
     """
 
     sandbox_id: str
@@ -43,6 +43,7 @@ class AgentSettings:
     stop_reason: str = "evicted"
     cgroup_join_fds: tuple[int, ...] = ()
     cgroup_thread_fds: tuple[int, ...] = ()
+    cgroup_pids_fds: tuple[int, ...] = ()
     cgroup_events_fds: tuple[int, ...] = ()
 
     @classmethod

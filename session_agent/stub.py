@@ -21,10 +21,8 @@ _HEADERS = 64 + 2 * 56
 _CALL = struct.Struct("<QqqqqQ")
 _RECORD = struct.Struct("<qQ")
 _NUMBERS = {
-    "x86_64": {"write": 1, "close": 3, "rt_sigaction": 13, "ioctl": 16, "execve": 59, "fcntl": 72, "fchdir": 81, "setreuid": 113,
-               "setregid": 114, "setgroups": 116},
-    "aarch64": {"fcntl": 25, "ioctl": 29, "fchdir": 50, "close": 57, "write": 64, "rt_sigaction": 134, "setregid": 143, "setreuid": 145,
-                "setgroups": 159, "execve": 221},
+    "x86_64": {"write": 1, "close": 3, "rt_sigaction": 13, "ioctl": 16, "execve": 59, "fcntl": 72},
+    "aarch64": {"fcntl": 25, "ioctl": 29, "close": 57, "write": 64, "rt_sigaction": 134, "execve": 221},
 }  # fmt: skip
 _ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
 _CODE = {

@@ -132,8 +132,13 @@ class Group:
             inner.append(commands)
             fds["cgroup_fd"] = self._own_directory(outer, commands, uid)
         fds["cgroup_join_fds"] = [os.open(f"{path}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for path in inner]
-        threads = [f"{base}/{self.name}/{_COMMANDS}/tasks" for base in self.hierarchies.v1.values()]
-        fds["cgroup_thread_fds"] = [os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in threads]
+        threads = {name: f"{base}/{self.name}/{_COMMANDS}/tasks" for name, base in self.hierarchies.v1.items()}
+        pids = threads.pop("pids", None)
+        fds["cgroup_thread_fds"] = [os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in threads.values()]
+        if pids:
+            counts = [os.path.join(os.path.dirname(pids), name) for name in ("pids.current", "pids.max")]
+            fds["cgroup_pids_fds"] = [os.open(pids, os.O_WRONLY | os.O_CLOEXEC)]
+            fds["cgroup_pids_fds"] += [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in counts]
         events = [path for part in ("", _AGENT, _COMMANDS) if (path := self._memory_events(part))]
         fds["cgroup_events_fds"] = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in events]
         return fds

@@ -117,6 +117,7 @@ async def test_no_descriptor_leads_out(client: NodeClient) -> None:
             config.get("cgroup_fd"),
             *config.get("cgroup_events_fds", ()),
             *config.get("cgroup_thread_fds", ()),
+            *config.get("cgroup_pids_fds", ()),
         }
         assert allowed, f"descriptor {name} is {target}"
     if config.get("cgroup_fd") is not None:

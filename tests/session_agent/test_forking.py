@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from holdfast_wire.errors import HoldfastError
 
+from session_agent import forking
 from session_agent.forking import CannotExecuteError, Forker, Launch, Starting, Stdio
 from session_agent.stub import Call, Report, assemble, execs, supported
 
@@ -128,11 +129,27 @@ def test_what_is_known_before_is_refused_before(tasks: int) -> None:
     assert descriptors() == before
 
 
-def test_who_cannot_become_the_user_does_not_run(tasks: int) -> None:
-    status, output, error = run(Forker([tasks]), ["echo", "ran"], Launch("/", LAUNCH.env, os.getuid(), os.getgid(), tuple(range(70_000))))
+def test_what_fails_on_the_way_is_told(tasks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forking, "execs", lambda paths: [Call("ioctl", (0, 0, 0)), *execs(paths)])
+    status, output, error = run(Forker([tasks]), ["echo", "ran"])
     assert (status, output) == (127, b"")
     assert isinstance(error, HoldfastError)
-    assert (error.code, "setgroups" in error.message) == ("spawn_failed", True)
+    assert (error.code, "ioctl" in error.message) == ("spawn_failed", True)
+
+
+def test_a_full_sandbox_can_be_looked_into(tasks: int, tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("pids", "current", "max")]
+    for file in files:
+        file.touch()
+    pids = [os.open(file, os.O_RDWR) for file in files]
+    forker = Forker([tasks], pids)
+    for current, most, goes in (("5", "2048", True), ("2047", "2048", False), ("2047", "max", True)):
+        for file, text in zip(files, ("", current, most), strict=True):
+            file.write_text(text)
+        assert run(forker, ["true"])[0] == 0
+        assert bool(files[0].read_text()) is goes
+    for descriptor in pids:
+        os.close(descriptor)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")

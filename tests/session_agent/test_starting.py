@@ -12,15 +12,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Exited, Failed, Output, Started
 
-from session_agent import commands, terminal
-from session_agent.forking import Launch
-from session_agent.stub import supported
+from session_agent import forking
+from session_agent.stub import Call, execs, supported
 from tests.session_agent.living import gone
 from tests.support.process_channel import Client, client
 from tests.support.until import until_async
@@ -66,9 +64,9 @@ async def held(path: str = PATH) -> AsyncIterator[Held]:
         os.close(writer)
 
 
-def too_many_groups(context: Any, params: dict[str, Any], **options: Any) -> Launch:
-    """A launch that fails between fork and exec."""
-    return Launch("/", {"PATH": PATH}, os.getuid(), os.getgid(), tuple(range(70_000)))
+def cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is forked from now on fails between fork and exec."""
+    monkeypatch.setattr(forking, "execs", lambda paths: [Call("ioctl", (0, 0, 0)), *execs(paths)])
 
 
 async def test_nothing_is_told_before_the_start_is_known() -> None:
@@ -177,7 +175,7 @@ async def test_a_program_that_is_not_there() -> None:
 async def test_a_start_that_fails_leaves_the_id_free(monkeypatch: pytest.MonkeyPatch) -> None:
     async with held() as box:
         with monkeypatch.context() as patched:
-            patched.setattr(commands, "launch_from", too_many_groups)
+            cannot_start(patched)
             channel = box.sandbox.command("echo", "ran", id="a", stdin="pipe")
             channel.handler.write(b"for nobody", False)
             follower = box.sandbox.open("follow", {"id": "a"})
@@ -232,7 +230,7 @@ async def test_a_terminal_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch
         box.release()
         outcome = await missing.outcome()
         assert (outcome.exit_code, outcome.stdout) == (127, b"no-such-program: command not found\r\n")
-        monkeypatch.setattr(terminal, "launch_from", too_many_groups)
+        cannot_start(monkeypatch)
         last = await box.sandbox.open("terminal", {"name": "t", "argv": ["true"]}).end()
         assert isinstance(last, Failed)
         assert last.error["code"] == "spawn_failed"
