@@ -20,7 +20,8 @@ FED = 1 << 41
 _OPTION_LINE = re.compile(rb'^declare -r(?:x)? (SHELLOPTS|BASHOPTS)="([a-z0-9_:-]*)"$', re.MULTILINE)
 _BASH_DEFAULT_ON = (b"braceexpand", b"hashall", b"interactive-comments")
 _PLAIN_REST = re.compile(rb"umask [0-7]+\n")
-_PROMPTS = re.compile(rb"^declare -\S+ (?:PROMPT_COMMAND|PS0)=", re.MULTILINE)
+_MEDDLING = re.compile(rb"^declare -(?:\S+ (?:PROMPT_COMMAND|PS0|MAILCHECK)=|\S+ SHELLOPTS=\S*(?:keyword|posix|xtrace))", re.MULTILINE)
+"""Variables that bash expands at its prompt; options by which arguments are assignments, builtins assign, or PS4 is expanded."""
 _NEVER_RESTORED = frozenset({b"emacs", b"vi", b"history", b"histexpand", b"monitor", b"noexec", b"onecmd"})
 _RESCUED = "builtin command eval source printf unset return set exec trap declare alias umask"
 
@@ -145,12 +146,12 @@ class BashDialect:
         return quote(b"{ %s%s%s}%s" % (self._say(b"exit-begin"), self._state(), self._say(b"exit-end"), target))
 
     def is_plain(self, dump: bytes) -> bool:
-        """Whether a shell of this state does nothing but what it is told: it has no functions, aliases, traps or commands for a prompt."""
+        """Whether a shell of this state does only what it is told: no functions, aliases, traps, prompts or options meddle with it."""
         variables, _, rest = dump.partition(b"\n#%s rest\n" % self.token)
         return (
             _PLAIN_REST.fullmatch(rest.removesuffix(b"trap -- %s EXIT\n" % self._farewell())) is not None
             and b'\ndeclare -- PS1=""\ndeclare -- PS2=""\n' in variables
-            and _PROMPTS.search(variables) is None
+            and _MEDDLING.search(variables) is None
         )
 
     def run(self, number: int, slot: int) -> bytes:
@@ -230,7 +231,9 @@ class BashDialect:
         )
 
     def _state(self) -> bytes:
-        others = b"\\builtin declare -f; \\builtin alias -p; \\builtin umask -p; \\builtin trap -p; "
+        # the mask twice where one of them was disabled: what it would have told is unknown (``is_plain``)
+        mask = b"\\builtin umask -p; "
+        others = b"\\builtin declare -f; \\builtin alias -p || %s%s\\builtin trap -p || %s" % (mask, mask, mask)
         return b"\\builtin declare -p; " + self._say(b"rest") + others
 
     def _say(self, what: bytes) -> bytes:

@@ -25,7 +25,7 @@ CHANGING = (
     "f() { :; }", "echo $((x++))", "echo ${x:=1}", "echo $x", "echo `x`", 'echo "$((x++))"', "ls &", "coproc cat", "ls | read x",
     "read<f", "exec true", "cat <<E\nx\nE\n", "'cd' /", "c'd' /", "\\cd /", "c\\d /", "ls # ; \ncd /", "kill -9 $$", "printf -v x y",
     "[ -n x ]", "ls >& x; cd /", "select x", "wait", "ls 'x", "cat <(ls)", "ls\r", "x[1]=2", "ls é", "trap true INT", "command cd /",
-    "builtin cd /", "if",
+    "builtin cd /", "if", "test -v 'a[x=1]'", "ls | test -v a", "times", "ls 104>x", "echo >x 12<y",
 )  # fmt: skip
 
 
@@ -100,6 +100,10 @@ async def test_the_state_is_not_written_after_plain_commands(monkeypatch: pytest
         ("N=0; PROMPT_COMMAND='N=$((N+1))'", "/bin/true", "[ $N -gt 1 ] && echo counted", "counted"),
         ("command_not_found_handle() { X=missed; }; X=1", "no-such-program", "echo $X", "1"),
         ("cd /usr; X='a\nb'; Y=(1 2)", "ls", 'echo $PWD "$X" ${Y[1]}', "/usr a\nb 2"),
+        ("a=(1 2); X=0", "test -v 'a[X=7]'", "echo $X", "7"),
+        ("set -k -o posix", "times X=5", "echo $X", "5"),
+        ("alias true='X=changed'; enable -n alias", "true", "echo $X", "changed"),
+        ("trap 'X=changed' DEBUG; enable -n trap", "true", "echo $X", "changed"),
         ("trap 'echo bye' EXIT; X=7", "true", "echo $X; trap -p EXIT", "7\ntrap -- 'echo bye' EXIT"),
     ],
 )
@@ -111,6 +115,17 @@ async def test_a_shell_that_is_lost_after_plain_commands_comes_back_as_it_was(be
         lost = await shell.run("kill -9 $$")
         assert (lost.exit_code, lost.result["shell"]["restored"]) == (137, True)
         assert (await shell.run(after)).stdout.decode().strip() == told
+
+
+async def test_what_tracing_changes_is_not_forgotten() -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell(shell="bash")
+        await shell.run("X=0; PS4='+ $((X++)) '; set -x")
+        last = b""
+        for _ in range(3):
+            last = (await shell.run("true")).stderr
+        await shell.run("kill -9 $$")
+        assert int((await shell.run("set +x; echo $X")).stdout) > int(last.split()[-2])
 
 
 async def test_many_plain_commands_between_changes_lose_nothing() -> None:
