@@ -22,8 +22,8 @@ class Groups:
     def join(self, pid: int) -> None:
         """Move a process that will live for long, a shell or a terminal, and so whatever it starts from then on.
 
-        A move can wait 10 ms for the kernel, so it happens on a thread. One-off commands are not moved: they are born there where groups
-        hold threads (``forking``), and are under the sandbox's outer limits elsewhere.
+        A move can wait 10 ms for the kernel, so it happens on a thread. One-off commands move themselves where groups hold
+        threads (``forking``), and are under the sandbox's outer limits elsewhere.
         """
         if self._join_fds:
             asyncio.get_running_loop().run_in_executor(None, self._join, pid)

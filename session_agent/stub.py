@@ -9,7 +9,7 @@ It knows no process (``forking`` does). Facts from elf(5), syscall(2) and the ar
 from __future__ import annotations
 
 import errno
-import platform
+import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -88,7 +88,7 @@ class Report:
 
 def supported(machine: str = "") -> bool:
     """Whether stubs can be made for this machine."""
-    return (machine or platform.machine()) in _CODE
+    return (machine or os.uname().machine) in _CODE
 
 
 def execs(paths: Sequence[bytes]) -> list[Call]:
@@ -98,7 +98,7 @@ def execs(paths: Sequence[bytes]) -> list[Call]:
 
 def assemble(calls: Sequence[Call], report_fd: int, machine: str = "") -> bytes:
     """The image of a program that makes these calls and reports on ``report_fd``."""
-    machine = machine or platform.machine()
+    machine = machine or os.uname().machine
     numbers = _NUMBERS[machine]
     pool_at = _BASE + _TABLE + _CALL.size * len(calls)
     pool = bytearray()
