@@ -9,8 +9,11 @@ the run has opened it. Called by ``shell_process``.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import secrets
+import sys
+import termios
 from collections.abc import Callable
 
 from .pipes import CHUNK_BYTES, discard, widen
@@ -75,6 +78,7 @@ class RunOutput:
         for number, stream in self._streams.items():
             self._leave(stream)
             stream.close_writer()
+            taken_bytes, there_bytes = 0, CHUNK_BYTES
             while True:
                 try:
                     data = os.read(stream.reader, CHUNK_BYTES)
@@ -85,6 +89,12 @@ class RunOutput:
                     break
                 if spool is not None:
                     spool.append(number, data)
+                taken_bytes += len(data)
+                if taken_bytes > there_bytes:  # a background child writes as fast as this reads
+                    stream.held = True
+                    break
+                if taken_bytes == CHUNK_BYTES:  # what is read in smaller pieces was all there was
+                    there_bytes += _waiting_bytes(stream.reader)
         if last and spool is not None:
             spool.append(1, last)
 
@@ -118,10 +128,17 @@ class RunOutput:
         path = make_fifo(uid, gid)
         if path is None:
             return None  # nowhere to make one: late output of that child may show in a later run
-        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        reader = -1
+        try:
+            reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            writer = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # the shell's opening of it would wait for one
+        except OSError:  # no descriptor to spare just now: the next run's end is the next try
+            if reader >= 0:
+                os.close(reader)
+            os.unlink(path)
+            return None
         discard(stream.reader)
-        # the shell's opening of it would wait for a writer
-        self._streams[number] = _Stream(reader, os.open(path, os.O_WRONLY | os.O_CLOEXEC))
+        self._streams[number] = _Stream(reader, writer)
         return path
 
     def _readable(self, number: int) -> None:
@@ -157,6 +174,10 @@ class RunOutput:
                 before()
 
         spool.on_space = resume
+
+
+def _waiting_bytes(pipe: int) -> int:
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def make_fifo(uid: int | None, gid: int | None) -> str | None:

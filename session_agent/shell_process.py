@@ -207,7 +207,8 @@ class ShellProcess:
     def _snapshot(self, number: int) -> bytes:
         newest = (number, self._slot)
         if newest != self._dumps[0]:
-            self._dumps = (newest, self._dumps[0])
+            # one that is written over is no longer there to fall back on
+            self._dumps = (newest, self._dumps[self._slot == self._dumps[0][1]])
         self._plain = False
         self._filled[self._slot] = _SNAPSHOT_BYTES
         return self.dialect.snapshot(number, self._slot)
