@@ -32,6 +32,8 @@ _ROOM = 16
 """Processes that a command must be able to start, else it is started where there are some to spare."""
 _MFD_EXEC = 0x10
 _REPORT_BYTES = 4096
+_NAME_BYTES = 255
+"""Longer names no file has."""
 _LIBRARY_SIGNALS = (32, 33)
 """What glibc uses itself and leaves ignored in what it spawns."""
 
@@ -164,7 +166,11 @@ class Forker:
                 calls.append(Call("ioctl", (0, termios.TIOCSCTTY, 0)))
             borrowed.append(file := self._memory_file())
             file = lend(file, least)
-            calls += [Call("close", (file,)), Call("fcntl", (theirs, fcntl.F_SETFD, fcntl.FD_CLOEXEC)), *execs(_paths(argv[0], launch))]
+            calls += [
+                Call("close", (file,)),
+                Call("fcntl", (theirs, fcntl.F_SETFD, fcntl.FD_CLOEXEC)),
+                *execs(_paths(argv[0], launch.env.get("PATH"))),
+            ]
             os.write(file, assemble(calls, theirs))
             keep = (*stdio.keep, theirs, file, *tasks)
             stdio = Stdio(lend(stdio.stdin, 3), lend(stdio.stdout, 3), lend(stdio.stderr, 3), keep)
@@ -233,11 +239,16 @@ def _spawn(path: str, argv: Sequence[str], launch: Launch, stdio: Stdio, place: 
         os.close(back)
 
 
-def _paths(program: str, launch: Launch) -> list[bytes]:
+@functools.lru_cache(maxsize=16)
+def _paths(program: str, path: str | None) -> tuple[bytes, ...]:
+    """What a program may be, by the command's own ``PATH``, as ``subprocess`` looks for it."""
     name = os.fsencode(program)
+    folders = os.get_exec_path({} if path is None else {"PATH": path})
     if os.path.dirname(name):
-        return [name]
-    return [os.path.join(os.fsencode(folder), name) for folder in os.get_exec_path(launch.env)]
+        return (name,)
+    if len(name) > _NAME_BYTES:
+        folders = folders[:1]  # it is nowhere, and the kernel says so once
+    return tuple(os.path.join(os.fsencode(folder), name) for folder in folders)
 
 
 def _fork_and_wait(argv: Sequence[str], launch: Launch, stdio: Stdio, tty: bool, place: dict[int, int], program: str | None = None) -> int:

@@ -9,6 +9,7 @@ It knows no process (``forking`` does). Facts from elf(5), syscall(2) and the ar
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import struct
 from collections.abc import Sequence
@@ -113,13 +114,21 @@ def assemble(calls: Sequence[Call], report_fd: int, machine: str = "") -> bytes:
                 words.append(arg)
         words += [0] * (4 - len(words))
         table += _CALL.pack(numbers[call.name], *words, 0 if call.essential else _BASE + _TABLE + _CALL.size * index)
-    code = bytes.fromhex(_CODE[machine].replace("FFFFFFFF", _report_operand(machine, report_fd).hex()))
+    before, after = _code(machine)
+    code = before + _report_operand(machine, report_fd) + after
     size = _TABLE + len(table) + len(pool)
     kind = (2, _ELF_MACHINES[machine], 1)  # to be loaded at _BASE
     header = struct.pack("<4s5B7xHHIQQQIHHHHHH", b"\x7fELF", 2, 1, 1, 0, 0, *kind, _BASE + _HEADERS, 64, 0, 0, 64, 56, 2, 0, 0, 0)
     segments = struct.pack("<IIQQQQQQ", 1, 5, 0, _BASE, _BASE, size, size, 0x10000)  # to be read and executed, never written
     segments += struct.pack("<IIQQQQQQ", 0x6474E551, 6, 0, 0, 0, 0, 0, 16)  # a stack that is not executed
     return (header + segments + code).ljust(_TABLE, b"\0") + bytes(table) + bytes(pool)
+
+
+@functools.cache
+def _code(machine: str) -> tuple[bytes, bytes]:
+    """What comes before and after the number of the report's descriptor."""
+    before, after = _CODE[machine].split("FFFFFFFF")
+    return bytes.fromhex(before), bytes.fromhex(after)
 
 
 def _report_operand(machine: str, report_fd: int) -> bytes:
