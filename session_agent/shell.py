@@ -1,15 +1,15 @@
 """A living shell: runs one after another in the same bash or sh, with a defined and bounded end for each of them.
 
-Owns the queue, time-outs, aborting a run without losing the shell, and rebuilding a shell that was lost. How the shell is talked to is
-``shell_process``'s, ``shell_abort``'s and ``framing``'s; clients are ``shell_channel``'s. An abort is an interrupt, as Ctrl-C is one, plus
-the death of what the run started; a shell that does not come back from that in ``abort_patience_s`` is killed and rebuilt with its state.
+Owns the queue, time-outs, aborting a run without losing the shell, and what the result of a run is that the shell was lost in. How it is
+talked to is ``shell_process``'s, ``shell_abort``'s and ``framing``'s, rebuilding it ``shell_rebuild``'s; clients are ``shell_channel``'s.
+An abort is an interrupt, as Ctrl-C is one, plus the death of what the run started; a shell that does not come back from that in
+``abort_patience_s`` is killed and rebuilt with its state.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 from collections import deque
 from collections.abc import Callable
@@ -24,6 +24,7 @@ from .records import Ending, Record, workload_cause
 from .sandbox import AgentContext
 from .shell_abort import Insistence, Question, interrupt
 from .shell_process import ShellProcess
+from .shell_rebuild import Rebuilding
 from .shell_run import Run
 from .timers import LazyTimer
 from .trees import TreeKill, mark_run, members, owned_by, run_tag, signal_all
@@ -36,8 +37,6 @@ _SHORT_RUN_S = 0.02
 """Runs shorter than this tell by their end how long the next may take to speak for itself, be the machine ever so busy."""
 _FORGETTING = 0.9
 _WATCH_S = 1.0
-_REBUILD_LIMIT_S = 10.0
-_REBUILDS = 4
 _CHECKS = 3
 
 
@@ -49,7 +48,6 @@ class Shell:
         self._loop = context.loop
         self.name = name
         self.kind = kind
-        self._path = path
         self._launch = launch
         self.tag = context.tags.owner()
         self._runs = 0
@@ -60,19 +58,15 @@ class Shell:
         self.cwd = launch.cwd
         self._lost: Run | None = None
         self._lost_status = 0
-        self._restarted = False
-        self._restored = True
-        self._loading = 0
         self._asking: Question | None = None
-        self._patience: asyncio.TimerHandle | None = None
         self._usual_s = 0.0
         self._telling: asyncio.TimerHandle | None = None
         self._watch = LazyTimer(context.loop, self._look)
         self._marks = True
-        self._rebuilds = 0
         self.ended = False
         self.listeners: list[Callable[[HoldfastError | None], None]] = []
-        self._process = ShellProcess(context, kind, path, launch, self.tag, self)
+        self._rebuilding = Rebuilding(context, kind, path, launch, self.tag, self)
+        self._process = self._rebuilding.spawn(launch)
 
     @property
     def pid(self) -> int:
@@ -95,7 +89,7 @@ class Shell:
         self._next()
 
     def _next(self) -> None:
-        if self._current is not None or not self._queue or self.ended or self._loading or self._asking is not None:
+        if self._current is not None or not self._queue or self.ended or self._rebuilding.loading or self._asking is not None:
             return
         process = self._process
         if process.broken:
@@ -174,15 +168,16 @@ class Shell:
             then()
             self._next()
             return
-        if self._loading and report.number == self._loading:
-            self._loading = self._rebuilds = 0
+        rebuilding = self._rebuilding
+        if rebuilding.loading and report.number == rebuilding.loading:
+            rebuilding.times = 0
             self.cwd = report.cwd
             self._rebuilt(restored=True)
             return
         run = self._current
         if run is None or run.number != report.number:
             return
-        self._rebuilds = 0
+        rebuilding.times = 0
         self.cwd, self._status, self._flags = report.cwd, report.status, report.flags
         if run.insistence is not None:
             run.insistence.cancel()
@@ -214,8 +209,9 @@ class Shell:
             cause = workload_cause("cancelled", "the command was cancelled by its caller")
         elif exit_code == 128 + signal.SIGKILL and self._context.oom_killed():
             cause = workload_cause("oom", "the sandbox ran out of memory and the kernel killed what the command ran")
-        shell = {"cwd": self.cwd, "restarted": self._restarted, "restored": self._restarted and self._restored}
-        self._restarted = False
+        rebuilding = self._rebuilding
+        shell = {"cwd": self.cwd, "restarted": rebuilding.restarted, "restored": rebuilding.restarted and rebuilding.restored}
+        rebuilding.restarted = False
         now = self._loop.time()
         took_s = now - run.began
         self._usual_s = max(took_s if took_s < _SHORT_RUN_S else 0.0, _FORGETTING * self._usual_s)
@@ -299,7 +295,7 @@ class Shell:
             return
         self.ended = True
         self._context.shells.pop(self.name, None)
-        for timer in (self._watch, self._telling, self._asking, self._patience):
+        for timer in (self._watch, self._telling, self._asking, self._rebuilding):
             if timer is not None:
                 timer.cancel()
         roots = (self._process.pid,) if self._process.status is None else ()
@@ -337,8 +333,7 @@ class Shell:
         if process is not self._process or self.ended:
             return
         self._answered()
-        if self._loading:
-            self._loading = 0
+        if self._rebuilding.loading:
             self._rebuild(None)
             return
         run, self._current = self._current, None
@@ -365,38 +360,16 @@ class Shell:
     def _rebuild(self, state: tuple[bytes, bytes] | None) -> None:
         if self.ended:
             return
-        self._rebuilds += 1
-        if self._rebuilds > _REBUILDS:
-            self.end(HoldfastError("shell_lost", "the shell ended as soon as it was started, several times over"))
-            return
-        old = self._process
-        self._restarted = True
         try:
-            self._process = self._spawn_again()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the clients of this shell must hear of it
-            log.warning("shell %s cannot be rebuilt: %s", self.name, error)
-            self.end(HoldfastError("shell_lost", f"the shell ended and could not be started again: {error}"))
+            self._process = self._rebuilding.replace(self._process, state)
+        except HoldfastError as error:
+            self.end(error)
             return
-        old.close()
-        if self._patience is not None:
-            self._patience.cancel()
-        if state is None:
+        if not self._rebuilding.loading:
             self._rebuilt(restored=False)
-            return
-        self._loading = self._process.load(*state)
-        self._patience = self._loop.call_later(_REBUILD_LIMIT_S, self._replace)
-
-    def _spawn_again(self) -> ShellProcess:
-        launch = self._launch
-        if not os.path.isdir(launch.cwd):
-            launch = Launch("/", {**launch.env, "PWD": "/"}, launch.uid, launch.gid, launch.groups)
-        return ShellProcess(self._context, self.kind, self._path, launch, self.tag, self)
 
     def _rebuilt(self, *, restored: bool) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
-        self._restored = restored
+        self._rebuilding.finish(restored=restored)
         self._status = 0
         self._flags = ""
         run, self._lost = self._lost, None
