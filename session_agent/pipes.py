@@ -16,6 +16,8 @@ from .spool import Spool
 
 CHUNK_BYTES = 64 * 1024
 _WIDE_PIPE_BYTES = 256 * 1024
+_HELD_BYTES = 1024 * 1024
+"""As much as any pipe or terminal holds."""
 
 
 class Source:
@@ -62,7 +64,10 @@ class Source:
 
     def drain(self) -> bool:
         """Take what is in the pipe now, whatever the spool says. True at its end, False where somebody may still write."""
+        most_bytes = self._spool.size + _HELD_BYTES
         while self.open:
+            if self._spool.size > most_bytes:
+                return False  # somebody writes as fast as this reads
             try:
                 data = os.read(self.descriptor, CHUNK_BYTES)
             except BlockingIOError:
