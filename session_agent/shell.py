@@ -104,12 +104,13 @@ class Shell:
                 self._begin(self._queue.popleft())
 
     def _checked(self, times: int) -> None:
-        """The state is written before the answer comes, unless an interrupt cut that short or it is written once more just now: again."""
+        """The state is written before the answer comes, unless an interrupt cut that short or a nudge has it written once more just now."""
         if self._process.has_snapshot():
             if self._queue and not self._process.broken:
                 self._begin(self._queue.popleft())
         elif times > 1:
-            self._process.snapshot_again()
+            if self.kind == "bash":  # which needs no nudges
+                self._process.snapshot_again()
             self._ask(lambda: self._checked(times - 1))
         else:
             log.info("shell %s no longer has its descriptors", self.name)
