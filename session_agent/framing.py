@@ -209,7 +209,7 @@ class BashDialect:
         lines = [
             b"for __holdfast in ${BASHOPTS//:/ }; do shopt -u $__holdfast; done",
             b"shopt -s " + b" ".join(bash_options) if bash_options else b":",
-            b"unset __holdfast",
+            b"unset -v __holdfast $(compgen -e)",  # what of the environment is not in the dump was unset
             dump,
             b"__holdfast=${OLDPWD-}",
             b'builtin cd -- "$PWD"',

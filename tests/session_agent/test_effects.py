@@ -100,6 +100,7 @@ async def test_the_state_is_not_written_after_plain_commands(monkeypatch: pytest
         ("N=0; PROMPT_COMMAND='N=$((N+1))'", "/bin/true", "[ $N -gt 1 ] && echo counted", "counted"),
         ("command_not_found_handle() { X=missed; }; X=1", "no-such-program", "echo $X", "1"),
         ("cd /usr; X='a\nb'; Y=(1 2)", "ls", 'echo $PWD "$X" ${Y[1]}', "/usr a\nb 2"),
+        ("unset PATH; X=1", "/bin/true", "echo $X ${PATH-unset} $PWD $SHLVL", "1 unset /tmp 1"),
         ("a=(1 2); X=0", "test -v 'a[X=7]'", "echo $X", "7"),
         ("set -k -o posix", "times X=5", "echo $X", "5"),
         ("alias true='X=changed'; enable -n alias", "true", "echo $X", "changed"),
