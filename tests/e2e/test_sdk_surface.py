@@ -240,7 +240,8 @@ def test_shell_on_a_terminal(holdfast: Cli, box: str) -> None:
         type_line(parent, b"", until=rb"[#$] ")  # what is typed before the prompt is thrown away, as by ssh
         type_line(parent, b"export TYPED=1; cd /usr\r", until=rb"[#$] ")
         type_line(parent, b"echo [$TYPED:$WHO:$PWD:$(tty)]\r", until=rb"\[1:cli:/usr:/dev/pts/\d+\]")
-        type_line(parent, b"sleep 60\r", until=rb"sleep 60")
+        # said by what is to be interrupted: a Ctrl-C that meets bash between reading a line and running it may be lost
+        type_line(parent, b"sh -c 'echo a\"\"sleep; exec sleep 60'\r", until=rb"asleep\r")
         began = time.monotonic()
         type_line(parent, b"\x03", until=rb"\^C")
         type_line(parent, b"exit 5\r", until=rb"exit")
