@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from pathlib import Path
 
 from holdfast import AsyncSandboxClient
 
+from session_agent.node.settings import from_environment
 from tests.support.stack import Stack
 
 from .context import IMAGE, Context, Replicas, check_all, settle, watch
@@ -78,7 +80,7 @@ async def run(context: Context, replicas: Replicas, outcome: Outcome, seconds: f
 
 def interposed(context: Context, stack: Stack, sandbox_id: str) -> FaultProxy:
     """A proxy on the way from the gateways to one agent: the agent goes on listening under another name of its socket."""
-    socket = stack.data / "sandboxes" / sandbox_id / "agent.sock"
-    behind = socket.with_name("behind.sock")
+    socket = Path(from_environment({"HOLDFAST_DATA": str(stack.data)}).agent_socket(sandbox_id))
+    behind = socket.with_suffix(".behind")
     socket.rename(behind)
     return FaultProxy(f"unix://{behind}", seed=context.seed, weather=INSIDE, listen_unix=str(socket))
