@@ -174,6 +174,10 @@ class Link:
                     self._followers.remove(waiter)
                     if waiter in gate._waiters:
                         gate._waiters.remove(waiter)
+                    # It may have been asked to lead when it was leaving already: the next one is.
+                    stir = self._leader is None and self._hand_over()
+                if stir:
+                    self._keeper.stir()
             elif self._leader_thread == me:
                 self._resign()
 
@@ -207,10 +211,14 @@ class Link:
             self._leader_thread = 0
             self._leader = None
             self._close_pipe()
-            self._promote()
-            stir = not self._followers and self._keeper.sleeps
+            stir = self._hand_over()
         if stir:
             self._keeper.stir()
+
+    def _hand_over(self) -> bool:
+        """Have a follower lead. True where there is none: the keeper is to be stirred."""
+        self._promote()
+        return not self._followers and self._keeper.sleeps
 
     def _promote(self) -> None:
         for waiter in self._followers:
