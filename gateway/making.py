@@ -7,6 +7,7 @@ Owns the steps and what becomes of a failure in each: whatever a replica leaves 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.proof import agent_token
@@ -15,7 +16,7 @@ from .admission import Place
 from .claims import claim
 from .clocks import to_labels
 from .placement.records import Cause, Record, SandboxSpec
-from .placement.store import RebuildingError
+from .placement.store import PlacementUnavailableError, RebuildingError
 from .pools import key_of
 from .runtimes.base import Made, Order
 from .service import Gateway, live, owned_entry
@@ -24,6 +25,8 @@ _MARGIN_S = 2.0
 _MARGIN_SHARE = 0.1
 _POLL_LEAST_S = 0.02
 _POLL_MOST_S = 0.5
+_NOTE_S = 5.0
+"""How often it is noted that a sandbox is being made: more often than the controller looks."""
 _REBUILD_S = 30.0
 """How long a sandbox that was made while records were lost is waited for: the controller looks every ten seconds."""
 
@@ -49,6 +52,7 @@ async def make(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place: 
         options=spec.options,
     )
     end = asyncio.get_running_loop().time() + _own_time(spec.ready_timeout_s)
+    noting = gateway.background.start(_note_often(gateway, spec.sandbox_id), f"that {spec.sandbox_id} is being made")
     try:
         async with place:
             made = await _obtain(gateway, spec, order, end)
@@ -59,6 +63,8 @@ async def make(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place: 
         if error.code != "runtime_unavailable":  # else it may have been made: the controller finds out
             await _record_failure(gateway, spec, error, forget=forget and error.retryable)
         raise
+    finally:
+        noting.cancel()
     entry = await gateway.store.mark_ready(spec.sandbox_id, spec.incarnation, made.endpoint, made.agent_epoch)
     if entry is None and not await gateway.store.knows(spec.sandbox_id):
         return await _until_rebuilt(gateway, spec)
@@ -69,6 +75,14 @@ async def make(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place: 
         raise failure(live(owned_entry(entry, spec.owner, spec.sandbox_id)))
     gateway.metrics.count("creates_total")
     return entry
+
+
+async def _note_often(gateway: Gateway, sandbox_id: str) -> None:
+    """Somebody is at it, be it in a queue or while a node is bought and an image pulled: the controller gives up what nobody makes."""
+    while True:
+        await asyncio.sleep(_NOTE_S)
+        with contextlib.suppress(PlacementUnavailableError):
+            await gateway.store.touch([sandbox_id], hold_s=0.0)
 
 
 async def _until_rebuilt(gateway: Gateway, spec: SandboxSpec) -> Record:

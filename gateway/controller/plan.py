@@ -16,7 +16,7 @@ from gateway.runtimes.base import Present
 
 _SHARE = 10
 _PENDING_GRACES = 5
-"""A pending sandbox may stand in a queue: it gets this many times the grace."""
+"""A sandbox that is being made is given up when nobody has noted for this many times the grace that it still is."""
 
 NODE_LOST = Cause("node-lost", "infrastructure", "the runtime no longer has it")
 CREATE_LOST = Cause("create-lost", "infrastructure", "it was never made: whoever was making it is gone")
@@ -117,7 +117,7 @@ def _judge_present(
         over = True
     elif present.state == "failed":
         actions.append(MarkFailed(record.sandbox_id, record.incarnation, present.cause or NODE_LOST))
-    elif record.status == "pending":
+    elif record.status == "pending" and present.state == "ready":
         actions.append(MarkReady(record.sandbox_id, record.incarnation, present.endpoint))
     if over and now - present.created_at > grace_s:
         doubtful.append(Remove(present.sandbox_id, present.incarnation))
@@ -126,5 +126,5 @@ def _judge_present(
 def _judge_absent(record: Record, now: float, grace_s: float, doubtful: list[Action]) -> None:
     if record.status == "ready" and now - max(record.created_at, record.ready_at or 0.0) > grace_s:
         doubtful.append(MarkFailed(record.sandbox_id, record.incarnation, NODE_LOST))
-    elif record.status == "pending" and now - record.created_at > _PENDING_GRACES * grace_s:
+    elif record.status == "pending" and now - max(record.created_at, record.active_at or 0.0) > _PENDING_GRACES * grace_s:
         doubtful.append(MarkFailed(record.sandbox_id, record.incarnation, CREATE_LOST))

@@ -71,6 +71,8 @@ class Record:
     endpoint: str = ""
     agent_epoch: str = ""
     ready_at: float | None = None
+    active_at: float | None = None
+    """When it was last known to be in use or, while pending, to be still in the making. May lie ahead."""
     ended_at: float | None = None
     expires_at: float | None = None
     """The earliest moment one of its clocks runs out as things stand; moves with activity and heartbeats."""

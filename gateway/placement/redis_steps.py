@@ -79,6 +79,7 @@ def _record(fields: dict[str, str]) -> Record:
         endpoint=fields["endpoint"],
         agent_epoch=fields["epoch"],
         ready_at=as_moment(fields["ready"]),
+        active_at=as_moment(fields.get("active", "")),
         ended_at=as_moment(fields["ended"]),
         expires_at=as_moment(fields.get("expires", "")),
         cause=cause,

@@ -71,7 +71,8 @@ class Present:
     cores: float = 0.0
     memory_bytes: int = 0
     labels: dict[str, str] = field(default_factory=dict)
-    state: Literal["ready", "failed"] = "ready"
+    state: Literal["starting", "ready", "failed"] = "ready"
+    """``starting``: it runs, and whether its agent listens is not known yet."""
     cause: Cause | None = None
     """Why it failed."""
     egress: Egress = field(default_factory=Egress)

@@ -69,6 +69,11 @@ def test_what_the_runtime_reports_is_recorded_at_once() -> None:
     assert decide([record()], [present(state="failed", cause=OOM)]).actions == [MarkFailed("sb-1", "i1", OOM)]
 
 
+def test_what_only_starts_is_neither_ready_nor_lost() -> None:
+    assert twice([record(status="pending")], [present(state="starting")]) == []
+    assert twice([record()], [present(state="starting")]) == [], "who made it knows sooner"
+
+
 def test_removal_needs_two_looks_and_a_whole_store() -> None:
     remove = [Remove("sb-1", "i1")]
     assert twice([], [present()], [grave()]) == remove
@@ -96,6 +101,12 @@ def test_what_is_missing_is_lost_only_after_the_grace() -> None:
     assert twice([record(status="pending", age=GRACE + 1)], []) == []
     assert twice([record(status="pending", age=5 * GRACE + 1)], []) == [MarkFailed("sb-1", "i1", CREATE_LOST)]
     assert twice([record(status="failed")], []) == []
+
+
+def test_what_somebody_still_makes_is_not_given_up() -> None:
+    pending = record(status="pending", age=50 * GRACE)
+    assert twice([replace(pending, active_at=NOW - 5 * GRACE + 1)], []) == []
+    assert twice([replace(pending, active_at=NOW - 5 * GRACE - 1)], []) == [MarkFailed("sb-1", "i1", CREATE_LOST)]
 
 
 def test_a_runtime_that_began_anew_has_lost_what_was_ready_before() -> None:

@@ -14,6 +14,7 @@ import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 
 from gateway import making
+from gateway.controller.reconcile import Reconciler
 from gateway.placement.records import Cause
 from gateway.placement.store import PlacementUnavailableError
 from gateway.runtimes.base import RuntimeUnavailableError
@@ -104,6 +105,29 @@ async def test_a_delete_while_it_is_made_wins(ada: Checked, served: Served) -> N
     served.runtime.hold.set()
     await until_async(lambda: served.runtime.deleted and not served.runtime.present, deadline_s=60, what="the removal")
     assert problem(await ada("GET", where)) == (410, "sandbox_gone")
+
+
+async def test_a_create_that_takes_long_is_not_given_up(ada: Checked, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node has to be bought and a large image pulled: many graces of the controller, while somebody is at it."""
+    monkeypatch.setattr(making, "_NOTE_S", 0.02)
+    served.runtime.hold = asyncio.Event()
+    where = f"/sandboxes/{(await ada('POST', '/sandboxes', json={'image': 'host'})).json()['sandbox_id']}"
+    term = await served.store.lead("c1", 60)
+    assert term is not None
+    reconciler = Reconciler(served.store, served.runtime, grace_s=0.2)
+
+    async def given_up() -> bool:
+        return bool(await reconciler.run_once(term))
+
+    with pytest.raises(AssertionError, match="waited"):
+        await until_async(given_up, deadline_s=3.0, what="15 graces")
+    assert (await ada("GET", where)).json()["status"] == "pending"
+    monkeypatch.setattr(making, "_NOTE_S", 1e9)  # as if its maker had gone
+    await until_async(given_up, deadline_s=60, what="what nobody makes to be given up")
+    gone = (await ada("GET", where)).json()
+    assert (gone["status"], gone["reason"]) == ("failed", "create-lost")
+    served.runtime.hold.set()
+    await until_async(lambda: served.runtime.deleted and not served.runtime.present, deadline_s=60, what="the removal")
 
 
 async def test_a_runtime_that_is_away(ada: Checked, served: Served) -> None:

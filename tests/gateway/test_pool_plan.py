@@ -79,6 +79,7 @@ def test_each_spare_is_judged() -> None:
     assert decide(fine, [spare("pool-a")]) == []
     assert decide(PoolState(), [spare("pool-a")]) == [Offer(KEY, "pool-a")]
     assert decide(PoolState({"pool-a": 1.0}), [spare("pool-a")]) == [Offer(KEY, "pool-a")]
+    assert decide(PoolState({"pool-a": 1.0}), [spare("pool-a", state="starting")]) == []
     assert decide(PoolState({"pool-a": 1.0}), [spare("pool-a")], ours={"pool-a"}) == []
     assert decide(PoolState({"pool-a": 1.0}), []) == [Discard(KEY, "pool-a")]
     assert decide(PoolState({"pool-a": 1.0}), [], ours={"pool-a"}) == []

@@ -190,7 +190,9 @@ def test_each_fact_is_told_once() -> None:
 def test_a_pod_being_made_is_not_present_until_it_is_late() -> None:
     assert present_of(seen(waiting("ContainerCreating")), NOW, SETTINGS) is None
     not_listening = {**RUNNING, "containerStatuses": [{"name": "sandbox", "state": {"running": {}}, "ready": False}]}
-    assert present_of(seen(not_listening), NOW, SETTINGS) is not None
+    starting = present_of(seen(not_listening), NOW, SETTINGS)
+    assert starting is not None
+    assert starting.state == "starting"
     assert on_change(seen(not_listening), None, SETTINGS) == []
     body = pod(order("sb-1", labels={"holdfast/ready_timeout_s": "60"}), SETTINGS, "image", "r")
     body["metadata"] |= {"uid": "u", "creationTimestamp": MADE}

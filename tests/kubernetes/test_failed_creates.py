@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from gateway.settings import AdmissionSettings, ControllerSettings
 from tests.gateway.controllers import at_work
 from tests.gateway.harness import Served, serve
 from tests.kubernetes.conftest import QUICK, settings_for
-from tests.support.kube.kubelet import Kubelet
+from tests.support.kube.kubelet import Kubelet, ProcessAgent
 from tests.support.kube.server import FakeApi
 from tests.support.requires import requires
 from tests.support.until import until_async
@@ -60,6 +61,22 @@ def sandboxes(api: FakeApi) -> list[str]:
 
 def egress_policies(api: FakeApi) -> list[str]:
     return [name for name in api.stores["networkpolicies"].names() if name.startswith("hf-egress")]
+
+
+class SlowAgent(ProcessAgent):
+    """Its container runs for many of the controller's looks before anything of it listens, or ends."""
+
+    async def start(self) -> None:
+        await self.spawn("sh", "-c", 'sleep 1; exec "$0" -m session_agent', sys.executable)
+
+
+@pytest.mark.parametrize(("env", "status"), [({}, "ready"), ({"PYTHONHOME": "/nowhere"}, "failed")])
+async def test_what_runs_is_not_ready_before_it_listens(served: Served, kubelet: Kubelet, env: dict[str, str], status: str) -> None:
+    kubelet.agent = SlowAgent
+    async with served.client() as client:
+        await client.post("/sandboxes", json={"image": "host", "cpu": 1, "memory": "64Mi", "sandbox_id": "sb-1", "env": env})
+        assert (await client.get("/sandboxes/sb-1/wait")).json()["status"] == status
+        await client.delete("/sandboxes/sb-1")
 
 
 @pytest.mark.parametrize(("body", "reason"), CASES, ids=lambda part: part if isinstance(part, str) else str(part)[:40])

@@ -6,6 +6,7 @@ Pure. Owns the rule that each fact of a sandbox is told once: ready once, leavin
 from __future__ import annotations
 
 import time
+from typing import Literal
 
 from gateway.placement.records import Cause
 from gateway.runtimes.base import BecameReady, Event, Leaving, Present, WentAway
@@ -26,7 +27,7 @@ def present_of(facts: Facts, now: float, settings: KubernetesSettings) -> Presen
     if record is None or facts.asked:
         return None
     trouble = _failed(facts, now, settings)
-    if trouble is None and not (facts.started and facts.ip):  # the kubelet says that it listens up to a second after we know
+    if trouble is None and not (facts.started and facts.ip):
         late_s = _number(record.labels.get(_READY_TIMEOUT))
         if late_s is None or now - facts.created_at < late_s + _RESOLUTION_S:
             return None
@@ -41,11 +42,16 @@ def present_of(facts: Facts, now: float, settings: KubernetesSettings) -> Presen
         cores=record.cores,
         memory_bytes=record.memory_bytes,
         labels=record.labels,
-        state="ready" if trouble is None else "failed",
+        state=_state(facts) if trouble is None else "failed",
         cause=None if trouble is None else trouble.cause,
         egress=record.egress,
         options=record.options,
     )
+
+
+def _state(facts: Facts) -> Literal["starting", "ready"]:
+    """The kubelet says that the agent listens up to a second after whoever made it knows: it is there before, and may yet fail."""
+    return "ready" if is_ready(facts) else "starting"
 
 
 def is_ready(facts: Facts) -> bool:

@@ -33,6 +33,7 @@ PULLS = {
 }
 _addresses = itertools.count((os.getpid() % 4000 << 12) + 2)
 """Every process of the tests has addresses of its own."""
+_PROBE_S = 0.02
 
 
 class Agent(Protocol):
@@ -52,10 +53,13 @@ class ProcessAgent:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
+        await self.spawn(sys.executable, "-m", "session_agent")
+
+    async def spawn(self, *argv: str) -> None:
         keep = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         path = os.pathsep.join(str(part) for part in (REPOSITORY, REPOSITORY / "schemas"))
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "session_agent", env={**keep, "PYTHONPATH": path, **self._environment}, start_new_session=True
+            *argv, env={**keep, "PYTHONPATH": path, **self._environment}, start_new_session=True
         )
 
     async def ended(self) -> int:
@@ -84,7 +88,7 @@ class Kubelet:
         """By pod uid."""
         self.frozen = False
         """The node does not answer: nothing happens to its pods."""
-        self._agent = agent
+        self.agent = agent
         self._lives: dict[str, asyncio.Task[None]] = {}
 
     @contextlib.asynccontextmanager
@@ -138,19 +142,21 @@ class Kubelet:
             return
         number = next(_addresses)
         address = f"127.{1 + (number >> 16) % 250}.{(number >> 8) % 256}.{number % 256}"
-        agent = self.agents[uid] = self._agent(_environment(container, pod, address))
+        agent = self.agents[uid] = self.agent(_environment(container, pod, address))
         try:
             await agent.start()
-            running = [{"name": "sandbox", "state": {"running": {"startedAt": stamp()}}, "ready": True}]
-            conditions = [scheduled, {"type": "Ready", "status": "True"}]
-            self._status(name, {"phase": "Running", "podIP": address, "conditions": conditions, "containerStatuses": running})
+            running = {"name": "sandbox", "state": {"running": {"startedAt": stamp()}}, "ready": False}
+            self._status(name, {"phase": "Running", "podIP": address, "conditions": [scheduled], "containerStatuses": [running]})
+            if await _listens(address, agent) and self._runs(name, uid):
+                conditions = [scheduled, {"type": "Ready", "status": "True"}]
+                self._status(name, {"conditions": conditions, "containerStatuses": [{**running, "ready": True}]})
             code = await agent.ended()
-            found = self.api.pods.get(name) if name in self.api.pods.names() else None
-            if found is None or found["metadata"]["uid"] != uid:
+            found = self._find(name, uid)
+            if found is None:
                 return
             if found["metadata"].get("deletionTimestamp"):
                 self.api.pods.remove(name)
-            elif found["status"].get("phase") == "Running":
+            elif self._runs(name, uid):
                 self.end(name, code=code if code >= 0 else 128 - code)
         finally:
             agent.kill()
@@ -158,8 +164,33 @@ class Kubelet:
                 await agent.ended()
             self.agents.pop(uid, None)
 
+    def _find(self, name: str, uid: str) -> Object | None:
+        found = self.api.pods.get(name) if name in self.api.pods.names() else None
+        return found if found is not None and found["metadata"]["uid"] == uid else None
+
+    def _runs(self, name: str, uid: str) -> bool:
+        found = self._find(name, uid)
+        return found is not None and found["status"].get("phase") == "Running"
+
     def _status(self, name: str, status: dict[str, Any]) -> None:
         self.api.pods.update(name, lambda body: body["status"].update(status))
+
+
+async def _listens(address: str, agent: Agent) -> bool:
+    """The startup probe: True as soon as the agent listens, False when it ended before it did."""
+    ended = asyncio.ensure_future(agent.ended())
+    try:
+        while not ended.done():
+            try:
+                _, writer = await asyncio.open_connection(address, AGENT_PORT)
+            except OSError:
+                await asyncio.wait([ended], timeout=_PROBE_S)
+            else:
+                writer.close()
+                return True
+        return False
+    finally:
+        ended.cancel()
 
 
 def _environment(container: Object, pod: Object, address: str) -> dict[str, str]:
