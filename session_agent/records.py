@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgpack
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.limits import ID_BYTES, RECORDS, Timing
+from holdfast_wire.limits import ID_BYTES, KEPT_COMMAND_BYTES, KEPT_SANDBOX_BYTES, KIB, RECORDS, Timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .spool import Spool
 
 _PRUNED_IDS = 200_000
+_KEEPING_BYTES = 1 * KIB
+"""What keeping any output takes besides its bytes."""
 
 
 class Owner(Protocol):
@@ -104,6 +106,8 @@ class Records:
         self._records: dict[str, Record] = {}
         self._unacknowledged: dict[str, Record] = {}
         self._delivered: deque[tuple[float, Record]] = deque()
+        self._kept: deque[tuple[Record, int]] = deque()
+        self._kept_bytes = 0
         self._pruned: dict[bytes, None] = {}
         self._refused: HoldfastError | None = None
 
@@ -169,11 +173,19 @@ class Records:
         self.prune(now)
 
     def delivered(self, command_id: str, now: float) -> None:
-        """A client has the exit: the output may go now, the record in a while."""
+        """A client has the exit: the record may go in a while, and what is much of its output now."""
         record = self._unacknowledged.pop(command_id, None)
-        if record is not None:
+        if record is None:
+            return
+        self._delivered.append((now, record))
+        held_bytes = record.spool.held_bytes
+        if held_bytes > KEPT_COMMAND_BYTES:
             record.spool.release()
-            self._delivered.append((now, record))
+        elif held_bytes:
+            self._kept.append((record, held_bytes + _KEEPING_BYTES))
+            self._kept_bytes += held_bytes + _KEEPING_BYTES
+            while self._kept_bytes > KEPT_SANDBOX_BYTES:
+                self._let_go()
 
     def prune(self, now: float) -> None:
         """Let go of what is old, and of the oldest acknowledged when there are too many."""
@@ -191,10 +203,18 @@ class Records:
         if self._records.get(record.command_id) is not record:
             return
         del self._records[record.command_id]
+        if self._kept and self._kept[0][0] is record:
+            self._let_go()
         record.spool.release()
         self._pruned[_digest(record.command_id)] = None
         if len(self._pruned) > _PRUNED_IDS:
             del self._pruned[next(iter(self._pruned))]
+
+
+    def _let_go(self) -> None:
+        oldest, kept_bytes = self._kept.popleft()
+        self._kept_bytes -= kept_bytes
+        oldest.spool.release()
 
 
 def check_id(command_id: object) -> str:

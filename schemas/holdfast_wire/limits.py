@@ -79,6 +79,12 @@ SPOOL_COMMAND_BYTES = 64 * MIB
 SPOOL_SANDBOX_BYTES = 256 * MIB
 """Most output all commands of one sandbox may hold back together."""
 
+KEPT_COMMAND_BYTES = 128 * KIB
+"""Output up to this size stays with a record whose exit was delivered: whoever asks again, an answer having been lost further on, gets it."""
+
+KEPT_SANDBOX_BYTES = 1 * MIB
+"""Most such output of one sandbox; the oldest goes first."""
+
 SPOOL_MEMORY_SHARE = 4
 """In a sandbox with less memory, one part in so many: what nobody reads must not take the place of what runs (PROTOCOL §8)."""
 

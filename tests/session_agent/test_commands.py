@@ -7,9 +7,11 @@ import hashlib
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from holdfast_wire.frames import Exited, Failed, Gap, Output, Started
+from holdfast_wire.limits import KEPT_COMMAND_BYTES
 
 from session_agent.sandbox import SandboxLimits
 from tests.session_agent.living import nap, sleepers
@@ -164,12 +166,23 @@ async def test_a_record_is_kept_until_delivered_and_then_some() -> None:
         assert again.stdout == b"out\n"
         channel.handler.delivered("a")
         late = await sandbox.command(id="a", script="echo out").outcome()
-        assert (late.exit_code, late.stdout, [gap.dropped for gap in late.gaps]) == (0, b"", [4])
+        assert (late.exit_code, late.stdout, late.gaps) == (0, b"out\n", []), "the answer may have been lost further on"
         records.prune(sandbox.context.now() + 301)
         for kind, params in (("command", {"id": "a", "script": "echo out"}), ("follow", {"id": "a"})):
             last = await sandbox.open(kind, params).end()
             assert isinstance(last, Failed)
             assert last.error["code"] == "pruned"
+
+
+async def test_much_output_goes_when_it_was_delivered() -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        params: dict[str, Any] = {"id": "a", "script": f"head -c {KEPT_COMMAND_BYTES + 1} /dev/zero"}
+        channel = sandbox.command(**params)
+        assert len((await channel.outcome()).stdout) == KEPT_COMMAND_BYTES + 1
+        channel.handler.delivered("a")
+        late = await sandbox.command(**params).outcome()
+        assert (late.exit_code, late.stdout, [gap.dropped for gap in late.gaps]) == (0, b"", [KEPT_COMMAND_BYTES + 1])
+        assert sandbox.context.budget.held_bytes == 0
 
 
 async def test_follow_from_offsets() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from holdfast_wire.errors import HoldfastError
+from holdfast_wire.limits import KEPT_COMMAND_BYTES, KEPT_SANDBOX_BYTES
 
 from session_agent.forking import CannotExecuteError, Launch, Stdio
 from session_agent.procs import Reaper, exit_outcome, signal_number
@@ -146,6 +147,24 @@ def test_signal_names() -> None:
     assert [signal_number(name) for name in ("INT", "sigterm", "KILL")] == [2, 15, 9]
     with pytest.raises(HoldfastError):
         signal_number("IGN")
+
+
+def test_output_of_delivered_commands_is_kept_within_bounds() -> None:
+    budget = Budget()
+    records = Records()
+    size = KEPT_COMMAND_BYTES // 4
+    for i in range(200):
+        record = records.create(f"c{i}", b"", Spool(budget))
+        record.spool.append(1, b"x" * size)
+        records.finish(record, Ending(0, 0.1), float(i))
+        records.delivered(f"c{i}", float(i))
+        assert records.get(f"c{i}").spool.held(1) == b"x" * size
+        assert budget.held_bytes <= KEPT_SANDBOX_BYTES
+    kept = [i for i in range(200) if records.get(f"c{i}").spool.held_bytes]
+    assert kept == list(range(200 - len(kept), 200)), "the oldest went first"
+    assert budget.held_bytes > KEPT_SANDBOX_BYTES // 2
+    records.prune(10**6)
+    assert budget.held_bytes == 0
 
 
 def test_records_keep_their_bounds() -> None:
