@@ -210,7 +210,6 @@ class Records:
         if len(self._pruned) > _PRUNED_IDS:
             del self._pruned[next(iter(self._pruned))]
 
-
     def _let_go(self) -> None:
         oldest, kept_bytes = self._kept.popleft()
         self._kept_bytes -= kept_bytes
