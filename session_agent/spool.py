@@ -2,9 +2,9 @@
 
 Owns the bytes, their order over both streams, absolute offsets per stream, what was dropped, and the digests. Every reader has a
 cursor of its own. Bytes go when all readers took them, except the last window's worth, which a client may not have received yet; that
-goes with ``release``, some time after the exit was delivered. Readers whose client is away hold nobody up who is there: they find a gap when they were a whole spool
-behind. It does not read pipes nor send (``pipes``, ``commands``). Bounds: ``limits.SPOOL_*``; a full spool stops the reading
-(``block``) or drops the oldest with an exact count (``tail``).
+goes with ``release``, some time after the exit was delivered. Readers whose client is away hold nobody up who is there: they find a gap
+when they were a whole spool behind. It does not read pipes nor send (``pipes``, ``commands``). Bounds: ``limits.SPOOL_*``; a full spool
+stops the reading (``block``) or drops the oldest with an exact count (``tail``).
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ SPOOL_SANDBOX_BYTES = 256 * MIB
 """Most output all commands of one sandbox may hold back together."""
 
 KEPT_COMMAND_BYTES = 128 * KIB
-"""Output up to this size stays with a record whose exit was delivered: whoever asks again, an answer having been lost further on, gets it."""
+"""Output up to this size stays with a record whose exit was delivered: an answer may be lost further on, and is asked for again."""
 
 KEPT_SANDBOX_BYTES = 1 * MIB
 """Most such output of one sandbox; the oldest goes first."""
