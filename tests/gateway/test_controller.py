@@ -132,7 +132,9 @@ async def test_a_wiped_store_is_rebuilt_within_a_minute_as_deployed(
     async with at_work(controller):
 
         async def whole() -> bool:
-            return await store.generation() is not None and len([one async for one in store.scan()]) == 500
+            with contextlib.suppress(PlacementUnavailableError):  # busy, on a busy machine
+                return await store.generation() is not None and len([one async for one in store.scan()]) == 500
+            return False
 
         await until_async(whole, deadline_s=60, what="the first records")
         redis_server.flush()
