@@ -34,7 +34,7 @@ FAST = ControllerSettings(lease_ttl_s=1.0, lease_renew_s=0.05, expiry_interval_s
 
 @pytest_asyncio.fixture
 async def store(redis_url: str) -> AsyncIterator[RedisStore]:
-    made = RedisStore(PlacementSettings(redis_url=redis_url))
+    made = RedisStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=20.0))
     yield made
     await made.aclose()
 

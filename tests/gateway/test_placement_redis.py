@@ -28,7 +28,7 @@ pytestmark = requires("redis")
 
 @pytest_asyncio.fixture
 async def store(redis_url: str) -> AsyncIterator[RedisStore]:
-    made = RedisStore(PlacementSettings(redis_url=redis_url))
+    made = RedisStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=20.0))
     yield made
     await made.aclose()
 
