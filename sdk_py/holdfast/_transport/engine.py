@@ -238,6 +238,7 @@ class Engine:
         self.attached_once = True
         self._attached_at = now
         self._progressed = False
+        self._fresh = list(self._sinks.values())  # all that waited for this connection goes out on it
         self.ready.set()
 
 

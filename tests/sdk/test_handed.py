@@ -1,0 +1,30 @@
+"""What is said of a command whose session is lost: that it never began is said only where the agent cannot have had it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from holdfast import OutcomeUnknownError
+
+from tests.sdk.support.fake_agent import FakeAgent
+from tests.support.until import until
+
+
+async def test_a_restarted_agent_may_have_run_what_a_resume_delivered(sandbox: Any, agent: FakeAgent) -> None:
+    shell = await sandbox.shell()
+    agent.refuse_with("placement_unavailable", 1000)
+    asked = len(agent.requests)
+    agent.cut()
+    await asyncio.to_thread(until, lambda: len(agent.requests) > asked, deadline_s=30, what="the outage to be noticed")
+    running = asyncio.create_task(shell.run("quiet", command_id="delivered"))
+    sink = getattr(shell, "inner", shell)._sink
+    await asyncio.to_thread(until, lambda: sink.current, deadline_s=30, what="the command to be asked for")
+    agent.refuse.clear()
+    (held,) = agent.sessions.values()
+    await asyncio.to_thread(until, lambda: held.commands, deadline_s=30, what="the agent to have the command")
+    agent.restart()
+    with pytest.raises(OutcomeUnknownError) as unknown:
+        await running
+    assert unknown.value.started is None
