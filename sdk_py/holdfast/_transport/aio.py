@@ -189,11 +189,11 @@ class Link:
                 wire.abort()
             except ssl.SSLCertVerificationError as failure:
                 engine.fail(error("agent_identity", f"the service's certificate is refused: {failure.verify_message}"))
-            except OSError as failure:
-                why = f"cannot connect to {parts.hostname}:{port}: {failure.strerror or type(failure).__name__}"
             except Cancelled:
                 wire.abort()  # its loop is ending, perhaps without ``close``
                 raise
+            except Exception as failure:  # noqa: BLE001  also a name that is none, or no thread to look it up: nobody else would tell
+                why = f"cannot connect to {parts.hostname}:{port}: {getattr(failure, 'strerror', None) or type(failure).__name__}"
             finally:
                 self._wire = None
             delay_s = engine.broken(wire.websocket, why, self._loop.time())

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
 from holdfast._options import Options
@@ -202,7 +203,8 @@ class Link:
         with self._turn:
             # A wake-up is for who leads; the keeper must not swallow it.
             if woken and (self._leader is None or self._leader_thread == threading.get_ident()):
-                os.read(self._wake_read, 64)
+                with suppress(BlockingIOError):  # who led when it came may have read it, and have resigned since
+                    os.read(self._wake_read, 64)
             self._serve(connection)
         return True
 

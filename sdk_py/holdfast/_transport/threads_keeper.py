@@ -47,6 +47,10 @@ class Keeper:
                 if delay_s is None:
                     return
                 self._pause(delay_s)
+        except Exception as bug:
+            with self._link._turn:
+                self._link.engine.fail(error("internal", f"the session's thread ended: {bug!r}"))  # or its callers would wait for ever
+            raise
         finally:
             with self._link._turn:
                 self._link._hang_up()
@@ -88,8 +92,8 @@ class Keeper:
         except ssl.SSLCertVerificationError as failure:
             with self._link._turn:
                 self._link.engine.fail(error("agent_identity", f"the service's certificate is refused: {failure.verify_message}"))
-        except OSError as failure:
-            why = f"cannot connect to {parts.hostname}:{port}: {failure.strerror or type(failure).__name__}"
+        except Exception as failure:  # noqa: BLE001  also a name that is none: nobody else would tell
+            why = f"cannot connect to {parts.hostname}:{port}: {getattr(failure, 'strerror', None) or type(failure).__name__}"
         if connection is not None:
             connection.close()
         delay_s = self._broken(websocket, why)
