@@ -15,7 +15,7 @@ from holdfast_wire.proof import agent_token
 from .admission import Place
 from .claims import claim
 from .clocks import to_labels
-from .placement.records import Cause, Record, SandboxSpec
+from .placement.records import Cause, Entry, Record, SandboxSpec
 from .placement.store import PlacementUnavailableError, RebuildingError
 from .pools import key_of
 from .runtimes.base import Made, Order
@@ -54,12 +54,15 @@ async def make(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place: 
     end = asyncio.get_running_loop().time() + _own_time(spec.ready_timeout_s)
     noting = gateway.background.start(_note_often(gateway, spec.sandbox_id), f"that {spec.sandbox_id} is being made")
     try:
+        waited = not place.turn.done()
         async with place:
+            if waited:
+                await _still_wanted(gateway, spec)
             made = await _obtain(gateway, spec, order, end)
     except HoldfastError as error:
         gateway.metrics.count("create_failed_total", code=error.code)
         if error.code == "sandbox_exists":  # another replica is at it
-            return await until_settled(gateway, spec.owner, spec.sandbox_id, spec.ready_timeout_s)
+            return await until_settled(gateway, spec.owner, spec.sandbox_id, spec.ready_timeout_s, spec.incarnation)
         if error.code != "runtime_unavailable":  # else it may have been made: the controller finds out
             await _record_failure(gateway, spec, error, forget=forget and error.retryable)
         raise
@@ -83,6 +86,18 @@ async def _note_often(gateway: Gateway, sandbox_id: str) -> None:
         await asyncio.sleep(_NOTE_S)
         with contextlib.suppress(PlacementUnavailableError):
             await gateway.store.touch([sandbox_id], hold_s=0.0)
+
+
+async def _still_wanted(gateway: Gateway, spec: SandboxSpec) -> None:
+    """A turn may come after many minutes. Raises ``sandbox_exists`` when there is nothing left to be made."""
+    with contextlib.suppress(PlacementUnavailableError):
+        entry = await gateway.store.get(spec.sandbox_id)
+        if entry is not None and not _pending(entry, spec):
+            raise HoldfastError("sandbox_exists", "it is made already, or has ended")
+
+
+def _pending(entry: Entry, spec: SandboxSpec) -> bool:
+    return isinstance(entry, Record) and entry.incarnation == spec.incarnation and entry.status == "pending"
 
 
 async def _until_rebuilt(gateway: Gateway, spec: SandboxSpec) -> Record:
@@ -142,13 +157,19 @@ def failure(record: Record) -> HoldfastError:
     return HoldfastError("sandbox_failed", message, fault=cause.fault, reason=cause.reason)
 
 
-async def until_settled(gateway: Gateway, owner: str, sandbox_id: str, timeout_s: float) -> Record:
-    """The record once it is ready or failed. Raises ``wait_timeout``, ``sandbox_gone`` and ``sandbox_not_found``."""
+async def until_settled(gateway: Gateway, owner: str, sandbox_id: str, timeout_s: float, incarnation: str = "") -> Record:
+    """The record once it is ready or failed; with ``incarnation``, of that one only.
+
+    Raises ``wait_timeout``, ``sandbox_gone`` and ``sandbox_not_found``.
+    """
     pause_s = _POLL_LEAST_S
     clock = asyncio.get_running_loop().time
     end = clock() + timeout_s
     while True:
         record = await gateway.record(owner, sandbox_id)
+        if incarnation not in ("", record.incarnation):
+            message = f"sandbox {sandbox_id!r} was deleted while it was being made"
+            raise HoldfastError("sandbox_gone", message, fault="caller", reason="deleted")
         if record.status != "pending":
             return record
         left = end - clock()

@@ -49,12 +49,13 @@ async def create(request: Request) -> Response:
     try:
         lease = fields.text("group_lease", "", most=64) or ""
         record = await _reserve(gateway, spec, lease, fingerprint, key, chosen=fields.get("sandbox_id") is not None)
-        making = gateway.making.get(spec.sandbox_id)
+        incarnation = record.incarnation
+        making = gateway.making.get(incarnation)
         if record.status == "pending" and making is None:
             # Also for a request that was made before: whoever began with it may be gone, and making is safe to repeat.
             making = gateway.background.start(make(gateway, record.spec, env, place, forget=wait), f"making {spec.sandbox_id}")
-            gateway.making[spec.sandbox_id] = making
-            making.add_done_callback(lambda _: _made(gateway, spec.sandbox_id, place))
+            gateway.making[incarnation] = making
+            making.add_done_callback(lambda _: _made(gateway, incarnation, place))
             held = True
     finally:
         if not held:
@@ -68,8 +69,8 @@ async def create(request: Request) -> Response:
     return json_response(describe(gateway, record), headers=headers)
 
 
-def _made(gateway: Gateway, sandbox_id: str, place: Place) -> None:
-    gateway.making.pop(sandbox_id, None)
+def _made(gateway: Gateway, incarnation: str, place: Place) -> None:
+    gateway.making.pop(incarnation, None)
     place.leave()  # also when the task was cancelled before it began
 
 

@@ -78,7 +78,7 @@ class Gateway:
         self.admission = Admission(settings.admission, self.metrics)
         self.quotas = Quotas(settings.admission, store, self.admission)
         self.making: dict[str, asyncio.Task[Record]] = {}
-        """Sandboxes this replica is making right now."""
+        """Sandboxes this replica is making right now, by incarnation: an id may be made again while its former holder still is."""
 
     def owner(self, connection: HTTPConnection) -> str:
         """Who is asking. Raises HoldfastError ``key_missing`` or ``key_invalid``."""

@@ -1,0 +1,71 @@
+"""What others do while a create waits: for its turn, for the runtime, for the store.
+
+Each test holds one step for as long as something else takes, in the order that only a slow machine or cluster shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from gateway.settings import AdmissionSettings
+from tests.gateway.harness import Served, serve
+from tests.support.requires import requires
+from tests.support.until import until_async
+
+pytestmark = requires("redis")
+
+BODY = {"image": "host", "cpu": 1, "memory": "64Mi", "sandbox_id": "sb-1"}
+
+
+async def ordered(served: Served, count: int) -> None:
+    await until_async(lambda: len(served.runtime.orders) == count, deadline_s=60, what=f"{count} orders")
+
+
+async def test_an_id_is_made_again_while_its_former_holder_is_being_made(served: Served) -> None:
+    hold = served.runtime.hold = asyncio.Event()
+    async with served.client() as client:
+        first = (await client.post("/sandboxes", json=BODY)).json()
+        await ordered(served, 1)
+        await client.delete("/sandboxes/sb-1")
+        again = asyncio.create_task(client.post("/sandboxes", json={**BODY, "wait": True}))
+        await ordered(served, 2)
+        hold.set()
+        answer = await again
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["incarnation"] != first["incarnation"]
+        await until_async(lambda: not served.gateway.making, deadline_s=60, what="both to be through")
+        assert served.runtime.present["sb-1"].incarnation == answer.json()["incarnation"]
+        assert (await client.get("/sandboxes/sb-1")).json() == answer.json()
+
+
+async def test_what_is_deleted_before_its_turn_is_not_made(redis_url: str, tmp_path: Path) -> None:
+    async with serve(redis_url, tmp_path, admission=AdmissionSettings(making=1, owner_making=1), step_timeout_s=20.0) as served:
+        hold = served.runtime.hold = asyncio.Event()
+        async with served.client() as client:
+            await client.post("/sandboxes", json={**BODY, "sandbox_id": "before"})
+            await ordered(served, 1)
+            waiting = asyncio.create_task(client.post("/sandboxes", json={**BODY, "wait": True}))
+            await until_async(lambda: served.gateway.admission.waiting, deadline_s=60, what="the second to queue")
+            await client.delete("/sandboxes/sb-1")
+            hold.set()
+            assert (await waiting).json()["code"] == "sandbox_gone"
+        assert [order.sandbox_id for order in served.runtime.orders] == ["before"]
+
+
+async def test_who_waits_for_its_turn_is_told_of_its_own_sandbox_only(redis_url: str, tmp_path: Path) -> None:
+    """The id was made again meanwhile: that is another sandbox, whatever becomes of it."""
+    async with serve(redis_url, tmp_path, admission=AdmissionSettings(making=1, owner_making=1), step_timeout_s=20.0) as served:
+        hold = served.runtime.hold = asyncio.Event()
+        async with served.client() as client:
+            await client.post("/sandboxes", json={**BODY, "sandbox_id": "before"})
+            await ordered(served, 1)
+            waiting = asyncio.create_task(client.post("/sandboxes", json={**BODY, "wait": True}))
+            await until_async(lambda: served.gateway.admission.waiting == 1, deadline_s=60, what="the first to queue")
+            await client.delete("/sandboxes/sb-1")
+            again = asyncio.create_task(client.post("/sandboxes", json={**BODY, "wait": True, "labels": {"n": "2"}}))
+            await until_async(lambda: served.gateway.admission.waiting == 2, deadline_s=60, what="the second to queue")
+            hold.set()
+            assert (await waiting).json()["code"] == "sandbox_gone"
+            assert (await again).json()["labels"] == {"n": "2"}
+        assert [order.sandbox_id for order in served.runtime.orders] == ["before", "sb-1"]
