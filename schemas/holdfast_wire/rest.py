@@ -52,7 +52,7 @@ def parse_bytes(value: object, name: str = "memory") -> int:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         size = float(value)
     elif isinstance(value, str):
-        digits = value.rstrip("kMGTi")
+        digits = value.rstrip("kKMGTi")
         unit = _UNITS.get(value[len(digits) :])
         size = None if unit is None else _decimal(digits, unit)
     if size is None or not 1 <= size <= _BYTES_MAX:

@@ -78,7 +78,8 @@ def _number(body: dict[str, Any], key: str, default: float, low: float, high: fl
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise HoldfastError("invalid_argument", f"{key} must be a number from {low} to {high}")
+        bounds = f"from {low} to {high}" if high < 1 << 40 else f"of bytes, at least {int(low) >> 20}Mi and at most {int(high) >> 40}Ti"
+        raise HoldfastError("invalid_argument", f"{key} must be a number {bounds} on this machine")
     return value
 
 

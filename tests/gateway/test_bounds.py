@@ -56,6 +56,13 @@ def test_the_error_names_field_and_bound(read: Callable[[Any], Any], value: Any,
     assert len(caught.value.message) < 300
 
 
+@pytest.mark.parametrize(
+    ("value", "size"), [("64Ki", 65536), ("1k", 1000), ("1.5Mi", 3 << 19), ("2G", 2 * 10**9), ("1Ti", 1 << 40), ("7", 7)]
+)
+def test_every_unit_that_is_named_is_read(value: str, size: int) -> None:
+    assert parse_bytes(value) == size
+
+
 def test_a_long_value_is_not_said_back() -> None:
     for read in (parse_cpu, parse_bytes):
         with pytest.raises(HoldfastError) as caught:
