@@ -129,6 +129,8 @@ class Forker:
         ``tty`` makes descriptor 0 the controlling terminal. ``place`` gives the child descriptors under numbers of its own (target → ours).
         Raises ``CannotExecuteError`` for the program, ``HoldfastError`` for everything else.
         """
+        if not argv[0]:
+            raise CannotExecuteError(127, "'': command not found")
         try:
             if self._stubs:
                 born = self._fork_stub(argv, launch, stdio, tty, place or {})

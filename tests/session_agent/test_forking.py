@@ -115,6 +115,12 @@ def test_what_cannot_be_executed_is_told(tasks: int, tmp_path: Path, program: st
     assert descriptors() == before
 
 
+def test_no_name_is_no_programs_name(tasks: int) -> None:
+    with pytest.raises(CannotExecuteError, match="command not found") as refused:
+        Forker([tasks]).fork(["", "a"], LAUNCH, Stdio(0, 1, 2))
+    assert refused.value.exit_code == 127
+
+
 def test_what_is_known_before_is_refused_before(tasks: int) -> None:
     before = descriptors()
     for argv, launch, code in (
