@@ -6,7 +6,6 @@ own what is made of them (``_requests``). Called by ``_requests`` and by the met
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Mapping
@@ -21,6 +20,8 @@ RemotePath = str | bytes | PathLike[str]
 _SANDBOX_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{ID_BYTES - 1}}}")
 _GROUP_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 _TTL_MOST_S = 86400
+_SECONDS_MOST = 10**9
+"""31 years: more is no time that clocks and timers of either end could count."""
 
 
 def new_id() -> str:
@@ -42,8 +43,10 @@ def seconds(value: float | None, name: str = "timeout") -> float | None:
     """A positive number of seconds, or None."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
-        raise bad(f"{name} is a positive number of seconds, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= _SECONDS_MOST:
+        raise bad(
+            f"{name} is a positive number of seconds, at most {_SECONDS_MOST}, not {value!r:.40}", "leave it out where there is no limit"
+        )
     return float(value)
 
 

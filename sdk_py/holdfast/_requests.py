@@ -6,12 +6,13 @@ single argument may be (``_arguments``). Called by the generated and the written
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Literal, TypedDict
 
 import msgpack
-from holdfast_wire.limits import MESSAGE_BYTES, SPOOL_COMMAND_BYTES
+from holdfast_wire.limits import DECODE_ITEMS, MESSAGE_BYTES, SPOOL_COMMAND_BYTES
 from holdfast_wire.rest import parse_bytes, parse_cpu
 
 from holdfast._arguments import (
@@ -50,17 +51,28 @@ def command_of(command: Command) -> dict[str, Any]:
 
 
 def bounded(params: dict[str, Any]) -> dict[str, Any]:
-    """``params``, when they can travel: valid text that fits one message."""
+    """``params``, when they can travel: valid text that fits one message, in no more words than the other end takes."""
     try:
         size = len(msgpack.packb(params))
     except UnicodeEncodeError:
         raise bad("commands, names and variables are text that UTF-8 can hold", "for other bytes write a file and run that") from None
     except (TypeError, ValueError, OverflowError) as wrong:
         raise bad(f"a parameter has the wrong type: {wrong}") from None
+    hint = "write the script or data to a file with sandbox.files.write() and run that, or give it as input"
     if size > PARAMS_BYTES:
-        hint = "write the script or data to a file with sandbox.files.write() and run that, or give it as input"
         raise RequestTooLargeError("request_too_large", f"the command and its variables are {size} bytes, over {PARAMS_BYTES}", hint=hint)
+    if any(isinstance(value, (list, dict)) and len(value) > DECODE_ITEMS for value in params.values()):
+        raise RequestTooLargeError("request_too_large", f"one request takes at most {DECODE_ITEMS} words or variables", hint=hint)
     return params
+
+
+def sendable(body: dict[str, Any]) -> dict[str, Any]:
+    """``body``, when REST can carry it."""
+    try:
+        json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as wrong:
+        raise bad(f"what was asked for is no JSON that UTF-8 can hold: {wrong}") from None
+    return body
 
 
 def command_params(
@@ -149,7 +161,7 @@ def network_body(network: Mapping[str, Any]) -> dict[str, Any]:
     """What a sandbox may reach, as REST spells it."""
     if not isinstance(network, Mapping):
         raise bad('network is a map, as {"mode": "internet"}')
-    return {str(name): plain(value) for name, value in network.items()}
+    return sendable({str(name): plain(value) for name, value in network.items()})
 
 
 _CREATE = (
@@ -186,7 +198,7 @@ def create_body(
         disk is None or parse_bytes(disk, "disk")
     except HoldfastError as wrong:
         raise typed(wrong) from None
-    return {
+    body = {
         "image": image,
         "sandbox_id": sandbox_id,
         **({"block_network": bool(block_network)} if network is None else {"network": network_body(network)}),
@@ -206,6 +218,7 @@ def create_body(
         ),
         **cluster_body(cluster or {}),
     }
+    return sendable(body)
 
 
 def shell_params(

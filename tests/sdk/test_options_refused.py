@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from holdfast import AsyncSandboxClient, ConfigurationError, InvalidArgumentError, SandboxClient
+from holdfast import AsyncSandboxClient, ConfigurationError, InvalidArgumentError, RequestTooLargeError, SandboxClient
 from holdfast._options import find_options
+from holdfast._requests import command_params
+from holdfast_wire.codec import decode, encode_item
+from holdfast_wire.frames import Open
+from holdfast_wire.limits import DECODE_ITEMS
 
 NAN = float("nan")
 
@@ -44,3 +48,32 @@ def test_ids_that_no_sandbox_has(sandbox_id: Any) -> None:
     with SandboxClient("http://127.0.0.1:1", "k") as client, pytest.raises(InvalidArgumentError, match="no sandbox has the id") as refused:
         client.get_sandbox(sandbox_id)
     assert "holdfast list" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"timeout": 10**20},
+        {"timeout": 1e300},
+        {"env": {"A": "\udcff"}},
+        {"env": {"\udcff": "a"}},
+        {"labels": {"a": "\udcff"}},
+        {"network": {"a": object()}},
+    ],
+)
+def test_a_sandbox_that_cannot_be_asked_for(wrong: dict[str, Any]) -> None:
+    with SandboxClient("http://127.0.0.1:1", "k", resume_timeout_s=0) as client, pytest.raises(InvalidArgumentError):
+        client.create_sandbox("host", **wrong)
+
+
+def test_more_words_than_travel_are_refused_and_cost_no_session() -> None:
+    with pytest.raises(RequestTooLargeError, match=str(DECODE_ITEMS)) as refused:
+        _command(["rm", *["a"] * DECODE_ITEMS])
+    assert "file" in refused.value.hint
+    with pytest.raises(RequestTooLargeError, match=str(DECODE_ITEMS)):
+        _command(["env"], {f"A{at}": "" for at in range(DECODE_ITEMS + 1)})
+    decode(encode_item(Open(1, "command", _command(["rm", *["a"] * (DECODE_ITEMS - 1)])), 0))
+
+
+def _command(argv: list[str], env: dict[str, str] | None = None) -> dict[str, Any]:
+    return command_params(argv, command_id=None, cwd=None, env=env, user=None, timeout=None, login=False, stdin=False, outlive="kill")
