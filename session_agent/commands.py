@@ -97,8 +97,8 @@ class Command:
         self._tag = context.tags.owner()
         self._began = context.now()
         self._status: int | None = None
-        self._cancelled = False
-        self._timed_out = False
+        self._abort = ""
+        """Why it was killed, where it was: the first reason."""
         self._killing: TreeKill | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._sink: Sink | None = None
@@ -115,7 +115,7 @@ class Command:
         record.started = not context.reaper.is_starting(self._pid)
         context.commands.add(self)
         if request.timeout_s is not None:
-            self._timer = context.loop.call_later(request.timeout_s, self._time_out)
+            self._timer = context.loop.call_later(request.timeout_s, self._end, "timeout")
 
     def _start(self, request: _Request) -> None:
         context = self._context
@@ -153,8 +153,7 @@ class Command:
         """Signal its process group; KILL ends the whole tree."""
         number = signal_number(name)
         if number == signal.SIGKILL:
-            if self._killing is None:
-                self._kill_tree()
+            self._end("")
         elif not self._record.started:
             if number not in self._signals:  # as a process has a signal pending once
                 self._signals.append(number)
@@ -173,9 +172,7 @@ class Command:
 
     def cancel_command(self, command_id: str) -> None:
         """Kill it with everything it started."""
-        self._cancelled = True
-        if self._killing is None:
-            self._kill_tree()
+        self._end("cancelled")
 
     def abandon(self) -> None:
         """The agent stops."""
@@ -204,11 +201,16 @@ class Command:
         self._record.spool.append(2, f"{error.message}\n".encode())
         self._store(Ending(error.exit_code, self._context.now() - self._began))
 
-    def _time_out(self) -> None:
-        self._timer = None
-        self._timed_out = True
-        if self._killing is None:
-            self._kill_tree()
+    def _end(self, why: str) -> None:
+        """Kill it, unless it has ended: an agent that was held up may have yet to see that."""
+        self._context.reaper.reap()
+        if self._killing is not None or self not in self._context.commands:
+            return
+        if self._status is not None and not members(owned_by(self._tag)):
+            self._finish()
+            return
+        self._abort = why
+        self._kill_tree()
 
     def _kill_tree(self) -> None:
         roots = (self._pid,) if self._status is None else ()
@@ -264,16 +266,16 @@ class Command:
         exit_code, name = exit_outcome(self._status)
         duration_s = self._context.now() - self._began
         cause = None
-        if self._timed_out:
+        if self._abort == "timeout":
             exit_code, name = TIMEOUT_EXIT_CODE, None
             cause = workload_cause("timeout", "the command ran into its time-out and was killed with all it started")
-        elif self._cancelled:
+        elif self._abort:
             exit_code, name = 128 + signal.SIGKILL, signal_name(signal.SIGKILL)
             cause = workload_cause("cancelled", "the command was cancelled by its caller")
         elif exit_code == 128 + signal.SIGKILL and self._context.oom_killed():
             cause = workload_cause("oom", "the sandbox ran out of memory and the kernel killed the command")
         self._release()
-        self._store(Ending(exit_code, duration_s, name, self._timed_out, cause))
+        self._store(Ending(exit_code, duration_s, name, self._abort == "timeout", cause))
 
     def _release(self) -> None:
         if self._timer is not None:

@@ -234,7 +234,8 @@ class Terminal:
         self.spool.taken()
 
     def _end(self, why: str) -> None:
-        if self._abort or self.record.ending is not None:
+        self._context.reaper.reap()  # it may have ended while the agent was held up
+        if self._abort or self._context.terminals.get(self.name) is not self:
             return
         self._abort = why
         roots = (self.pid,) if self._status is None else ()
