@@ -25,6 +25,7 @@ _MARGIN_S = 2.0
 _MARGIN_SHARE = 0.1
 _POLL_LEAST_S = 0.02
 _POLL_MOST_S = 0.5
+_EXISTS_MOST_S = 5.0
 _NOTE_S = 5.0
 """How often it is noted that a sandbox is being made: more often than the controller looks."""
 _REBUILD_S = 30.0
@@ -60,11 +61,14 @@ async def make(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place: 
                 await _still_wanted(gateway, spec)
             made = await _obtain(gateway, spec, order, end)
     except HoldfastError as error:
+        noting.cancel()  # whoever else is at it notes that itself
         gateway.metrics.count("create_failed_total", code=error.code)
         if error.code == "sandbox_exists":  # another replica is at it
             return await until_settled(gateway, spec.owner, spec.sandbox_id, spec.ready_timeout_s, spec.incarnation)
         if error.code != "runtime_unavailable":  # else it may have been made: the controller finds out
-            await _record_failure(gateway, spec, error, forget=forget and error.retryable)
+            ready = await _fail(gateway, spec, error, forget=forget and error.retryable)
+            if ready is not None:
+                return ready
         raise
     finally:
         noting.cancel()
@@ -123,29 +127,43 @@ async def _obtain(gateway: Gateway, spec: SandboxSpec, order: Order, end: float)
     pools = gateway.pools.read()
     pool = pools.get(key_of(spec)) if pools else None
     made = await claim(gateway, spec, order, pool.key, max(end - clock(), 0.01)) if pool is not None else None
-    return made or await _create(gateway, order, max(end - clock(), 0.01))
+    return made or await _create(gateway, spec, order, end)
 
 
-async def _create(gateway: Gateway, order: Order, timeout_s: float) -> Made:
-    try:
-        return await gateway.runtime.create(order, timeout_s)
-    except HoldfastError as error:
-        if error.code != "sandbox_exists":
-            raise
-    present = [one for one in await gateway.runtime.list_all() if one.sandbox_id == order.sandbox_id]
-    if not present or present[0].incarnation == order.incarnation:
-        raise HoldfastError("sandbox_exists", "it is being made")
-    await gateway.runtime.delete(order.sandbox_id, present[0].incarnation)  # what is left of the id's former holder, which has ended
-    return await gateway.runtime.create(order, timeout_s)
+async def _create(gateway: Gateway, spec: SandboxSpec, order: Order, end: float) -> Made:
+    """Again and again while another incarnation has the id, or the runtime says that somebody is at it: who that was may be gone."""
+    clock = asyncio.get_running_loop().time
+    pause_s = _POLL_LEAST_S
+    while True:
+        try:
+            return await gateway.runtime.create(order, max(end - clock(), 0.01))
+        except HoldfastError as error:
+            if error.code != "sandbox_exists" or clock() >= end:
+                raise
+        await _still_wanted(gateway, spec)
+        for present in await gateway.runtime.list_all():
+            if present.sandbox_id == order.sandbox_id and present.incarnation != order.incarnation:
+                await gateway.runtime.delete(order.sandbox_id, present.incarnation)  # the record is ours: its former holder has ended
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, _EXISTS_MOST_S)
 
 
-async def _record_failure(gateway: Gateway, spec: SandboxSpec, error: HoldfastError, *, forget: bool) -> None:
+async def _fail(gateway: Gateway, spec: SandboxSpec, error: HoldfastError, *, forget: bool) -> Record | None:
+    """End what nobody made: first the record, then what there is of it. The record, where somebody else has made it after all."""
     cause = Cause(error.reason or error.code.replace("_", "-"), error.fault, error.message)
+    entry = await gateway.store.mark_failed(spec.sandbox_id, spec.incarnation, cause, was="pending")
+    if not isinstance(entry, Record) or entry.incarnation != spec.incarnation:
+        return None
+    if entry.status == "ready":
+        return entry
+    await gateway.quotas.ended(spec)
+    try:
+        await gateway.runtime.delete(spec.sandbox_id, spec.incarnation)
+    except HoldfastError:
+        return None  # the controller removes it, on the evidence of the record
     if forget:
         await gateway.store.delete(spec.sandbox_id, cause, owner=spec.owner, incarnation=spec.incarnation, forget=True)
-    else:
-        await gateway.store.mark_failed(spec.sandbox_id, spec.incarnation, cause)
-    await gateway.quotas.ended(spec)
+    return None
 
 
 def failure(record: Record) -> HoldfastError:

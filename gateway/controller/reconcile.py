@@ -15,11 +15,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from holdfast_wire.errors import HoldfastError
 
 from gateway.clocks import to_spec
-from gateway.placement.records import Record
+from gateway.placement.records import Record, Status
 from gateway.placement.store import FencedError, PlacementStore, PlacementUnavailableError
 from gateway.runtimes.base import Runtime
 
-from .plan import Action, MarkFailed, MarkReady, Rebuild, Remove, plan
+from .plan import CREATE_LOST, Action, MarkFailed, MarkReady, Rebuild, Remove, plan
 from .pool_keeper import PoolKeeper
 from .pool_plan import is_spare
 
@@ -110,7 +110,9 @@ class Reconciler:
                         await self._store.mark_ready(sandbox_id, incarnation, endpoint, "", term=term)
                     case MarkFailed(sandbox_id, incarnation, cause):
                         log.info("sandbox %s has failed: %s", sandbox_id, cause.reason)
-                        await self._store.mark_failed(sandbox_id, incarnation, cause, term=term)
+                        # What is about to be called never made may have been made since it was looked at.
+                        was: Status | None = "pending" if cause == CREATE_LOST else None
+                        await self._store.mark_failed(sandbox_id, incarnation, cause, was=was, term=term)
                     case Remove(sandbox_id, incarnation):
                         removals.append((sandbox_id, incarnation))
             except (FencedError, PlacementUnavailableError):

@@ -1,11 +1,11 @@
--- pending or ready → failed, for this incarnation only; the record stays with its cause. One that was known to be leaving left for
+-- pending or ready → failed, or only from one of them, for this incarnation only; the record stays with its cause. One that was known to be leaving left for
 -- that: what is heard of its end later ("gone") says less. The workload's own doing is no such end.
 -- KEYS: 1 record  2 tombstone  3 due  4 term
--- ARGV: 1 id  2 incarnation  3 reason  4 fault  5 message  6 keep_failed  7 term ('' from a gateway)
+-- ARGV: 1 id  2 incarnation  3 reason  4 fault  5 message  6 keep_failed  7 term ('' from a gateway)  8 the status it must have ('' either)
 -- Answer: {record|tombstone|missing|fenced, hash}
 if fenced(KEYS[4], ARGV[7]) then return { 'fenced', {} } end
 local f = redis.call('HMGET', KEYS[1], 'inc', 'status')
-if f[1] == ARGV[2] and f[2] ~= 'failed' then
+if f[1] == ARGV[2] and f[2] ~= 'failed' and (ARGV[8] == '' or f[2] == ARGV[8]) then
   local why = { ARGV[3], ARGV[4], ARGV[5] }
   local known = redis.call('HMGET', KEYS[1], 'leaving_reason', 'leaving_fault', 'leaving_message')
   if known[1] and ARGV[4] == 'infrastructure' then why = known end

@@ -17,7 +17,7 @@ from gateway.settings import PlacementSettings
 
 from . import keys
 from .documents import write_egress, write_spec
-from .records import Cause, Created, Entry, Expired, Leaving, Page, Record, SandboxSpec, Tombstone
+from .records import Cause, Created, Entry, Expired, Leaving, Page, Record, SandboxSpec, Status, Tombstone
 from .redis_connection import Argument
 from .redis_groups import RedisGroups
 from .redis_spares import RedisSpares
@@ -97,11 +97,13 @@ class RedisStore(RedisSpares, RedisGroups):
         )
         return as_entry(sandbox_id, word, fields)
 
-    async def mark_failed(self, sandbox_id: str, incarnation: str, cause: Cause, *, term: int | None = None) -> Entry:
+    async def mark_failed(
+        self, sandbox_id: str, incarnation: str, cause: Cause, *, was: Status | None = None, term: int | None = None
+    ) -> Entry:
         word, fields = await self._run(
             "fail",
             _four(sandbox_id),
-            [sandbox_id, incarnation, cause.reason, cause.fault, cause.message, self._tombstone_ms, _term(term)],
+            [sandbox_id, incarnation, cause.reason, cause.fault, cause.message, self._tombstone_ms, _term(term), was or ""],
         )
         return as_entry(sandbox_id, word, fields)
 

@@ -31,6 +31,7 @@ from .records import (
     Quota,
     Record,
     SandboxSpec,
+    Status,
     Tombstone,
     Usage,
 )
@@ -89,8 +90,10 @@ class PlacementStore(Protocol):
     async def mark_ready(self, sandbox_id: str, incarnation: str, endpoint: str, agent_epoch: str, *, term: int | None = None) -> Entry:
         """pending → ready. The answer is the entry as it now stands; nothing changes for another incarnation."""
 
-    async def mark_failed(self, sandbox_id: str, incarnation: str, cause: Cause, *, term: int | None = None) -> Entry:
-        """pending or ready → failed, kept with its cause. Nothing changes for another incarnation."""
+    async def mark_failed(
+        self, sandbox_id: str, incarnation: str, cause: Cause, *, was: Status | None = None, term: int | None = None
+    ) -> Entry:
+        """pending or ready → failed, kept with its cause; with ``was``, only from that. Nothing changes for another incarnation."""
 
     async def mark_egress(self, sandbox_id: str, incarnation: str, egress: Egress) -> Entry:
         """Note what it may reach from now on. Nothing changes for another incarnation."""

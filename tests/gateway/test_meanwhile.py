@@ -8,6 +8,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+from holdfast_wire.errors import HoldfastError
+
+from gateway.runtimes.base import Made, Order
 from gateway.settings import AdmissionSettings
 from tests.gateway.harness import Served, serve
 from tests.support.requires import requires
@@ -69,3 +73,45 @@ async def test_who_waits_for_its_turn_is_told_of_its_own_sandbox_only(redis_url:
             assert (await waiting).json()["code"] == "sandbox_gone"
             assert (await again).json()["labels"] == {"n": "2"}
         assert [order.sandbox_id for order in served.runtime.orders] == ["before", "sb-1"]
+
+
+async def test_a_second_maker_that_fails_ends_nothing_that_the_first_has_made(redis_url: str, tmp_path: Path) -> None:
+    """The same request at two replicas: one makes it, while the other's queue is so long that its turn does not come."""
+    quick = AdmissionSettings(making=1, owner_making=1, queue_wait_s=0.5)
+    other_folder = tmp_path / "other"
+    other_folder.mkdir()
+    async with serve(redis_url, tmp_path, step_timeout_s=20.0) as here, serve(redis_url, other_folder, admission=quick) as there:
+        hold = here.runtime.hold = asyncio.Event()
+        there.runtime.hold = asyncio.Event()
+        async with here.client() as first, there.client() as second:
+            one = asyncio.create_task(first.post("/sandboxes", json={**BODY, "wait": True}))
+            await ordered(here, 1)
+            await second.post("/sandboxes", json={**BODY, "sandbox_id": "before"})
+            await ordered(there, 1)
+            two = asyncio.create_task(second.post("/sandboxes", json={**BODY, "wait": True}))
+            await until_async(lambda: there.gateway.admission.waiting, deadline_s=60, what="the second to queue")
+            hold.set()
+            made = (await one).json()
+            assert (await two).json() == made, "it was made, if not by this one"
+            assert (await first.get("/sandboxes/sb-1")).json() == made
+            there.runtime.hold.set()
+        assert here.runtime.deleted == []
+
+
+async def test_a_former_holder_that_comes_up_late_does_not_keep_its_id_from_being_made(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot be seen yet when the runtime says that the id is taken, and its maker removes it only once it is up."""
+    create, tries = served.runtime.create, 0
+
+    async def taken(order: Order, timeout_s: float) -> Made:
+        nonlocal tries
+        tries += 1
+        if tries < 4:
+            raise HoldfastError("sandbox_exists", "another has that name, and is not up yet")
+        return await create(order, timeout_s)
+
+    monkeypatch.setattr(served.runtime, "create", taken)
+    async with served.client() as client:
+        answer = await client.post("/sandboxes", json={**BODY, "wait": True, "timeout": 30})
+        assert answer.json().get("status") == "ready", answer.text

@@ -52,7 +52,10 @@ class Creating:
         self._settings = settings
 
     async def create(self, manifest: dict[str, Any], incarnation: str, tokens: Sequence[str], timeout_s: float) -> Made:
-        """Make the pod, or find the one that was made before, and wait for its agent, which knows one of ``tokens``."""
+        """Make the pod, or find the one that was made before, and wait for its agent, which knows one of ``tokens``.
+
+        A pod that is late stays: another replica may have reached its agent, and only the caller knows.
+        """
         name = manifest["metadata"]["name"]
         facts: Facts | None = None
         async with self._births.follow(name) as news:
@@ -65,8 +68,6 @@ class Creating:
                 stage = last.stage if last is not None else "the cluster did not take it"
                 if last is not None and last.placed and not last.started:
                     stage = (await complaints.ask(self._api, self._settings, last)).text or stage
-                if facts is not None:
-                    await self.tidy(facts)
                 raise HoldfastError("create_timeout", f"it was not ready within {timeout_s:g} s: {stage}", reason="timeout") from None
 
     async def reach(self, facts: Facts, tokens: Sequence[str]) -> Made:
