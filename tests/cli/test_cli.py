@@ -115,13 +115,23 @@ def test_no_service_configured(tmp_path: Any) -> None:
 
 
 def test_interrupt_ends_the_remote_command(agent: FakeAgent) -> None:
-    command = [sys.executable, "-m", "holdfast.cli", "exec", "sb", "-c", "hang"]
-    with subprocess.Popen(command, env=environment(agent.url), stderr=subprocess.PIPE) as process:
-        until(lambda: len(agent.ran) == 1, deadline_s=60, what="the command to start")
+    command = [sys.executable, "-m", "holdfast.cli", "exec", "sb", "-c", "greet"]
+    with subprocess.Popen(command, env=environment(agent.url), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"hello\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
     assert len(agent.records) == 1
     assert agent.signals == ["INT"]
+
+
+def test_an_interrupt_before_the_command_is_known_to_run_ends_it(agent: FakeAgent) -> None:
+    command = [sys.executable, "-m", "holdfast.cli", "exec", "sb", "-c", "quiet"]
+    with subprocess.Popen(command, env=environment(agent.url), stderr=subprocess.PIPE) as process:
+        until(lambda: agent.opened, deadline_s=60, what="the command to be asked for")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    assert agent.closes
 
 
 def test_a_closed_pipe_is_no_traceback(agent: FakeAgent) -> None:

@@ -37,6 +37,8 @@ class FakeCommand:
         if word == "echo":
             self.output(1, rest.encode() + b"\n")
             self.exit(0)
+        elif word == "greet":
+            self.output(1, b"hello\n")
         elif word == "both":
             self.output(1, b"out")
             self.output(2, b"err")
