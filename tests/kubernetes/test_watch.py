@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -178,3 +179,28 @@ async def test_a_server_in_trouble_is_asked_again_with_patience(api: FakeApi, tm
 async def test_a_pod_that_leaves_the_selector_is_gone(api: FakeApi, seen: Seen) -> None:
     api.pods.merge("hf-sb-2", {"metadata": {"labels": {"app.kubernetes.io/component": "other"}}})
     await seen.until(lambda: "hf-sb-2" in seen.vanished)
+
+
+async def test_a_listener_that_takes_long_is_not_cut_off(api: FakeApi, tmp_path: Path) -> None:
+    """The watch is over long before what it told has been dealt with: that ends the watch, not whoever listens."""
+    client, clock = Api(api.kubeconfig(tmp_path), 5.0), asyncio.get_running_loop().time
+    settings = replace(QUICK, overdue_s=0.1 - QUICK.server_limit_s)
+    watch = Watch(client, f"/api/v1/namespaces/{api.namespace}/pods", SELECTOR, read_pod, settings)
+    add(api, "sb-0")
+    heard: list[str] = []
+    try:
+        async with contextlib.aclosing(watch.changes()) as changes:
+            async for change in changes:
+                if isinstance(change, Listed):
+                    add(api, "sb-1")
+                elif isinstance(change, Changed):
+                    heard.append(change.object.name)
+                    dealt_with_at = clock() + 0.3
+                    await until_async(lambda end=dealt_with_at: clock() > end, deadline_s=DEADLINE_S, what="the listener")
+                    if len(heard) == 2:
+                        add(api, "sb-2")
+                    if len(heard) == 3:
+                        break
+    finally:
+        await client.aclose()
+    assert heard == ["hf-sb-0", "hf-sb-1", "hf-sb-2"]

@@ -65,6 +65,8 @@ class WatchSettings:
     page: int = 500
     server_limit_s: int = 240
     """After this the server ends a watch by itself."""
+    overdue_s: float = 30.0
+    """A server that has not ended it by so much later is left."""
     silence_s: float = 90.0
     """Bookmarks come about every minute: a watch that says nothing for this long is dead."""
     backoff_least_s: float = 0.1
@@ -145,10 +147,12 @@ class Watch(Generic[T]):
             "timeoutSeconds": str(int(settings.server_limit_s * random.uniform(0.8, 1.0))),  # noqa: S311 - spreads reconnects
             "labelSelector": self._selector,
         }
-        async with self._api.stream(self._path, query, settings.silence_s) as lines, asyncio.timeout(settings.server_limit_s + 30.0):
+        end = asyncio.get_running_loop().time() + settings.server_limit_s + settings.overdue_s
+        async with self._api.stream(self._path, query, settings.silence_s) as lines:
             while True:
                 try:
-                    line = await lines.readline()
+                    async with asyncio.timeout_at(end):  # around the reading alone: what is told may take its listener as long as it likes
+                        line = await lines.readline()
                     event = orjson.loads(line) if line else None
                 except ValueError as error:  # a line beyond the buffer, or half of one
                     self._version = ""
