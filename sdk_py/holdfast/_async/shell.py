@@ -89,7 +89,6 @@ class AsyncShell:
 
     async def _end(self, detach: bool) -> None:
         gate: Gate = self._sink.gate  # type: ignore[assignment]
-        gate.clear()
         if not self._sink.ended:
             self._link.perform(close_channel, self._sink, detach)
             await gate.wait(self._link.options.cancel_timeout_s)

@@ -30,10 +30,8 @@ class AsyncTransfer:
         """What the channel was opened with. Raises the typed refusal."""
         sink = self._sink
         gate: Gate = sink.gate  # type: ignore[assignment]
-        while sink.opened is None and not sink.ended:
-            gate.clear()
-            if sink.opened is None and not sink.ended:
-                await self._wait(gate)
+        if sink.opened is None:
+            await self._wait(gate)
         if sink.error is not None:
             raise self._refusal(sink.error)
         return sink.opened or {}
@@ -42,18 +40,12 @@ class AsyncTransfer:
         """The next bytes; b"" at the end of what the far end sends. Raises the typed error that ended it early."""
         sink = self._sink
         gate: Gate = sink.gate  # type: ignore[assignment]
-        while True:
-            gate.clear()
-            if sink.chunks:
-                data = self._link.perform(sink.take)
-                if data:
-                    return data
-            if sink.half_closed or sink.ended:
-                gate.set()
-                if sink.error is not None:
-                    raise self._refusal(sink.error)
-                return b""
-            await self._wait(gate)
+        with self._link.shield():
+            while (data := self._link.perform(sink.take)) is None:
+                await self._wait(gate)
+        if not data and sink.error is not None:
+            raise self._refusal(sink.error)
+        return data
 
     async def write(self, data: bytes | memoryview, eof: bool = False) -> None:
         """Send ``data``; waits while the far end does not take it. Raises the typed error that ended the channel."""
@@ -61,7 +53,6 @@ class AsyncTransfer:
         space: Gate = sink.space  # type: ignore[assignment]
         left = memoryview(data)
         while True:
-            space.clear()
             sent = self._link.perform(sink.write, left, eof)
             if sent < 0:
                 raise self._refusal(sink.error) or HoldfastError("io_error", "the channel ended before everything was sent", hint="")
@@ -74,11 +65,9 @@ class AsyncTransfer:
         """The result, once the channel has done its work."""
         sink = self._sink
         gate: Gate = sink.gate  # type: ignore[assignment]
-        while not sink.ended:
-            gate.clear()
-            if sink.chunks:
-                self._link.perform(sink.take)
-            elif not sink.ended:
+        with self._link.shield():
+            while not sink.ended:
+                self._link.perform(sink.pass_over)
                 await self._wait(gate)
         if sink.error is not None:
             raise self._refusal(sink.error)

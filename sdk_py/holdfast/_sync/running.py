@@ -17,7 +17,6 @@ from holdfast._signals import signal_of
 from holdfast._transport.threads import Cancelled, Gate, Link
 from holdfast._transport.calls import cancel_command, close_channel, kill_in_shell, signal_call
 from holdfast._transport.command_call import Call
-from holdfast._transport.engine import elsewhere
 from holdfast._transport.sinks import CommandSink, ShellSink
 
 
@@ -75,21 +74,18 @@ class Running:
         """
         call = self._call
         gate: Gate = call.gate  # type: ignore[assignment]
-        if not self._link.here:
-            raise elsewhere()
-        while True:
-            gate.clear()
-            if call.chunks:
+        with self._link.shield():
+            while True:
+                ended = call.done  # asked first: all that came before the end is there then
                 chunk = self._link.perform(call.take)
                 if chunk is not None:
                     return chunk
-            if call.done:
-                gate.set()
-                if call.error is not None:
-                    raise call.error
-                return None
-            if not gate.wait(timeout):
-                raise WaitTimeoutError(message=f"no output within {timeout:g} s")
+                if ended:
+                    if call.error is not None:
+                        raise call.error
+                    return None
+                if not gate.wait(timeout):
+                    raise WaitTimeoutError(message=f"no output within {timeout:g} s")
 
     def __iter__(self) -> Iterator[Chunk]:
         return self
@@ -107,11 +103,9 @@ class Running:
         """
         call = self._call
         gate: Gate = call.gate  # type: ignore[assignment]
-        self._link.perform(call.collect)
-        while not call.done:
-            gate.clear()
-            if not call.done and not gate.wait(timeout):
-                raise WaitTimeoutError(message=f"the command did not end within {timeout:g} s")
+        self._link.perform(call.collect)  # from now on only the end opens the gate
+        if not gate.wait(timeout):
+            raise WaitTimeoutError(message=f"the command did not end within {timeout:g} s")
         return call.result()
 
     def signal(self, name: str | int) -> None:
@@ -183,7 +177,6 @@ class Input(Running):
         space: Gate = sink.space  # type: ignore[assignment]
         left = memoryview(data)
         while True:
-            space.clear()
             sent = self._link.perform(sink.write, left, eof)
             if sent < 0:
                 raise self._call.error or InputClosedError("input_closed", "the command has ended and takes no input")

@@ -41,14 +41,13 @@ class Gate:
 
     def __init__(self) -> None:
         self._open = False
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: list[asyncio.Future[bool]] = []
 
     def set(self) -> None:
         self._open = True
         if self._waiters:
             for waiter in self._waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+                _wake(waiter, False)
             self._waiters.clear()
 
     def clear(self) -> None:
@@ -59,16 +58,19 @@ class Gate:
         if self._open:
             return True
         loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
-        self._waiters.append(waiter)
-        timer = None if timeout_s is None else loop.call_later(max(timeout_s, 0), _wake, waiter)
-        try:
-            await waiter
-        finally:
-            if timer is not None:
-                timer.cancel()
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
+        end = None if timeout_s is None else loop.time() + max(timeout_s, 0)
+        late = False
+        while not (self._open or late):  # another that was woken too may have closed it since
+            waiter: asyncio.Future[bool] = loop.create_future()
+            self._waiters.append(waiter)
+            timer = None if end is None else loop.call_at(end, _wake, waiter, True)
+            try:
+                late = await waiter
+            finally:
+                if timer is not None:
+                    timer.cancel()
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
         return self._open
 
 
@@ -76,9 +78,9 @@ Flag = Gate
 """A gate that belongs to no link."""
 
 
-def _wake(waiter: asyncio.Future[None]) -> None:
+def _wake(waiter: asyncio.Future[bool], late: bool) -> None:
     if not waiter.done():
-        waiter.set_result(None)
+        waiter.set_result(late)
 
 
 class Link:

@@ -81,7 +81,6 @@ def cancel_command(call: Call) -> None:
             call.abandoned = "INT"  # it may wait behind another client's command, where no signal meets it yet
     else:
         sink.send(Close(sink.number, False))
-    call.gate.clear()
 
 
 def kill_in_shell(call: Call) -> None:
@@ -106,4 +105,6 @@ def resize_call(call: Call, rows: int, columns: int) -> None:
 
 def close_channel(sink: CommandSink | ShellSink | TransferSink, detach: bool) -> None:
     """End the channel, or with ``detach`` leave what runs running."""
-    sink.send(Close(sink.number, detach))
+    if not sink.ended:
+        sink.gate.clear()
+        sink.send(Close(sink.number, detach))

@@ -154,8 +154,13 @@ class Call:
     # Output -----------------------------------------------------------------------------------------------------
 
     def take(self) -> Chunk | None:
-        """The next live chunk; its credit goes back now. It is kept for the result too, up to the limit."""
+        """The next live chunk; its credit goes back now. It is kept for the result too, up to the limit.
+
+        None: there is none, and the gate opens with the next, or with the end; after that it stays open.
+        """
         if not self.chunks:
+            if not self.done:
+                self.gate.clear()
             return None
         chunk = self.chunks.popleft()
         self._keep(chunk.stream, chunk.data)

@@ -69,6 +69,7 @@ class Sink:
         while sent < size:
             room = min(self.session.room(self.number), DATA_BYTES, size - sent)
             if room <= 0:
+                self.space.clear()
                 return sent
             piece = bytes(data[sent : sent + room])
             sent += room
@@ -234,13 +235,23 @@ class TransferSink(Sink):
         else:
             raise ProtocolError(f"the agent sent {kind.__name__} on a transfer")
 
-    def take(self) -> bytes:
-        """Bytes that have come, b"" when there are none yet; their credit goes back now."""
-        if not self.chunks:
+    def take(self) -> bytes | None:
+        """Bytes that have come (their credit goes back now), b"" when no more will; None while there are none, and the gate opens then."""
+        if self.chunks:
+            data = self.chunks.popleft()
+            self.session.consume(self.number, len(data))
+            return data
+        if self.half_closed or self.ended:
             return b""
-        data = self.chunks.popleft()
-        self.session.consume(self.number, len(data))
-        return data
+        self.gate.clear()
+        return None
+
+    def pass_over(self) -> None:
+        """Give back the credit of what nobody reads; the gate opens with the next fact."""
+        while self.chunks:
+            self.session.consume(self.number, len(self.chunks.popleft()))
+        if not self.ended:
+            self.gate.clear()
 
     def fail(self, why: HoldfastError) -> None:
         self.end(from_map(why.to_map()))

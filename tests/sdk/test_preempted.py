@@ -1,0 +1,215 @@
+"""A thread that loses its turn between any two lines of a wait: whatever comes meanwhile, nothing of it is missed.
+
+The waiting code is traced, and before its n-th line another thread's step happens, for every n. No clock is involved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+from holdfast._options import Options
+from holdfast._sync.process import Process
+from holdfast._sync.transfers import Transfer
+from holdfast._transport.command_call import Call
+from holdfast._transport.sinks import CommandSink, TransferSink
+from holdfast._transport.threads import Link
+from holdfast_wire.frames import Closed, Exited, Output, Started
+
+from tests.support.until import until
+
+PATIENCE_S = 5.0
+ENDED = {"exit_code": 0, "streams": {}}
+
+
+class Session:
+    """A session whose credit a test gives."""
+
+    def __init__(self) -> None:
+        self.credit = 0
+        self.sent = 0
+
+    def consume(self, number: int, size: int) -> None: ...
+
+    def room(self, number: int) -> int:
+        return self.credit
+
+    def send(self, item: Any) -> None:
+        size = len(getattr(item, "data", b""))
+        self.credit -= size
+        self.sent += size
+
+
+class Preempted:
+    """``meanwhile`` happens once: before the line of the synchronous SDK with that number, or when there is nothing left but to wait."""
+
+    def __init__(self, link: Link, line: int, meanwhile: Callable[[], None]) -> None:
+        self.link, self.line, self.meanwhile, self.lines, self.over = link, line, meanwhile, 0, False
+        self._wait = link.wait
+        link.wait = self.wait  # type: ignore[method-assign]
+
+    def happen(self) -> None:
+        if not self.over:
+            self.over = True
+            self.link.perform(self.meanwhile)
+
+    def wait(self, gate: Any, timeout_s: float | None) -> bool:
+        self.happen()
+        assert self._wait(gate, PATIENCE_S), "it waits for what has been"
+        return True
+
+    def trace(self, frame: FrameType, event: str, argument: object) -> Any:
+        if "/_sync/" not in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            self.lines += 1
+            if self.lines == self.line:
+                self.happen()
+        return self.trace
+
+    def run(self, step: Callable[[], Any]) -> Any:
+        before = sys.gettrace()
+        sys.settrace(self.trace)
+        try:
+            return step()
+        finally:
+            sys.settrace(before)
+
+
+def link_of() -> Link:
+    return Link(Options(url="http://127.0.0.1:1", api_key="key"), "sb")
+
+
+def call_of(link: Link) -> Call:
+    sink = CommandSink(Session(), link.gate)  # type: ignore[arg-type]
+    sink.call = call = Call(sink, link.gate, "c", 1 << 20, collecting=False)
+    sink.fact(Started(1, "c", {}))
+    return call
+
+
+def transfer_of(link: Link) -> Transfer:
+    transfer = Transfer.__new__(Transfer)
+    transfer._link, transfer._path = link, None
+    transfer._sink = TransferSink(Session(), link.gate)  # type: ignore[arg-type]
+    return transfer
+
+
+def at_each_line(begin: Callable[[int], bool]) -> None:
+    """``begin`` with each line's number, until it says that there are no more lines."""
+    line = 1
+    while begin(line):
+        line += 1
+    assert line > 5, "the code is not traced"
+
+
+def test_the_last_output_comes_before_the_end() -> None:
+    def once(line: int) -> bool:
+        link = link_of()
+        call = call_of(link)
+        sink = call.sink
+
+        def end() -> None:
+            sink.fact(Output(1, 1, b"tail"))
+            sink.fact(Exited(1, "c", {"exit_code": 0, "streams": {1: {"seen": 8}}}))
+
+        sink.fact(Output(1, 1, b"head"))
+        turn = Preempted(link, line, end)
+        process = Process(link, call)
+        assert [chunk.data for chunk in turn.run(lambda: list(process))] == [b"head", b"tail"], line
+        return turn.lines >= line
+
+    at_each_line(once)
+
+
+def test_the_last_bytes_of_a_transfer_come_before_its_end() -> None:
+    def once(line: int) -> bool:
+        link = link_of()
+        transfer = transfer_of(link)
+        sink = transfer._sink
+
+        def end() -> None:
+            sink.fact(Output(1, 1, b"tail"))
+            sink.fact(Output(1, 1, b""))
+            sink.fact(Closed(1, {}))
+
+        sink.fact(Output(1, 1, b"head"))
+        turn = Preempted(link, line, end)
+        assert turn.run(lambda: [transfer.read(), transfer.read(), transfer.read()]) == [b"head", b"tail", b""], line
+        return turn.lines >= line
+
+    at_each_line(once)
+
+
+def test_the_end_of_a_transfer_is_not_missed() -> None:
+    def once(line: int) -> bool:
+        link = link_of()
+        transfer = transfer_of(link)
+
+        def end() -> None:
+            transfer._sink.fact(Output(1, 1, b"unread"))
+            transfer._sink.fact(Closed(1, {"size": 6}))
+
+        turn = Preempted(link, line, end)
+        assert turn.run(transfer.closed) == {"size": 6}, line
+        return turn.lines >= line
+
+    at_each_line(once)
+
+
+def test_credit_that_comes_at_any_time_is_used() -> None:
+    def once(line: int) -> bool:
+        link = link_of()
+        transfer = transfer_of(link)
+        sink = transfer._sink
+        session: Any = sink.session
+        session.credit = 3
+
+        def grant() -> None:
+            session.credit += 10
+            sink.writable()
+
+        turn = Preempted(link, line, grant)
+        turn.run(lambda: transfer.write(b"0123456789"))
+        assert session.sent == 10, line
+        return turn.lines >= line
+
+    at_each_line(once)
+
+
+@pytest.mark.parametrize("what", ["wait", "read"])
+def test_two_that_wait_for_one_end_both_see_it(what: str) -> None:
+    interval = sys.getswitchinterval()
+
+    def once(line: int) -> bool:
+        link = link_of()
+        call = call_of(link)
+        process = Process(link, call)
+        other = threading.Thread(target=getattr(process, what), daemon=True)
+        other.start()
+        until(lambda: link._followers, deadline_s=20, what="the other to wait")
+        turn = Preempted(link, line, lambda: call.sink.fact(Exited(1, "c", ENDED)))
+        turn.run(getattr(process, what))
+        other.join(PATIENCE_S)
+        assert not other.is_alive(), line
+        return turn.lines >= line
+
+    try:
+        sys.setswitchinterval(1.0)  # the other is awake, and comes late
+        at_each_line(once)
+    finally:
+        sys.setswitchinterval(interval)
+
+
+async def test_two_that_read_at_once_share_the_output(sandbox: Any) -> None:
+    process = await sandbox.start("cat")
+    readers = [asyncio.create_task(process.read()) for _ in range(2)]
+    await process.write(b"x")
+    await asyncio.wait(readers, return_when=asyncio.FIRST_COMPLETED)
+    await process.close_stdin()
+    chunks = await asyncio.wait_for(asyncio.gather(*readers), 30)
+    assert {chunk and chunk.data for chunk in chunks} == {b"x", None}
