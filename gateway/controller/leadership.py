@@ -1,7 +1,7 @@
 """Which controller acts: the lease and its fencing term.
 
 Owns the renewal and the moment from which we may act (every shard refuses older terms) or no longer may (the lease may have run out,
-by our own clock). Called by ``loop``.
+by our own clock), and how long after an outage of the store nobody's silence counts. Called by ``loop``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ log = logging.getLogger("gateway.controller")
 
 _AFTER_END_S = 0.01
 """How long after the end of another's lease it is asked for."""
+_PATIENCE_MOST_S = 600.0
 
 
 class Leadership:
@@ -32,6 +33,17 @@ class Leadership:
         self._settings = settings
         self._last_term = 0
         self._good_until = 0.0
+        self._answered_at: float | None = None
+        self._away_since: float | None = None
+        self._patient_until = 0.0
+
+    @property
+    def settled(self) -> bool:
+        """Whether the store has been back for as long as it was away.
+
+        Till then who uses a sandbox, or holds a group, may not have come to say so again, and nothing may end for that.
+        """
+        return self._away_since is None and asyncio.get_running_loop().time() >= self._patient_until
 
     async def run(self) -> None:
         """Take and renew the lease until cancelled. Who waits asks again the moment the other's lease ends, not a period later."""
@@ -54,6 +66,7 @@ class Leadership:
         asked = clock()
         try:
             term = await self._store.lead(self._holder, self._settings.lease_ttl_s, self._last_term)
+            self._back(asked)
             if term is not None and term != self.term:
                 await self._store.fence(term)
                 log.info("leading, term %d", term)
@@ -66,12 +79,22 @@ class Leadership:
         except FencedError:
             self.term = None
         except PlacementUnavailableError:
+            if self._away_since is None:
+                self._away_since = asked if self._answered_at is None else self._answered_at
             if asked >= self._good_until:
                 self.term = None
             return
         if self.term is not None:
             self._last_term = self.term
             self._good_until = asked + self._settings.lease_ttl_s
+
+    def _back(self, asked: float) -> None:
+        """It answers."""
+        self._answered_at = asked
+        if self._away_since is not None:
+            now = asyncio.get_running_loop().time()
+            self._patient_until = now + min(now - self._away_since, _PATIENCE_MOST_S)
+            self._away_since = None
 
     def lost(self) -> None:
         """A write of ours was refused: somebody else leads."""

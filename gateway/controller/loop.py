@@ -112,7 +112,7 @@ class Controller:
         while True:
             await asyncio.sleep(self._settings.expiry_interval_s)
             term = self.leadership.term
-            if term is not None:
+            if term is not None and self.leadership.settled:
                 with self._guard("expiry"):
                     expired = await self._store.claim_expired(term)
                     for one in expired:

@@ -1,0 +1,74 @@
+"""A store that does not answer for a while: nobody could say that they still need what they have, so nothing of theirs may end for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator
+
+from gateway.controller.loop import Controller
+from gateway.placement.records import Record, Tombstone
+from gateway.placement.redis_store import RedisStore
+from gateway.settings import ControllerSettings, PlacementSettings
+from tests.gateway.controllers import at_work
+from tests.gateway.harness import MemoryRuntime
+from tests.gateway.test_controller import add, becomes
+from tests.support.redis_server import RedisServer
+from tests.support.requires import requires
+from tests.support.until import until_async
+
+pytestmark = requires("redis")
+
+QUICK = ControllerSettings(lease_ttl_s=0.5, lease_renew_s=0.05, expiry_interval_s=0.02, reconcile_interval_s=0.1, grace_s=60.0)
+LIMIT_S = 1.5
+AWAY_S = 2.5
+
+
+@contextlib.asynccontextmanager
+async def opened(url: str, patience_s: float) -> AsyncIterator[RedisStore]:
+    made = RedisStore(PlacementSettings(redis_url=url, step_timeout_s=patience_s, connect_timeout_s=patience_s))
+    try:
+        yield made
+    finally:
+        await made.aclose()
+
+
+async def test_what_is_in_use_outlives_a_store_that_was_away_for_longer_than_its_limits(redis_server: RedisServer, redis_url: str) -> None:
+    """Whoever uses it says so at the same interval as before, which is not the moment in which the store is back."""
+    runtime = MemoryRuntime()
+    clock = asyncio.get_running_loop().time
+
+    async def use(store: RedisStore, lease: str) -> None:
+        await store.touch(["sb-1"], hold_s=0.0)
+        await store.heartbeat("sb-2", "ada")
+        await store.group_beat("ada", "run-7", LIMIT_S, lease)
+
+    async with (
+        opened(redis_url, 20.0) as store,
+        opened(redis_url, 0.3) as controllers,
+        at_work(Controller(controllers, runtime, "c1", QUICK)) as controller,
+    ):
+        await until_async(lambda: controller.leadership.term, deadline_s=60, what="the lead")
+        _, group = await store.group_beat("ada", "run-7", LIMIT_S)
+        await store.group_join("ada", "run-7", "sb-1")
+        await add(store, runtime, "sb-1", group="run-7", idle_timeout_s=LIMIT_S)
+        await add(store, runtime, "sb-2", heartbeat_timeout_s=LIMIT_S)
+        await store.heartbeat("sb-2", "ada")
+        await add(store, runtime, "unused", idle_timeout_s=LIMIT_S)
+        await use(store, group.lease)
+        os.kill(redis_server.pid, signal.SIGSTOP)
+        try:
+            back_at = clock() + AWAY_S
+            await until_async(lambda: clock() > back_at, deadline_s=60, what="the store's limits to be over")
+        finally:
+            os.kill(redis_server.pid, signal.SIGCONT)
+        next_at = clock() + 0.5  # half of the limits: as often as it is said by who uses it
+        await until_async(lambda: clock() > next_at, deadline_s=60, what="the next time of saying so")
+
+        await use(store, group.lease)
+        for id_ in ("sb-1", "sb-2"):
+            entry = await store.get(id_)
+            assert isinstance(entry, Record), entry
+        await becomes(store, "unused", Tombstone, "idle")
