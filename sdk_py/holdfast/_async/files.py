@@ -89,8 +89,12 @@ class AsyncFiles:
                 seen.note(data)
                 yield data
             seen.check(await transfer.closed())
-        finally:
+        except GeneratorExit:
+            transfer.abandon()
+            raise
+        except BaseException:
             transfer.stop()
+            raise
 
     async def write(
         self,

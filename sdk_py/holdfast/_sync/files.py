@@ -90,8 +90,12 @@ class Files:
                 seen.note(data)
                 yield data
             seen.check(transfer.closed())
-        finally:
+        except GeneratorExit:
+            transfer.abandon()
+            raise
+        except BaseException:
             transfer.stop()
+            raise
 
     def write(
         self,

@@ -13,7 +13,7 @@ from holdfast_wire.errors import ProtocolError
 from holdfast._errors import HoldfastError, RemoteFileError
 from holdfast._requests import bounded
 from holdfast._transport.threads import Cancelled, Gate, Link
-from holdfast._transport.calls import close_channel, open_transfer
+from holdfast._transport.calls import open_transfer
 from holdfast._transport.sinks import TransferSink
 
 ErrorT = TypeVar("ErrorT", bound=HoldfastError | None)
@@ -79,8 +79,12 @@ class Transfer:
     def stop(self) -> None:
         """Nothing more is wanted; what was begun is undone where it can be."""
         if not self._sink.ended:
-            self._link.perform(close_channel, self._sink, False)
-        self._link.perform(self._sink.chunks.clear)
+            self._link.perform(self._sink.stop)
+
+    def abandon(self) -> None:
+        """``stop``, from anywhere: a finalizer may run in the middle of a step, and cannot wait for its end."""
+        if not self._sink.ended:
+            self._link.later(self._sink.stop)
 
     def _refusal(self, why: ErrorT) -> ErrorT:
         """The error that ended it, naming the file that it was about."""

@@ -103,7 +103,7 @@ def resize_call(call: Call, rows: int, columns: int) -> None:
         call.sink.send(Resize(call.sink.number, rows, columns))
 
 
-def close_channel(sink: CommandSink | ShellSink | TransferSink, detach: bool) -> None:
+def close_channel(sink: CommandSink | ShellSink, detach: bool) -> None:
     """End the channel, or with ``detach`` leave what runs running."""
     if not sink.ended:
         sink.gate.clear()

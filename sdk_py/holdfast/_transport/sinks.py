@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from holdfast_wire.errors import HoldfastError, ProtocolError
-from holdfast_wire.frames import Closed, Exited, Failed, Gap, Item, Opened, Output, Run, Started, Write
+from holdfast_wire.frames import Close, Closed, Exited, Failed, Gap, Item, Opened, Output, Run, Started, Write
 from holdfast_wire.limits import DATA_BYTES, RUN_QUEUE, WINDOW_BYTES
 from holdfast_wire.session import ClientSession
 
@@ -245,6 +245,13 @@ class TransferSink(Sink):
             return b""
         self.gate.clear()
         return None
+
+    def stop(self) -> None:
+        """Nothing more is wanted."""
+        self.chunks.clear()
+        if not self.ended:
+            self.gate.clear()
+            self.session.send(Close(self.number, False))
 
     def pass_over(self) -> None:
         """Give back the credit of what nobody reads; the gate opens with the next fact."""

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
+from holdfast_wire.errors import HoldfastError
+
 from holdfast._options import Options
 from holdfast._session_token import SessionToken
 from holdfast._transport.engine import Engine, elsewhere
@@ -266,7 +268,8 @@ class Link:
     def _flush(self) -> None:
         """Write what there is, unless the socket is behind: then the session keeps it."""
         while self._later:
-            self._later.popleft()()
+            with suppress(HoldfastError):  # it is nobody's here
+                self._later.popleft()()
         websocket, engine = self._websocket, self.engine
         if self._socket is None or websocket is None:
             return

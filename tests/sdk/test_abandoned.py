@@ -1,0 +1,47 @@
+"""Streams that are left half-way, and what becomes of them when only the garbage collector finds them."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+
+import pytest
+from holdfast import SandboxClient
+from holdfast_wire.frames import Open, Opened, Output
+
+from tests.sdk.support.fake_agent import FakeAgent, Held
+from tests.support.until import until
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def endless(held: Held, opened: Open) -> None:
+    """A file that goes on."""
+    held.session.send(Opened(opened.channel, {}))
+    held.session.send(Output(opened.channel, 1, b"x" * 1000))
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_a_stream_that_is_collected_within_a_step_ends_after_it(agent: FakeAgent) -> None:
+    agent.transfer = endless
+    with SandboxClient(agent.url, "key") as client:
+        sandbox = client.get_sandbox("sb")
+        stream = sandbox.files.stream("/file")
+        assert len(next(stream)) == 1000
+        cycle: list[object] = [stream]
+        cycle.append(cycle)
+        del stream, cycle
+        link = sandbox._link
+        assert link is not None
+        step = threading.Thread(target=link.perform, args=(gc.collect,), daemon=True)
+        step.start()
+        step.join(20)
+        assert not step.is_alive(), "the collector waits for the lock that its own thread holds"
+        until(lambda: len(agent.closes) == 1, deadline_s=20, what="the agent to hear that nobody reads")
+        assert sandbox.exec("echo on").stdout == "on\n"
