@@ -224,3 +224,26 @@ async def test_a_create_begun_before_the_secret_changed_is_finished_after(runtim
     assert await other.create(again, CREATE_S) == first
     assert api.pods.names() == ["hf-sb-1"]
     await other.aclose()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_who_waits_for_a_pod_that_another_made_hears_of_its_end(
+    runtime: KubernetesRuntime, api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    """It is in nobody's watch here, and another may bear its name since."""
+    monkeypatch.setattr(creating, "_LOOK_S", 0.1)
+    other = KubernetesRuntime(settings_for(api, tmp_path), "replica-2", QUICK)
+    asked = order("sb-1", image="slow-registry")
+    first = asyncio.create_task(runtime.create(asked, CREATE_S))
+    await until_async(api.pods.names, deadline_s=SOON_S, what="the pod")
+    second = asyncio.create_task(other.create(asked, CREATE_S))
+    await until_async(lambda: api.requests["get pods"] >= 2, deadline_s=SOON_S, what="the second to look at it")
+    body = api.pods.remove("hf-sb-1")
+    if replaced:
+        api.pods.create({**body, "status": {"phase": "Pending"}})
+    for making in (first, second):
+        with pytest.raises(HoldfastError) as caught:
+            async with asyncio.timeout(SOON_S):
+                await making
+        assert (caught.value.code, caught.value.reason) == ("sandbox_failed", "deleted")
+    await other.aclose()

@@ -140,11 +140,22 @@ class Creating:
                 return None
             raise error.unavailable() from error
 
+    async def _look(self, facts: Facts) -> Facts:
+        """The same pod as it is now, or as it was where the API server is in trouble. Raises when it is gone."""
+        try:
+            again = read_pod(await self._api.get(f"{self._pods}/{facts.name}"))
+        except ApiError as error:
+            if error.passing:
+                return facts
+            raise (_deleted() if error.status == 404 else error.unavailable()) from error
+        if again.uid != facts.uid:
+            raise _deleted()
+        return again
+
     async def _until_ready(self, facts: Facts, ours: bool, tokens: Sequence[str], news: News) -> Made:
         """Whichever comes first: the agent answers, or the pod says that it never will."""
         dialling: asyncio.Task[Made] | None = None
         changed = asyncio.ensure_future(news.changed())
-        uid = facts.uid
         clock = asyncio.get_running_loop().time
         patience_s, ask_at = _SLOW_S, clock() + _SLOW_S
         try:
@@ -160,13 +171,13 @@ class Creating:
                     return dialling.result()
                 if changed in done:
                     changed = asyncio.ensure_future(news.changed())
-                    latest = news.latest
-                    if latest is None or latest.uid != uid:
-                        continue  # a former pod of this name
-                    facts = latest
-                    if news.gone or latest.deadline is not None:
-                        await self._judge(facts)
-                        raise HoldfastError("sandbox_failed", "it was deleted while it was being made", reason="deleted")
+                    if news.latest is not None and news.latest.uid == facts.uid:
+                        facts = news.latest
+                        if news.gone:
+                            await self._judge(facts)
+                            raise _deleted()
+                    else:
+                        facts = await self._look(facts)  # a former pod of this name, or a later one
                 elif not done:
                     if slow and clock() >= ask_at:
                         patience_s = min(2 * patience_s, _SLOW_MOST_S)
@@ -175,9 +186,10 @@ class Creating:
                         if complaint.trouble is not None:
                             await self.tidy(facts)
                             raise complaint.trouble.error()
-                    again = await self._existing(facts.name)
-                    if again is not None and again.uid == uid:
-                        facts = again
+                    facts = await self._look(facts)
+                if facts.deadline is not None:
+                    await self._judge(facts)
+                    raise _deleted()
         finally:
             changed.cancel()
             if dialling is not None:
@@ -202,6 +214,10 @@ class Creating:
 def _as_private(made: dict[str, Any], asked: dict[str, Any]) -> bool:
     """Whether a pod that was to have users of its own has them."""
     return asked["spec"].get("hostUsers") is not False or (made.get("spec") or {}).get("hostUsers") is False
+
+
+def _deleted() -> HoldfastError:
+    return HoldfastError("sandbox_failed", "it was deleted while it was being made", reason="deleted")
 
 
 def _no_user_namespaces() -> HoldfastError:
