@@ -23,7 +23,7 @@ from holdfast_wire.errors import HoldfastError
 from holdfast._options import Options
 from holdfast._session_token import SessionToken
 from holdfast._transport.engine import Engine, elsewhere
-from holdfast._transport.threads_gates import Flag, Gate, Shield, Turn
+from holdfast._transport.threads_gates import Flag, Gate, Shield, Turn, free
 from holdfast._transport.threads_keeper import Keeper
 from holdfast._transport.websocket import WebSocket
 
@@ -111,8 +111,9 @@ class Link:
             return
         self._later.append(step)
         if self._turn.lock.acquire(blocking=False):
+            self._keeper.stir()
+            self.wake()
             self._turn.lock.release()
-            self._stir()
 
     def close(self) -> None:
         """End the session's connection; waiting calls fail with ``session_lost``, reason ``closed``."""
@@ -121,8 +122,8 @@ class Link:
         with self._turn:
             self.engine.close()
             self._flush()
-        self._keeper.stir()
-        self.wake()
+            self._keeper.stir()
+            self.wake()
         if self._keeper.thread.is_alive() and threading.current_thread() is not self._keeper.thread:
             self._keeper.thread.join(_JOIN_S)
 
@@ -227,7 +228,7 @@ class Link:
     def _promote(self) -> None:
         for waiter in self._followers:
             if waiter.locked():
-                waiter.release()
+                free(waiter)
                 return
 
     # One step, under the lock -----------------------------------------------------------------------------------
@@ -323,14 +324,11 @@ class Link:
         self.wake()
 
     def wake(self) -> None:
+        """End the leader's poll. Under the lock, or by the leader itself: when the pipe is closed its number is soon another file's."""
         try:
             os.write(self._wake_write, b"\0")
         except (BlockingIOError, OSError):
             pass
-
-    def _stir(self) -> None:
-        self._keeper.stir()
-        self.wake()
 
     def _close_pipe(self) -> None:
         """At the very end, once nobody can be polling it."""

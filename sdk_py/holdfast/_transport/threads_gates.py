@@ -30,8 +30,7 @@ class Gate:
         self._open = True
         if self._waiters:
             for waiter in self._waiters:
-                if waiter.locked():
-                    waiter.release()
+                free(waiter)
             self._waiters.clear()
 
     def clear(self) -> None:
@@ -40,6 +39,14 @@ class Gate:
     def wait(self, timeout_s: float | None = None) -> bool:
         """Until the gate is open; False when ``timeout_s`` passed first."""
         return self._open or self._link.wait(self, timeout_s)
+
+
+def free(waiter: Any) -> None:
+    """Wake who waits on a lock. More than one may do so: the handler of Ctrl-C cannot ask for the link's lock first."""
+    try:
+        waiter.release()
+    except RuntimeError:
+        pass
 
 
 class Turn:
@@ -98,10 +105,10 @@ class Shield:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.default_int_handler(number, frame)
         self.noted = True
-        self.link.wake()
-        waiter = self.waiter
-        if waiter is not None and waiter.locked():
-            waiter.release()
+        if self.link._leader_thread == threading.get_ident():
+            self.link.wake()
+        if self.waiter is not None:
+            free(self.waiter)
 
     def heed(self) -> None:
         """Raise what was held back."""
