@@ -72,7 +72,11 @@ async def make(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place: 
         raise
     finally:
         noting.cancel()
-    entry = await gateway.store.mark_ready(spec.sandbox_id, spec.incarnation, made.endpoint, made.agent_epoch)
+    try:
+        entry = await gateway.store.mark_ready(spec.sandbox_id, spec.incarnation, made.endpoint, made.agent_epoch)
+    except PlacementUnavailableError:  # whoever waits may ask again, and nobody knows as well that it is made
+        gateway.background.start(_say_later(gateway, spec, made, end), f"that {spec.sandbox_id} is made")
+        raise
     if entry is None and not await gateway.store.knows(spec.sandbox_id):
         return await _until_rebuilt(gateway, spec)
     if not isinstance(entry, Record) or entry.incarnation != spec.incarnation or entry.status != "ready":
@@ -82,6 +86,15 @@ async def make(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place: 
         raise failure(live(owned_entry(entry, spec.owner, spec.sandbox_id)))
     gateway.metrics.count("creates_total")
     return entry
+
+
+async def _say_later(gateway: Gateway, spec: SandboxSpec, made: Made, end: float) -> None:
+    """Until the store has heard it. What else became of the sandbox meanwhile the controller sees to."""
+    while asyncio.get_running_loop().time() < end:
+        await asyncio.sleep(_POLL_MOST_S)
+        with contextlib.suppress(PlacementUnavailableError):
+            await gateway.store.mark_ready(spec.sandbox_id, spec.incarnation, made.endpoint, made.agent_epoch)
+            return
 
 
 async def _note_often(gateway: Gateway, sandbox_id: str) -> None:

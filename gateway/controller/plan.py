@@ -85,7 +85,7 @@ def plan(
         _judge_present(present, records.get(present.sandbox_id), tombstones.get(present.sandbox_id), now, grace_s, actions, doubtful)
     for record in records.values():
         other = by_id.get(record.sandbox_id)
-        if other is None or other.incarnation != record.incarnation:
+        if other is None or other.incarnation != record.incarnation or (record.status == "pending" and other.adopted):
             if other is None and record.status == "ready" and began_at is not None and (record.ready_at or now) < began_at:
                 actions.append(MarkFailed(record.sandbox_id, record.incarnation, NODE_LOST))
             else:
@@ -117,7 +117,7 @@ def _judge_present(
         over = True
     elif present.state == "failed":
         actions.append(MarkFailed(record.sandbox_id, record.incarnation, present.cause or NODE_LOST))
-    elif record.status == "pending" and present.state == "ready":
+    elif record.status == "pending" and present.state == "ready" and not present.adopted:
         actions.append(MarkReady(record.sandbox_id, record.incarnation, present.endpoint))
     if over and now - present.created_at > grace_s:
         doubtful.append(Remove(present.sandbox_id, present.incarnation))

@@ -77,6 +77,8 @@ class Present:
     """Why it failed."""
     egress: Egress = field(default_factory=Egress)
     options: Options = field(default_factory=Options)
+    adopted: bool = False
+    """It was a spare: that it is ready does not say that its agent knows whose it is by now; only who makes the sandbox can."""
 
 
 @dataclass(frozen=True, slots=True)

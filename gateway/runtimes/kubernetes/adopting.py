@@ -1,7 +1,8 @@
 """Turning a spare pod into an ordered sandbox: claim it, then tell its agent who it is now.
 
 Owns the two steps. The claim is one patch that tests for the spare's own identity, so of any number of callers one wins without a look
-before. The agent changes its identity once; whatever goes wrong after the claim costs the pod, and the caller makes one instead.
+before; who makes the same sandbox goes on from there. The agent changes its identity once; whatever goes wrong after the claim costs the
+pod, and the caller makes one instead.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 
 from gateway.adoption import adopt_agent
+from gateway.dial import dial_any
 from gateway.runtimes.base import Made, Order
 
 from .client import JSON_PATCH, Api, ApiError
@@ -30,10 +32,14 @@ async def adopt(
     """The whole of it. Raises ``sandbox_not_found`` when the spare is gone, taken, or did not come along; then it is removed."""
     facts, token = await _claim(api, pods, settings, spare_id, order)
     identity = {"sandbox_id": order.sandbox_id, "incarnation": order.incarnation, "env": order.env, "labels": order.labels}
+    endpoint = endpoint_of(facts)
     try:
         async with asyncio.timeout(timeout_s):
-            await adopt_agent(endpoint_of(facts), token, order.token, identity, timeout_s)
-        return Made(endpoint_of(facts), facts.uid)
+            try:
+                await adopt_agent(endpoint, token, order.token, identity, timeout_s)
+            except HoldfastError:  # another replica that makes the same sandbox may have told it
+                (await dial_any(endpoint, (order.token, *order.other_tokens), timeout_s)).transport.abort()
+        return Made(endpoint, facts.uid)
     except (HoldfastError, TimeoutError, OSError) as error:
         await creating.tidy(facts)
         raise HoldfastError("sandbox_not_found", f"the spare did not become the sandbox: {error}") from error
@@ -54,15 +60,27 @@ async def _claim(api: Api, pods: str, settings: KubernetesSettings, spare_id: st
         *({"op": "add", "path": f"/metadata/annotations/{_escaped(name)}", "value": text} for name, text in annotations_of(order).items()),
     ]
     try:
-        body = await api.patch(f"{pods}/{pod_name(spare_id)}", changes, JSON_PATCH)
+        body = await _patched(api, f"{pods}/{pod_name(spare_id)}", changes)
     except ApiError as error:
-        if error.status in (404, 409, 422):
+        if error.status in (404, 409):
             raise HoldfastError("sandbox_not_found", "that spare is gone") from None
         raise
     facts = read_pod(body)
+    if facts.record is None or (facts.record.sandbox_id, facts.record.incarnation) != (order.sandbox_id, order.incarnation):
+        raise HoldfastError("sandbox_not_found", "that spare is taken")
     if facts.deadline is not None or not facts.ip or facts.ended() is not None:
         raise HoldfastError("sandbox_not_found", "that spare is ending")
     return facts, _token(body)
+
+
+async def _patched(api: Api, path: str, changes: list[dict[str, Any]]) -> dict[str, Any]:
+    """The pod with the changes, or as somebody else has changed it before: who makes the same sandbox, and may be gone, or another."""
+    try:
+        return await api.patch(path, changes, JSON_PATCH)
+    except ApiError as error:
+        if error.status != 422:
+            raise
+        return await api.get(path)
 
 
 def _token(body: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from gateway.runtimes.base import BecameReady, Event, Leaving, Present, WentAway
 
 from .creating import endpoint_of
 from .facts import Facts, Trouble, gone_cause
+from .names import pod_name
 from .settings import KubernetesSettings
 
 _READY_TIMEOUT = "holdfast/ready_timeout_s"
@@ -46,6 +47,7 @@ def present_of(facts: Facts, now: float, settings: KubernetesSettings) -> Presen
         cause=None if trouble is None else trouble.cause,
         egress=record.egress,
         options=record.options,
+        adopted=facts.name != pod_name(record.sandbox_id),
     )
 
 
