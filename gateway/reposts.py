@@ -51,8 +51,7 @@ class Reposts:
             else:
                 fallback = posted.waits and not waits and now - posted.ended_at < _ANSWERED_S
                 same = fallback or (posted.orphaned and now - posted.ended_at < _ORPHANED_S)
-            if same:
-                self._remove(print_, posted)
+            if same and self._remove(print_, posted):
                 return posted.command_id
         return None
 
@@ -64,6 +63,9 @@ class Reposts:
         while len(self._posted) > _MOST:
             self._posted.popitem(last=False)
 
-    def _remove(self, print_: bytes, posted: Posted) -> None:
-        if posted in self._posted.get(print_, ()):
+    def _remove(self, print_: bytes, posted: Posted) -> bool:
+        """False when another post has joined it while its client was asked after."""
+        there = posted in self._posted.get(print_, ())
+        if there:
             self._posted[print_].remove(posted)
+        return there

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 from pathlib import Path
@@ -113,3 +114,21 @@ def test_settings_come_from_the_environment() -> None:
     for environment in ({"PORT": "x"}, {"HOLDFAST_RUNTIME": "moon"}):
         with pytest.raises(SettingsError):
             from_environment(environment)
+
+
+async def test_a_post_that_was_given_up_is_joined_by_one_of_two_that_come_together() -> None:
+    """Asking whether its client is there takes a moment, in which the other asks too."""
+    reposts, asked = Reposts(), asyncio.Event()
+    waiting = 0
+
+    async def connected() -> bool:
+        nonlocal waiting
+        waiting += 1
+        if waiting == 2:
+            asked.set()
+        await asked.wait()
+        return False
+
+    reposts.note(b"p", Posted("c1", True, connected))
+    found = await asyncio.gather(reposts.find(b"p", True), reposts.find(b"p", True))
+    assert sorted(found, key=str) == ["c1", None]
