@@ -26,7 +26,7 @@ from .store import PlacementUnavailableError, UnreadableError
 
 Argument = str | bytes | int | float
 
-_REFUSED = re.compile(r"\b(OOM|READONLY|NOREPLICAS|MISCONF|MASTERDOWN|CLUSTERDOWN|LOADING|TRYAGAIN)\b")
+_REFUSED = re.compile(r"\b(OOM|READONLY|NOREPLICAS|MISCONF|MASTERDOWN|CLUSTERDOWN|LOADING|BUSY|TRYAGAIN)\b")
 """What a Redis says that answers, and does not write. Before 7.0 it says so in the words of an error of the script."""
 _PIPELINE = 500
 """Most commands in one pipeline: bounds the memory of a reply."""

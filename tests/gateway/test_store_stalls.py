@@ -8,9 +8,13 @@ import os
 import signal
 from collections.abc import AsyncIterator
 
+import pytest
+import redis.asyncio as redis
+
 from gateway.controller.loop import Controller
 from gateway.placement.records import Record, Tombstone
 from gateway.placement.redis_store import RedisStore
+from gateway.placement.store import PlacementUnavailableError
 from gateway.settings import ControllerSettings, PlacementSettings
 from tests.gateway.controllers import at_work
 from tests.gateway.harness import MemoryRuntime
@@ -72,3 +76,30 @@ async def test_what_is_in_use_outlives_a_store_that_was_away_for_longer_than_its
             entry = await store.get(id_)
             assert isinstance(entry, Record), entry
         await becomes(store, "unused", Tombstone, "idle")
+
+
+async def test_a_store_that_runs_somebody_elses_long_script_is_away(redis_url: str) -> None:
+    """It answers, and says BUSY: whoever notes uses or renews a lease must live on."""
+    endless = "while true do end"
+    async with opened(redis_url, 20.0) as store, redis.Redis.from_url(redis_url) as client, redis.Redis.from_url(redis_url) as other:
+        await client.config_set("lua-time-limit", "10")
+        running = asyncio.ensure_future(other.eval(endless, 0))
+        try:
+
+            async def busy() -> bool:
+                try:
+                    await client.ping()
+                except redis.ResponseError as error:
+                    return "BUSY" in str(error)
+                return False
+
+            await until_async(busy, deadline_s=60, what="the store to be busy")
+            for step in (store.touch(["sb-1"], 0.0), store.ping(), store.lead("c1", 1.0)):
+                with pytest.raises(PlacementUnavailableError, match="BUSY"):
+                    await step
+        finally:
+            await client.script_kill()
+            with contextlib.suppress(redis.ResponseError):
+                await running
+            await client.config_set("lua-time-limit", "5000")
+        await store.ping()
