@@ -38,6 +38,8 @@ _SHORT_RUN_S = 0.02
 _FORGETTING = 0.9
 _WATCH_S = 1.0
 _CHECKS = 3
+_UNSETTLED = 10
+"""Looks at a shell that does not take its fresh pipes, and of which the kernel does not tell what it does instead."""
 
 
 class Shell:
@@ -61,6 +63,7 @@ class Shell:
         self._asking: Question | None = None
         self._usual_s = 0.0
         self._telling: asyncio.TimerHandle | None = None
+        self._unsettled = 0
         self._watch = LazyTimer(context.loop, self._look)
         self._marks = True
         self.ended = False
@@ -192,6 +195,7 @@ class Shell:
 
     def settled(self, process: ShellProcess) -> None:
         """Fresh pipes are in place."""
+        self._unsettled = 0
         self._next()
 
     def _conclude(self, run: Run, exit_code: int, name: str | None) -> None:
@@ -222,7 +226,9 @@ class Shell:
     # abort -----------------------------------------------------------------------------------------------------
 
     def _abort(self, run: Run, why: str) -> None:
-        """End the run but, if it lets us, not the shell."""
+        """End the run but, if it lets us, not the shell. It may have ended while the agent was held up."""
+        self._context.reaper.reap()
+        self._process.hear()
         if run is not self._current or run.abort:
             return
         run.abort = why
@@ -395,21 +401,24 @@ class Shell:
 
     def _look(self) -> None:
         """Once a second while busy: a shell that waits for us while we wait for it had its driver taken away."""
-        process = self._process
-        run = self._current
+        process, run = self._process, self._current
+        is_idle = process.idle()
+        process.hear()  # what it said before is no news to the shell, but may be to us
         if self.ended or process.status is not None:
             return
-        if run is None:
-            if process.settling:
+        if process.settling:
+            self._unsettled += 1
+            if is_idle or self._unsettled > _UNSETTLED:
                 self._replace()
-            return
-        if not run.abort and process.idle():
+                return
+        elif run is not None and run is self._current and not run.abort and is_idle:
             run.watched += 1
             if run.watched > 2:
                 self._replace()
             else:
                 process.rescue(run.number)
-        self._begin_watch()
+        if self._current is not None or process.settling:
+            self._begin_watch()
 
 
 def describe(shell: Shell, *, created: bool) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class Insistence:
         self._process = process
         self._number = number
         self._children = children
-        self._until = loop.time() + patience_s
+        self._patience_s = patience_s
         interrupt(process, children)
         self._timer = loop.call_later(_FIRST_S, self._again, 1)
 
@@ -53,16 +53,19 @@ class Insistence:
 
     def _again(self, count: int) -> None:
         process = self._process
-        if process.status is not None:
+        process.hear()
+        if process.status is not None or self._timer.cancelled():
             return
-        if self._loop.time() > self._until:
+        if self._patience_s <= 0:
             # killing only what ignores the interrupt would let the shell run the rest of the list
             process.kill()
             signal_all(self._children(), signal.SIGKILL)
             return
         interrupt(process, self._children)
         process.ask_again(self._number)
-        self._timer = self._loop.call_later(min(_FIRST_S * count, _SLOWEST_S), self._again, count + 1)
+        pause_s = min(_FIRST_S * count, _SLOWEST_S)
+        self._patience_s -= pause_s  # of the loop's own time: while the agent is held up nobody hears the shell
+        self._timer = self._loop.call_later(pause_s, self._again, count + 1)
 
 
 class Question:

@@ -94,7 +94,7 @@ class RunOutput:
                     stream.held = True
                     break
                 if taken_bytes == CHUNK_BYTES:  # what is read in smaller pieces was all there was
-                    there_bytes += _waiting_bytes(stream.reader)
+                    there_bytes += waiting_bytes(stream.reader)
         if last and spool is not None:
             spool.append(1, last)
 
@@ -176,7 +176,8 @@ class RunOutput:
         spool.on_space = resume
 
 
-def _waiting_bytes(pipe: int) -> int:
+def waiting_bytes(pipe: int) -> int:
+    """What is in a pipe, asked at either end."""
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 

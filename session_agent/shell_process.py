@@ -19,7 +19,7 @@ from .forking import Launch, Stdio
 from .framing import FED, OPENED, BashDialect, Dialect, Private, Report, ReportReader, ShDialect, cut_farewell, cut_snapshot
 from .launching import is_busybox
 from .sandbox import AgentContext
-from .shell_output import RunOutput
+from .shell_output import RunOutput, waiting_bytes
 from .spool import Spool
 
 _SNAPSHOT_BYTES = 16 * 1024 * 1024
@@ -129,7 +129,7 @@ class ShellProcess:
         self._output = RunOutput(self._loop, out, err)
         for fd in (self._control, self._status):
             os.set_blocking(fd, False)
-        self._loop.add_reader(self._status, self._reported)
+        self._loop.add_reader(self._status, self.hear)
         if prompt_read >= 0:
             os.set_blocking(prompt_read, False)
             self._loop.add_reader(prompt_read, self._prompted)
@@ -237,8 +237,10 @@ class ShellProcess:
         self.signal(signal.SIGKILL)
 
     def idle(self) -> bool:
-        """Whether it waits for a control line, as far as the kernel lets us see; False when it does not."""
+        """Whether it waits for a control line while there is none, as far as the kernel lets us see; False when it does not."""
         try:
+            if waiting_bytes(self._control):
+                return False
             with open(f"/proc/{self.pid}/syscall", "rb") as file:
                 call, *arguments = file.read().split()
             if call != b"0" or not arguments:
@@ -271,14 +273,20 @@ class ShellProcess:
 
     # hearing from it -------------------------------------------------------------------------------------------
 
-    def _reported(self) -> None:
-        try:
-            data = os.read(self._status, _STATUS_BYTES)
-        except BlockingIOError:
-            return
-        if not data:
-            self._loop.remove_reader(self._status)  # replaced by exec, or ending
-            return
+    def hear(self) -> None:
+        """Take what it has said. Whoever lost patience asks this first: the agent itself may have been held up."""
+        data = b""
+        while not self._closed and len(data) in {0, _STATUS_BYTES}:
+            try:
+                data = os.read(self._status, _STATUS_BYTES)
+            except BlockingIOError:
+                return
+            if not data:
+                self._loop.remove_reader(self._status)  # replaced by exec, or ending
+                return
+            self._heard(data)
+
+    def _heard(self, data: bytes) -> None:
         for report in self._reports.feed(data):
             paths = self._rotating.pop(report.number, None)
             if paths is not None:
@@ -336,7 +344,7 @@ class ShellProcess:
         if self._closed:
             self.status = status
             return
-        self._reported()
+        self.hear()
         self.status = status
         self._events.stopped(self, status)
 

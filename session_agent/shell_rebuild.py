@@ -18,7 +18,9 @@ from .shell_process import ShellEvents, ShellProcess
 
 log = logging.getLogger("session_agent.shell")
 
-_LIMIT_S = 10.0
+_TURNS = 100
+_TURN_S = 0.1
+"""The new process has so many such turns, of the loop's own time: while the agent is held up nobody hears it."""
 _TIMES = 4
 
 
@@ -66,8 +68,21 @@ class Rebuilding:
         old.close()
         if state is not None:
             self.loading = process.load(*state)
-            self._patience = self._context.loop.call_later(_LIMIT_S, process.kill)
+            self._wait(process, _TURNS)
         return process
+
+    def _wait(self, process: ShellProcess, turns: int) -> None:
+        self._patience = self._context.loop.call_later(_TURN_S, self._wait_on, process, turns - 1)
+
+    def _wait_on(self, process: ShellProcess, turns: int) -> None:
+        self._patience = None
+        process.hear()
+        if not self.loading:
+            return
+        if turns:
+            self._wait(process, turns)
+        else:
+            process.kill()
 
     def finish(self, *, restored: bool) -> None:
         """The new process can be used."""

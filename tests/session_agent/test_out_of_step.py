@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from session_agent.shell import Shell
-from session_agent.shell_output import _waiting_bytes
+import session_agent.shell
+from session_agent import shell_rebuild
+from session_agent.sandbox import SandboxLimits
+from session_agent.shell_output import waiting_bytes
 from session_agent.shell_process import ShellProcess
 from tests.support.process_channel import Client, client
 from tests.support.until import until
@@ -48,11 +51,11 @@ def is_dead(pid: int) -> bool:
 
 def process_of(sandbox: Client) -> ShellProcess:
     (shell,) = sandbox.context.shells.values()
-    return cast("Shell", shell)._process
+    return shell._process
 
 
 def has_reported(process: ShellProcess) -> bool:
-    return _waiting_bytes(process._status) > 0
+    return waiting_bytes(process._status) > 0
 
 
 async def test_a_command_that_ended_in_time_was_not_timed_out() -> None:
@@ -80,6 +83,18 @@ async def test_a_time_out_that_comes_while_what_is_left_is_killed_changes_no_exi
         assert (outcome.exit_code, outcome.result["timed_out"], outcome.result["cause"]) == (3, False, None)
 
 
+@SHELLS
+async def test_a_run_that_ended_in_time_was_not_timed_out(kind: str) -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell(shell=kind)
+        await shell.run("true")
+        run = shell.begin("echo done; (exit 3)", timeout_s=0.2)
+        late = passed(0.2)
+        sleep_through(lambda: late() and has_reported(process_of(sandbox)))
+        outcome = await shell.wait(run)
+        assert (outcome.exit_code, outcome.stdout, outcome.result["timed_out"], outcome.result["cause"]) == (3, b"done\n", False, None)
+
+
 async def test_a_terminal_that_ended_in_time_was_not_timed_out() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         channel = sandbox.open("terminal", {"argv": ["sh", "-c", "exit 3"], "timeout_s": 0.2})
@@ -88,3 +103,79 @@ async def test_a_terminal_that_ended_in_time_was_not_timed_out() -> None:
         sleep_through(lambda: late() and is_dead(pid))
         outcome = await channel.outcome()
         assert (outcome.exit_code, outcome.result["timed_out"]) == (3, False)
+
+
+@SHELLS
+async def test_a_shell_that_is_slow_to_take_fresh_pipes_is_waited_for(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_agent.shell, "_WATCH_S", 0.1)
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell(shell=kind)
+        pid = int((await shell.run("X=kept; echo $$")).stdout)
+        await shell.run("sleep 30 &")
+        assert process_of(sandbox).settling
+        os.kill(pid, signal.SIGSTOP)
+        run = shell.begin("echo $X")
+        looked = asyncio.Event()  # and seen to do something, as one that gets no processor
+        monkeypatch.setattr(ShellProcess, "idle", lambda process: looked.set())
+        await looked.wait()
+        os.kill(pid, signal.SIGCONT)
+        outcome = await shell.wait(run)
+        assert (outcome.stdout, outcome.result["shell"]["restarted"]) == (b"kept\n", False)
+
+
+@SHELLS
+async def test_a_shell_that_has_taken_them_while_the_agent_slept_is_not_replaced(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_agent.shell, "_WATCH_S", 0.1)
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell(shell=kind)
+        await shell.run("X=kept")
+        await shell.run("sleep 30 &")
+        assert process_of(sandbox).settling
+        run = shell.begin("echo $X")
+        late = passed(0.1)
+        sleep_through(lambda: late() and has_reported(process_of(sandbox)))
+        outcome = await shell.wait(run)
+        assert (outcome.stdout, outcome.result["shell"]["restarted"]) == (b"kept\n", False)
+
+
+async def test_a_shell_that_has_loaded_its_state_while_the_agent_slept_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell_rebuild, "_TURN_S", 0.001)
+    load = ShellProcess.load
+    loading = asyncio.Event()
+    monkeypatch.setattr(ShellProcess, "load", lambda process, dump, token: loading.set() or load(process, dump, token))  # type: ignore[func-returns-value]
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell(shell="bash")
+        await shell.run("X=kept")
+        run = shell.begin("exit 3")
+        await loading.wait()
+        late = passed(0.3)
+        sleep_through(lambda: late() and has_reported(process_of(sandbox)))
+        outcome = await shell.wait(run)
+        assert outcome.result["shell"]["restored"] is True
+        assert (await shell.run("echo $X")).stdout == b"kept\n"
+
+
+async def test_a_shell_that_came_back_from_an_abort_while_the_agent_slept_is_kept() -> None:
+    async with client(SandboxLimits(abort_patience_s=0.3), env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell(shell="bash")
+        pid = (await shell.run("X=kept; echo $$")).stdout
+        run = shell.begin("echo begun; sleep 60")
+        await shell.channel.until(lambda: b"begun" in shell.channel.output)
+        shell.handler.signal("KILL")
+        late = passed(0.4)
+        sleep_through(lambda: late() and has_reported(process_of(sandbox)))
+        outcome = await shell.wait(run)
+        assert outcome.exit_code == 137
+        assert (await shell.run("echo $X; echo $$")).stdout == b"kept\n" + pid
+
+
+@SHELLS
+async def test_what_a_trap_on_exit_prints_is_whole_whenever_it_is_read(kind: str) -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell(shell=kind)
+        pid = int((await shell.run("echo $$")).stdout)
+        run = shell.begin("trap 'seq 1000 2400' EXIT; exit 3")
+        until(lambda: is_dead(pid), deadline_s=60, what="the end of the shell")
+        sandbox.context.reaper.reap()
+        outcome = await shell.wait(run)
+        assert (outcome.exit_code, outcome.stdout) == (3, b"".join(b"%d\n" % i for i in range(1000, 2401)))
