@@ -41,18 +41,19 @@ class Usages:
     async def _agree(self, owner: str, wanted: Mapping[str, Record], term: int) -> None:
         counted = await self._store.usage_entries(owner)
         over = {sandbox_id: int(since) / 1000 for sandbox_id, since in counted.items() if sandbox_id not in wanted}
-        ended = await self._ended(over)
+        ended, living = await self._looked_up(owner, over)
         for sandbox_id, since_s in over.items():
-            if ended.get(sandbox_id, 0.0) >= since_s or time.time() - since_s > self._unmade_s:
+            if sandbox_id not in living and (ended.get(sandbox_id, 0.0) >= since_s or time.time() - since_s > self._unmade_s):
                 await self._store.release(owner, sandbox_id, counted[sandbox_id], term=term)
         await self._count_missing(owner, wanted, counted, term)
 
-    async def _ended(self, sandbox_ids: Iterable[str]) -> dict[str, float]:
-        """When those ended that the store knows to have ended; the others may be being made."""
+    async def _looked_up(self, owner: str, sandbox_ids: Iterable[str]) -> tuple[dict[str, float], set[str]]:
+        """When those ended that the store knows to have ended, and which live: made since all records were read, maybe long ago."""
         ids = list(sandbox_ids)
         ended = {id_: grave.ended_at for id_, grave in (await self._store.tombstones(ids)).items()}
-        failed = [record for record in await self._store.records(ids) if record.status == "failed"]
-        return ended | {record.sandbox_id: record.ended_at or 0.0 for record in failed}
+        records = await self._store.records(ids)
+        ended |= {record.sandbox_id: record.ended_at or 0.0 for record in records if record.status == "failed"}
+        return ended, {one.sandbox_id for one in records if one.status != "failed" and owner in (one.owner, EVERYBODY)}
 
     async def _count_missing(self, owner: str, wanted: Mapping[str, Record], counted: Mapping[str, str], term: int) -> None:
         missing = [sandbox_id for sandbox_id in wanted if sandbox_id not in counted]

@@ -11,6 +11,11 @@ from pathlib import Path
 import pytest
 from holdfast_wire.errors import HoldfastError
 
+from gateway.controller.groups import Groups
+from gateway.controller.reconcile import Reconciler
+from gateway.controller.usages import Usages
+from gateway.placement.keys import group_key
+from gateway.placement.records import Quota, Record, SandboxSpec
 from gateway.runtimes.base import Made, Order
 from gateway.settings import AdmissionSettings
 from tests.gateway.harness import Served, serve
@@ -115,3 +120,20 @@ async def test_a_former_holder_that_comes_up_late_does_not_keep_its_id_from_bein
     async with served.client() as client:
         answer = await client.post("/sandboxes", json={**BODY, "wait": True, "timeout": 30})
         assert answer.json().get("status") == "ready", answer.text
+
+
+async def test_what_was_made_while_the_controller_removed_for_minutes_is_counted_and_in_its_group(served: Served) -> None:
+    """Its pass began with the records of before: what is not among them may have been made since, long ago by now."""
+    store, limits = served.store, AdmissionSettings(owner_quota=Quota(sandboxes=9))
+    term = await store.lead("c1", 60)
+    assert term is not None
+    usages, groups = Usages(store, limits, unmade_s=-1.0), Groups(store, Reconciler(store, served.runtime, 60.0).remove, unmade_s=-1.0)
+    spec = SandboxSpec("sb-1", "ada", "1" * 16, "host", group="run-7")
+    before: dict[str, Record] = {}
+    await store.reserve("ada", spec, limits.owner_quota)
+    await store.group_join("ada", "run-7", "sb-1")
+    await store.create(spec, fingerprint="f")
+    await usages.agree(before, term)
+    await groups.agree(before, term)
+    assert set(await store.usage_entries("ada")) == {"sb-1"}
+    assert set(await store.group_members(group_key("ada", "run-7"))) == {"sb-1"}
