@@ -200,6 +200,12 @@ def test_a_pod_being_made_is_not_present_until_it_is_late() -> None:
     assert late is not None
     assert late.cause is not None
     assert (late.state, late.cause.reason) == ("failed", "ready-timeout")
+    made = read_pod({**body, "status": {"phase": "Pending"}})
+    for ahead_s, is_late in ((0.0, False), (10.0, False), (59.0, True)):
+        looked = present_of(made, made.created_at + 60.0 + ahead_s, SETTINGS)
+        assert (looked is not None) == is_late, (
+            "the controller's clock may be ahead of the cluster's: the record's own limit is what counts"
+        )
 
 
 def test_a_pod_that_is_not_ours_is_none() -> None:

@@ -17,8 +17,9 @@ from .names import pod_name
 from .settings import KubernetesSettings
 
 _READY_TIMEOUT = "holdfast/ready_timeout_s"
-_RESOLUTION_S = 1.0
-"""Pods say when they were made in whole seconds, rounded down: judged sooner, whoever makes one would not get to say why it is late."""
+_SKEW_S = 30.0
+"""How much later it is that nobody makes a pod any more: clocks differ, and whoever makes it is to say why it is late. Till then what
+limits a sandbox is its record, on the store's clock; this is for pods that have none."""
 _LATE = Cause("ready-timeout", "infrastructure", "it never became ready")
 
 
@@ -30,7 +31,7 @@ def present_of(facts: Facts, now: float, settings: KubernetesSettings) -> Presen
     trouble = _failed(facts, now, settings)
     if trouble is None and not (facts.started and facts.ip):
         late_s = _number(record.labels.get(_READY_TIMEOUT))
-        if late_s is None or now - facts.created_at < late_s + _RESOLUTION_S:
+        if late_s is None or now - facts.created_at < late_s + _SKEW_S:
             return None
         trouble = Trouble("create_timeout", _LATE)
     return Present(
