@@ -109,7 +109,7 @@ def _judge_present(
     over = False  # whether the store says that it has ended
     if record is None:
         over = present.state == "failed" or (tombstone is not None and tombstone.incarnation == present.incarnation)
-        if not over:
+        if not over and present.state == "ready":
             actions.append(Rebuild(present))
     elif record.incarnation != present.incarnation:
         over = now - record.created_at > grace_s

@@ -50,9 +50,10 @@ class Reconciler:
         pools = await self._keeper.look() if self._keeper else {}
         presents = await self._runtime.list_all()
         records = {record.sandbox_id: record async for record in self._store.scan()}
-        # What was made while we looked is in the second list; what is in neither list is missing.
+        # What was made while we looked is in the second list; what is in neither list is missing; what has no record and is not in the
+        # second went while we looked.
         later = {present.sandbox_id: present for present in await self._runtime.list_all()}
-        everything = {present.sandbox_id: present for present in presents} | later
+        everything = {present.sandbox_id: present for present in presents if present.sandbox_id in records} | later
         spares = {id_: everything.pop(id_) for id_ in list(everything) if is_spare(everything[id_])}
         tombstones = await self._store.tombstones(id_ for id_ in everything if id_ not in records)
         whole = before is not None and before == await self._store.generation()

@@ -72,6 +72,7 @@ def test_what_the_runtime_reports_is_recorded_at_once() -> None:
 def test_what_only_starts_is_neither_ready_nor_lost() -> None:
     assert twice([record(status="pending")], [present(state="starting")]) == []
     assert twice([record()], [present(state="starting")]) == [], "who made it knows sooner"
+    assert twice([], [present(state="starting")]) == [], "a wiped store is told once it is ready"
 
 
 def test_removal_needs_two_looks_and_a_whole_store() -> None:

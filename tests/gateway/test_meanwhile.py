@@ -16,7 +16,7 @@ from gateway.controller.reconcile import Reconciler
 from gateway.controller.usages import Usages
 from gateway.placement.keys import group_key
 from gateway.placement.records import Quota, Record, SandboxSpec
-from gateway.runtimes.base import Made, Order
+from gateway.runtimes.base import Made, Order, Present
 from gateway.settings import AdmissionSettings
 from tests.gateway.harness import Served, serve
 from tests.support.requires import requires
@@ -137,3 +137,39 @@ async def test_what_was_made_while_the_controller_removed_for_minutes_is_counted
     await groups.agree(before, term)
     assert set(await store.usage_entries("ada")) == {"sb-1"}
     assert set(await store.group_members(group_key("ada", "run-7"))) == {"sb-1"}
+
+
+async def test_what_failed_and_was_forgotten_while_the_controller_looked_is_not_recorded_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repeated request would find a sandbox that is not there."""
+    listed, failed = asyncio.Event(), asyncio.Event()
+
+    async def fails(order: Order, timeout_s: float) -> Made:
+        served.runtime.add(order.sandbox_id, order.incarnation, owner=order.owner)
+        await listed.wait()
+        raise HoldfastError("no_capacity", "its agent never answered", retryable=True)
+
+    list_all, lists = served.runtime.list_all, 0
+
+    async def slowly() -> list[Present]:
+        nonlocal lists
+        lists += 1
+        found = await list_all()
+        if lists == 1:
+            listed.set()
+            await failed.wait()
+        return found
+
+    monkeypatch.setattr(served.runtime, "create", fails)
+    term = await served.store.lead("c1", 60)
+    assert term is not None
+    async with served.client() as client:
+        creating = asyncio.create_task(client.post("/sandboxes", json={**BODY, "wait": True}))
+        await until_async(lambda: served.runtime.present, deadline_s=60, what="the half of it")
+        monkeypatch.setattr(served.runtime, "list_all", slowly)
+        looking = asyncio.create_task(Reconciler(served.store, served.runtime, 60.0).run_once(term))
+        assert (await creating).json()["code"] == "no_capacity"
+        failed.set()
+        assert await looking == []
+    assert await served.store.get("sb-1") is None
