@@ -51,7 +51,8 @@ async def claim(gateway: Gateway, spec: SandboxSpec, order: Order, pool: str, ti
             continue
         _count(gateway, "warm")
         return made
-    await store.assign_spare(spec.sandbox_id, spec.incarnation, COLD, before)
+    if await store.assign_spare(spec.sandbox_id, spec.incarnation, COLD, before) != COLD:
+        raise HoldfastError("sandbox_exists", "another replica is at it, or it has ended")
     _count(gateway, "failed")
     return None
 

@@ -11,6 +11,8 @@ import pytest
 import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 
+from gateway import claims
+from gateway.placement.records import Record
 from gateway.pools import KEY_LABEL, PoolsFile
 from gateway.runtimes.base import Order
 from tests.gateway.harness import ADA, Served, serve
@@ -116,3 +118,32 @@ async def forget_all(served: Served) -> None:
     for id_ in {**(await served.store.spares(KEY)).taken, **(await served.store.spares(KEY)).spares}:
         await served.store.forget_spare(KEY, id_, term=1)
         served.runtime.present.pop(id_, None)
+
+
+async def test_who_gives_up_on_spares_leaves_it_to_a_replica_that_found_another(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else there would be two of one sandbox: the spare that the other adopts, and the one made cold here."""
+    await offer(served, 2)
+    monkeypatch.setattr(claims, "_TRIES", 1)
+
+    async def slow(spare_id: str, order: Order, timeout_s: float) -> Any:
+        record = await served.store.get(order.sandbox_id)
+        assert isinstance(record, Record)
+        found = await served.store.take_spare(KEY)  # the other replica saw this one fail first, and goes on
+        assert found == await served.store.assign_spare(order.sandbox_id, order.incarnation, str(found), spare_id)
+        served.gateway.background.start(adopted(record.incarnation, str(found)), "the other replica")
+        raise HoldfastError("sandbox_not_found", "it is gone")
+
+    adopt = served.runtime.adopt
+
+    async def adopted(incarnation: str, spare_id: str) -> None:
+        await adopt(spare_id, Order("sb-1", incarnation, "t", "ada", "host", 1.0, 2**30), 1.0)
+        await served.store.mark_ready("sb-1", incarnation, "unix:///adopted", "e2")
+
+    monkeypatch.setattr(served.runtime, "adopt", slow)
+    async with served.client() as client:
+        made = (await client.post("/sandboxes", json={**BODY, "sandbox_id": "sb-1"})).json()
+    assert made["status"] == "ready"
+    record = await served.store.get("sb-1")
+    assert isinstance(record, Record)
+    assert record.endpoint == "unix:///adopted"
+    assert len(served.runtime.orders) == 1, "the one that was adopted"
