@@ -133,6 +133,11 @@ def test_shell_takes_lines_from_a_pipe(holdfast: Run, sandbox: str) -> None:
     assert done.returncode == 4
 
 
+def test_shell_takes_a_last_line_without_its_end(holdfast: Run, sandbox: str) -> None:
+    done = holdfast("shell", sandbox, input="echo one\nexit 4")
+    assert done.returncode == 4
+
+
 def test_doctor(holdfast: Run, stack: Any) -> None:
     done = holdfast("doctor", "--json")
     body = json.loads(done.stdout)

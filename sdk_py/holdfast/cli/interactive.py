@@ -74,6 +74,7 @@ def attend(terminal: Terminal, *, attach: str | None = None, as_json: bool = Fal
 
 
 def _feed(terminal: Terminal, detached: threading.Event, may_detach: bool) -> None:
+    last = b""
     try:
         while data := os.read(sys.stdin.fileno(), PIECE_BYTES):
             if may_detach and DETACH_KEY in data and sys.stdin.isatty():
@@ -81,6 +82,9 @@ def _feed(terminal: Terminal, detached: threading.Event, may_detach: bool) -> No
                 terminal.detach()
                 return
             terminal.write(data)
+            last = data[-1:]
+        if last not in (b"", b"\r", b"\n") and not sys.stdin.isatty():
+            terminal.write(b"\n")  # the end of input that follows ends nothing in the middle of a line
         while not detached.wait(_END_AGAIN_S):
             terminal.write(b"\x04")  # again, since a shell that has just begun throws away what was typed before its prompt
     except (HoldfastError, OSError):
