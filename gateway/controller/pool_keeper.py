@@ -106,6 +106,9 @@ class PoolKeeper:
                     await self._store.withdraw_spare(pool, id_, term=term)
                 case Forget(pool, id_):
                     await self._store.forget_spare(pool, id_, term=term)
+                case Discard(pool, id_, None):
+                    if await self._store.abandon_spare(pool, id_, term=term):
+                        await self._remove(pool, id_, None, term)
                 case Discard(pool, id_, incarnation):
                     await self._discard(pool, id_, incarnation, self._settings.claim_grace_s, term)
         return actions
@@ -116,8 +119,10 @@ class PoolKeeper:
         return {key: await self._store.spares(key) for key in keys}
 
     async def _discard(self, pool: str, id_: str, incarnation: str | None, taken_for_s: float, term: int) -> None:
-        if not await self._store.claim_spare(pool, id_, taken_for_s, term=term):
-            return  # somebody was faster, and may be using it
+        if await self._store.claim_spare(pool, id_, taken_for_s, term=term):  # else somebody was faster, and may be using it
+            await self._remove(pool, id_, incarnation, term)
+
+    async def _remove(self, pool: str, id_: str, incarnation: str | None, term: int) -> None:
         await self._store.check_term(term)
         try:
             await self._runtime.delete(id_, incarnation)

@@ -44,6 +44,9 @@ class RedisSpares(RedisSteps):
     async def claim_spare(self, pool: str, spare_id: str, taken_for_s: float, *, term: int) -> bool:
         return await self._spare("claim", pool, spare_id, term, taken_for_s)
 
+    async def abandon_spare(self, pool: str, spare_id: str, *, term: int) -> bool:
+        return await self._spare("abandon", pool, spare_id, term)
+
     async def withdraw_spare(self, pool: str, spare_id: str, *, term: int) -> None:
         await self._spare("withdraw", pool, spare_id, term)
 

@@ -4,6 +4,7 @@
 --   plan    it is about to be made
 --   offer   it is ready: it can be taken (not when it was already)
 --   claim   it is about to be removed, and nobody else may have it
+--   abandon as claim, when it is still being made: by nobody, as far as the caller knows
 --   withdraw it is no longer there to be taken
 --   forget  nothing is left of it
 -- Answer: 1 done, 0 not so, -1 fenced
@@ -18,7 +19,8 @@ elseif verb == 'offer' then
   if redis.call('ZSCORE', KEYS[3], id) then return 0 end
   redis.call('ZADD', KEYS[2], 'NX', text, id)
   redis.call('SADD', KEYS[4], ARGV[2])
-elseif verb == 'claim' then
+elseif verb == 'claim' or verb == 'abandon' then
+  if verb == 'abandon' and not redis.call('ZSCORE', KEYS[1], id) then return 0 end
   local at = tonumber(redis.call('ZSCORE', KEYS[3], id) or '')
   if at and now - at < tonumber(ARGV[4]) then return 0 end
   redis.call('ZREM', KEYS[1], id)

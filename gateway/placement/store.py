@@ -221,6 +221,9 @@ class PlacementStore(Protocol):
     async def claim_spare(self, pool: str, spare_id: str, taken_for_s: float, *, term: int) -> bool:
         """Reserve it for removal. False when somebody took it less than ``taken_for_s`` ago and may still use it."""
 
+    async def abandon_spare(self, pool: str, spare_id: str, *, term: int) -> bool:
+        """Reserve one for removal whose maker is gone. False when it has been offered since, or is reserved already."""
+
     async def withdraw_spare(self, pool: str, spare_id: str, *, term: int) -> None:
         """It cannot be taken any more; whoever took it keeps it."""
 

@@ -91,6 +91,25 @@ async def test_what_a_sandbox_is_made_of_is_said_once(store: RedisStore) -> None
 # The controller ------------------------------------------------------------------------------------------------------
 
 
+async def test_a_spare_that_came_up_during_a_long_look_stays(store: RedisStore) -> None:
+    """It was being made when the pass began, and was on offer, its maker through with it, when the pass came to judge it."""
+    runtime, makers = MemoryRuntime(), asyncio.TaskGroup()
+    await store.mark_generation("g", term=1)
+    term = await store.lead("c1", 60)
+    assert term is not None
+    hold = runtime.hold = asyncio.Event()
+    keeper = PoolKeeper(store, runtime, lambda: POOLS, SECRET, QUICK, Metrics())
+    async with makers:
+        await keeper.refill(term, lambda work, name: makers.create_task(work, name=name))
+        await until_async(lambda: len(runtime.orders) == POOL.size, deadline_s=60, what="the makers")
+        seen = await keeper.look()
+        hold.set()
+    assert len((await store.spares(KEY)).spares) == POOL.size
+    await keeper.tend(seen, [], term)
+    assert len(runtime.present) == POOL.size
+    assert len((await store.spares(KEY)).spares) == POOL.size
+
+
 def controller_of(store: RedisStore, runtime: MemoryRuntime, pools: dict[str, Pool] = POOLS) -> Controller:
     keeper = PoolKeeper(store, runtime, lambda: pools, SECRET, QUICK, Metrics())
     return Controller(store, runtime, "c1", QUICK, keeper)
