@@ -143,7 +143,7 @@ class Command:
         finally:
             _close(theirs)
         if request.pipe_stdin:
-            self._sink = Sink(ours[0], _nobody)
+            self._sink = Sink(ours[0])
         for stream, descriptor in ((1, ours[-2]), (2, ours[-1])):
             self._sources.append(Source(descriptor, stream, self._record.spool, arrived=self._record.notify, ended=self._source_ended))
 
@@ -167,8 +167,7 @@ class Command:
         if self._sink is None:
             consumed(len(data))
             return
-        self._sink.consumed_by(consumed)
-        self._sink.feed(data, eof)
+        self._sink.feed(data, eof, consumed)
 
     def cancel_command(self, command_id: str) -> None:
         """Kill it with everything it started."""
@@ -290,10 +289,6 @@ class Command:
 
     def _store(self, ending: Ending) -> None:
         self._context.records.finish(self._record, ending, self._context.now())
-
-
-def _nobody(size_bytes: int) -> None:
-    """Input that no channel waits to have back."""
 
 
 def _close(descriptors: list[int]) -> None:

@@ -95,36 +95,31 @@ class Source:
 
 
 class Sink:
-    """A process's standard input. Holds at most what the client's credit allows; ``consumed`` gives it back."""
+    """A process's standard input. Holds at most what the credit of its clients allows, and gives each its own back."""
 
-    def __init__(self, descriptor: int, consumed: Callable[[int], None]) -> None:
+    def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._consumed = consumed
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[tuple[bytes, Callable[[int], None]]] = deque()
         self._eof = False
         self._writing = False
         self.open = True
         self._loop = asyncio.get_running_loop()
         os.set_blocking(descriptor, False)
 
-    def feed(self, data: bytes, eof: bool) -> None:
-        """Queue bytes, and with ``eof`` the end of the input after them."""
+    def feed(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
+        """Queue bytes, and with ``eof`` the end of the input after them. ``consumed`` is told how many of them were used."""
         if not self.open or self._eof:
-            self._consumed(len(data))
+            consumed(len(data))
             return
         self._eof = eof
         if data:
-            self._waiting.append(data)
+            self._waiting.append((data, consumed))
         if not self._writing:
             self._pump()
 
-    def consumed_by(self, consumed: Callable[[int], None]) -> None:
-        """Another channel feeds it from now on."""
-        self._consumed = consumed
-
     def _pump(self) -> None:
         while self._waiting:
-            data = self._waiting[0]
+            data, consumed = self._waiting[0]
             try:
                 written = os.write(self._descriptor, data)
             except BlockingIOError:
@@ -135,11 +130,11 @@ class Sink:
             except OSError:  # nobody reads any more
                 self.close()
                 return
-            self._consumed(written)
             if written == len(data):
                 self._waiting.popleft()
             else:
-                self._waiting[0] = data[written:]
+                self._waiting[0] = data[written:], consumed
+            consumed(written)
         if self._writing:
             self._writing = False
             self._loop.remove_writer(self._descriptor)
@@ -155,10 +150,10 @@ class Sink:
             self._writing = False
             self._loop.remove_writer(self._descriptor)
         os.close(self._descriptor)
-        left = sum(map(len, self._waiting))
+        left = list(self._waiting)
         self._waiting.clear()
-        if left:
-            self._consumed(left)
+        for data, consumed in left:
+            consumed(len(data))
 
 
 def discard(descriptor: int) -> None:

@@ -58,12 +58,11 @@ class Run:
             descriptor = os.open(self.fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return  # whoever was to read is gone already
-        self.sink = Sink(descriptor, lambda _: None)
+        self.sink = Sink(descriptor)
         self._let_go()
         early, self.early = self.early, []
         for data, eof, consumed in early:
-            self.sink.consumed_by(consumed)
-            self.sink.feed(data, eof)
+            self.sink.feed(data, eof, consumed)
 
     def feed(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
         """Bytes for its standard input; those it cannot take are given back."""
@@ -72,8 +71,7 @@ class Run:
         elif self.sink is None:
             self.early.append((data, eof, consumed))  # bounded by the channel's credit
         else:
-            self.sink.consumed_by(consumed)
-            self.sink.feed(data, eof)
+            self.sink.feed(data, eof, consumed)
 
     def close(self) -> None:
         """It is over: no more time-outs, ticks or input."""

@@ -130,7 +130,7 @@ class Terminal:
         self.record.started = not context.reaper.is_starting(self.pid)
         context.groups.join(self.pid)
         self._master = master
-        self._sink = Sink(os.dup(master), lambda _: None)
+        self._sink = Sink(os.dup(master))
         self._source = Source(master, 1, self.spool, arrived=self.record.notify, ended=self._quiet)
         context.terminals[name] = self
         if timeout_s is not None:
@@ -163,12 +163,10 @@ class Terminal:
         if self._sink is None or not self._sink.open:
             consumed(len(data))
             return
-        self._sink.consumed_by(consumed)
         if data:
-            self._sink.feed(data, False)
+            self._sink.feed(data, False, consumed)
         if eof:
-            self._sink.consumed_by(lambda _: None)
-            self._sink.feed(_END_OF_INPUT, False)
+            self._sink.feed(_END_OF_INPUT, False, lambda _: None)
 
     def resize(self, rows: int, columns: int) -> bool:
         """Change the size; the kernel tells the program with SIGWINCH. False when it was that size already."""

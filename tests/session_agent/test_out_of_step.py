@@ -7,16 +7,18 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import session_agent.shell
 from session_agent import shell_rebuild
+from session_agent.handlers import FACTORIES
 from session_agent.sandbox import SandboxLimits
 from session_agent.shell_output import waiting_bytes
 from session_agent.shell_process import ShellProcess
-from tests.support.process_channel import Client, client
+from tests.support.process_channel import Client, ProcessChannel, client
 from tests.support.until import until
 
 PATH = os.environ["PATH"]
@@ -148,11 +150,12 @@ async def test_a_shell_that_has_loaded_its_state_while_the_agent_slept_keeps_it(
         await shell.run("X=kept")
         run = shell.begin("exit 3")
         await loading.wait()
+        pid = process_of(sandbox).pid
         late = passed(0.3)
         sleep_through(lambda: late() and has_reported(process_of(sandbox)))
         outcome = await shell.wait(run)
         assert outcome.result["shell"]["restored"] is True
-        assert (await shell.run("echo $X")).stdout == b"kept\n"
+        assert (await shell.run("echo $X; echo $$")).stdout == b"kept\n%d\n" % pid
 
 
 async def test_a_shell_that_came_back_from_an_abort_while_the_agent_slept_is_kept() -> None:
@@ -179,3 +182,65 @@ async def test_what_a_trap_on_exit_prints_is_whole_whenever_it_is_read(kind: str
         sandbox.context.reaper.reap()
         outcome = await shell.wait(run)
         assert (outcome.exit_code, outcome.stdout) == (3, b"".join(b"%d\n" % i for i in range(1000, 2401)))
+
+
+class Strict(ProcessChannel):
+    """A channel that gives no more back than came, as the real one."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.came = 0
+
+    def consume(self, size_bytes: int) -> None:
+        super().consume(size_bytes)
+        if self.consumed > self.came:
+            raise ValueError(f"{self.consumed} bytes consumed, {self.came} came")
+
+    def give(self, data: bytes, eof: bool = False) -> None:
+        self.came += len(data)
+        self.handler.write(data, eof)
+
+
+def strict(sandbox: Client, kind: str, params: dict[str, Any]) -> Strict:
+    channel = Strict(kind, params)
+    channel.handler = FACTORIES[kind](sandbox.context, channel)
+    return channel
+
+
+async def test_input_of_two_clients_arrives_once_and_each_gets_its_own_credit(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    async with client(env={"PATH": PATH}) as sandbox:
+        first = strict(sandbox, "command", {"id": "a", "script": f"read x <{go}; cat", "stdin": "pipe"})
+        first.give(b"1" * 300_000)
+        first.handler.close(True)
+        second = strict(sandbox, "follow", {"id": "a"})
+        second.give(b"2" * 10, True)
+        go.write_text("on\n")
+        assert (await second.outcome()).stdout == b"1" * 300_000 + b"2" * 10
+        assert second.consumed == 10
+
+
+async def test_keys_of_two_clients_are_typed_once() -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        params = {"name": "t", "argv": ["sh", "-c", "stty raw -echo; echo ready; read x; head -c 300003 | tr -d '\\n' | wc -c; read x"]}
+        first = strict(sandbox, "terminal", params)
+        await first.until(lambda: b"ready" in first.output)
+        first.give(b"\n" + b"1" * 300_000)
+        second = strict(sandbox, "terminal", params)
+        second.give(b"222\n")
+        await second.until(lambda: b"300003" in second.output)
+        assert (first.consumed, second.consumed) == (300_001, 4)
+
+
+async def test_a_run_that_waits_has_its_input_from_two_clients_once() -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell()
+        shell.begin("read x", command_id="first", stdin="pipe")
+        shell.begin("cat", command_id="second", stdin="pipe")
+        one, two = (strict(sandbox, "follow", {"id": "second"}) for _ in range(2))
+        one.give(b"1" * 300_000)
+        two.give(b"2" * 10, True)
+        feeder = strict(sandbox, "follow", {"id": "first"})
+        feeder.give(b"on\n")
+        assert (await two.outcome()).stdout == b"1" * 300_000 + b"2" * 10
