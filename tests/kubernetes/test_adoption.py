@@ -19,12 +19,13 @@ from gateway.controller.reconcile import Reconciler
 from gateway.dial import DialError, dial
 from gateway.placement.records import Record
 from gateway.placement.store import PlacementUnavailableError
-from gateway.pools import PoolsFile
+from gateway.pools import KEY_LABEL, POOL_LABEL, PoolsFile
 from gateway.runtimes.kubernetes import adopting
 from gateway.runtimes.kubernetes.creating import Creating
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.settings import ControllerSettings
 from gateway.telemetry import Metrics
+from tests.conformance.runtimes import order
 from tests.gateway.harness import SECRET, Served, serve
 from tests.gateway.test_controller_plan import GRACE, NOW, present, twice
 from tests.gateway.test_controller_plan import record as a_record
@@ -151,3 +152,22 @@ def test_what_became_of_a_claim_that_nobody_notes_is_not_guessed() -> None:
     assert twice([pending], [claimed]) == [MarkFailed("sb-1", "i1", CREATE_LOST)]
     assert twice([replace(pending, active_at=NOW)], [claimed]) == []
     assert twice([a_record()], [claimed]) == []
+
+
+async def test_a_spare_that_is_taken_while_it_is_being_removed_stays(runtime: KubernetesRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who took it was stopped for so long that it was given up, and went on between the look and the removal."""
+    labels = {POOL_LABEL: "warm", KEY_LABEL: "k"}
+    spare, asked = order("pool-1", owner="", token="0d" * 32, labels=labels), order("sb-1")
+    await runtime.create(spare, 60.0)
+    delete, takers = runtime.api.delete, [asked]
+
+    async def taken_before(path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        if takers:
+            await runtime.adopt("pool-1", takers.pop(), 60.0)
+        return await delete(path, body)
+
+    monkeypatch.setattr(runtime.api, "delete", taken_before)
+    assert not await runtime.delete("pool-1", spare.incarnation)
+    assert [one.sandbox_id for one in await runtime.list_all()] == ["sb-1"]
+    assert await runtime.delete("sb-1", asked.incarnation)
+    assert await runtime.list_all() == []

@@ -68,17 +68,10 @@ class KubernetesRuntime:
 
     async def delete(self, sandbox_id: str, incarnation: str | None = None) -> bool:
         with errors():
-            found = await self._find(sandbox_id)
             existed = False
-            for facts in found:
-                if incarnation is not None and (facts.record is None or facts.record.incarnation != incarnation):
-                    continue
-                existed |= not facts.asked
-                body = {"gracePeriodSeconds": ASKED_GRACE_S, "propagationPolicy": "Background", "preconditions": {"uid": facts.uid}}
-                if facts.ended() is not None or not facts.started:
-                    body["gracePeriodSeconds"] = 0  # nothing runs that could use it
-                if not facts.asked:
-                    await self._delete_pod(facts.name, body)
+            for facts in await self._find(sandbox_id):
+                if incarnation is None or (facts.record is not None and facts.record.incarnation == incarnation):
+                    existed |= await self._delete(facts)
             return existed
 
     async def adopt(self, spare_id: str, order: Order, timeout_s: float) -> Made:
@@ -172,12 +165,37 @@ class KubernetesRuntime:
         found = [facts async for facts in self._pods_of(selector)]
         return [facts for facts in found if facts.record is not None and facts.record.sandbox_id == sandbox_id]
 
-    async def _delete_pod(self, name: str, body: dict[str, Any]) -> None:
+    async def _delete(self, facts: Facts) -> bool:
+        """Whether there was something to end. A spare is left alone where it has been taken since it was looked at."""
+        while not facts.asked:
+            body = {"gracePeriodSeconds": ASKED_GRACE_S, "propagationPolicy": "Background", "preconditions": {"uid": facts.uid}}
+            if facts.ended() is not None or not facts.started:
+                body["gracePeriodSeconds"] = 0  # nothing runs that could use it
+            if facts.pool:
+                body["preconditions"] = {"uid": facts.uid, "resourceVersion": facts.version}
+            try:
+                await self.api.delete(f"{self.pods}/{facts.name}", body)
+                return True
+            except ApiError as error:
+                if error.status not in (404, 409):
+                    raise
+            now = await self._same(facts) if facts.pool else None
+            if now is None:
+                return True  # it went by itself, or another took its name
+            if not now.pool:
+                return False
+            facts = now
+        return False
+
+    async def _same(self, facts: Facts) -> Facts | None:
+        """The same pod as it is now."""
         try:
-            await self.api.delete(f"{self.pods}/{name}", body)
+            now = read_pod(await self.api.get(f"{self.pods}/{facts.name}"))
         except ApiError as error:
-            if error.status not in (404, 409):  # it went by itself, or another took its name
+            if error.status != 404:
                 raise
+            return None
+        return now if now.uid == facts.uid else None
 
     async def _pods_of(self, selector: str) -> AsyncIterator[Facts]:
         query = {"limit": str(self.settings.page), "labelSelector": selector}
