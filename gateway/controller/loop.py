@@ -17,6 +17,7 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 
 from gateway.placement.records import Leaving as Announced
+from gateway.placement.records import Status
 from gateway.placement.store import FencedError, PlacementStore
 from gateway.runtimes.base import Event, Leaving, Runtime, Synced, WentAway
 from gateway.settings import AdmissionSettings, ControllerSettings
@@ -102,7 +103,9 @@ class Controller:
     async def _record(self, event: Event, term: int) -> None:
         match event:
             case WentAway(sandbox_id, incarnation, cause):
-                await self._store.mark_failed(sandbox_id, incarnation, cause, term=term)
+                # What was asked for while it was being made is told by who makes it: the runtime tidies up before that is written down.
+                was: Status | None = "ready" if (cause.reason, cause.fault) == ("deleted", "caller") else None
+                await self._store.mark_failed(sandbox_id, incarnation, cause, was=was, term=term)
                 self.metrics.count("sandboxes_ended_total", reason=cause.reason, fault=cause.fault)
             case Leaving(sandbox_id, incarnation, cause, deadline):
                 log.info("sandbox %s will end soon: %s", sandbox_id, cause.reason)

@@ -12,12 +12,14 @@ import pytest
 from holdfast_wire.errors import HoldfastError
 
 from gateway.controller.groups import Groups
+from gateway.controller.loop import Controller
 from gateway.controller.reconcile import Reconciler
 from gateway.controller.usages import Usages
 from gateway.placement.keys import group_key
-from gateway.placement.records import Quota, Record, SandboxSpec
+from gateway.placement.records import Cause, Quota, Record, SandboxSpec
 from gateway.runtimes.base import Made, Order, Present
-from gateway.settings import AdmissionSettings
+from gateway.settings import AdmissionSettings, ControllerSettings
+from tests.gateway.controllers import at_work
 from tests.gateway.harness import Served, serve
 from tests.support.requires import requires
 from tests.support.until import until_async
@@ -173,3 +175,24 @@ async def test_what_failed_and_was_forgotten_while_the_controller_looked_is_not_
         failed.set()
         assert await looking == []
     assert await served.store.get("sb-1") is None
+
+
+async def test_why_a_create_failed_is_told_by_who_made_it_also_when_the_pods_removal_is_heard_first(served: Served) -> None:
+    """The runtime tidies up before the maker has come to write down why: "deleted, by the caller" would be wrong, and final."""
+    store, runtime = served.store, served.runtime
+    for id_ in ("sb-1", "later"):
+        await store.create(SandboxSpec(id_, "ada", "1" * 16, "host"), fingerprint="f")
+        runtime.add(id_, state="starting")
+    async with at_work(Controller(store, runtime, "c1", ControllerSettings())) as controller:
+        await until_async(lambda: controller.leadership.term and runtime._watchers, deadline_s=60, what="the lead")
+        await runtime.delete("sb-1")
+        runtime.lose("later", Cause("oom", "workload"))
+
+        async def heard() -> bool:
+            entry = await store.get("later")
+            return isinstance(entry, Record) and entry.status == "failed"
+
+        await until_async(heard, deadline_s=60, what="both to be heard of")
+        failed = await store.mark_failed("sb-1", "1" * 16, Cause("unschedulable", "infrastructure", "no node can take it"), was="pending")
+    assert isinstance(failed, Record)
+    assert failed.cause == Cause("unschedulable", "infrastructure", "no node can take it")
