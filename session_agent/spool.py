@@ -51,6 +51,7 @@ class Spool:
         self.readers: list[SpoolReader] = []
         self.on_space: Callable[[], None] | None = None
         self.released = False
+        """Whether bytes go as soon as the present readers have them."""
         self._segments = _NONE
         self._first = 0
         self._base = [0, 0, 0]
@@ -104,14 +105,18 @@ class Spool:
         """The reader is gone; what it did not take stays for the next one."""
         if reader in self.readers:
             self.readers.remove(reader)
+            if self.released:
+                self.release()
             self._resume()
 
     def release(self) -> None:
-        """Nobody needs it any more: free the bytes, keep the counts."""
+        """Nobody else will want it: free the bytes but those that readers have yet to take, keep the counts."""
         self.released = True
-        while self._segments:
+        wanted = min((reader.index for reader in self.readers if not reader.at_end), default=None)
+        while self._segments and (wanted is None or self._first < wanted):
             self._drop_first(lost=False)
-        self._segments = _NONE
+        if not self._segments:
+            self._segments = _NONE
 
     def streams(self) -> dict[int, list[int | str]]:
         """Per stream: bytes seen, bytes dropped, SHA-256 of all that was seen."""

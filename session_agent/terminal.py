@@ -144,18 +144,19 @@ class Terminal:
             for name in self._signals:
                 self.signal(name)
             return
-        self._release()
         if isinstance(error, CannotExecuteError):
             self._cannot_execute(error)
         else:
             assert isinstance(error, HoldfastError)
             self.record.error = error
+        self._release()
         self.record.notify()
 
     def _cannot_execute(self, error: CannotExecuteError) -> None:
         """As a shell tells of it."""
         self.record.started = True
         self.spool.append(1, f"{error.message}\r\n".encode())
+        self.spool.released = True  # for the one who asked
         self.record.ending = Ending(error.exit_code, self._context.now() - self._began)
 
     def write(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
@@ -283,6 +284,7 @@ class Terminal:
             self._killing.cancel()
         if self._context.terminals.get(self.name) is self:
             del self._context.terminals[self.name]
+        self.spool.release()  # nobody else finds it
 
 
 def _prepare(master: int, slave: int, launch: Launch, rows: int, columns: int) -> None:
@@ -357,7 +359,6 @@ class TerminalHandler:
 
     def delivered(self, command_id: str) -> None:
         """The client has the exit."""
-        self._terminal.spool.release()
 
     def drop(self) -> None:
         """The channel is gone; the terminal lives on by its name."""

@@ -19,7 +19,7 @@ from session_agent.sandbox import SandboxLimits
 from session_agent.shell_output import waiting_bytes
 from session_agent.shell_process import ShellProcess
 from tests.support.process_channel import Client, ProcessChannel, client
-from tests.support.until import until
+from tests.support.until import until, until_async
 
 PATH = os.environ["PATH"]
 SHELLS = pytest.mark.parametrize("kind", ["bash", "sh"])
@@ -56,6 +56,12 @@ def process_of(sandbox: Client) -> ShellProcess:
     return shell._process
 
 
+async def at_rest(sandbox: Client) -> None:
+    """Until a run that is begun begins at once."""
+    process = process_of(sandbox)
+    await until_async(lambda: not process.settling and process.has_snapshot(), deadline_s=60, what="the state")
+
+
 def has_reported(process: ShellProcess) -> bool:
     return waiting_bytes(process._status) > 0
 
@@ -90,6 +96,7 @@ async def test_a_run_that_ended_in_time_was_not_timed_out(kind: str) -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell(shell=kind)
         await shell.run("true")
+        await at_rest(sandbox)
         run = shell.begin("echo done; (exit 3)", timeout_s=0.2)
         late = passed(0.2)
         sleep_through(lambda: late() and has_reported(process_of(sandbox)))
@@ -177,11 +184,45 @@ async def test_what_a_trap_on_exit_prints_is_whole_whenever_it_is_read(kind: str
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell(shell=kind)
         pid = int((await shell.run("echo $$")).stdout)
+        await at_rest(sandbox)
         run = shell.begin("trap 'seq 1000 2400' EXIT; exit 3")
         until(lambda: is_dead(pid), deadline_s=60, what="the end of the shell")
         sandbox.context.reaper.reap()
         outcome = await shell.wait(run)
         assert (outcome.exit_code, outcome.stdout) == (3, b"".join(b"%d\n" % i for i in range(1000, 2401)))
+
+
+async def test_a_slow_reader_gets_what_a_faster_one_has_acknowledged() -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        params = {"id": "a", "script": "head -c 1000000 /dev/zero"}
+        slow = sandbox.command(**params, window=65536, reading=False)
+        fast = sandbox.command(**params)
+        await fast.outcome()
+        fast.handler.delivered("a")
+        while not slow.ended.is_set():
+            slow.read()
+            await asyncio.sleep(0)
+        outcome = await slow.outcome()
+        assert (len(outcome.stdout), outcome.gaps) == (1_000_000, [])
+        assert sandbox.context.budget.held_bytes == 0
+
+
+async def test_terminals_that_end_unseen_leave_nothing_in_the_budget() -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        channel = sandbox.open("terminal", {"name": "t", "argv": ["sh", "-c", "seq 1 1000; read x"]})
+        await channel.until(lambda: b"\n1000\r" in channel.output)
+        (terminal,) = sandbox.context.terminals.values()
+        channel.handler.close(True)
+        terminal.cancel()
+        await until_async(lambda: not sandbox.context.terminals, deadline_s=60, what="the end of the terminal")
+        assert sandbox.context.budget.held_bytes == 0
+        channel = sandbox.open("terminal", {"name": "t", "argv": ["seq", "1", "1000"]}, window=100, reading=False)
+        await until_async(lambda: not sandbox.context.terminals, deadline_s=60, what="the end of the terminal")
+        channel.handler.drop()
+        assert sandbox.context.budget.held_bytes == 0
+        missing = sandbox.open("terminal", {"argv": ["no-such-program"]})
+        assert (await missing.outcome()).stdout == b"no-such-program: command not found\r\n"
+        assert sandbox.context.budget.held_bytes == 0
 
 
 class Strict(ProcessChannel):
