@@ -49,13 +49,16 @@ class Presenter:
         self._reader = record.spool.attach(lambda: channel.attached, starts)
 
     def pump(self) -> bool:
-        """Send what can be sent. True once Exited is, or Failed where the command could not be started."""
+        """Send what can be sent. True once Exited is, or Failed where the command was not started."""
         if self.finished:
             return True
         record, channel, reader = self.record, self._channel, self._reader
-        if record.error is not None:
+        error = record.error
+        if error is None and record.ending is not None and not record.started and not self._terse:
+            error = HoldfastError("cancelled", "the shell ended, or somebody cancelled the command, before it began")
+        if error is not None:
             self.stop()
-            channel.send(Failed(channel.number, record.error.to_map()))
+            channel.send(Failed(channel.number, error.to_map()))
             return True
         if not record.started and record.ending is None:
             return False

@@ -264,10 +264,11 @@ class Shell:
     def signal_command(self, command_id: str, name: str) -> None:
         """INT is a Ctrl-C, KILL an abort; anything else goes to what the run started, not to the shell."""
         run = self._current
-        if run is None or run.record.command_id != command_id:
-            return
         number = signal_number(name)
-        if number == signal.SIGKILL:
+        if run is None or run.record.command_id != command_id:
+            if number in {signal.SIGKILL, signal.SIGINT}:
+                self._withdraw(command_id)
+        elif number == signal.SIGKILL:
             self._abort(run, "cancelled")
         elif number == signal.SIGINT:
             interrupt(self._process, lambda: self._children(run))
@@ -289,7 +290,10 @@ class Shell:
         run = self._current
         if run is not None and run.record.command_id == command_id:
             self._abort(run, "cancelled")
-            return
+        else:
+            self._withdraw(command_id)
+
+    def _withdraw(self, command_id: str) -> None:
         for waiting in self._queue:
             if waiting.record.command_id == command_id:
                 self._queue.remove(waiting)
@@ -307,12 +311,13 @@ class Shell:
                 timer.cancel()
         roots = (self._process.pid,) if self._process.status is None else ()
         signal_all(members(owned_by(self.tag), roots), signal.SIGKILL)
-        run = self._current or self._lost
+        run = self._current
         if run is not None:
-            if self._current is not None:
-                self._process.collect()
+            self._process.collect()
             run.abort = run.abort or "cancelled"
             self._conclude(run, 128 + signal.SIGKILL, signal_name(signal.SIGKILL))
+        elif self._lost is not None:
+            self._conclude(self._lost, *exit_outcome(self._lost_status))
         TreeKill(owned_by(self.tag), self._process.close, roots=roots)
         while self._queue:
             self._refuse(self._queue.popleft())
@@ -325,7 +330,7 @@ class Shell:
 
     def _refuse(self, run: Run) -> None:
         """It never started."""
-        cause = workload_cause("cancelled", "the shell ended before the command began")
+        cause = workload_cause("cancelled", "it was cancelled, or its shell ended, before it began")
         now = self._loop.time()
         self._context.records.finish(run.record, Ending(None, 0.0, cause=cause), now)
 
@@ -358,6 +363,10 @@ class Shell:
         """What was found to be a shell cannot be executed."""
         if process is self._process and not self.ended:
             process.status = 127 << 8
+            run, self._current = self._current, None
+            if run is not None:  # it waits for a process that never was
+                run.close()
+                self._queue.appendleft(run)
             self.end(error if isinstance(error, HoldfastError) else HoldfastError("shell_unavailable", str(error)))
 
     def _bury_and_rebuild(self, run: Run, process: ShellProcess) -> None:

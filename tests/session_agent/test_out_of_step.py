@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from holdfast_wire.frames import Closed, Exited, Failed
 
 import session_agent.shell
 from session_agent import shell_rebuild
@@ -179,6 +180,18 @@ async def test_a_shell_that_came_back_from_an_abort_while_the_agent_slept_is_kep
         assert (await shell.run("echo $X; echo $$")).stdout == b"kept\n" + pid
 
 
+async def test_a_lost_run_keeps_its_exit_code_where_the_shell_cannot_be_rebuilt(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell(shell="bash")
+        await shell.run("true")
+        monkeypatch.setattr(shell_rebuild, "_TIMES", 0)
+        run = shell.begin("exit 3")
+        last = await shell.channel.end()
+        assert isinstance(last, Failed)
+        (result,) = [fact.result for fact in shell.channel.facts if isinstance(fact, Exited) and fact.command_id == run]
+        assert (result["exit_code"], result["cause"]) == (3, None)
+
+
 @SHELLS
 async def test_what_a_trap_on_exit_prints_is_whole_whenever_it_is_read(kind: str) -> None:
     async with client(env={"PATH": PATH}) as sandbox:
@@ -194,7 +207,7 @@ async def test_what_a_trap_on_exit_prints_is_whole_whenever_it_is_read(kind: str
 
 async def test_a_slow_reader_gets_what_a_faster_one_has_acknowledged() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
-        params = {"id": "a", "script": "head -c 1000000 /dev/zero"}
+        params: dict[str, Any] = {"id": "a", "script": "head -c 1000000 /dev/zero"}
         slow = sandbox.command(**params, window=65536, reading=False)
         fast = sandbox.command(**params)
         await fast.outcome()
@@ -223,6 +236,22 @@ async def test_terminals_that_end_unseen_leave_nothing_in_the_budget() -> None:
         missing = sandbox.open("terminal", {"argv": ["no-such-program"]})
         assert (await missing.outcome()).stdout == b"no-such-program: command not found\r\n"
         assert sandbox.context.budget.held_bytes == 0
+
+
+async def test_a_run_that_waits_can_be_killed_by_whoever_follows_it() -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell()
+        first = shell.begin("read x; echo $x", stdin="pipe")
+        shell.begin("echo never", command_id="second")
+        follower = sandbox.open("follow", {"id": "second"})
+        follower.handler.signal("KILL")
+        assert isinstance(await follower.end(), Failed)
+        last = shell.begin("echo never")
+        sandbox.open("follow", {"id": last}).handler.signal("INT")
+        shell.handler.signal("KILL")
+        assert (await shell.wait(first)).exit_code == 137
+        told = await shell.wait(last)
+        assert (told.exit_code, told.result["cause"]["reason"]) == (None, "cancelled")
 
 
 class Strict(ProcessChannel):
@@ -285,3 +314,18 @@ async def test_a_run_that_waits_has_its_input_from_two_clients_once() -> None:
         feeder = strict(sandbox, "follow", {"id": "first"})
         feeder.give(b"on\n")
         assert (await two.outcome()).stdout == b"1" * 300_000 + b"2" * 10
+
+
+async def test_who_follows_a_run_that_never_starts_is_told_and_so_are_the_others() -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell()
+        shell.begin("sleep 60")
+        for command_id in ("second", "third"):
+            shell.begin("echo never", command_id=command_id)
+        followers = [sandbox.open("follow", {"id": command_id}) for command_id in ("second", "third")]
+        shell.handler.close(False)
+        for follower in followers:
+            last = await follower.end()
+            assert isinstance(last, Failed)
+            assert last.error["code"] == "cancelled"
+        assert isinstance(await shell.channel.end(), Closed)

@@ -269,4 +269,6 @@ async def test_a_shell_that_cannot_be_executed_is_unavailable(tmp_path: Path) ->
         last = await shell.channel.end()
         assert isinstance(last, Failed)
         assert HoldfastError.from_map(last.error).code == "shell_unavailable"
+        (result,) = [fact.result for fact in shell.channel.facts if isinstance(fact, Exited)]
+        assert (result["exit_code"], result["signal"]) == (None, None), "it never ran"
         assert not box.sandbox.context.shells
