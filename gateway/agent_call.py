@@ -11,10 +11,11 @@ believed. Called by ``oneshot``, ``jobs`` and ``terminal``.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import struct
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 from holdfast_wire import PROTOCOL_VERSION
@@ -55,6 +56,8 @@ _WAITING_FACTS: Final = 2 * CONTROL_SLACK
 """Facts that may wait for us while we wait for something else."""
 _FACTS: Final = (Opened, Started, Output, Gap, Exited, Closed, Failed)
 _ENDS: Final = (Exited, Closed, Failed)
+_PING_HEAD: Final = encode(Ping(0))[:2]
+"""What every Ping begins with."""
 
 
 class AgentCallError(HoldfastError):
@@ -66,7 +69,7 @@ class AgentCall:
 
     def __init__(self, transport: asyncio.Transport, early: bytes, timing: Timing | None = None) -> None:
         self._timing = timing or Timing()
-        self._socket = _Socket(transport)
+        self._socket = _Socket(transport, self._answered)
         transport.set_protocol(self._socket)
         if early:
             self._socket.data_received(early)
@@ -196,10 +199,19 @@ class AgentCall:
         elif isinstance(frame, Credit):
             self._allowed = max(self._allowed, frame.limit)
             self._news.set()
-        elif isinstance(frame, Ping):
-            self._socket.send(encode(Pong(frame.number)))
         elif isinstance(frame, Pong):
             return frame.number == self._pings
+        return False
+
+    def _answered(self, message: bytes) -> bool:
+        """Answer a Ping, at once: whoever takes the facts may be slow, and the agent must not think that nobody is here."""
+        if not message.startswith(_PING_HEAD):
+            return False
+        with contextlib.suppress(ProtocolError):
+            frame, _ = decode(message)
+            if isinstance(frame, Ping) and self._socket.unsent_bytes <= _PONG_BYTES:
+                self._socket.send(encode(Pong(frame.number)))
+            return isinstance(frame, Ping)
         return False
 
     def _breach(self, message: str) -> AgentCallError:
@@ -217,8 +229,10 @@ class AgentCall:
 class _Socket(asyncio.Protocol):
     """Messages over an upgraded transport, from the client's side."""
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, answered: Callable[[bytes], bool]) -> None:
         self._transport = transport
+        self._answered = answered
+        """Sees each message first; one that it has dealt with waits for nobody."""
         self._buffer = bytearray()
         self._messages: deque[bytes] = deque()
         self._queued_bytes = 0
@@ -226,6 +240,10 @@ class _Socket(asyncio.Protocol):
         self._lost: HoldfastError | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size()
 
     async def message(self) -> bytes:
         """The next message. Raises ``AgentCallError`` when there will be none."""
@@ -306,6 +324,8 @@ class _Socket(asyncio.Protocol):
             return 0
         payload = bytes(buffer[start:end])
         if first == BINARY:
+            if self._answered(payload):
+                return end
             self._messages.append(payload)
             self._queued_bytes += size
             self._wake()

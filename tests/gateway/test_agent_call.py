@@ -14,7 +14,7 @@ from holdfast_wire.codec import decode, encode, encode_item
 from holdfast_wire.frames import Closed, Credit, Exited, Failed, Hello, Open, Opened, Output, Ping, Pong, Started, Welcome, Write
 from holdfast_wire.limits import DATA_BYTES, WINDOW_BYTES, Timing
 
-from gateway import agent_call
+from gateway import agent_call, oneshot
 from gateway.frame_headers import BINARY, CLOSE, PING, server_frame
 from gateway.settings import RelaySettings, RestSettings
 from tests.gateway.checked import Checked
@@ -110,6 +110,24 @@ async def test_pings_are_answered(served: Served) -> None:
         await talk.say(Started(1, "j", {}), Exited(1, "j", RESULT))
 
     assert (await execute(served, script)).json()["exit_code"] == 0
+
+
+async def test_pings_are_answered_while_nobody_takes_what_comes(served: Served) -> None:
+    """A terminal's client that stops reading for longer than the agent's patience keeps its terminal."""
+    answered = asyncio.Event()
+
+    async def script(talk: Talk) -> None:
+        await talk.say(Started(1, "j", {}), Output(1, 1, b"o"))
+        await talk.raw(encode(Ping(7)))
+        assert await talk.next() == Pong(7)
+        answered.set()
+
+    async with ScriptedAgent(scripted(script)) as agent:
+        record = await served.place("sb-1", agent.endpoint)
+        async with oneshot.agent_call(served.gateway, record) as call:
+            call.open("terminal", {})
+            async with asyncio.timeout(15):
+                await answered.wait()
 
 
 async def test_output_is_credited_and_kept_within_bounds(served: Served) -> None:
