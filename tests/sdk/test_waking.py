@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ def test_closing_wakes_no_file_that_was_opened_meanwhile(agent: FakeAgent, tmp_p
         sandbox.exec("true")
         link = sandbox._link
         assert link is not None
-        wake_end, me, write, opened = link._wake_write, threading.current_thread(), os.write, []
+        wake_end, me, write = link._wake_write, threading.current_thread(), os.write
+        opened: list[FileIO] = []
 
         def late(descriptor: int, data: bytes) -> int:
             if descriptor == wake_end and threading.current_thread() is me:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from holdfast._async.rest import AsyncRest
+from holdfast._async.rest import LEAST_BEAT_S, AsyncRest
 from holdfast._errors import HoldfastError
 from holdfast._results import GroupInfo
 from holdfast._transport.aio import Background, Flag
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from holdfast._async.client import AsyncSandboxClient
 
 HEARTBEATS_PER_TTL = 3
-_LEAST_S = 1.0
 
 
 class AsyncGroup:
@@ -64,7 +63,7 @@ class AsyncGroup:
         interval_s = self.ttl_s / HEARTBEATS_PER_TTL
         while not await self._stopped.wait(interval_s):
             try:
-                await self._rest.group_beat(self.name, self.ttl_s, self._lease, max(interval_s, _LEAST_S))
+                await self._rest.group_beat(self.name, self.ttl_s, self._lease, max(interval_s, LEAST_BEAT_S))
             except HoldfastError as why:
                 if why.code == "group_lapsed":
                     self.lost = why

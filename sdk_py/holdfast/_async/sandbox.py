@@ -14,7 +14,7 @@ from holdfast._arguments import RemotePath, content_of, given, input_of, name_of
 from holdfast._async.attachable import AsyncAttachable
 from holdfast._async.files import AsyncFiles
 from holdfast._async.process import AsyncProcess, AsyncTerminal
-from holdfast._async.rest import AsyncRest
+from holdfast._async.rest import LEAST_BEAT_S, AsyncRest
 from holdfast._async.running import outcome
 from holdfast._async.shell import AsyncShell
 from holdfast._async.transfers import AsyncTransfer
@@ -303,7 +303,7 @@ class AsyncSandbox(AsyncAttachable):
     async def _beat(self, interval_s: float) -> None:
         while not await self._stopped.wait(interval_s) and not self._fenced:
             try:
-                await self._rest.heartbeat(self.id)
+                await self._rest.heartbeat(self.id, max(interval_s, LEAST_BEAT_S))
             except HoldfastError as why:
                 if why.code in GONE:
                     return

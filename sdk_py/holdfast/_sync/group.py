@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from holdfast._sync.rest import Rest
+from holdfast._sync.rest import LEAST_BEAT_S, Rest
 from holdfast._errors import HoldfastError
 from holdfast._results import GroupInfo
 from holdfast._transport.threads import Background, Flag
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from holdfast._sync.client import SandboxClient
 
 HEARTBEATS_PER_TTL = 3
-_LEAST_S = 1.0
 
 
 class Group:
@@ -65,7 +64,7 @@ class Group:
         interval_s = self.ttl_s / HEARTBEATS_PER_TTL
         while not self._stopped.wait(interval_s):
             try:
-                self._rest.group_beat(self.name, self.ttl_s, self._lease, max(interval_s, _LEAST_S))
+                self._rest.group_beat(self.name, self.ttl_s, self._lease, max(interval_s, LEAST_BEAT_S))
             except HoldfastError as why:
                 if why.code == "group_lapsed":
                     self.lost = why

@@ -37,10 +37,16 @@ from holdfast._transport.http import (
 )
 from holdfast._transport.policy import Backoff
 
+LEAST_BEAT_S = 1.0
+"""Shortest time a heartbeat waits for its answer; else until the next is due, for an answer that does not come must not stop them."""
 _MARGIN_S = 15.0
 _ALIVE_S = 30.0
 """Longest time for one answer while a command runs."""
 _LEAST_WAIT_S = 1.0
+_HOLD_S = 60.0
+"""Longest time for one answer while a sandbox is made: another replica may say more than one that hangs."""
+_HELD_S = 10.0
+"""A request that was held for so long was heard: what cut it then is a balancer's patience."""
 _PAGE = 500
 _MOST_PAGES = 10_000
 
@@ -131,18 +137,17 @@ class Rest:
         backoff = Backoff(BACKOFF_BASE_S, BACKOFF_CAP_S)
         unheard, began = 0, time.monotonic()
         while True:
-            left = end - time.monotonic()
+            sent = time.monotonic()
+            hold_s = min(max(end - sent, 0.0) + _MARGIN_S, _HOLD_S)
             try:
-                answer = self._http.send(
-                    "POST", "/sandboxes", json=body, headers={"Idempotency-Key": key}, timeout_s=max(left, 0.0) + _MARGIN_S
-                )
+                answer = self._http.send("POST", "/sandboxes", json=body, headers={"Idempotency-Key": key}, timeout_s=hold_s)
                 self._heard = True
                 failure = judge_answer(answer)
                 if failure is None:
                     return answer
             except UnreachableError as lost:
                 failure = Failure(lost, again=True, reached=lost.reached)
-            unheard += failure.after_s <= 0
+            unheard = 0 if time.monotonic() - sent >= _HELD_S else unheard + (failure.after_s <= 0)
             pause_s = backoff.delay_s(failure.after_s)
             if not failure.again or (unheard >= ATTEMPTS and not self._waits_for_it(failure, began)) or time.monotonic() + pause_s >= end:
                 raise failure.why
@@ -191,8 +196,8 @@ class Rest:
     def change_network(self, sandbox_id: str, network: dict[str, Any]) -> SandboxInfo:
         return SandboxInfo.read((self.request("PUT", f"{_sandbox(sandbox_id)}/network", json=network)).map())
 
-    def heartbeat(self, sandbox_id: str) -> None:
-        self.request("POST", f"{_sandbox(sandbox_id)}/heartbeat")
+    def heartbeat(self, sandbox_id: str, timeout_s: float | None = None) -> None:
+        self.request("POST", f"{_sandbox(sandbox_id)}/heartbeat", timeout_s=timeout_s)
 
     # Groups -----------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from holdfast._arguments import RemotePath, content_of, given, input_of, name_of
 from holdfast._sync.attachable import Attachable
 from holdfast._sync.files import Files
 from holdfast._sync.process import Process, Terminal
-from holdfast._sync.rest import Rest
+from holdfast._sync.rest import LEAST_BEAT_S, Rest
 from holdfast._sync.running import outcome
 from holdfast._sync.shell import Shell
 from holdfast._sync.transfers import Transfer
@@ -304,7 +304,7 @@ class Sandbox(Attachable):
     def _beat(self, interval_s: float) -> None:
         while not self._stopped.wait(interval_s) and not self._fenced:
             try:
-                self._rest.heartbeat(self.id)
+                self._rest.heartbeat(self.id, max(interval_s, LEAST_BEAT_S))
             except HoldfastError as why:
                 if why.code in GONE:
                     return

@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from holdfast._options import Options
-from holdfast._transport.http import KEEPALIVE, Answer, unreachable
+from holdfast._transport.http import KEEPALIVE, KEPT, Answer, unreachable
 
 if TYPE_CHECKING:
     import httpx
@@ -30,17 +30,20 @@ class Http:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._client = None  # its connections are the other loop's
-        if self._client is None:
+        client = self._client
+        if client is None:
             self._loop = loop
-            self._client = httpx.AsyncClient(
+            client = self._client = httpx.AsyncClient(
                 base_url=self._options.url,
                 headers={"X-API-Key": self._options.api_key, "User-Agent": "holdfast-python"},
                 trust_env=False,
-                transport=httpx.AsyncHTTPTransport(trust_env=False, socket_options=KEEPALIVE),
+                transport=httpx.AsyncHTTPTransport(
+                    trust_env=False, socket_options=KEEPALIVE, limits=httpx.Limits(max_keepalive_connections=KEPT)
+                ),
             )
         timeout = httpx.Timeout(timeout_s, connect=self._options.connect_timeout_s)
         try:
-            response = await self._client.request(method, path, timeout=timeout, headers=headers, **more)
+            response = await client.request(method, path, timeout=timeout, headers=headers, **more)
         except httpx.HTTPError as failure:
             reached = not isinstance(failure, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
             raise unreachable(self._options.url, str(failure) or type(failure).__name__, reached=reached) from None

@@ -22,6 +22,8 @@ KEEPALIVE = [
     *[(socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in _PROBES if hasattr(socket, name)],
 ]
 """Socket options that notice a service whose machine is gone after 25 s: an answer may take as long as a command runs."""
+KEPT = 20
+"""Idle connections that are kept. How many are in use at once is the callers': a create may wait an hour, and heartbeats must pass it."""
 ATTEMPTS = 4
 BACKOFF_BASE_S = 0.2
 BACKOFF_CAP_S = 5.0

@@ -23,7 +23,7 @@ from holdfast_wire.errors import HoldfastError
 from holdfast._options import Options
 from holdfast._session_token import SessionToken
 from holdfast._transport.engine import Engine, elsewhere
-from holdfast._transport.threads_gates import Flag, Gate, Shield, Turn, free
+from holdfast._transport.threads_gates import Flag, Gate, Lock, Shield, Turn, free
 from holdfast._transport.threads_keeper import Keeper
 from holdfast._transport.websocket import WebSocket
 
@@ -33,7 +33,6 @@ T = TypeVar("T")
 Cancelled = KeyboardInterrupt
 """What a local cancellation raises inside a wait."""
 
-Lock = threading.Lock
 sleep = time.sleep
 
 RECEIVE_BYTES = 256 * 1024

@@ -1,10 +1,11 @@
-"""What threads of the blocking face wait on and step through: gates, the lock around the engine, and the shield against Ctrl-C.
+"""What threads of the blocking face wait on and step through: gates, locks, and the shield against Ctrl-C.
 
 Owns no sockets and no threads; ``threads.Link`` drives them.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from types import FrameType, TracebackType
@@ -121,6 +122,19 @@ class Shield:
             self.link.shielded = None
             signal.signal(signal.SIGINT, signal.default_int_handler)
             self.heed()
+
+
+class Lock:
+    """A lock that a fork finds free: whoever held it is not there."""
+
+    def __init__(self) -> None:
+        self._locks: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        self._locks.setdefault(os.getpid(), threading.Lock()).acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._locks[os.getpid()].release()
 
 
 class Flag:

@@ -1,0 +1,134 @@
+"""REST against a service that takes its time: what waits long must neither be given up early nor stop what has to go on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
+from typing import Any
+
+import pytest
+from holdfast_wire.rest import SandboxRecord
+
+from tests.support.until import until
+
+RECORD = SandboxRecord("sb", "", "host", True, "1", "1Gi", 60.0, "ready", True).to_map()
+
+
+class Slow:
+    """Notes requests; ``answer`` gets the path and how often it came, and returns JSON, or None to hang up."""
+
+    def __init__(self) -> None:
+        outer = self
+        self.seen: dict[str, int] = {}
+        self.answer: Callable[[str, int], Any] = lambda path, count: RECORD
+        self.over = threading.Event()
+        lock = threading.Lock()
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def _any(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                with lock:
+                    count = outer.seen[self.path] = outer.seen.get(self.path, 0) + 1
+                answer = outer.answer(self.path, count)
+                self.close_connection = answer is None
+                if answer is not None:
+                    body = json.dumps(answer).encode()
+                    self.send_response(200)
+                    self.send_header("Content-Type", "application/json")
+                    self.send_header("Content-Length", str(len(body)))
+                    self.end_headers()
+                    self.wfile.write(body)
+
+            do_GET = do_POST = do_DELETE = _any  # noqa: N815
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+            request_queue_size = 500
+            block_on_close = False
+
+        self.server = Server(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def hold(self) -> Any:
+        """An answer that does not come while the test runs."""
+        self.over.wait(60)
+        return RECORD
+
+
+@pytest.fixture
+def slow() -> Iterator[Slow]:
+    slow = Slow()
+    threading.Thread(target=slow.server.serve_forever, args=(0.01,), daemon=True).start()
+    yield slow
+    slow.over.set()
+    slow.server.shutdown()
+    slow.server.server_close()
+
+
+@pytest.fixture
+def constant(monkeypatch: pytest.MonkeyPatch, face: Any) -> Callable[[str, float], None]:
+    """Sets a constant of the face's REST."""
+    return lambda name, value: monkeypatch.setattr(import_module(f"holdfast._{face.name}.rest"), name, value)
+
+
+async def test_creates_that_wait_do_not_hold_up_heartbeats(slow: Slow, face: Any) -> None:
+    slow.answer = lambda path, count: slow.hold() if path == "/sandboxes" else {}
+    client = face.client(slow.url, "key", request_timeout_s=2.0)
+    with ThreadPoolExecutor(101) as threads:
+        if face.name == "sync":
+            waiting = [asyncio.wrap_future(threads.submit(client.inner.create_sandbox, "host")) for _ in range(101)]
+        else:
+            waiting = [asyncio.ensure_future(client.create_sandbox("host")) for _ in range(101)]
+        await asyncio.sleep(0)
+        try:
+            await asyncio.to_thread(until, lambda: slow.seen.get("/sandboxes", 0) >= 100, deadline_s=60, what="them to wait")
+            await client.get_sandbox("other").keep_alive()
+            assert slow.seen["/sandboxes/other/heartbeat"] == 1
+        finally:
+            slow.over.set()
+            await asyncio.gather(*waiting, return_exceptions=True)
+    await client.close()
+
+
+async def test_a_heartbeat_that_is_not_answered_does_not_stop_the_next(slow: Slow, face: Any) -> None:
+    slow.answer = lambda path, count: slow.hold() if path.endswith("heartbeat") and count == 1 else RECORD
+    client = face.client(slow.url, "key")
+    sandbox = await client.create_sandbox("host", sandbox_id="sb", heartbeat_timeout_s=0.3)
+    await asyncio.to_thread(until, lambda: slow.seen.get("/sandboxes/sb/heartbeat", 0) > 1, deadline_s=20, what="the second heartbeat")
+    await sandbox.close()
+    await client.close()
+
+
+async def test_a_create_outlives_balancers_that_cut_what_waits(slow: Slow, face: Any, constant: Any) -> None:
+    constant("_HELD_S", 0.05)
+    constant("BACKOFF_BASE_S", 0.001)
+
+    def cut(path: str, count: int) -> Any:
+        if count > 6:
+            return RECORD
+        slow.over.wait(0.1)
+        return None
+
+    slow.answer = cut
+    client = face.client(slow.url, "key")
+    assert (await client.create_sandbox("host")).id == "sb"
+    assert slow.seen["/sandboxes"] == 7
+    await client.close()
+
+
+async def test_a_create_asks_again_where_the_service_hangs(slow: Slow, face: Any, constant: Any) -> None:
+    constant("_HOLD_S", 0.1)
+    slow.answer = lambda path, count: slow.hold() if count == 1 else RECORD
+    client = face.client(slow.url, "key")
+    assert (await asyncio.wait_for(client.create_sandbox("host"), 20)).id == "sb"
+    await client.close()
