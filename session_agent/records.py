@@ -8,6 +8,7 @@ arguments. Called by ``commands`` and ``shell``.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .spool import Spool
+
+log = logging.getLogger("session_agent.records")
 
 _PRUNED_IDS = 200_000
 _KEEPING_BYTES = 1 * KIB
@@ -94,7 +97,10 @@ class Record:
     def notify(self) -> None:
         """Tell everyone who presents this command to a client that there is news."""
         for follower in self.followers[:]:
-            follower()
+            try:
+                follower()
+            except Exception:
+                log.exception("somebody could not be told of command %.140s", self.command_id)
 
 
 class Records:

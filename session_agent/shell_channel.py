@@ -72,6 +72,7 @@ class ShellHandler:
         try:
             record, fresh = self._record(check_id(command_id), params)
         except HoldfastError as error:
+            self._last = None  # input for it is not for the one before
             self._waiting.append((command_id, error))
         else:
             self._last = record

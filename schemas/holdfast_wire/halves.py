@@ -55,7 +55,7 @@ class SendHalf:
         end = self.next + (size or 1)
         if end > self.limit + (0 if size > 1 else CONTROL_SLACK):
             raise HoldfastError("queue_full", f"channel {item.channel} has no credit for {type(item).__name__}")
-        command_id = item.command_id if type(item) is Exited else None
+        command_id = item.command_id if type(item) is Exited and "error" not in item.result else None  # a refusal ends no command
         stored = _Stored(self.next, end, encode_item(item, self.next), command_id)
         self.next = end
         self._stored.append(stored)

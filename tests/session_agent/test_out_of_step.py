@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast_wire.frames import Closed, Exited, Failed
+from holdfast_wire.codec import encode, encode_item
+from holdfast_wire.events import Delivered
+from holdfast_wire.frames import Ack, Closed, Exited, Failed, Hello, Open, Opened
+from holdfast_wire.session import AgentSession
 
 import session_agent.shell
 from session_agent import shell_rebuild
@@ -316,6 +319,16 @@ async def test_a_run_that_waits_has_its_input_from_two_clients_once() -> None:
         assert (await two.outcome()).stdout == b"1" * 300_000 + b"2" * 10
 
 
+async def test_a_run_that_is_refused_takes_no_input_for_another() -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell()
+        first = shell.begin("read x; echo $x", stdin="pipe")
+        shell.begin("cat", command_id="refused", stdin="nonsense")
+        shell.handler.write(b"for the second\n", False)
+        sandbox.open("follow", {"id": first}).handler.write(b"for the first\n", False)
+        assert (await shell.wait(first)).stdout == b"for the first\n"
+
+
 async def test_who_follows_a_run_that_never_starts_is_told_and_so_are_the_others() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell()
@@ -329,3 +342,14 @@ async def test_who_follows_a_run_that_never_starts_is_told_and_so_are_the_others
             assert isinstance(last, Failed)
             assert last.error["code"] == "cancelled"
         assert isinstance(await shell.channel.end(), Closed)
+
+
+async def test_a_refusal_that_was_acknowledged_says_nothing_of_the_command_whose_id_it_has() -> None:
+    agent = AgentSession("s" * 16, b"k" * 16, "epoch")
+    agent.attach(Hello(1, "s" * 16, b"k" * 16, "", 0, 1, {}, 1), 0.0)
+    agent.receive(encode_item(Open(1, "shell", {}), 0), 0.0)
+    for fact in (Opened(1, {}), Exited(1, "refused", {"error": {"code": "command_conflict"}}), Exited(1, "ran", {"exit_code": 0})):
+        agent.send(fact)
+    agent.events()
+    agent.receive(encode(Ack(1, 3)), 0.0)
+    assert [event.command_id for event in agent.events() if isinstance(event, Delivered)] == ["ran"]
