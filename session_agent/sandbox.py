@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
+_SHORTAGE_S = 0.5
+"""How long after the kernel was seen to have killed what dies of SIGKILL is taken to have died of the same."""
+
+
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
     """Bounds and patience of what runs here; the defaults are the protocol's.
@@ -73,6 +77,7 @@ class AgentContext:
         self.terminals: dict[str, Terminal] = {}
         self.null = -1
         self._oom_seen = self.groups.oom_kills()
+        self._oom_until = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
@@ -99,10 +104,11 @@ class AgentContext:
         return bool(self.commands) or bool(self.terminals) or any(shell.busy for shell in self.shells.values())
 
     def oom_killed(self) -> bool:
-        """Whether the kernel killed for lack of memory since this was last asked; ask when something died of SIGKILL."""
-        before = self._oom_seen
-        self._oom_seen = self.groups.oom_kills()
-        return self._oom_seen > before
+        """Whether the kernel killed for lack of memory; ask when something died of SIGKILL. One shortage may end several at once."""
+        kills, now = self.groups.oom_kills(), self.now()
+        if kills > self._oom_seen:
+            self._oom_seen, self._oom_until = kills, now + _SHORTAGE_S
+        return now < self._oom_until
 
     @property
     def workdir(self) -> str:

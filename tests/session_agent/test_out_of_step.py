@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from holdfast_wire.codec import encode, encode_item
 from holdfast_wire.events import Delivered
-from holdfast_wire.frames import Ack, Closed, Exited, Failed, Hello, Open, Opened
+from holdfast_wire.frames import Ack, Closed, Exited, Failed, Hello, Open, Opened, Started
 from holdfast_wire.session import AgentSession
 
 import session_agent.shell
@@ -255,6 +255,18 @@ async def test_a_run_that_waits_can_be_killed_by_whoever_follows_it() -> None:
         assert (await shell.wait(first)).exit_code == 137
         told = await shell.wait(last)
         assert (told.exit_code, told.result["cause"]["reason"]) == (None, "cancelled")
+
+
+async def test_two_that_die_of_one_shortage_are_both_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        channels = [sandbox.command("sleep", "60") for _ in range(2)]
+        for channel in channels:
+            await channel.fact(Started)
+        monkeypatch.setattr(sandbox.context.groups, "oom_kills", lambda: 2)
+        for pid in sandbox.context.reaper.pids:
+            os.kill(pid, signal.SIGKILL)
+        for channel in channels:
+            assert (await channel.outcome()).result["cause"]["reason"] == "oom"
 
 
 class Strict(ProcessChannel):
