@@ -115,6 +115,7 @@ class _Transfer:
         self._abort(Failed(self._channel.number, HoldfastError("cancelled", "the transfer was cancelled").to_map()))
 
     def drop(self) -> None:
+        self._last = None  # the channel's number may be another client's when the undoing is done
         self._abort(None)
 
     def _pump(self) -> None:
@@ -224,7 +225,12 @@ class Incoming(_Transfer):
         self._sink = sink
         self._waiting: list[bytes] = []
         self._eof = False
+        self._finishing = False
         super().__init__(channel, sink)
+
+    def close(self, detach: bool) -> None:
+        if not self._finishing:  # what is about to count cannot be undone: the client hears how that went
+            super().close(detach)
 
     def write(self, data: bytes, eof: bool) -> None:
         if self._over or self._eof:
@@ -242,6 +248,7 @@ class Incoming(_Transfer):
             batch, self._waiting = self._waiting, []
             self._step(lambda: self._feed(batch), self._fed)
         elif self._eof:
+            self._finishing = True
             self._step(self._finish, lambda result: self._end(Closed(self._channel.number, result)))
 
     def _feed(self, batch: list[bytes]) -> int:

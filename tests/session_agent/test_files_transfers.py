@@ -102,10 +102,28 @@ async def test_an_end_during_a_step_waits_for_it(kind: str, step: str, how: str)
         work.go.set()
         while work.calls[-1] != "close":
             await asyncio.sleep(0)
-    if how == "close":
-        assert (await channel.error())["code"] == "cancelled"
-    else:
+    if how == "drop":
         assert not channel.ended.is_set()
+    elif step == "finish":
+        assert await channel.result() == {}, "the file is there: it cannot be said to be cancelled"
+    else:
+        assert (await channel.error())["code"] == "cancelled"
+
+
+@pytest.mark.parametrize("kind", ["read", "write"])
+async def test_a_channel_that_is_gone_hears_nothing_more(kind: str) -> None:
+    """Its number may be another client's by then, who has taken the session over."""
+    work = Work(wait_in="close")
+    channel = start(kind, work)
+    channel.handler.close(False)
+    async with asyncio.timeout(DEADLINE_S):
+        while not work.waiting.is_set():
+            await asyncio.sleep(0)
+        channel.handler.drop()
+        work.go.set()
+    for _ in range(10):
+        await asyncio.sleep(0.001)  # nothing comes: there is no event to wait for
+    assert not channel.ended.is_set()
 
 
 async def test_success_closes_once_and_says_so() -> None:
