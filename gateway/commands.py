@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from . import believed, oneshot
+from .in_use import in_use
 from .oneshot import Outcome
 from .parsing import SANDBOX_ID, Fields, canonical, read_json
 from .placement.records import Record
@@ -36,7 +37,8 @@ async def execute(request: Request) -> Response:
     gateway = gateway_of(request)
     owner = gateway.owner(request)
     record = await gateway.ready(owner, request.path_params["sandbox_id"])
-    body = await read_json(request, gateway.settings.rest.body_bytes)
+    async with in_use(gateway, record):
+        body = await read_json(request, gateway.settings.rest.body_bytes)
     fields = Fields(body)
     waits = fields.boolean("wait", False)
     params = _params(fields)

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from . import oneshot
+from .in_use import in_use
 from .parsing import Fields, read_json
 from .responses import json_response
 from .service import gateway_of
@@ -31,7 +32,8 @@ async def write(request: Request) -> Response:
     """``POST /sandboxes/{id}/files`` ``{path, content: base64}``."""
     gateway = gateway_of(request)
     record = await gateway.ready(gateway.owner(request), request.path_params["sandbox_id"])
-    fields = Fields(await read_json(request, gateway.settings.rest.body_bytes))
+    async with in_use(gateway, record):
+        fields = Fields(await read_json(request, gateway.settings.rest.body_bytes))
     path = fields.path()
     text = fields.get("content")
     try:
@@ -75,7 +77,8 @@ async def apply_patch(request: Request) -> Response:
     """``POST /sandboxes/{id}/apply_patch`` ``{patch, timeout_seconds}``. A patch that does not apply is an answer, not an error."""
     gateway = gateway_of(request)
     record = await gateway.ready(gateway.owner(request), request.path_params["sandbox_id"])
-    fields = Fields(await read_json(request, gateway.settings.rest.body_bytes))
+    async with in_use(gateway, record):
+        fields = Fields(await read_json(request, gateway.settings.rest.body_bytes))
     patch = fields.required("patch", most=gateway.settings.rest.body_bytes)
     timeout_s = fields.seconds("timeout_seconds") or 30.0
     result = await oneshot.apply_patch(gateway, record, patch.encode(), timeout_s)

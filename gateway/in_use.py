@@ -1,7 +1,7 @@
 """Noting that a sandbox is in use while REST works in it, so that its idle limit counts from the end of that.
 
 Owns when placement is told. Only a sandbox that has an idle limit costs anything here; those with an attached session are noted by
-``attached``. Called by ``oneshot``.
+``attached``. Called by ``oneshot``, and by the routes while the body of a request for it comes.
 """
 
 from __future__ import annotations
@@ -43,5 +43,5 @@ async def _note_often(gateway: Gateway, sandbox_id: str, idle_s: float) -> None:
 
 
 async def _note(gateway: Gateway, sandbox_id: str) -> None:
-    with contextlib.suppress(PlacementUnavailableError):  # while it is away nothing expires either
+    with contextlib.suppress(PlacementUnavailableError):  # then nothing ends for this (``controller.leadership``)
         await gateway.store.touch([sandbox_id], hold_s=0.0)

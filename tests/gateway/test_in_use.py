@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 from holdfast_wire.frames import Exited, Started
@@ -55,6 +56,25 @@ async def test_an_exec_keeps_it_while_it_runs_and_when_it_ends(served: Served) -
             expires = await _later(served, expires)
         goes_on.set()
         assert (await answer).status_code == 200
+        await _later(served, expires)
+
+
+@pytest.mark.parametrize("route", ["exec", "files", "apply_patch"])
+async def test_what_comes_slowly_keeps_it_while_it_comes(served: Served, route: str) -> None:
+    goes_on = asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield b'{"path": "/x",'
+        await goes_on.wait()
+        yield b' "command": 7, "patch": 7}'
+
+    async with served.client() as client, asyncio.timeout(DEADLINE_S):
+        expires = await _place(served, "unix:///nowhere", 0.6)
+        answer = asyncio.create_task(client.post(f"/sandboxes/sb-1/{route}", content=slowly()))
+        for _ in range(3):
+            expires = await _later(served, expires)
+        goes_on.set()
+        assert (await answer).status_code == 422
         await _later(served, expires)
 
 
