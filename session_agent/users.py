@@ -7,7 +7,7 @@ Owns reading the image's ``/etc/passwd`` and ``/etc/group`` (plain files, so tha
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast_wire.errors import HoldfastError
 
@@ -27,8 +27,15 @@ class User:
 def find_user(wanted: str | int | None, *, accounts: str = "/etc/passwd", group: str = "/etc/group") -> User:
     """The user by name or number, by default the agent's own. A number without an entry is a user without a name.
 
-    Raises ``user_not_found``.
+    ``USER:GROUP``, as images spell it, is that user with that group alone. Raises ``user_not_found``.
     """
+    if isinstance(wanted, str) and ":" in wanted:
+        user_name, _, of = wanted.partition(":")
+        user = find_user(user_name, accounts=accounts, group=group)
+        if not of:
+            return user
+        alone = _group(of, group)
+        return replace(user, gid=alone, groups=(alone,))
     number = os.geteuid() if wanted is None else wanted
     if isinstance(number, str) and number.isdigit():
         number = int(number)
@@ -42,6 +49,15 @@ def find_user(wanted: str | int | None, *, accounts: str = "/etc/passwd", group:
         group_id = os.getegid() if number == os.geteuid() else number
         return User(str(number), number, group_id, "/", "", (group_id,))
     raise HoldfastError("user_not_found", f"the image has no user {wanted!r:.80}")
+
+
+def _group(wanted: str, group: str) -> int:
+    for fields in _entries(group, 3):
+        if wanted in (fields[0], fields[2]) and fields[2].isdigit():
+            return int(fields[2])
+    if wanted.isdecimal() and int(wanted) < 2**32 - 1:
+        return int(wanted)
+    raise HoldfastError("user_not_found", f"the image has no group {wanted!r:.80}")
 
 
 def _groups(name: str, primary: int, group: str) -> tuple[int, ...]:

@@ -1,0 +1,32 @@
+"""Users as images and callers name them: what `USER` of a Dockerfile may say, read without the image's libc."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from holdfast_wire.errors import HoldfastError
+
+from session_agent.users import User, find_user
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "passwd").write_text("root:x:0:0::/root:/bin/sh\nbob:x:1234:1234::/home/bob:/bin/bash\n")
+    (tmp_path / "group").write_text("root:x:0:\nbob:x:1234:\nextra:x:77:bob\n")
+    return {"accounts": str(tmp_path / "passwd"), "group": str(tmp_path / "group")}
+
+
+def test_with_a_group_it_is_that_group_and_no_other(files: dict[str, str]) -> None:
+    bob = User("bob", 1234, 77, "/home/bob", "/bin/bash", (77,))
+    for wanted in ("bob:extra", "bob:77", "1234:77", "1234:extra"):
+        assert find_user(wanted, **files) == bob
+    assert find_user("4000:5000", **files) == User("4000", 4000, 5000, "/", "", (5000,))
+    assert find_user("bob:", **files) == find_user("bob", **files) == User("bob", 1234, 1234, "/home/bob", "/bin/bash", (77, 1234))
+
+
+@pytest.mark.parametrize("wanted", ["bob:nobodys", "ghost:77", ":77", "bob:77:1", "bob:-1", "bob:4294967295"])
+def test_what_is_no_user_or_no_group(files: dict[str, str], wanted: str) -> None:
+    with pytest.raises(HoldfastError) as refused:
+        find_user(wanted, **files)
+    assert refused.value.code == "user_not_found"
