@@ -87,6 +87,17 @@ async def test_a_sandbox_sees_the_merged_layers(tmp_path: Path, client: NodeClie
 
 
 @requires("namespaces")
+async def test_a_layer_may_come_twice(tmp_path: Path, client: NodeClient) -> None:
+    """As empty ones do in many images; an overlay refuses one directory in two places."""
+    empty = tar([])
+    layout = oci_layout(tmp_path / "layout", [BASE, empty, tar([file("data/kept", "between")]), empty, BASE, TOP, empty], CONFIG)
+    await client.call("image_import", path=str(layout), name="twice")
+    endpoint = (await client.create("twice", image="twice"))["endpoint"]
+    assert await ask(endpoint, "list", path="/data") == ["kept", "new"]
+    assert await ask(endpoint, "read", path="/data/kept") == "kept"
+
+
+@requires("namespaces")
 async def test_what_one_sandbox_writes_no_other_sees(tmp_path: Path, client: NodeClient) -> None:
     (tmp_path / "root/etc").mkdir(parents=True)
     (tmp_path / "root/etc/os-release").write_text("ID=dir\n")

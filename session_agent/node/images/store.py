@@ -100,7 +100,8 @@ class ImageStore:
             if self._fallback == host.NAME:
                 return host.spec(self._path("host"))
             raise HoldfastError("image_not_found", f"there is no image {name} on this machine")
-        layers = tuple(self._layer(digest) for digest in reversed(record.layers))
+        # a layer that comes twice (an empty one often does) says nothing below its topmost place, and an overlay takes it once
+        layers = dict.fromkeys(self._layer(digest) for digest in reversed(record.layers))
         return ImageSpec(
             name=record.name,
             digest=record.digest,
