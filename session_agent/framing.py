@@ -180,7 +180,7 @@ class BashDialect:
 
     def snapshot(self, number: int, slot: int) -> bytes:
         """Write the shell's state to memory file ``slot``."""
-        target = b" >/proc/self/fd/%d\n" % self.private.files[slot]
+        target = b" >|/proc/self/fd/%d\n" % self.private.files[slot]  # whatever ``set -C`` says
         return b"{ " + self._state() + self._say(b"end %d" % number) + b"}" + target
 
     def rotate(self, number: int, out: bytes | None, err: bytes | None) -> bytes:
@@ -302,7 +302,7 @@ class ShDialect:
 
     def snapshot(self, number: int, slot: int) -> bytes:
         """Write the shell's state to memory file ``slot``."""
-        target = b" >/proc/self/fd/%d 2>/dev/null\n" % self.private.files[slot]
+        target = b" >|/proc/self/fd/%d 2>/dev/null\n" % self.private.files[slot]
         return b"{ " + self._state() + self._say(b"end %d" % number) + b"}" + target
 
     def rotate(self, number: int, out: bytes | None, err: bytes | None) -> bytes:
