@@ -50,6 +50,14 @@ class Presenter:
 
     def pump(self) -> bool:
         """Send what can be sent. True once Exited is, or Failed where the command was not started."""
+        try:
+            return self._pump()
+        except HoldfastError as error:
+            if error.code == "queue_full":
+                return False  # the client takes nothing any more, not even facts without bytes: go on when it does
+            raise
+
+    def _pump(self) -> bool:
         if self.finished:
             return True
         record, channel, reader = self.record, self._channel, self._reader
@@ -57,18 +65,18 @@ class Presenter:
         if error is None and record.ending is not None and not record.started and not self._terse:
             error = HoldfastError("cancelled", "the shell ended, or somebody cancelled the command, before it began")
         if error is not None:
-            self.stop()
             channel.send(Failed(channel.number, error.to_map()))
+            self.stop()
             return True
         if not record.started and record.ending is None:
             return False
         number = channel.number
         spool = record.spool
         if not self._started and record.started:
-            self._started = True
             at_once = record.ending is not None if reader.at_end else channel.room() > 0
             if not (self._terse and at_once):
                 channel.queue(Started(number, record.command_id, record.info if self._info is None else self._info))
+            self._started = True
         while self._preface and (room := min(channel.room(), DATA_BYTES)) > 0:
             piece_, self._preface = self._preface[:room], self._preface[room:]
             channel.queue(Output(number, 1, piece_))
@@ -87,9 +95,9 @@ class Presenter:
         if record.ending is None or self._preface or not reader.at_end:
             channel.wake()
             return False
+        channel.send(Exited(number, record.command_id, record.ending.result(spool)))
         self.finished = True
         spool.detach(reader)
-        channel.send(Exited(number, record.command_id, record.ending.result(spool)))
         return True
 
     def stop(self) -> None:

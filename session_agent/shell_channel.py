@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.frames import Closed, Exited, Failed, Opened
+from holdfast_wire.frames import Closed, Exited, Fact, Failed, Opened
 from holdfast_wire.limits import ID_BYTES
 
 from . import params as read
@@ -61,6 +61,8 @@ class ShellHandler:
         self._presenter: Presenter | None = None
         self._last: Record | None = None
         self._gone = False
+        self._final: Closed | Failed | None = None
+        """The last fact, while the client has no room for it."""
         self._follower: Callable[[], None] = self._pump
         shell.listeners.append(self._ended)
         channel.send(Opened(channel.number, describe(shell, created=created)))
@@ -112,16 +114,27 @@ class ShellHandler:
             if self._presenter is None:
                 if not self._waiting:
                     return
-                head = self._waiting.popleft()
+                head = self._waiting[0]
                 if isinstance(head, Record):
                     self._presenter = Presenter(self._channel, head, terse=True)
-                else:
-                    self._channel.send(Exited(self._channel.number, head[0], _refusal(head[1])))
-                    continue
+                elif not self._told(Exited(self._channel.number, head[0], _refusal(head[1]))):
+                    return
+                self._waiting.popleft()
+                continue
             if not self._presenter.pump():
                 return
             self._leave(self._presenter.record)
             self._presenter = None
+
+    def _told(self, fact: Fact) -> bool:
+        """Send it. False where the client takes not even facts without bytes: ``writable`` comes when it does."""
+        try:
+            self._channel.send(fact)
+        except HoldfastError as error:
+            if error.code != "queue_full":
+                raise
+            return False
+        return True
 
     def _leave(self, record: Record) -> None:
         if self._follower in record.followers:
@@ -152,7 +165,7 @@ class ShellHandler:
         """End the shell, or with ``detach`` leave it to whoever asks for its name."""
         if detach:
             self.drop()
-            self._channel.send(Closed(self._channel.number, {"name": self._shell.name, "detached": True}))
+            self._end(Closed(self._channel.number, {"name": self._shell.name, "detached": True}))
         else:
             self._shell.end()
 
@@ -163,12 +176,17 @@ class ShellHandler:
         self.drop()
         number = self._channel.number
         if error is not None:
-            self._channel.send(Failed(number, error.to_map()))
+            self._end(Failed(number, error.to_map()))
         else:
-            self._channel.send(Closed(number, {"name": self._shell.name, "detached": False}))
+            self._end(Closed(number, {"name": self._shell.name, "detached": False}))
+
+    def _end(self, fact: Closed | Failed) -> None:
+        self._final = None if self._told(fact) else fact
 
     def writable(self) -> None:
         """Credit came back, or the client came or went."""
+        if self._final is not None:
+            self._end(self._final)
         if self._presenter is not None:
             self._presenter.record.spool.taken()
         self._pump()
@@ -180,6 +198,7 @@ class ShellHandler:
     def drop(self) -> None:
         """The channel is gone; the shell and its commands live on."""
         self._gone = True
+        self._final = None
         if self._ended in self._shell.listeners:
             self._shell.listeners.remove(self._ended)
         if self._presenter is not None:

@@ -74,8 +74,8 @@ class AgentSession(Session):
         """Whether there is nothing to come back for at all: no channel, and no last word that was not acknowledged."""
         return not self._channels
 
-    def _check_outbound(self, channel: Channel, item: AnyItem) -> None:
-        channel.state = next_state(channel.kind, channel.state, item)
+    def _check_outbound(self, channel: Channel, item: AnyItem) -> State:
+        return next_state(channel.kind, channel.state, item)
 
     def _receive_item(self, item: AnyItem, offset: int, now: float) -> None:
         if item.SENDER != "client":

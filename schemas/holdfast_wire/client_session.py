@@ -60,8 +60,9 @@ class ClientSession(Session):
         self._enqueue(number, channel)
         return number
 
-    def _check_outbound(self, channel: Channel, item: AnyItem) -> None:
+    def _check_outbound(self, channel: Channel, item: AnyItem) -> State:
         check_imperative(channel.kind, item)
+        return channel.state
 
     def _greeted(self, frame: Hello | Welcome, now: float) -> None:
         if type(frame) is not Welcome or self.attached or not self.connected:

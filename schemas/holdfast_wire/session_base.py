@@ -140,8 +140,9 @@ class Session:
         channel = self._channels.get(item.channel)
         if channel is None:
             raise HoldfastError("not_found", f"channel {item.channel} is over")
-        self._check_outbound(channel, item)
+        state = self._check_outbound(channel, item)
         channel.outbound.push(item)
+        channel.state = state
         self._enqueue(item.channel, channel)
 
     def room(self, number: int) -> int:
@@ -184,7 +185,7 @@ class Session:
     def _receive_item(self, item: AnyItem, offset: int, now: float) -> None:
         raise NotImplementedError
 
-    def _check_outbound(self, channel: Channel, item: AnyItem) -> None:
+    def _check_outbound(self, channel: Channel, item: AnyItem) -> State:
         raise NotImplementedError
 
     def _greeted(self, frame: Hello | Welcome, now: float) -> None:

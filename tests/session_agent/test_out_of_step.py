@@ -11,15 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast_wire.codec import encode, encode_item
+from holdfast_wire import halves
+from holdfast_wire.codec import decode, encode, encode_item
 from holdfast_wire.events import Delivered
-from holdfast_wire.frames import Ack, Closed, Exited, Failed, Hello, Open, Opened, Started
+from holdfast_wire.frames import Ack, Closed, Credit, Exited, Failed, Hello, Open, Opened, Run, Started
+from holdfast_wire.limits import WINDOW_BYTES
 from holdfast_wire.session import AgentSession
 
 import session_agent.shell
 from session_agent import shell_rebuild
 from session_agent.handlers import FACTORIES
 from session_agent.sandbox import SandboxLimits
+from session_agent.sessions import Sessions
 from session_agent.shell_output import waiting_bytes
 from session_agent.shell_process import ShellProcess
 from tests.support.process_channel import Client, ProcessChannel, client
@@ -365,3 +368,40 @@ async def test_a_refusal_that_was_acknowledged_says_nothing_of_the_command_whose
     agent.events()
     agent.receive(encode(Ack(1, 3)), 0.0)
     assert [event.command_id for event in agent.events() if isinstance(event, Delivered)] == ["ran"]
+
+
+class Idle:
+    """A connection that nobody carries anything over."""
+
+    def wake(self, *, now: bool) -> None: ...
+    def fence(self) -> None: ...
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_results_wait_for_a_client_that_takes_not_even_facts(ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(halves, "CONTROL_SLACK", 4)
+    async with client(env={"PATH": PATH}) as sandbox:
+        records = sandbox.context.records
+        held = Sessions(sandbox.context, FACTORIES, "epoch", {}).attach(Hello(1, "s" * 16, b"k" * 16, "", 0, 1, {}, 1), Idle(), 0.0)
+        ids = [f"run-{number}" for number in range(20)]
+        told: list[str] = []
+
+        def say(*messages: bytes) -> None:
+            for message in messages:
+                held.session.receive(message, 0.0)
+                held.dispatch()
+
+        def hear() -> None:
+            told.extend(type(frame).__name__ for frame, _ in map(decode, held.session.outgoing()))
+
+        say(encode_item(Open(1, "shell", {"name": "main"}), 0))
+        say(encode_item(Run(1, "much", {"script": f"head -c {WINDOW_BYTES - 2} /dev/zero"}), 1))
+        say(*(encode_item(Run(1, command_id, {"script": ":"}), 2 + at) for at, command_id in enumerate(ids)))
+        await until_async(lambda: all(records.get(command_id).ending for command_id in ids), deadline_s=60, what="the end of all runs")
+        hear()
+        assert told.count("Exited") < len(ids)
+        if ends:
+            sandbox.context.shells["main"].end()
+        say(encode(Credit(1, 2 * WINDOW_BYTES)))
+        hear()
+        assert told[-1] == "Closed" if ends else told.count("Exited") == 1 + len(ids)
