@@ -37,7 +37,8 @@ RESULT: dict[str, Any] = {
 
 @pytest_asyncio.fixture
 async def served(redis_url: str, tmp_path: Any) -> AsyncIterator[Served]:
-    async with serve(redis_url, tmp_path, RelaySettings(dial_timeout_s=0.5), RestSettings(output_bytes=100_000)) as running:
+    quick = RelaySettings(dial_timeout_s=0.5)
+    async with serve(redis_url, tmp_path, quick, RestSettings(output_bytes=100_000), step_timeout_s=20.0) as running:
         yield running
 
 

@@ -82,26 +82,25 @@ async def test_who_waits_for_its_turn_is_told_of_its_own_sandbox_only(redis_url:
         assert [order.sandbox_id for order in served.runtime.orders] == ["before", "sb-1"]
 
 
-async def test_a_second_maker_that_fails_ends_nothing_that_the_first_has_made(redis_url: str, tmp_path: Path) -> None:
-    """The same request at two replicas: one makes it, while the other's queue is so long that its turn does not come."""
-    quick = AdmissionSettings(making=1, owner_making=1, queue_wait_s=0.5)
+@pytest.mark.parametrize("wait", [True, False])
+async def test_a_second_maker_that_fails_ends_nothing_that_the_first_has_made(redis_url: str, tmp_path: Path, wait: bool) -> None:
+    """The same request at two replicas: one makes it, while the other is told that there is no room."""
     other_folder = tmp_path / "other"
     other_folder.mkdir()
-    async with serve(redis_url, tmp_path, step_timeout_s=20.0) as here, serve(redis_url, other_folder, admission=quick) as there:
-        hold = here.runtime.hold = asyncio.Event()
-        there.runtime.hold = asyncio.Event()
+    async with serve(redis_url, tmp_path, step_timeout_s=20.0) as here, serve(redis_url, other_folder, step_timeout_s=20.0) as there:
+        holds = here.runtime.hold, there.runtime.hold = asyncio.Event(), asyncio.Event()
+        there.runtime.refuse = HoldfastError("no_capacity", "full")
         async with here.client() as first, there.client() as second:
             one = asyncio.create_task(first.post("/sandboxes", json={**BODY, "wait": True}))
             await ordered(here, 1)
-            await second.post("/sandboxes", json={**BODY, "sandbox_id": "before"})
+            two = asyncio.create_task(second.post("/sandboxes", json={**BODY, "wait": wait}))
             await ordered(there, 1)
-            two = asyncio.create_task(second.post("/sandboxes", json={**BODY, "wait": True}))
-            await until_async(lambda: there.gateway.admission.waiting, deadline_s=60, what="the second to queue")
-            hold.set()
+            holds[0].set()
             made = (await one).json()
-            assert (await two).json() == made, "it was made, if not by this one"
+            holds[1].set()
+            await until_async(lambda: not there.gateway.making, deadline_s=60, what="the second to have failed")
+            assert (await two).json() == made or not wait, "it was made, if not by this one"
             assert (await first.get("/sandboxes/sb-1")).json() == made
-            there.runtime.hold.set()
         assert here.runtime.deleted == []
 
 

@@ -19,6 +19,7 @@ from websockets.asyncio.client import connect
 from tests.gateway.checked import Checked
 from tests.support.requires import requires
 from tests.support.stack import Stack
+from tests.support.until import until_async
 
 pytestmark = requires("namespaces", "redis", "bash")
 
@@ -143,8 +144,14 @@ async def test_a_repost_after_a_hang_up_joins_the_first(call: Checked, sandbox_i
     mark = secrets.token_hex(4)
     await execute(call, sandbox_id, f"mkfifo /tmp/{mark}.gate")
     command = f"echo x >> /tmp/{mark}; read -r x < /tmp/{mark}.gate; wc -l < /tmp/{mark}"
-    with pytest.raises(httpx.ReadTimeout):
-        await call.client.post(f"/sandboxes/{sandbox_id}/exec", json={"command": command, "wait": True}, timeout=0.5)
+    first = asyncio.create_task(call.client.post(f"/sandboxes/{sandbox_id}/exec", json={"command": command, "wait": True}))
+
+    async def runs() -> bool:
+        return bool((await execute(call, sandbox_id, f"cat /tmp/{mark} || true"))["stdout"])
+
+    await until_async(runs, deadline_s=60, what="the command")
+    first.cancel()
+    await asyncio.wait([first])
     second = await call("POST", f"/sandboxes/{sandbox_id}/exec", json={"command": command})
     await execute(call, sandbox_id, f"echo > /tmp/{mark}.gate")
     job = (await call("GET", f"/jobs/{second.json()['job_id']}/wait")).json()

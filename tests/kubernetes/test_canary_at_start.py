@@ -41,8 +41,8 @@ async def test_the_first_leader_probes_at_once(
         async def probed() -> bool:
             return "not probed" not in (await network(runtime))["detail"]
 
-        await until_async(probed, deadline_s=20, what="the first probe")
-        await until_async(lambda: not api.pods.names(), deadline_s=5, what="its pods, and those of a killed one, to be gone")
+        await until_async(probed, deadline_s=60, what="the first probe")
+        await until_async(lambda: not api.pods.names(), deadline_s=60, what="its pods, and those of a killed one, to be gone")
         assert (await network(runtime))["ok"] is enforced
         assert canaries.played == 1
         task.cancel()
