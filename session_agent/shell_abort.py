@@ -17,6 +17,8 @@ _FIRST_S = 0.005
 _SLOWEST_S = 0.05
 _ASK_AGAIN_S = 0.05
 _ASK_TIMES = 8
+_ASK_A_BUSY_SHELL = 24
+"""A shell that does something else, or gets no processor, has a quarter of a minute; one that waits for us has lost the question."""
 
 
 def interrupt(process: ShellProcess, children: Callable[[], list[int]]) -> None:
@@ -86,9 +88,11 @@ class Question:
         self._timer.cancel()
 
     def _again(self, count: int) -> None:
-        if self._process.status is not None:
+        is_idle = count > _ASK_TIMES and self._process.idle()
+        self._process.hear()
+        if self._process.status is not None or self._timer.cancelled():
             return
-        if count > _ASK_TIMES:
+        if count > (_ASK_TIMES if is_idle else _ASK_A_BUSY_SHELL):
             self._give_up()
             return
         self._process.ask_again(self.number)

@@ -19,6 +19,7 @@ from holdfast_wire.limits import WINDOW_BYTES
 from holdfast_wire.session import AgentSession
 
 import session_agent.shell
+import session_agent.shell_abort
 from session_agent import shell_rebuild
 from session_agent.handlers import FACTORIES
 from session_agent.sandbox import SandboxLimits
@@ -152,6 +153,28 @@ async def test_a_shell_that_has_taken_them_while_the_agent_slept_is_not_replaced
         sleep_through(lambda: late() and has_reported(process_of(sandbox)))
         outcome = await shell.wait(run)
         assert (outcome.stdout, outcome.result["shell"]["restarted"]) == (b"kept\n", False)
+
+
+@SHELLS
+async def test_a_shell_that_is_slow_to_answer_is_waited_for(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_agent.shell_abort, "_ASK_AGAIN_S", 0.002)
+    monkeypatch.setattr(ShellProcess, "has_snapshot", lambda process: process.number > 1)  # so that the second run is asked for first
+    times = 0
+
+    def is_idle(process: ShellProcess) -> bool:
+        nonlocal times
+        times += 1
+        if times > 3:
+            os.kill(pid, signal.SIGCONT)
+        return False  # as one that gets no processor, which a stopped one is not
+
+    monkeypatch.setattr(ShellProcess, "idle", is_idle)
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell(shell=kind)
+        pid = int((await shell.run("X=kept; echo $$")).stdout)
+        os.kill(pid, signal.SIGSTOP)
+        outcome = await shell.run("echo $X")
+        assert (outcome.stdout, outcome.result["shell"]["restarted"], times > 3) == (b"kept\n", False, True)
 
 
 async def test_a_shell_that_has_loaded_its_state_while_the_agent_slept_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
