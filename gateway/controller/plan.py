@@ -80,20 +80,21 @@ def plan(
     """``whole``: the store is known to have lost nothing. ``suspects`` are the previous pass's. ``began_at``: see ``Synced``."""
     actions: list[Action] = []
     doubtful: list[Action] = []
-    by_id = {present.sandbox_id: present for present in presents}
-    for present in by_id.values():
+    there = {(present.sandbox_id, present.incarnation): present for present in presents}
+    ids = {sandbox_id for sandbox_id, _ in there}
+    for present in there.values():
         _judge_present(present, records.get(present.sandbox_id), tombstones.get(present.sandbox_id), now, grace_s, actions, doubtful)
     for record in records.values():
-        other = by_id.get(record.sandbox_id)
-        if other is None or other.incarnation != record.incarnation or (record.status == "pending" and other.adopted):
-            if other is None and record.status == "ready" and began_at is not None and (record.ready_at or now) < began_at:
+        its = there.get((record.sandbox_id, record.incarnation))
+        if its is None or (record.status == "pending" and its.adopted):
+            if record.sandbox_id not in ids and record.status == "ready" and began_at is not None and (record.ready_at or now) < began_at:
                 actions.append(MarkFailed(record.sandbox_id, record.incarnation, NODE_LOST))
             else:
                 _judge_absent(record, now, grace_s, doubtful)
     if not whole:
         return Plan(actions, frozenset())
     certain = [action for action in doubtful if action in suspects]
-    most = max(1, max(len(records), len(by_id)) // _SHARE)
+    most = max(1, max(len(records), len(there)) // _SHARE)
     return Plan(actions + certain[:most], frozenset(doubtful) - frozenset(certain[:most]))
 
 

@@ -17,7 +17,7 @@ from holdfast_wire.errors import HoldfastError
 from gateway.clocks import to_spec
 from gateway.placement.records import Record, Status
 from gateway.placement.store import FencedError, PlacementStore, PlacementUnavailableError
-from gateway.runtimes.base import Runtime
+from gateway.runtimes.base import Present, Runtime
 
 from .plan import CREATE_LOST, Action, MarkFailed, MarkReady, Rebuild, Remove, plan
 from .pool_keeper import PoolKeeper
@@ -52,10 +52,10 @@ class Reconciler:
         records = {record.sandbox_id: record async for record in self._store.scan()}
         # What was made while we looked is in the second list; what is in neither list is missing; what has no record and is not in the
         # second went while we looked.
-        later = {present.sandbox_id: present for present in await self._runtime.list_all()}
-        everything = {present.sandbox_id: present for present in presents if present.sandbox_id in records} | later
-        spares = {id_: everything.pop(id_) for id_ in list(everything) if is_spare(everything[id_])}
-        tombstones = await self._store.tombstones(id_ for id_ in everything if id_ not in records)
+        later = {_key(present): present for present in await self._runtime.list_all()}
+        everything = {_key(present): present for present in presents if present.sandbox_id in records} | later
+        spares = [everything.pop(key) for key in list(everything) if is_spare(everything[key])]
+        tombstones = await self._store.tombstones({id_ for id_, _ in everything if id_ not in records})
         whole = before is not None and before == await self._store.generation()
         planned = plan(
             records,
@@ -73,7 +73,7 @@ class Reconciler:
             for agree in self.agreements:
                 await agree(records, term)
         if self._keeper:
-            await self._keeper.tend(pools, [spare for id_, spare in spares.items() if id_ in later], term)
+            await self._keeper.tend(pools, [spare for spare in spares if _key(spare) in later], term)
         if before is None:
             await self._store.mark_generation(secrets.token_hex(8), term=term)
             log.info("the placement store was new or wiped: %d sandboxes of the runtime are recorded", len(everything))
@@ -123,3 +123,8 @@ class Reconciler:
         if removals:
             log.info("removing what is left of %d ended sandboxes", len(removals))
             await self.remove(removals, term)
+
+
+def _key(present: Present) -> tuple[str, str]:
+    """What is left of an id's former holder may be there beside the next."""
+    return present.sandbox_id, present.incarnation

@@ -163,3 +163,11 @@ def test_nothing_living_is_removed_without_a_record_of_its_end(
                 or (known is not None and (known.status == "failed" or known.incarnation != here.incarnation))
                 or (known is None and dead is not None and dead.incarnation == here.incarnation)
             )
+
+
+def test_what_is_left_of_an_ids_former_holder_hides_nobody() -> None:
+    """One that was made of a spare bears the id beside the pod of the next: the order in which they are listed says nothing."""
+    left, living = present(incarnation="i0"), present(incarnation="i1")
+    for presents in ([left, living], [living, left]):
+        assert twice([record()], presents) == [Remove("sb-1", "i0")]
+    assert decide([record(status="pending")], [living, left]).actions == [MarkReady("sb-1", "i1", "unix:///a")]

@@ -23,6 +23,7 @@ from gateway.pools import KEY_LABEL, POOL_LABEL, PoolsFile
 from gateway.runtimes.kubernetes import adopting
 from gateway.runtimes.kubernetes.creating import Creating
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
+from gateway.runtimes.options import Egress
 from gateway.settings import ControllerSettings
 from gateway.telemetry import Metrics
 from tests.conformance.runtimes import order
@@ -171,3 +172,15 @@ async def test_a_spare_that_is_taken_while_it_is_being_removed_stays(runtime: Ku
     assert [one.sandbox_id for one in await runtime.list_all()] == ["sb-1"]
     assert await runtime.delete("sb-1", asked.incarnation)
     assert await runtime.list_all() == []
+
+
+async def test_what_is_left_of_a_former_holder_is_found_beside_the_next(runtime: KubernetesRuntime) -> None:
+    """The next pod bears the id as its name, the one that was a spare only as its label."""
+    spare, former, later = order("pool-1", owner="", token="0d" * 32, labels={POOL_LABEL: "warm", KEY_LABEL: "k"}), order("a"), order("a")
+    await runtime.create(spare, 60.0)
+    await runtime.adopt("pool-1", former, 60.0)
+    await runtime.create(later, 60.0)
+    assert len(await runtime.list_all()) == 2
+    await runtime.allow("a", former.incarnation, Egress("internet"))
+    assert await runtime.delete("a", former.incarnation)
+    assert [one.incarnation for one in await runtime.list_all()] == [later.incarnation]

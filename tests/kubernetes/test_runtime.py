@@ -75,8 +75,8 @@ async def test_an_allowance_is_for_one_incarnation_only(runtime: KubernetesRunti
     # Recreated between the look at the pod and the change: the uid in the patch is of the pod that was meant.
     find = runtime._find
 
-    async def replaced(sandbox_id: str) -> list[Facts]:
-        found = await find(sandbox_id)
+    async def replaced(sandbox_id: str, incarnation: str | None) -> list[Facts]:
+        found = await find(sandbox_id, incarnation)
         body = api.pods.get("hf-sb-1")
         api.pods.remove("hf-sb-1")
         api.pods.create(body)

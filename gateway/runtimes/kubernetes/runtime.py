@@ -69,9 +69,8 @@ class KubernetesRuntime:
     async def delete(self, sandbox_id: str, incarnation: str | None = None) -> bool:
         with errors():
             existed = False
-            for facts in await self._find(sandbox_id):
-                if incarnation is None or (facts.record is not None and facts.record.incarnation == incarnation):
-                    existed |= await self._delete(facts)
+            for facts in await self._find(sandbox_id, incarnation):
+                existed |= await self._delete(facts)
             return existed
 
     async def adopt(self, spare_id: str, order: Order, timeout_s: float) -> Made:
@@ -85,8 +84,7 @@ class KubernetesRuntime:
             key = egress_key(egress, self.settings)
             await self._guard.check(egress)
             await self.policies.ensure(egress)
-            living = [facts for facts in await self._find(sandbox_id) if facts.deadline is None]
-            found = [facts for facts in living if facts.record is not None and facts.record.incarnation == incarnation]
+            found = [facts for facts in await self._find(sandbox_id, incarnation) if facts.deadline is None]
             if not found:
                 raise HoldfastError("sandbox_not_found", f"there is no sandbox {sandbox_id!r}")
             for facts in found:
@@ -152,18 +150,24 @@ class KubernetesRuntime:
         """How the bundle gets into pods."""
         return await self._injecting.way()
 
-    async def _find(self, sandbox_id: str) -> list[Facts]:
-        """Its pods: the one of its name, else those of its label (it was a spare once)."""
+    async def _find(self, sandbox_id: str, incarnation: str | None) -> list[Facts]:
+        """Its pods, of that incarnation: the one of its name, else those of its label (it was a spare once)."""
+
+        def is_meant(facts: Facts) -> bool:
+            record = facts.record
+            if record is None:  # somebody took its annotations away
+                return incarnation is None and facts.name == pod_name(sandbox_id)
+            return record.sandbox_id == sandbox_id and incarnation in (None, record.incarnation)
+
         try:
             facts = read_pod(await self.api.get(f"{self.pods}/{pod_name(sandbox_id)}"))
-            if facts.record is None or facts.record.sandbox_id == sandbox_id:
+            if is_meant(facts):
                 return [facts]
         except ApiError as error:
             if error.status != 404:
                 raise
         selector = f"{SELECTOR},{SANDBOX}={label_value(sandbox_id)}"
-        found = [facts async for facts in self._pods_of(selector)]
-        return [facts for facts in found if facts.record is not None and facts.record.sandbox_id == sandbox_id]
+        return [facts async for facts in self._pods_of(selector) if is_meant(facts)]
 
     async def _delete(self, facts: Facts) -> bool:
         """Whether there was something to end. A spare is left alone where it has been taken since it was looked at."""
