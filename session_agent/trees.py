@@ -21,7 +21,7 @@ log = logging.getLogger("session_agent.trees")
 
 _RLIMIT_RTTIME = 15
 _MARK = 1 << 62
-_AGENT_BITS, _OWNER_BITS, _RUN_BITS = 16, 20, 26
+_AGENT_BITS, _OWNER_BITS, _RUN_BITS = 16, 24, 22
 _LABEL = b"Max realtime timeout"
 _PASS_INTERVAL_S = 0.01
 _PASSES = 500

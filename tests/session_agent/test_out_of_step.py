@@ -428,3 +428,12 @@ async def test_results_wait_for_a_client_that_takes_not_even_facts(ends: bool, m
         say(encode(Credit(1, 2 * WINDOW_BYTES)))
         hear()
         assert told[-1] == "Closed" if ends else told.count("Exited") == 1 + len(ids)
+
+
+async def test_a_shell_outlives_a_million_commands_and_what_they_leave() -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell()
+        pid = (await shell.run("echo $$")).stdout
+        sandbox.context.tags._owners += (1 << 20) - 1
+        await sandbox.execute("sh", "-c", "sleep 60 & exit 0")
+        assert (await shell.run("echo $$")).stdout == pid
