@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import secrets
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path, PurePosixPath
@@ -256,7 +257,8 @@ class AsyncFiles:
             result = await transfer.closed()
         finally:
             transfer.stop()
-            pieces.close()  # type: ignore[attr-defined]
+            with contextlib.suppress(ValueError):  # cancelled while a thread reads: then it is closed when that one lets go of it
+                pieces.close()  # type: ignore[attr-defined]
         return TransferResult(take(result, "bytes", int, default=0), take(result, "entries", int, default=0))
 
     async def download(self, remote: RemotePath, local: LocalPath) -> TransferResult:
@@ -271,7 +273,7 @@ class AsyncFiles:
             return await self._download_tree(remote, target)
         if await run_blocking(target.is_dir):
             target /= PurePosixPath(os.fsdecode(path_of(remote))).name
-        part = target.with_name(f".{target.name}.{os.getpid()}.part")
+        part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
         seen = _Seen()
         try:
             with await run_blocking(_begun, part, target, there.mode & 0o777) as file:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import secrets
 import tempfile
 from collections.abc import Iterator, Callable, Sequence
 from pathlib import Path, PurePosixPath
@@ -257,7 +258,8 @@ class Files:
             result = transfer.closed()
         finally:
             transfer.stop()
-            pieces.close()  # type: ignore[attr-defined]
+            with contextlib.suppress(ValueError):  # cancelled while a thread reads: then it is closed when that one lets go of it
+                pieces.close()  # type: ignore[attr-defined]
         return TransferResult(take(result, "bytes", int, default=0), take(result, "entries", int, default=0))
 
     def download(self, remote: RemotePath, local: LocalPath) -> TransferResult:
@@ -272,7 +274,7 @@ class Files:
             return self._download_tree(remote, target)
         if run_blocking(target.is_dir):
             target /= PurePosixPath(os.fsdecode(path_of(remote))).name
-        part = target.with_name(f".{target.name}.{os.getpid()}.part")
+        part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
         seen = _Seen()
         try:
             with run_blocking(_begun, part, target, there.mode & 0o777) as file:
