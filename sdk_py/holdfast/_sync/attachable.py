@@ -45,20 +45,19 @@ class Attachable:
     def _attached(self) -> Link:
         """The link, attached. A session that expired is replaced by a new one; what is gone or taken over stays so."""
         link = self._link
-        if link is not None and not link.here:
-            if not link.left_behind:
-                raise elsewhere()
-            link = self._link = None  # it stays the other's, and what is asked for here gets a session of its own
-            self._lock = Lock()
-            self._start_over()
-        if link is not None and link.engine.error is None:
+        if link is not None and link.engine.error is None and link.here:
             return link
         if self._by_rest:
             raise UnsupportedError(
                 "unsupported", "this needs a session, and only REST is in use", hint="WebSockets must reach the service for it"
             )
-        with self._lock:
+        with self._lock.own:
             link = self._link
+            if link is not None and not link.here:
+                if not link.left_behind:
+                    raise elsewhere()
+                link = self._link = None  # it stays the other's, and what is asked for here gets a session of its own
+                self._start_over()
             if link is not None and link.engine.error is not None:
                 if link.engine.error.code in GONE or self._fenced:
                     raise from_map(link.engine.error.to_map())

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
 from holdfast._errors import error
 from holdfast._options import Options
@@ -29,7 +30,6 @@ T = TypeVar("T")
 Cancelled = asyncio.CancelledError
 """What a local cancellation raises inside a wait."""
 
-Lock = asyncio.Lock
 sleep = asyncio.sleep
 _NOTHING = nullcontext()
 
@@ -72,6 +72,18 @@ class Gate:
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)
         return self._open
+
+
+class Lock:
+    """A lock that another event loop finds free: whoever held it is not there."""
+
+    def __init__(self) -> None:
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+    @property
+    def own(self) -> asyncio.Lock:
+        """This event loop's."""
+        return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
 
 Flag = Gate

@@ -128,13 +128,12 @@ class Lock:
     """A lock that a fork finds free: whoever held it is not there."""
 
     def __init__(self) -> None:
-        self._locks: dict[int, Any] = {}
+        self._locks: dict[int, threading.Lock] = {}
 
-    def __enter__(self) -> None:
-        self._locks.setdefault(os.getpid(), threading.Lock()).acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._locks[os.getpid()].release()
+    @property
+    def own(self) -> threading.Lock:
+        """This process's."""
+        return self._locks.setdefault(os.getpid(), threading.Lock())
 
 
 class Flag:

@@ -44,7 +44,7 @@ class Http:
         """The client of this process: a fork must not speak on its parent's connections."""
         import httpx
 
-        with self._lock:
+        with self._lock.own:
             client = self._client
             if client is None or self._pid != os.getpid():
                 transport = httpx.HTTPTransport(
