@@ -22,6 +22,8 @@ _BASH_DEFAULT_ON = (b"braceexpand", b"hashall", b"interactive-comments")
 _PLAIN_REST = re.compile(rb"umask [0-7]+\n")
 _MEDDLING = re.compile(rb"^declare -(?:\S+ (?:PROMPT_COMMAND|PS0|MAILCHECK)=|\S+ SHELLOPTS=\S*(?:keyword|posix|xtrace))", re.MULTILINE)
 """Variables that bash expands at its prompt; options by which arguments are assignments, builtins assign, or PS4 is expanded."""
+_UNSOUND = re.compile(rb"\beval: line \d+: unexpected EOF while looking for matching `\)'\n\Z")
+"""Bash 5.2 says so of `$(` or `<(` without an end, and has freed by then what it will free again: soon, or in the middle of a later run."""
 _NEVER_RESTORED = frozenset({b"emacs", b"vi", b"history", b"histexpand", b"monitor", b"noexec", b"onecmd"})
 _RESCUED = "builtin command eval source printf unset return set exec trap declare alias umask"
 
@@ -154,6 +156,10 @@ class BashDialect:
             and _MEDDLING.search(variables) is None
         )
 
+    def is_unsound(self, stderr: bytes) -> bool:
+        """Whether a run that ended with these words has left a shell that may crash at any time."""
+        return _UNSOUND.search(stderr[-200:]) is not None
+
     def run(self, number: int, slot: int) -> bytes:
         """Control lines for a run whose text is in memory file ``slot``."""
         return b"\\builtin source /proc/self/fd/%d\n" % self.private.files[slot] + self.report(number)
@@ -278,6 +284,10 @@ class ShDialect:
 
     def is_plain(self, dump: bytes) -> bool:
         """Never known: it cannot print its functions."""
+        return False
+
+    def is_unsound(self, stderr: bytes) -> bool:
+        """None of these is known to crash."""
         return False
 
     def run(self, number: int, slot: int) -> bytes:

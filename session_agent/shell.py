@@ -104,13 +104,20 @@ class Shell:
                 # back to back, or the private descriptors are gone (``ulimit -n 20``): find out which
                 self._ask(lambda: self._checked(_CHECKS))
             else:
-                self._begin(self._queue.popleft())
+                self._begin_next()
+
+    def _begin_next(self) -> None:
+        """The state is written: begin, in another process where this one may not live to the end of it."""
+        if self._process.unsound:
+            self._replace()
+        else:
+            self._begin(self._queue.popleft())
 
     def _checked(self, times: int) -> None:
         """The state is written before the answer comes, unless an interrupt cut that short or a nudge has it written once more just now."""
         if self._process.has_snapshot():
             if self._queue and not self._process.broken:
-                self._begin(self._queue.popleft())
+                self._begin_next()
         elif times > 1:
             if self.kind == "bash":  # which needs no nudges
                 self._process.snapshot_again()

@@ -16,6 +16,8 @@ import sys
 import termios
 from collections.abc import Callable
 
+from holdfast_wire.frames import STDERR
+
 from .pipes import CHUNK_BYTES, discard, widen
 from .spool import Spool
 
@@ -51,10 +53,12 @@ class RunOutput:
         self._spool: Spool | None = None
         self._arrived: Callable[[], None] | None = None
         self._streams = {1: _Stream(out[0], out[1]), 2: _Stream(err[0], err[1])}
+        self.last_error = b""
+        """What was read last of the run's stream 2."""
 
     def direct(self, spool: Spool, arrived: Callable[[], None]) -> None:
         """What the run writes goes to ``spool``: when it is over, or as it comes once it is watched."""
-        self._spool, self._arrived = spool, arrived
+        self._spool, self._arrived, self.last_error = spool, arrived, b""
 
     def watch(self) -> None:
         """The run goes on for a while: take its output as it comes, and tell."""
@@ -89,6 +93,8 @@ class RunOutput:
                     break
                 if spool is not None:
                     spool.append(number, data)
+                if number == STDERR:
+                    self.last_error = data
                 taken_bytes += len(data)
                 if taken_bytes > there_bytes:  # a background child writes as fast as this reads
                     stream.held = True
@@ -156,6 +162,8 @@ class RunOutput:
             stream.wide = True
             widen(stream.reader)
         spool.append(number, data)
+        if number == STDERR:
+            self.last_error = data
         if spool.full:
             self._pause(stream, number, spool)
         if self._arrived is not None:

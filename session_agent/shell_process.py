@@ -69,6 +69,8 @@ class ShellProcess:
         self._gid = launch.gid
         self.number = 0
         self.broken = False
+        self.unsound = False
+        """Whether it may crash: its state is still good, another run it should not get."""
         self._nudge: asyncio.TimerHandle | None = None
         self._awaited = 0
         self._rotating: dict[int, list[str]] = {}
@@ -357,6 +359,7 @@ class ShellProcess:
     def collect(self) -> None:
         """The run is over: take the rest of its output. Before the next one, ``renew``."""
         self._output.collect(b"" if self.status is None else self._reports.rest())
+        self.unsound = self.unsound or self.dialect.is_unsound(self._output.last_error)
 
     def renew(self) -> None:
         """Make the pipes ready for the next run, in the same turn of the loop as ``collect``."""

@@ -34,3 +34,15 @@ def test_history_holds_nothing_of_the_driver(sandbox: Sandbox) -> None:
         assert shell.run("history; fc -l 2>&1").stdout == ""
         shell.run("exit 1")
         assert shell.run("history").stdout == ""
+
+
+def test_a_substitution_without_its_end_costs_no_later_run(sandbox: Sandbox) -> None:
+    """Bash 5.2 crashes after it, now and then in the middle of the next command."""
+    for number in range(6):
+        with sandbox.shell() as shell:
+            shell.run(f"X={number}")
+            for broken in ('echo "$(ls', "echo $(cat <<E\nabc\n)", "diff <(ls"):
+                assert "unexpected EOF" in shell.run(broken).stderr
+                for _ in range(2):
+                    result = shell.run("echo $X")
+                    assert (result.exit_code, result.stdout) == (0, f"{number}\n")
