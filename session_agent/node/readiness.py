@@ -6,6 +6,7 @@ Owns the reading of one JSON line from a process that is not to be trusted.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import re
@@ -15,11 +16,13 @@ from holdfast_wire.errors import HoldfastError
 from session_agent.node.berths import Berth
 
 _MAX_LINE = 8192
+_PASSING = (errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.ENFILE, errno.EMFILE, errno.EBUSY, errno.EINTR)
+"""What the machine may have too little of just now; any other refusal of the kernel is the same tomorrow."""
 _EPOCH = re.compile(r"[\w-]{1,128}", re.ASCII)
 
 
 async def agent_epoch(berth: Berth, timeout_s: float) -> str:
-    """Raises HoldfastError(create_timeout, runtime_unavailable)."""
+    """Raises HoldfastError(create_timeout, runtime_unavailable), and sandbox_failed where another try would end the same."""
     loop = asyncio.get_running_loop()
     os.set_blocking(berth.ready, False)
     line: asyncio.Future[bytes] = loop.create_future()
@@ -49,4 +52,7 @@ async def agent_epoch(berth: Berth, timeout_s: float) -> str:
     if isinstance(epoch, str) and _EPOCH.fullmatch(epoch):
         return epoch
     said = str(answer.get("error") or "")[:500] or berth.agent_log.tail() or "no reason given"
+    number = answer.get("errno")
+    if isinstance(number, int) and number not in _PASSING:
+        raise HoldfastError("sandbox_failed", f"the sandbox did not start: {said}", reason="start-failed")
     raise HoldfastError("runtime_unavailable", f"the sandbox did not start: {said}")
