@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ async def test_two_downloads_to_one_file_both_succeed(sandbox: Any, agent: FakeA
     copies = [asyncio.ensure_future(sandbox.files.download("/a", target)) for _ in range(2)]
     await asyncio.to_thread(until, lambda: len(reading) == 2, deadline_s=20, what="both to read")
     for held, number in reading:
-        await asyncio.to_thread(agent.call, lambda held=held, number=number: end(held, number))
+        await asyncio.to_thread(agent.call, partial(end, held, number))
     await asyncio.gather(*copies)
     assert target.read_bytes() == CONTENT
     assert [path.name for path in tmp_path.iterdir()] == ["target"]

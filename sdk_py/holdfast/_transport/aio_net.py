@@ -43,6 +43,7 @@ class Listener:
         self._background = background
         self._server: asyncio.Server | None = None
         self._streams: set[Stream] = set()
+        self._closed = False
         self.address = Address("", 0)
 
     async def start(self, host: str, port: int) -> None:
@@ -55,6 +56,9 @@ class Listener:
         self.address = Address(*self._server.sockets[0].getsockname()[:2])
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._closed:
+            writer.close()  # it was on its way when ``close`` came
+            return
         self._background.start(self._one, Stream(reader, writer), name="holdfast-tunnel")
 
     async def _one(self, stream: Stream) -> None:
@@ -65,6 +69,7 @@ class Listener:
             self._streams.discard(stream)
 
     async def close(self) -> None:
+        self._closed = True
         if self._server is not None:
             self._server.close()
         for stream in list(self._streams):

@@ -351,8 +351,8 @@ class Background:
     def start(self, step: Callable[..., Any], *args: Any, name: str) -> None:
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         thread = threading.Thread(target=_quietly, args=(step, args), name=name, daemon=True)
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)
 
     def stop(self) -> None:
         """Wait a bounded time for what runs to end."""

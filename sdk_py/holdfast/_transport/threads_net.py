@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable
 
 from holdfast._errors import InvalidArgumentError
@@ -10,6 +11,8 @@ from holdfast._results import Address
 from holdfast._transport.threads import Background
 
 PIECE_BYTES = 128 * 1024
+PAUSE_S = 0.1
+"""How long after a failed accept the next is tried."""
 
 
 class Stream:
@@ -44,6 +47,7 @@ class Listener:
         self._background = background
         self._socket: socket.socket | None = None
         self._streams: set[Stream] = set()
+        self._closed = threading.Event()
         self.address = Address("", 0)
 
     def start(self, host: str, port: int) -> None:
@@ -61,17 +65,26 @@ class Listener:
             try:
                 connection, _ = listener.accept()
             except OSError:
-                return  # closed
-            self._background.start(self._one, Stream(connection), name="holdfast-tunnel")
+                if self._closed.wait(PAUSE_S):
+                    return
+                continue  # no descriptor was to spare; the next connection may find one
+            stream = Stream(connection)
+            try:
+                self._background.start(self._one, stream, name="holdfast-tunnel")
+            except RuntimeError:
+                stream.close()  # no thread was to spare
 
     def _one(self, stream: Stream) -> None:
         self._streams.add(stream)
         try:
-            self._serve(stream)
+            if not self._closed.is_set():  # else ``close`` may not have seen it
+                self._serve(stream)
         finally:
             self._streams.discard(stream)
+            stream.close()
 
     def close(self) -> None:
+        self._closed.set()
         listener, self._socket = self._socket, None
         if listener is not None:
             try:

@@ -1,0 +1,85 @@
+"""A tunnel's local port: it outlives a moment without descriptors or threads, and nothing that it accepted outlives it."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import threading
+from typing import Any
+
+import pytest
+from holdfast._transport.threads import Background
+from holdfast._transport.threads_net import Listener, Stream
+
+
+class Failing:
+    """A listening socket whose first accept finds no descriptor to spare."""
+
+    def __init__(self, inner: socket.socket) -> None:
+        self._inner = inner
+        self._failed = False
+
+    def accept(self) -> Any:
+        if not self._failed:
+            self._failed = True
+            raise OSError(errno.EMFILE, "Too many open files")
+        return self._inner.accept()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def greet(stream: Stream) -> None:
+    stream.write(b"hello")
+    stream.close()
+
+
+@pytest.mark.parametrize("lack", ["descriptors", "threads"])
+def test_a_port_outlives_a_moment_without(lack: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    background = Background()
+    if lack == "descriptors":
+        create = socket.create_server
+        monkeypatch.setattr(socket, "create_server", lambda *args, **more: Failing(create(*args, **more)))
+    listener = Listener(greet, background)
+    listener.start("127.0.0.1", 0)
+    monkeypatch.undo()
+    if lack == "threads":
+        refused = threading.Event()
+        start = threading.Thread.start
+
+        def once(thread: threading.Thread) -> None:
+            if not refused.is_set():
+                refused.set()
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", once)
+        with socket.create_connection((listener.address.host, listener.address.port), timeout=20) as refused_one:
+            assert refused_one.recv(5) == b""
+    with socket.create_connection((listener.address.host, listener.address.port), timeout=20) as one:
+        assert one.recv(5) == b"hello"
+    listener.close()
+    background.stop()
+
+
+def test_what_was_accepted_as_the_port_closed_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    background, accepted, closed = Background(), threading.Event(), threading.Event()
+    start = background.start
+
+    def late(step: Any, *args: Any, name: str) -> None:
+        if name == "holdfast-tunnel":
+            accepted.set()
+            assert closed.wait(20)
+        start(step, *args, name=name)
+
+    monkeypatch.setattr(background, "start", late)
+    served = threading.Event()
+    listener = Listener(lambda stream: served.set(), background)
+    listener.start("127.0.0.1", 0)
+    with socket.create_connection((listener.address.host, listener.address.port), timeout=20) as one:
+        assert accepted.wait(20)
+        listener.close()
+        closed.set()
+        assert one.recv(1) == b""
+    background.stop()
+    assert not served.is_set()
