@@ -153,8 +153,9 @@ async def _create(gateway: Gateway, spec: SandboxSpec, order: Order, end: float)
         except HoldfastError as error:
             if error.code != "sandbox_exists" or clock() >= end:
                 raise
-        await _still_wanted(gateway, spec)
-        for present in await gateway.runtime.list_all():
+        presents = await gateway.runtime.list_all()
+        await _still_wanted(gateway, spec)  # after the list: what is in it and is not ours is older than ours
+        for present in presents:
             if present.sandbox_id == order.sandbox_id and present.incarnation != order.incarnation:
                 await gateway.runtime.delete(order.sandbox_id, present.incarnation)  # the record is ours: its former holder has ended
         await asyncio.sleep(pause_s)

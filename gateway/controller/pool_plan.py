@@ -106,7 +106,9 @@ def _judge(
     if pool is None or present.state == "failed" or taken_s is not None:
         actions.append(Discard(key, id_, present.incarnation))
         return []
-    if id_ not in state.spares and present.state == "ready":
+    if present.state != "ready":
+        return []  # nothing is replaced by what may never come up
+    if id_ not in state.spares:
         actions.append(Offer(key, id_))
     return [present]
 

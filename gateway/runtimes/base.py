@@ -72,7 +72,7 @@ class Present:
     memory_bytes: int = 0
     labels: dict[str, str] = field(default_factory=dict)
     state: Literal["starting", "ready", "failed"] = "ready"
-    """``starting``: it runs, and whether its agent listens is not known yet."""
+    """``starting``: it is being made, also where whoever asked for it is gone, or runs and it is not known yet that its agent listens."""
     cause: Cause | None = None
     """Why it failed."""
     egress: Egress = field(default_factory=Egress)

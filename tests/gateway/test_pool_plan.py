@@ -100,6 +100,8 @@ def test_old_spares_serve_until_there_are_new_ones() -> None:
     new = [spare(f"pool-new{n}", n) for n in range(4)]
     known = PoolState({}, {one.sandbox_id: 1.0 for one in old + new})
     assert [a for a in decide(known, old + new[:2]) if isinstance(a, Discard)] == []
+    coming = replace(new[2], state="starting")
+    assert [a for a in decide(known, [*old, *new[:2], coming]) if isinstance(a, Discard)] == [], "it may never come up"
     assert [a.spare_id for a in decide(known, old + new) if isinstance(a, Discard)] == ["pool-0", "pool-1", "pool-2", "pool-new3"]
 
 

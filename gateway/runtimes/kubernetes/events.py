@@ -24,16 +24,15 @@ _LATE = Cause("ready-timeout", "infrastructure", "it never became ready")
 
 
 def present_of(facts: Facts, now: float, settings: KubernetesSettings) -> Present | None:
-    """The sandbox a pod is; None while it is being made, once it goes because we said so, and for pods that are not ours."""
+    """The sandbox a pod is; None once it goes because we said so, and for pods that are not ours."""
     record = facts.record
     if record is None or facts.asked:
         return None
     trouble = _failed(facts, now, settings)
     if trouble is None and not (facts.started and facts.ip):
         late_s = _number(record.labels.get(_READY_TIMEOUT))
-        if late_s is None or now - facts.created_at < late_s + _SKEW_S:
-            return None
-        trouble = Trouble("create_timeout", _LATE)
+        if late_s is not None and now - facts.created_at >= late_s + _SKEW_S:
+            trouble = Trouble("create_timeout", _LATE)
     return Present(
         sandbox_id=record.sandbox_id,
         incarnation=record.incarnation,
