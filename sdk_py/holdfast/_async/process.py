@@ -27,7 +27,7 @@ class AsyncProcess(AsyncInput):
 
 
 class AsyncTerminal(AsyncInput):
-    """A pseudo-terminal in the sandbox. Iterating it gives bytes as the terminal wrote them, escapes included."""
+    """A pseudo-terminal in the sandbox. Iterating it gives chunks of stream 1: bytes as the terminal wrote them, escapes included."""
 
     @property
     def name(self) -> str | None:

@@ -28,7 +28,7 @@ class Process(Input):
 
 
 class Terminal(Input):
-    """A pseudo-terminal in the sandbox. Iterating it gives bytes as the terminal wrote them, escapes included."""
+    """A pseudo-terminal in the sandbox. Iterating it gives chunks of stream 1: bytes as the terminal wrote them, escapes included."""
 
     @property
     def name(self) -> str | None:
