@@ -46,9 +46,14 @@ class Run:
 
     def expect_input(self, uid: int | None, gid: int | None) -> None:
         """Make the pipe that the run reads, and hold it open: else the shell's opening of it would wait for a writer."""
-        self.fifo = make_fifo(uid, gid) or ""
-        if self.fifo:
-            self.hold = os.open(self.fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        path = make_fifo(uid, gid)
+        if path is None:
+            return
+        try:
+            self.hold = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            self.fifo = path
+        except OSError:  # no descriptor to spare just now: it reads nothing
+            os.unlink(path)
 
     def input_opened(self) -> None:
         """The shell has it open: give it what came early, and from now on its end is an end of file."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import time
@@ -437,3 +438,23 @@ async def test_a_shell_outlives_a_million_commands_and_what_they_leave() -> None
         sandbox.context.tags._owners += (1 << 20) - 1
         await sandbox.execute("sh", "-c", "sleep 60 & exit 0")
         assert (await shell.run("echo $$")).stdout == pid
+
+
+@SHELLS
+async def test_a_run_for_whose_input_no_descriptor_is_to_spare_ends_all_the_same(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell(shell=kind)
+        await shell.run("X=kept")
+        await at_rest(sandbox)
+        opened = os.open
+
+        def refuse(path: Any, *args: Any, **options: Any) -> int:
+            if ".holdfast-" in str(path):
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return opened(path, *args, **options)
+
+        monkeypatch.setattr(os, "open", refuse)
+        run = shell.begin("cat; echo $X", stdin="pipe")
+        shell.handler.write(b"lost", True)
+        assert (await shell.wait(run)).stdout == b"kept\n"
+        assert shell.channel.consumed == len(b"lost")
