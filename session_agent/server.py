@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures.thread  # noqa: F401 - asyncio fetches it at first use, when the agent's root holds no Python
+import contextlib
 import dataclasses
 import gc
 import json
@@ -194,7 +195,11 @@ def serve_forked(config: dict[str, Any], listen_fd: int, ready_fd: int) -> None:
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="session_agent: %(message)s")
     listener = socket.socket(fileno=listen_fd)
     listener.setblocking(False)
-    asyncio.run(_serve(AgentSettings.from_config(config), listener, ready_fd))
+    settings = AgentSettings.from_config(config)
+    if settings.workdir:
+        with contextlib.suppress(OSError):
+            os.makedirs(settings.workdir, exist_ok=True)  # as in a container: an image may name one that none of its layers holds
+    asyncio.run(_serve(settings, listener, ready_fd))
 
 
 def main() -> int:

@@ -9,6 +9,7 @@ import pytest
 from holdfast import SandboxClient
 
 from tests.node.harness import REPOSITORY
+from tests.node.ociimages import directory, oci_layout, tar
 from tests.support.requires import requires
 from tests.support.stack import Stack
 
@@ -35,6 +36,15 @@ def test_a_command_out_of_memory_leaves_the_session(stack: Stack) -> None:
         assert sandbox.exec(f"{eater}; echo $?").stdout.split()[-1:] in (["137"], [])
         assert shell.run(f"{eater}").exit_code == 137
         assert shell.run("echo $KEPT").stdout == "yes\n"
+
+
+def test_an_images_directory_is_made_and_its_group_is_taken(stack: Stack, tmp_path: Path) -> None:
+    layout = oci_layout(tmp_path / "layout", [tar([directory("etc")])], {"WorkingDir": "/made/here", "User": "4000:5000"})
+    with SandboxClient(stack.url, stack.key) as client:
+        client.images.import_(layout, "with-a-directory")
+        with client.create_sandbox("with-a-directory", timeout=30) as sandbox:
+            assert sandbox.files.stat("/made/here").is_dir
+            assert sandbox.exec(["/no/such"]).exit_code == 127
 
 
 @requires("cgroups", "root")
