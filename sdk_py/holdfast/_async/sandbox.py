@@ -6,6 +6,7 @@ routes (``rest``). Made by the client's ``create_sandbox`` and ``get_sandbox``.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self
@@ -280,9 +281,9 @@ class AsyncSandbox(AsyncAttachable):
         """Let go of it: named shells and detached commands live on, unnamed shells end; the sandbox stays."""
         link = self._link
         if link is not None and link.engine.error is None and link.here:
-            for shell in self._shells:
-                if not shell._sink.ended:
-                    await shell._end(shell.named)
+            end = time.monotonic() + self._options.cancel_timeout_s
+            for gate in [shell._leave(shell.named) for shell in self._shells]:
+                await gate.wait(max(end - time.monotonic(), 0.0))  # all of them together, however many there are
         await self._let_go()
 
     async def _let_go(self) -> None:

@@ -88,10 +88,13 @@ class AsyncShell:
         await self._end(True)
 
     async def _end(self, detach: bool) -> None:
+        await self._leave(detach).wait(self._link.options.cancel_timeout_s)
+
+    def _leave(self, detach: bool) -> Gate:
+        """Say so; what opens when it has ended."""
+        self._link.perform(close_channel, self._sink, detach)
         gate: Gate = self._sink.gate  # type: ignore[assignment]
-        if not self._sink.ended:
-            self._link.perform(close_channel, self._sink, detach)
-            await gate.wait(self._link.options.cancel_timeout_s)
+        return gate
 
     def _begin(
         self,

@@ -7,6 +7,7 @@ routes (``rest``). Made by the client's ``create_sandbox`` and ``get_sandbox``.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self
@@ -281,9 +282,9 @@ class Sandbox(Attachable):
         """Let go of it: named shells and detached commands live on, unnamed shells end; the sandbox stays."""
         link = self._link
         if link is not None and link.engine.error is None and link.here:
-            for shell in self._shells:
-                if not shell._sink.ended:
-                    shell._end(shell.named)
+            end = time.monotonic() + self._options.cancel_timeout_s
+            for gate in [shell._leave(shell.named) for shell in self._shells]:
+                gate.wait(max(end - time.monotonic(), 0.0))  # all of them together, however many there are
         self._let_go()
 
     def _let_go(self) -> None:

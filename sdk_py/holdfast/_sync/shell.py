@@ -89,10 +89,13 @@ class Shell:
         self._end(True)
 
     def _end(self, detach: bool) -> None:
+        self._leave(detach).wait(self._link.options.cancel_timeout_s)
+
+    def _leave(self, detach: bool) -> Gate:
+        """Say so; what opens when it has ended."""
+        self._link.perform(close_channel, self._sink, detach)
         gate: Gate = self._sink.gate  # type: ignore[assignment]
-        if not self._sink.ended:
-            self._link.perform(close_channel, self._sink, detach)
-            gate.wait(self._link.options.cancel_timeout_s)
+        return gate
 
     def _begin(
         self,

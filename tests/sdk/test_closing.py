@@ -1,0 +1,33 @@
+"""Letting go of a sandbox while its agent takes its time."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import Any
+
+from holdfast_wire.frames import Close
+
+from tests.sdk.support.fake_agent import FakeAgent
+
+
+async def test_shells_are_closed_side_by_side(sandbox: Any, agent: FakeAgent) -> None:
+    inner = getattr(sandbox, "inner", sandbox)
+    inner._options = dataclasses.replace(inner._options, cancel_timeout_s=60.0)
+    for _ in range(3):
+        await sandbox.shell()
+    (held,) = agent.sessions.values()
+    handle, closes = held.handle, []
+
+    def slow(event: Any) -> None:
+        if not isinstance(event, Close):
+            handle(event)
+            return
+        closes.append(event)
+        if len(closes) == 3:  # none is answered before the last was asked for
+            for close in closes:
+                handle(close)
+
+    held.handle = slow  # type: ignore[method-assign]
+    await asyncio.wait_for(sandbox.close(), 20)
+    assert len(closes) == 3
