@@ -30,11 +30,13 @@ from tests.conformance.runtimes import order
 from tests.gateway.harness import SECRET, Served, serve
 from tests.gateway.test_controller_plan import GRACE, NOW, present, twice
 from tests.gateway.test_controller_plan import record as a_record
+from tests.support.kube.kubelet import Kubelet
 from tests.support.requires import requires
 from tests.support.until import until_async
 
 pytestmark = requires("redis")
 
+GRACE_S = 0.01
 BODY = {"image": "host", "cpu": 1, "memory": "256Mi", "sandbox_id": "sb-1", "wait": True}
 
 
@@ -184,3 +186,40 @@ async def test_what_is_left_of_a_former_holder_is_found_beside_the_next(runtime:
     await runtime.allow("a", former.incarnation, Egress("internet"))
     assert await runtime.delete("a", former.incarnation)
     assert [one.incarnation for one in await runtime.list_all()] == [later.incarnation]
+
+
+async def test_a_pod_that_is_being_made_is_not_lost_with_its_maker(
+    served: Served, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its image takes longer to be pulled than a gateway lives: the cluster is at it, so it comes up, and the controller says so."""
+    live, pulled = kubelet._live, asyncio.Event()
+
+    async def slowly(pod: dict[str, Any]) -> None:
+        await pulled.wait()
+        await live(pod)
+
+    monkeypatch.setattr(kubelet, "_live", slowly)
+    term = await served.store.lead("c1", 60)
+    assert term is not None
+    reconciler = Reconciler(served.store, served.gateway.runtime, GRACE_S)
+    async with served.client() as client:
+        await client.post("/sandboxes", json={**BODY, "cpu": 2, "wait": False})  # which fits no pool
+        await until_async(lambda: "hf-sb-1" in kubelet.api.pods.names(), deadline_s=60, what="the pod")
+        for making in served.gateway.making.values():
+            making.cancel()
+        end = asyncio.get_running_loop().time() + 20 * GRACE_S
+
+        async def over() -> bool:
+            await reconciler.run_once(term)
+            return asyncio.get_running_loop().time() > end
+
+        await until_async(over, deadline_s=60, what="twenty graces")
+        assert (await record(served)).status == "pending"
+        pulled.set()
+
+        async def ready() -> bool:
+            await reconciler.run_once(term)
+            return (await record(served)).status == "ready"
+
+        await until_async(ready, deadline_s=60, what="it to come up")
+    await answers(served)

@@ -113,27 +113,3 @@ async def test_nothing_is_left(
         assert egress_policies(api) == []
         left = [key.decode() for key in await served.store._redis.command("KEYS", "*sb-1*")]
         assert all(":tombstone:" in key for key in left), left
-
-
-async def test_a_pod_that_is_being_made_is_not_lost_with_its_maker(
-    served: Served, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its image takes longer to be pulled than a gateway lives: the cluster is at it, so it comes up, and the controller says so."""
-    live, pulled = kubelet._live, asyncio.Event()
-
-    async def slowly(pod: dict[str, Any]) -> None:
-        await pulled.wait()
-        await live(pod)
-
-    monkeypatch.setattr(kubelet, "_live", slowly)
-    async with served.client() as client:
-        await client.post("/sandboxes", json={"image": "host", "cpu": 1, "memory": "64Mi", "sandbox_id": "sb-1"})
-        await until_async(kubelet.api.pods.names, deadline_s=60, what="the pod")
-        for making in served.gateway.making.values():
-            making.cancel()
-        end = asyncio.get_running_loop().time() + 8 * CONTROLLER.grace_s
-        await until_async(lambda: asyncio.get_running_loop().time() > end, deadline_s=60, what="eight graces")
-        assert (await client.get("/sandboxes/sb-1")).json()["status"] == "pending"
-        pulled.set()
-        assert (await client.get("/sandboxes/sb-1/wait")).json()["status"] == "ready"
-        await client.delete("/sandboxes/sb-1")
