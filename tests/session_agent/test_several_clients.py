@@ -1,0 +1,207 @@
+"""Several clients of one command, shell or terminal: what one sends, reads, acknowledges or refuses to take is no other's."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from holdfast_wire import halves
+from holdfast_wire.codec import decode, encode, encode_item
+from holdfast_wire.events import Delivered
+from holdfast_wire.frames import Ack, Closed, Credit, Exited, Failed, Hello, Open, Opened, Run
+from holdfast_wire.limits import WINDOW_BYTES
+from holdfast_wire.session import AgentSession
+
+from session_agent.handlers import FACTORIES
+from session_agent.sessions import Sessions
+from tests.support.process_channel import Client, ProcessChannel, client
+from tests.support.until import until_async
+
+PATH = os.environ["PATH"]
+
+
+async def test_a_slow_reader_gets_what_a_faster_one_has_acknowledged() -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        params: dict[str, Any] = {"id": "a", "script": "head -c 1000000 /dev/zero"}
+        slow = sandbox.command(**params, window=65536, reading=False)
+        fast = sandbox.command(**params)
+        await fast.outcome()
+        fast.handler.delivered("a")
+        while not slow.ended.is_set():
+            slow.read()
+            await asyncio.sleep(0)
+        outcome = await slow.outcome()
+        assert (len(outcome.stdout), outcome.gaps) == (1_000_000, [])
+        assert sandbox.context.budget.held_bytes == 0
+
+
+async def test_terminals_that_end_unseen_leave_nothing_in_the_budget() -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        channel = sandbox.open("terminal", {"name": "t", "argv": ["sh", "-c", "seq 1 1000; read x"]})
+        await channel.until(lambda: b"\n1000\r" in channel.output)
+        (terminal,) = sandbox.context.terminals.values()
+        channel.handler.close(True)
+        terminal.cancel()
+        await until_async(lambda: not sandbox.context.terminals, deadline_s=60, what="the end of the terminal")
+        assert sandbox.context.budget.held_bytes == 0
+        channel = sandbox.open("terminal", {"name": "t", "argv": ["seq", "1", "1000"]}, window=100, reading=False)
+        await until_async(lambda: not sandbox.context.terminals, deadline_s=60, what="the end of the terminal")
+        channel.handler.drop()
+        assert sandbox.context.budget.held_bytes == 0
+        missing = sandbox.open("terminal", {"argv": ["no-such-program"]})
+        assert (await missing.outcome()).stdout == b"no-such-program: command not found\r\n"
+        assert sandbox.context.budget.held_bytes == 0
+
+
+async def test_a_run_that_waits_can_be_killed_by_whoever_follows_it() -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell()
+        first = shell.begin("read x; echo $x", stdin="pipe")
+        shell.begin("echo never", command_id="second")
+        follower = sandbox.open("follow", {"id": "second"})
+        follower.handler.signal("KILL")
+        assert isinstance(await follower.end(), Failed)
+        last = shell.begin("echo never")
+        sandbox.open("follow", {"id": last}).handler.signal("INT")
+        shell.handler.signal("KILL")
+        assert (await shell.wait(first)).exit_code == 137
+        told = await shell.wait(last)
+        assert (told.exit_code, told.result["cause"]["reason"]) == (None, "cancelled")
+
+
+class Strict(ProcessChannel):
+    """A channel that gives no more back than came, as the real one."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.came = 0
+
+    def consume(self, size_bytes: int) -> None:
+        super().consume(size_bytes)
+        if self.consumed > self.came:
+            raise ValueError(f"{self.consumed} bytes consumed, {self.came} came")
+
+    def give(self, data: bytes, eof: bool = False) -> None:
+        self.came += len(data)
+        self.handler.write(data, eof)
+
+
+def strict(sandbox: Client, kind: str, params: dict[str, Any]) -> Strict:
+    channel = Strict(kind, params)
+    channel.handler = FACTORIES[kind](sandbox.context, channel)
+    return channel
+
+
+async def test_input_of_two_clients_arrives_once_and_each_gets_its_own_credit(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    async with client(env={"PATH": PATH}) as sandbox:
+        first = strict(sandbox, "command", {"id": "a", "script": f"read x <{go}; cat", "stdin": "pipe"})
+        first.give(b"1" * 300_000)
+        first.handler.close(True)
+        second = strict(sandbox, "follow", {"id": "a"})
+        second.give(b"2" * 10, True)
+        go.write_text("on\n")
+        assert (await second.outcome()).stdout == b"1" * 300_000 + b"2" * 10
+        assert second.consumed == 10
+
+
+async def test_keys_of_two_clients_are_typed_once() -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        params = {"name": "t", "argv": ["sh", "-c", "stty raw -echo; echo ready; read x; head -c 300003 | tr -d '\\n' | wc -c; read x"]}
+        first = strict(sandbox, "terminal", params)
+        await first.until(lambda: b"ready" in first.output)
+        first.give(b"\n" + b"1" * 300_000)
+        second = strict(sandbox, "terminal", params)
+        second.give(b"222\n")
+        await second.until(lambda: b"300003" in second.output)
+        assert (first.consumed, second.consumed) == (300_001, 4)
+
+
+async def test_a_run_that_waits_has_its_input_from_two_clients_once() -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell()
+        shell.begin("read x", command_id="first", stdin="pipe")
+        shell.begin("cat", command_id="second", stdin="pipe")
+        one, two = (strict(sandbox, "follow", {"id": "second"}) for _ in range(2))
+        one.give(b"1" * 300_000)
+        two.give(b"2" * 10, True)
+        feeder = strict(sandbox, "follow", {"id": "first"})
+        feeder.give(b"on\n")
+        assert (await two.outcome()).stdout == b"1" * 300_000 + b"2" * 10
+
+
+async def test_a_run_that_is_refused_takes_no_input_for_another() -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell()
+        first = shell.begin("read x; echo $x", stdin="pipe")
+        shell.begin("cat", command_id="refused", stdin="nonsense")
+        shell.handler.write(b"for the second\n", False)
+        sandbox.open("follow", {"id": first}).handler.write(b"for the first\n", False)
+        assert (await shell.wait(first)).stdout == b"for the first\n"
+
+
+async def test_who_follows_a_run_that_never_starts_is_told_and_so_are_the_others() -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell()
+        shell.begin("sleep 60")
+        for command_id in ("second", "third"):
+            shell.begin("echo never", command_id=command_id)
+        followers = [sandbox.open("follow", {"id": command_id}) for command_id in ("second", "third")]
+        shell.handler.close(False)
+        for follower in followers:
+            last = await follower.end()
+            assert isinstance(last, Failed)
+            assert last.error["code"] == "cancelled"
+        assert isinstance(await shell.channel.end(), Closed)
+
+
+async def test_a_refusal_that_was_acknowledged_says_nothing_of_the_command_whose_id_it_has() -> None:
+    agent = AgentSession("s" * 16, b"k" * 16, "epoch")
+    agent.attach(Hello(1, "s" * 16, b"k" * 16, "", 0, 1, {}, 1), 0.0)
+    agent.receive(encode_item(Open(1, "shell", {}), 0), 0.0)
+    for fact in (Opened(1, {}), Exited(1, "refused", {"error": {"code": "command_conflict"}}), Exited(1, "ran", {"exit_code": 0})):
+        agent.send(fact)
+    agent.events()
+    agent.receive(encode(Ack(1, 3)), 0.0)
+    assert [event.command_id for event in agent.events() if isinstance(event, Delivered)] == ["ran"]
+
+
+class Idle:
+    """A connection that nobody carries anything over."""
+
+    def wake(self, *, now: bool) -> None: ...
+    def fence(self) -> None: ...
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_results_wait_for_a_client_that_takes_not_even_facts(ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(halves, "CONTROL_SLACK", 4)
+    async with client(env={"PATH": PATH}) as sandbox:
+        records = sandbox.context.records
+        held = Sessions(sandbox.context, FACTORIES, "epoch", {}).attach(Hello(1, "s" * 16, b"k" * 16, "", 0, 1, {}, 1), Idle(), 0.0)
+        ids = [f"run-{number}" for number in range(20)]
+        told: list[str] = []
+
+        def say(*messages: bytes) -> None:
+            for message in messages:
+                held.session.receive(message, 0.0)
+                held.dispatch()
+
+        def hear() -> None:
+            told.extend(type(frame).__name__ for frame, _ in map(decode, held.session.outgoing()))
+
+        say(encode_item(Open(1, "shell", {"name": "main"}), 0))
+        say(encode_item(Run(1, "much", {"script": f"head -c {WINDOW_BYTES - 2} /dev/zero"}), 1))
+        say(*(encode_item(Run(1, command_id, {"script": ":"}), 2 + at) for at, command_id in enumerate(ids)))
+        await until_async(lambda: all(records.get(command_id).ending for command_id in ids), deadline_s=60, what="the end of all runs")
+        hear()
+        assert told.count("Exited") < len(ids)
+        if ends:
+            sandbox.context.shells["main"].end()
+        say(encode(Credit(1, 2 * WINDOW_BYTES)))
+        hear()
+        assert told[-1] == "Closed" if ends else told.count("Exited") == 1 + len(ids)
