@@ -11,7 +11,8 @@ from tests.sdk.support.blocking_proxy import BlockingProxy
 async def test_a_result_whose_answer_was_lost_is_whole(stack: Any, live: Any, face: Any) -> None:
     with BlockingProxy(stack.url) as proxy:
         handler: Any = proxy._server.RequestHandlerClass
-        answer, lost = handler._answer, []
+        answer = handler._answer
+        lost: list[str] = []
 
         def lose(self: Any, status: int, kind: str, body: bytes) -> None:
             if len(lost) < 2 and ("/exec" in self.path or "/jobs/" in self.path):
