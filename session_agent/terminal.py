@@ -174,6 +174,8 @@ class Terminal:
         changed = (rows, columns) != self._size
         self._size = (rows, columns)
         self._settle()
+        if changed:  # and again: a line editor puts back what it was when it began to look at its terminal
+            self._wiggle = self._context.loop.call_later(_WIGGLE_S, self._settle)
         return changed
 
     def past(self) -> tuple[bytes, bool]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import struct
+import termios
 
 from holdfast_wire.frames import Exited, Failed, Output, Started
 
@@ -78,7 +81,7 @@ async def test_attach_again_by_name() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         first = bash(sandbox, name="main")
         first.handler.write(b"X=kept; echo first-$X\n", False)
-        await says(first, b"first-kept")
+        await first.until(lambda: b"first-kept" in first.output and first.output.endswith(b"> "))
         first.handler.drop()
         second = bash(sandbox, name="main", rows=40, cols=100)
         assert (await second.fact(Started)).info["created"] is False
@@ -93,6 +96,20 @@ async def test_attach_again_by_name() -> None:
         last = await third.end()
         assert isinstance(last, Exited)
         assert last.result["cause"]["reason"] == "cancelled"
+
+
+async def test_a_size_that_a_program_sets_back_unknowingly_is_set_again() -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        channel = sandbox.open("terminal", {"name": "t", "argv": ["sleep", "60"]})
+        master = sandbox.context.terminals["t"]._master
+        before = fcntl.ioctl(master, termios.TIOCGWINSZ, bytes(8))
+        channel.handler.resize(40, 100)
+        fcntl.ioctl(master, termios.TIOCSWINSZ, before)  # as a shell's line editor that asked for it a moment ago
+
+        def size() -> tuple[int, ...]:
+            return struct.unpack("HHHH", fcntl.ioctl(master, termios.TIOCGWINSZ, bytes(8)))[:2]
+
+        await until_async(lambda: size() == (40, 100), deadline_s=10, what="the size that is meant")
 
 
 async def test_nobody_connected_keeps_the_tail() -> None:
