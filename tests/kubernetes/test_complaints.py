@@ -71,7 +71,8 @@ async def test_a_volume_that_is_not_there_is_told_in_seconds(stuck: KubernetesRu
 
 
 async def test_a_time_out_says_what_was_complained_of_last(stuck: KubernetesRuntime, api: FakeApi) -> None:
-    making = asyncio.create_task(stuck.create(order("sb-1"), 1.0))
+    await stuck.injection()  # what only the first create has to ask
+    making = asyncio.create_task(stuck.create(order("sb-1"), 1.5))
     await until_async(api.pods.names, deadline_s=SOON_S, what="the pod")
     complain(api, "FailedCreatePodSandBox", "old")
     complain(api, "FailedCreatePodSandBox", 'no runtime for "kata" is configured\x1b[31m')
@@ -83,8 +84,9 @@ async def test_a_time_out_says_what_was_complained_of_last(stuck: KubernetesRunt
 
 async def test_without_the_right_to_read_events_nothing_breaks(stuck: KubernetesRuntime, api: FakeApi) -> None:
     api.refuse = [("list events", RefusedError(403, "Forbidden", "events is forbidden"))] * 9
+    await stuck.injection()
     with pytest.raises(HoldfastError, match="ContainerCreating") as caught:
-        await stuck.create(order("sb-1"), 0.6)
+        await stuck.create(order("sb-1"), 1.0)
     assert caught.value.code == "create_timeout"
 
 

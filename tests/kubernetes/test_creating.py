@@ -91,8 +91,9 @@ async def test_a_pod_deleted_while_it_is_made_ends_the_create(runtime: Kubernete
 
 async def test_too_late_says_what_it_waited_for_and_leaves_the_pod_to_whoever_asked(runtime: KubernetesRuntime, api: FakeApi) -> None:
     """Another replica may have reached its agent: that the record says, which the runtime does not know."""
+    await runtime.injection()  # what only the first create has to ask
     with pytest.raises(HoldfastError, match="Insufficient cpu") as caught:
-        await runtime.create(order("sb-1", cores=1000.0), 0.5)
+        await runtime.create(order("sb-1", cores=1000.0), 1.0)
     assert caught.value.code == "create_timeout"
     assert api.pods.names() == ["hf-sb-1"]
 
