@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from holdfast import SandboxClient
+from holdfast import AsyncCommandStream, CommandStream, SandboxClient
 from holdfast_wire.frames import Open, Opened, Output
 
 from tests.sdk.support.fake_agent import FakeAgent, Held
@@ -45,3 +46,8 @@ def test_a_stream_that_is_collected_within_a_step_ends_after_it(agent: FakeAgent
         assert not step.is_alive(), "the collector waits for the lock that its own thread holds"
         until(lambda: len(agent.closes) == 1, deadline_s=20, what="the agent to hear that nobody reads")
         assert sandbox.exec("echo on").stdout == "on\n"
+
+
+@pytest.mark.parametrize("stream", [AsyncCommandStream, CommandStream])
+def test_a_stream_that_was_interrupted_as_it_began_is_finalized_quietly(stream: Any) -> None:
+    stream.__new__(stream).__del__()

@@ -52,10 +52,12 @@ class CommandStream:
     The command starts with the first step of the iteration. Breaking off the iteration cancels it.
     """
 
+    _running: Running | None = None
+    """Also where ``__init__`` was interrupted: the finalizer asks."""
+
     def __init__(self, link: Link, begin: Callable[[], Call]) -> None:
         self._link = link
         self._begin = begin
-        self._running: Running | None = None
         self._result: CommandResult | None = None
 
     def _started(self) -> Running:
