@@ -52,7 +52,7 @@ class Run:
 
 
 @contextlib.contextmanager
-def up(tmp_path: Path, procfile: str, *arguments: str, name: str = "data") -> Iterator[Run]:
+def up(tmp_path: Path, procfile: str, *arguments: str, name: str = "data", ready: bool = False) -> Iterator[Run]:
     file = tmp_path / f"Procfile.{name}"
     file.write_text(procfile)
     output = tmp_path / f"{name}.out"
@@ -60,7 +60,7 @@ def up(tmp_path: Path, procfile: str, *arguments: str, name: str = "data") -> It
     environment.update(HOLDFAST_DATA=str(tmp_path / name), PORT=str(free_port()))
     with output.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "infra.scripts.up", "--procfile", str(file), "--no-ready", *arguments],
+            [sys.executable, "-m", "infra.scripts.up", "--procfile", str(file), *([] if ready else ["--no-ready"]), *arguments],
             cwd=TOP,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -120,6 +120,29 @@ def test_key_and_secret_outlive_a_restart_of_the_stack(tmp_path: Path) -> None:
             run.wait_text("a | up")
             seen.append((read_env(run.data / "env")["HOLDFAST_API_KEY"], (run.data / "secret").read_text()))
     assert seen[0] == seen[1]
+
+
+_HALF_THERE = """
+import http.server, json, os
+class Gateway(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        away = {} if os.path.exists("WHOLE") else {"placement": "the placement store does not answer"}
+        self.send_response(503 if away else 200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"unavailable": away}).encode())
+    def log_message(self, *_): pass
+http.server.HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Gateway).serve_forever()
+"""
+
+
+def test_what_is_missing_is_said_until_it_is_there(tmp_path: Path) -> None:
+    program, whole = tmp_path / "gateway.py", tmp_path / "whole"
+    program.write_text(_HALF_THERE.replace("WHOLE", str(whole)))
+    with up(tmp_path, f"gateway: {sys.executable} {program}\n", ready=True) as run:
+        run.wait_text("not ready yet:\n    placement: the placement store does not answer")
+        whole.touch()
+        run.wait_text("up: ready after")
+        assert run.text().count("not ready yet") == 1
 
 
 def test_what_dies_is_started_again(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ process after the other). Knows nothing of what the processes do, but for the op
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -24,6 +25,8 @@ _BACKOFF_FIRST_S = 0.1
 _BACKOFF_MOST_S = 5.0
 _STEADY_AFTER_S = 10.0
 _READ_BYTES = 64 * 1024
+_PATIENCE_S = 3.0
+"""After this it is said what is still away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,22 +218,30 @@ class Supervisor:
         if self._plan.ready_address is None:
             return
         host, port = self._plan.ready_address
-        while not await _answers_ready(host, port):
+        told: list[str] = []
+        while (away := await _unready(host, port)) is not None:
+            if away and away != told and time.monotonic() - self._since > _PATIENCE_S:
+                told = away
+                self._screen.say("\n".join(["up: not ready yet:", *(f"    {line}" for line in away)]))
             await asyncio.sleep(0.05)
         self._screen.say(f"up: ready after {time.monotonic() - self._since:.1f} s: http://{host}:{port}")
 
 
-async def _answers_ready(host: str, port: int) -> bool:
+async def _unready(host: str, port: int) -> list[str] | None:
+    """None when everything is there; else what the gateway says is away, nothing where it does not answer."""
     try:
         async with asyncio.timeout(2):
             reader, writer = await asyncio.open_connection(host, port)
             try:
-                writer.write(f"GET /readyz HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n".encode())
-                return (await reader.readline()).startswith(b"HTTP/1.1 200")
+                writer.write(f"GET /readyz HTTP/1.0\r\nHost: {host}:{port}\r\n\r\n".encode())
+                head, _, body = (await reader.read(-1)).partition(b"\r\n\r\n")
             finally:
                 writer.close()
-    except (OSError, TimeoutError):
-        return False
+        if b" 200 " in head.split(b"\r\n")[0]:
+            return None
+        return [f"{part}: {why}" for part, why in json.loads(body)["unavailable"].items()]
+    except (OSError, TimeoutError, ValueError, KeyError, AttributeError, TypeError):
+        return []
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:
