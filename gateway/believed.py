@@ -13,6 +13,8 @@ from holdfast_wire.frames import Exited, Failed
 
 _TEXT_CHARACTERS: Final = 1000
 _WORD_CHARACTERS: Final = 100
+_LAST_MOMENT: Final = 1e11
+"""In the year 5138."""
 _DETAILS: Final = 16
 """What of an agent's error goes into an answer."""
 _OURS_TO_SAY: Final = frozenset((
@@ -59,6 +61,11 @@ def _plain(detail: dict[str, Any]) -> dict[str, Any]:
 def is_short(told: object, kept_bytes: int) -> bool:
     """Whether a stream's account in a result tells of more bytes than there are here."""
     return isinstance(told, list) and bool(told) and isinstance(told[0], int) and told[0] > kept_bytes
+
+
+def moment(told: object) -> float | None:
+    """Seconds since the epoch, None for what cannot be such a moment."""
+    return float(told) if isinstance(told, int | float) and 0 < told < _LAST_MOMENT else None
 
 
 def exit_code(told: object) -> int | None:

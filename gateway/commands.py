@@ -128,11 +128,12 @@ def _new_id() -> str:
     return f"j{int(time.time() * 1000):012x}{secrets.token_hex(8)}"
 
 
-def _made_at(record: Record, command_id: str) -> float:
+def _made_at(command_id: str) -> float | None:
+    """What ``_new_id`` wrote into it. An id made of a caller's key tells nothing."""
     try:
-        return int(command_id[1:13], 16) / 1000 if command_id[0] == "j" else record.created_at
+        return int(command_id[1:13], 16) / 1000 if command_id[0] == "j" else None
     except ValueError:
-        return record.created_at
+        return None
 
 
 def _fingerprint(owner: str, record: Record, body: dict[str, Any]) -> bytes:
@@ -142,7 +143,8 @@ def _fingerprint(owner: str, record: Record, body: dict[str, Any]) -> bytes:
 
 def _job(record: Record, command_id: str, command: str, outcome: Outcome, *, login: bool) -> dict[str, Any]:
     result = outcome.result or {}
-    made_at = _made_at(record, command_id)
+    created_at = _made_at(command_id) or outcome.started_at or record.created_at
+    started_at = max(created_at, outcome.started_at or 0.0)  # by the sandbox's clock, which may be another
     exit_code = believed.exit_code(result.get("exit_code"))
     status = "running" if outcome.status != "ended" else "succeeded" if exit_code == 0 else "failed"
     duration_s = result.get("duration_s")
@@ -156,9 +158,9 @@ def _job(record: Record, command_id: str, command: str, outcome: Outcome, *, log
         "stdout": outcome.output[STDOUT].decode("utf-8", "replace"),
         "stderr": _without_tty_warnings(bytes(outcome.output[STDERR]), login).decode("utf-8", "replace"),
         "exit_code": exit_code,
-        "created_at": made_at,
-        "started_at": made_at,
-        "completed_at": made_at + duration_s if isinstance(duration_s, int | float) else None,
+        "created_at": created_at,
+        "started_at": started_at,
+        "completed_at": started_at + duration_s if isinstance(duration_s, int | float) else None,
         "error": error,
         "cause": cause,
         "signal": result["signal"] if isinstance(result.get("signal"), str) else None,

@@ -17,7 +17,7 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import STDERR, STDOUT, Closed, Exited, Fact, Failed, Gap, Output, Started
 
 from .agent_call import AgentCall, AgentCallError
-from .believed import fact_error, is_short
+from .believed import fact_error, is_short, moment
 from .dial import dial
 from .held import hold
 from .in_use import in_use
@@ -43,6 +43,8 @@ class Outcome:
     result: dict[str, Any] | None = None
     output: dict[int, bytearray] = field(default_factory=lambda: {STDOUT: bytearray(), STDERR: bytearray()})
     truncated: bool = False
+    started_at: float | None = None
+    """Seconds since the epoch by the sandbox's clock, where its agent said so."""
 
 
 @contextlib.asynccontextmanager
@@ -261,6 +263,7 @@ def _note(gateway: Gateway, outcome: Outcome, fact: Fact) -> None:
         raise fact_error(fact)
     if isinstance(fact, Started):
         outcome.status = "running"
+        outcome.started_at = moment(fact.info.get("started_at"))
     elif isinstance(fact, Gap):
         outcome.truncated = True
     elif isinstance(fact, Output):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -111,7 +112,7 @@ class Command:
             self._cannot_execute(error)
             return
         record.owner = self
-        record.info = {"pid": self._pid}
+        record.info = {"pid": self._pid, "started_at": time.time()}
         record.started = not context.reaper.is_starting(self._pid)
         context.commands.add(self)
         if request.timeout_s is not None:

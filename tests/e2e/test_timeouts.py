@@ -166,11 +166,11 @@ def test_fifty_out_of_memory_kills_leave_the_agent_as_it_was(client: SandboxClie
 @requires("cgroups", "root")
 def test_an_out_of_memory_kill_says_so(client: SandboxClient) -> None:
     with client.create_sandbox("host", memory="192Mi") as sandbox, sandbox.shell() as shell:
+        assert sandbox.exec("kill -KILL $$").cause is None, "not every SIGKILL is one"
         for result in (sandbox.exec(HOG), shell.run(HOG)):
             assert result.exit_code == 137
             assert result.cause is not None, "the reason is told"
             assert (result.cause.fault, result.cause.reason) == ("workload", "oom")
-        assert sandbox.exec("kill -KILL $$").cause is None, "not every SIGKILL is one"
 
 
 def test_a_time_out_that_was_not_reached_is_none(sandbox: Sandbox, shell: Shell) -> None:

@@ -126,8 +126,11 @@ async def test_an_idempotent_exec_runs_once(call: Checked, sandbox_id: str) -> N
     mark = secrets.token_hex(4)
     key = {"Idempotency-Key": mark}
     body = {"command": f"echo x >> /tmp/{mark}; wc -l < /tmp/{mark}", "wait": True}
+    before = time.time()
     answers = await asyncio.gather(*(call("POST", f"/sandboxes/{sandbox_id}/exec", json=body, headers=key) for _ in range(5)))
     assert {answer.json()["exit_code"] for answer in answers} == {0}
+    (job,) = {(answer.json()["started_at"], answer.json()["completed_at"]) for answer in answers}
+    assert before - 1 < job[0] <= job[1] < time.time() + 1, "when it ran, whoever asks and whenever"
     assert (await execute(call, sandbox_id, f"wc -l < /tmp/{mark}"))["stdout"].strip() == "1"
     other = await call("POST", f"/sandboxes/{sandbox_id}/exec", json={"command": "true", "wait": True}, headers=key)
     assert other.json()["code"] == "command_conflict"
