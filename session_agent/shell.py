@@ -418,6 +418,8 @@ class Shell:
     def _look(self) -> None:
         """Once a second while busy: a shell that waits for us while we wait for it had its driver taken away."""
         process, run = self._process, self._current
+        if run is None and not process.settling:
+            return  # it owes us nothing, and a look at what it does takes its time
         is_idle = process.idle()
         process.hear()  # what it said before is no news to the shell, but may be to us
         if self.ended or process.status is not None:
