@@ -20,6 +20,7 @@ from gateway.controller.loop import Controller
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 from gateway.settings import ControllerSettings
+from tests.conformance.runtimes import all_ready
 from tests.gateway.harness import ADA, Served, serve
 from tests.kubernetes.conftest import settings_for
 from tests.support.kube.kubelet import Kubelet
@@ -92,7 +93,7 @@ async def test_a_thousand_are_created_found_expired_and_collected(redis_url: str
                 after_create = rss_kib()
                 found = await runtime.list_all()
                 assert len(found) == PODS
-                assert {present.state for present in found} == {"ready"}
+                await all_ready(runtime)
                 records = sum([1 async for _ in served.store.scan()])
                 assert records == PODS
                 asked = await requests()

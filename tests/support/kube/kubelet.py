@@ -173,7 +173,14 @@ class Kubelet:
         return found is not None and found["status"].get("phase") == "Running"
 
     def _status(self, name: str, status: dict[str, Any]) -> None:
-        self.api.pods.update(name, lambda body: body["status"].update(status))
+        """Conditions are merged by their type, as a kubelet's patch does: others write some of their own."""
+
+        def lay(body: Object) -> None:
+            known = {one["type"]: one for one in body["status"].get("conditions", [])}
+            told = {one["type"]: one for one in status.get("conditions", [])}
+            body["status"].update(status | {"conditions": list((known | told).values())})
+
+        self.api.pods.update(name, lay)
 
 
 async def _listens(address: str, agent: Agent) -> bool:
