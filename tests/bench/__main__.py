@@ -54,8 +54,8 @@ async def measure(stack: EmbeddedStack, wanted: set[str]) -> list[figures.Figure
             for name in [name for name in steps if name in wanted]:
                 take(await steps[name]())
             if wanted & {"P2", "P3"}:
-                steady, ours, bare = await throughput.fifty_sessions(environment)
-                for figure in (throughput.p2(steady, alone.p50), throughput.p3(ours, bare)):
+                fifty = await throughput.fifty_sessions(environment)
+                for figure in (throughput.p2(fifty, alone.p50), throughput.p3(fifty)):
                     if figure.id in wanted:
                         take(figure)
             if wanted & {"P9", "P12"}:
