@@ -60,6 +60,7 @@ async def _attach(gateway: Gateway, owner: str, sandbox_id: str, websocket: WebS
         await relay.done
     finally:
         gateway.attached.discard(relay)
+        gateway.background.start(gateway.attached.note_end(relay), f"end of a session of {sandbox_id}")
         if not relay.done.done():
             relay.abort()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections import Counter
 
 from holdfast_wire.errors import TABLE, HoldfastError
@@ -29,6 +30,8 @@ class AttachedSessions:
         self._owners: Counter[str] = Counter()
         self._stalled: dict[Relay, None] = {}
         self.draining = False
+        self._holder = secrets.token_hex(4)
+        """Other replicas may have sessions of the same sandboxes: each says only what it knows itself."""
 
     def __len__(self) -> int:
         return len(self._relays)
@@ -89,8 +92,17 @@ class AttachedSessions:
 
     async def note(self, in_use: set[str]) -> bool:
         """Tell placement that sandboxes are in use, and will be until some sweeps later: their idle limits count from then."""
+        return await self._touch(in_use, 3 * self._settings.sweep_interval_s)
+
+    async def note_end(self, relay: Relay) -> None:
+        """A session ended. One that was cut, or was asked to leave, may be resumed: its sandbox is held as long as was said."""
+        others = any(other.sandbox_id == relay.sandbox_id for other in self._relays)
+        if relay.client_said_bye and not others and not self.draining:
+            await self._touch({relay.sandbox_id}, 0.0)
+
+    async def _touch(self, sandbox_ids: set[str], hold_s: float) -> bool:
         try:
-            await self._store.touch(in_use, hold_s=3 * self._settings.sweep_interval_s)
+            await self._store.touch(sandbox_ids, self._holder, hold_s)
         except PlacementUnavailableError:
             return False
         return True

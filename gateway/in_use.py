@@ -44,4 +44,4 @@ async def _note_often(gateway: Gateway, sandbox_id: str, idle_s: float) -> None:
 
 async def _note(gateway: Gateway, sandbox_id: str) -> None:
     with contextlib.suppress(PlacementUnavailableError):  # then nothing ends for this (``controller.leadership``)
-        await gateway.store.touch([sandbox_id], hold_s=0.0)
+        await gateway.store.touch([sandbox_id])

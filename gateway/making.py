@@ -102,7 +102,7 @@ async def _note_often(gateway: Gateway, sandbox_id: str) -> None:
     while True:
         await asyncio.sleep(_NOTE_S)
         with contextlib.suppress(PlacementUnavailableError):
-            await gateway.store.touch([sandbox_id], hold_s=0.0)
+            await gateway.store.touch([sandbox_id])
 
 
 async def _still_wanted(gateway: Gateway, spec: SandboxSpec) -> None:

@@ -146,6 +146,11 @@ class Relay:
         self._agent.close()
         self._leave()
 
+    @property
+    def client_said_bye(self) -> bool:
+        """The client ended the connection by itself, in order: it was not cut."""
+        return self._up.close_seen
+
     def abort(self) -> None:
         """End both sides at once: they take nothing any more."""
         if self._client is not None:

@@ -122,14 +122,14 @@ class RedisStore(RedisSpares, RedisGroups):
         return as_entry(sandbox_id, word, fields)
 
     async def heartbeat(self, sandbox_id: str, owner: str) -> Entry:
-        word, fields = await self._run("touch", _four(sandbox_id)[:3], [sandbox_id, owner, "beat", 0, self._tombstone_ms])
+        word, fields = await self._run("touch", _four(sandbox_id)[:3], [sandbox_id, owner, "beat", self._tombstone_ms, "", 0])
         found = as_entry(sandbox_id, word, fields)
         return found if found is not None and found.owner == owner else None
 
-    async def touch(self, sandbox_ids: Iterable[str], hold_s: float) -> None:
+    async def touch(self, sandbox_ids: Iterable[str], holder: str = "", hold_s: float = 0.0) -> None:
         await self._redis.run_many(
             script("touch"),
-            [(_four(id_)[:3], [id_, "", "active", ms(hold_s), self._tombstone_ms]) for id_ in sandbox_ids],
+            [(_four(id_)[:3], [id_, "", "active", self._tombstone_ms, holder, ms(hold_s)]) for id_ in sandbox_ids],
         )
 
     async def delete(

@@ -101,8 +101,8 @@ class PlacementStore(Protocol):
     async def heartbeat(self, sandbox_id: str, owner: str) -> Entry:
         """Note a heartbeat; never creates anything. Another owner's sandbox is None."""
 
-    async def touch(self, sandbox_ids: Iterable[str], hold_s: float) -> None:
-        """Note that these are in use, and will be at least ``hold_s`` longer. Unknown ids are ignored."""
+    async def touch(self, sandbox_ids: Iterable[str], holder: str = "", hold_s: float = 0.0) -> None:
+        """Note that these are in use; by a ``holder`` also for ``hold_s`` longer, or until it says otherwise. Unknown ids are ignored."""
 
     async def delete(
         self,

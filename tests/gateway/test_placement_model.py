@@ -125,9 +125,9 @@ class Placement(StoreMachine):
         now = self.known.get(id_) or self.graves.get(id_)
         assert (entry is not None) == (now is not None and now.owner == owner)
 
-    @rule(ids=st.lists(IDS), hold=st.sampled_from([0.0, 30.0]))
-    def touch(self, ids: list[str], hold: float) -> None:
-        self.call(self.store.touch(ids, hold))
+    @rule(ids=st.lists(IDS), holder=st.sampled_from(["", "a", "b"]), hold=st.sampled_from([0.0, 30.0]))
+    def touch(self, ids: list[str], holder: str, hold: float) -> None:
+        self.call(self.store.touch(ids, holder, hold))
 
     @rule(id_=IDS, owner=OWNERS, cause=CAUSES, forget=st.booleans(), term=TERMS)
     def delete(self, id_: str, owner: str, cause: Cause, forget: bool, term: int | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from holdfast_wire.frames import GoAway
 from holdfast_wire.limits import MESSAGE_BYTES
 
 from gateway.frame_headers import BINARY, CLOSE, server_frame
-from gateway.placement.records import SandboxSpec
+from gateway.placement.records import Record, SandboxSpec
 from gateway.settings import RelaySettings
 from tests.gateway.harness import DEADLINE_S, Connection, ScriptedAgent, Served, closed_with, echo, serve
 from tests.gateway.refusals import refusal
@@ -254,6 +255,41 @@ async def test_sweeps_cut_off_the_dead_and_note_the_living(redis_url: str, tmp_p
             await served.gateway.attached.sweep()
             await served.gateway.attached.sweep()
             assert (await closed_with(client))[0] == 1001
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["closed", "cut"])
+async def test_an_idle_limit_counts_from_the_end_of_a_session_and_one_that_was_cut_may_come_back(served: Served, cut: bool) -> None:
+    async with ScriptedAgent(echo) as agent:
+        spec = SandboxSpec(sandbox_id="sb-1", owner="ada", incarnation="1" * 16, image="host", idle_timeout_s=5.0)
+        await served.store.create(spec, fingerprint="f")
+        await served.store.mark_ready("sb-1", "1" * 16, agent.endpoint, "e")
+
+        async def left_s() -> float:
+            record = await served.store.get("sb-1")
+            assert isinstance(record, Record)
+            assert record.expires_at is not None
+            return record.expires_at - time.time()
+
+        async def held() -> bool:
+            return await left_s() > 5.0
+
+        async def free() -> bool:
+            return await left_s() <= 5.0
+
+        async with served.attach("sb-1") as other, served.attach("sb-1") as client:
+            await until_async(held, deadline_s=DEADLINE_S, what="the use to be noted")
+            await other.close()
+            await until_async(lambda: len(served.gateway.attached) == 1, deadline_s=DEADLINE_S, what="the first to be gone")
+            assert await held(), "another session uses it"
+            if cut:
+                client.transport.abort()
+            else:
+                await client.close()
+            await until_async(lambda: len(served.gateway.attached) == 0, deadline_s=DEADLINE_S, what="the second to be gone")
+            if cut:
+                assert await held()
+            else:
+                await until_async(free, deadline_s=20.0, what="the use to end, not the time it was held for")
 
 
 async def test_go_away_waits_for_the_end_of_a_message(served: Served) -> None:

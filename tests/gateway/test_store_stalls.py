@@ -45,7 +45,7 @@ async def test_what_is_in_use_outlives_a_store_that_was_away_for_longer_than_its
     clock = asyncio.get_running_loop().time
 
     async def use(store: RedisStore, lease: str) -> None:
-        await store.touch(["sb-1"], hold_s=0.0)
+        await store.touch(["sb-1"])
         await store.heartbeat("sb-2", "ada")
         await store.group_beat("ada", "run-7", LIMIT_S, lease)
 
@@ -94,7 +94,7 @@ async def test_a_store_that_runs_somebody_elses_long_script_is_away(redis_url: s
                 return False
 
             await until_async(busy, deadline_s=60, what="the store to be busy")
-            for step in (store.touch(["sb-1"], 0.0), store.ping(), store.lead("c1", 1.0)):
+            for step in (store.touch(["sb-1"]), store.ping(), store.lead("c1", 1.0)):
                 with pytest.raises(PlacementUnavailableError, match="BUSY"):
                     await step
         finally:

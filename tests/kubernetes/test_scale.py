@@ -104,7 +104,7 @@ async def test_a_thousand_are_created_found_expired_and_collected(redis_url: str
                 # Their time runs out: every record is ended and every pod removed by the controller alone.
                 for number in range(PODS):
                     await served.store._redis.command("HSET", record_key(f"sb-{number}"), "life", "1")
-                    await served.store.touch([f"sb-{number}"], 0.0)
+                    await served.store.touch([f"sb-{number}"])
                 await until_async(lambda: _left(runtime, 0), deadline_s=200, what="all pods to be collected")
                 assert sum([1 async for _ in served.store.scan()]) == 0
             growth = peak - before
