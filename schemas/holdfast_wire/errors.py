@@ -31,7 +31,8 @@ class ErrorKind:
     sdk_class: str
     retryable: bool
     fault: Fault
-    hint: str = ""
+    hint: str
+    """What to do about it, where whoever raises it knows no better."""
 
 
 def _table(*rows: ErrorKind) -> dict[str, ErrorKind]:
@@ -42,7 +43,15 @@ _K = ErrorKind
 
 TABLE: dict[str, ErrorKind] = _table(
     # the request itself
-    _K("invalid_argument", 422, 4422, "InvalidArgumentError", False, "caller"),
+    _K(
+        "invalid_argument",
+        422,
+        4422,
+        "InvalidArgumentError",
+        False,
+        "caller",
+        "change what the message names; /openapi.json has the shape of every request",
+    ),
     _K("invalid_json", 400, 0, "InvalidArgumentError", False, "caller", "send a JSON object as the body"),
     _K(
         "invalid_quantity",
@@ -55,9 +64,17 @@ TABLE: dict[str, ErrorKind] = _table(
     ),
     _K("invalid_path", 422, 0, "InvalidPathError", False, "caller", "give a path of 1 to 4096 bytes without NUL"),
     _K("request_too_large", 413, 4413, "RequestTooLargeError", False, "caller", "send less at once, or stream it over a session"),
-    _K("method_not_allowed", 405, 0, "InvalidArgumentError", False, "caller"),
+    _K("method_not_allowed", 405, 0, "InvalidArgumentError", False, "caller", "look at /openapi.json for the methods of this route"),
     _K("not_found", 404, 0, "NotFoundError", False, "caller", "look at /openapi.json for the routes"),
-    _K("unsupported", 501, 0, "UnsupportedError", False, "caller"),
+    _K(
+        "unsupported",
+        501,
+        0,
+        "UnsupportedError",
+        False,
+        "caller",
+        "this service or sandbox cannot do it: `holdfast doctor` says what it can",
+    ),
     # who is asking
     _K("key_missing", 401, 4401, "AuthenticationError", False, "caller", "set HOLDFAST_API_KEY, or send the header X-API-Key"),
     _K(
@@ -69,14 +86,30 @@ TABLE: dict[str, ErrorKind] = _table(
         "caller",
         "check HOLDFAST_API_KEY; `make up` writes the current one to $HOLDFAST_DATA/env",
     ),
-    _K("origin_refused", 403, 4403, "AuthenticationError", False, "caller"),
+    _K(
+        "origin_refused",
+        403,
+        4403,
+        "AuthenticationError",
+        False,
+        "caller",
+        "list the page's origin in HOLDFAST_ALLOWED_ORIGINS of the gateway, or use the SDK",
+    ),
     # sandboxes
     _K("sandbox_not_found", 404, 4404, "SandboxNotFoundError", False, "caller", "list yours with `holdfast list`"),
     _K("sandbox_exists", 409, 0, "ConflictError", False, "caller", "choose another sandbox_id, or leave it out"),
     _K("sandbox_gone", 410, 4410, "SandboxLostError", False, "infrastructure", "create a new one; the reason says why it ended"),
     _K("sandbox_not_ready", 409, 4409, "SandboxNotReadyError", True, "infrastructure", "wait for it: GET /sandboxes/{id}/wait"),
-    _K("sandbox_failed", 409, 4410, "SandboxLostError", False, "infrastructure"),
-    _K("sandbox_lost", 410, 4410, "SandboxLostError", False, "infrastructure"),
+    _K(
+        "sandbox_failed",
+        409,
+        4410,
+        "SandboxLostError",
+        False,
+        "infrastructure",
+        "the reason says why; create a new one once that is mended",
+    ),
+    _K("sandbox_lost", 410, 4410, "SandboxLostError", False, "infrastructure", "create a new one; the reason says what happened to it"),
     _K(
         "image_not_found",
         404,
@@ -96,7 +129,15 @@ TABLE: dict[str, ErrorKind] = _table(
         "caller",
         "give an OCI layout, a docker or OCI archive, a root file system tar, or a root directory",
     ),
-    _K("image_pull_failed", 502, 0, "ImageNotFoundError", True, "infrastructure"),
+    _K(
+        "image_pull_failed",
+        502,
+        0,
+        "ImageNotFoundError",
+        True,
+        "infrastructure",
+        "the message is the registry's; retry, or import the image with `holdfast image import`",
+    ),
     _K("quota_exceeded", 429, 0, "QuotaError", True, "caller", "delete sandboxes you no longer need, or wait"),
     _K(
         "overloaded",
@@ -107,12 +148,36 @@ TABLE: dict[str, ErrorKind] = _table(
         "infrastructure",
         "too many sandboxes are being made: retry after Retry-After",
     ),
-    _K("group_not_found", 404, 0, "NotFoundError", False, "caller"),
+    _K(
+        "group_not_found",
+        404,
+        0,
+        "NotFoundError",
+        False,
+        "caller",
+        "create a sandbox with that group, or send its first heartbeat, to begin it",
+    ),
     _K("group_lapsed", 410, 0, "SandboxLostError", False, "caller", "its lease was over and its sandboxes are freed: begin a new one"),
     _K("group_freeing", 503, 0, "ServiceUnavailableError", True, "infrastructure", "the former group of this name is being freed: retry"),
-    _K("no_capacity", 503, 0, "ServiceUnavailableError", True, "infrastructure"),
+    _K(
+        "no_capacity",
+        503,
+        0,
+        "ServiceUnavailableError",
+        True,
+        "infrastructure",
+        "ask for less cpu and memory, delete sandboxes, or retry when some have ended",
+    ),
     _K("idempotency_conflict", 422, 0, "ConflictError", False, "caller", "use a new Idempotency-Key for a different request"),
-    _K("create_timeout", 504, 0, "SandboxNotReadyError", True, "infrastructure"),
+    _K(
+        "create_timeout",
+        504,
+        0,
+        "SandboxNotReadyError",
+        True,
+        "infrastructure",
+        "retry, or create with a longer timeout; large images take long the first time",
+    ),
     _K("wait_timeout", 408, 0, "WaitTimeoutError", True, "caller", "ask again, or wait longer"),
     # the service
     _K(
@@ -135,11 +200,27 @@ TABLE: dict[str, ErrorKind] = _table(
         "is `make up` running, and is HOLDFAST_URL its address?",
     ),
     _K("agent_unreachable", 503, 4503, "ServiceUnavailableError", True, "infrastructure", "retry; the sandbox may be starting or gone"),
-    _K("agent_identity", 502, 4502, "ServiceUnavailableError", True, "infrastructure"),
+    _K(
+        "agent_identity",
+        502,
+        4502,
+        "ServiceUnavailableError",
+        True,
+        "infrastructure",
+        "what answered there is another sandbox's agent: retry",
+    ),
     _K("draining", 503, 1012, "ServiceUnavailableError", True, "infrastructure", "connect again; another replica will serve you"),
     _K("internal", 500, 1011, "ServiceError", True, "infrastructure", "this is our bug; the log line with this request id says more"),
     # the session
-    _K("protocol_error", 400, 4400, "ProtocolError", False, "caller"),
+    _K(
+        "protocol_error",
+        400,
+        4400,
+        "ProtocolError",
+        False,
+        "caller",
+        "use the SDK, or follow the clause of PROTOCOL.md that the message names",
+    ),
     _K("version_unsupported", 400, 4406, "ProtocolError", False, "caller", "upgrade the older of SDK and service"),
     _K(
         "session_fenced",
@@ -157,7 +238,7 @@ TABLE: dict[str, ErrorKind] = _table(
     _K("session_limit", 429, 4429, "QuotaError", True, "caller", "close sessions or channels you no longer need"),
     # commands, shells, terminals
     _K("command_conflict", 409, 0, "ConflictError", False, "caller", "the same command id was used with other parameters; choose a new id"),
-    _K("command_not_found", 404, 0, "NotFoundError", False, "caller"),
+    _K("command_not_found", 404, 0, "NotFoundError", False, "caller", "give the id of a command that was started in this session"),
     _K(
         "pruned",
         410,
@@ -208,13 +289,21 @@ TABLE: dict[str, ErrorKind] = _table(
     _K("not_a_file", 409, 0, "InvalidPathError", False, "caller", "only regular files can be transferred"),
     _K("no_space", 507, 0, "NoSpaceError", False, "workload", "free space in the sandbox, or create it with more disk"),
     _K("read_only", 403, 0, "RemotePermissionError", False, "caller", "write below /tmp or the working directory"),
-    _K("io_error", 500, 0, "RemoteFileError", True, "infrastructure"),
+    _K(
+        "io_error",
+        500,
+        0,
+        "RemoteFileError",
+        True,
+        "infrastructure",
+        "the message is the system's; retry, or look at the disk of the sandbox",
+    ),
     _K("checksum_mismatch", 422, 0, "ChecksumError", True, "infrastructure", "send it again; the target is unchanged"),
     _K("archive_invalid", 422, 0, "ArchiveError", False, "caller", "give a tar archive, whole and with names inside its own tree"),
-    _K("archive_limit", 413, 0, "ArchiveError", False, "caller"),
+    _K("archive_limit", 413, 0, "ArchiveError", False, "caller", "send or fetch it in several archives"),
     _K("patch_invalid", 422, 0, "PatchError", False, "caller", "give a unified diff, as `git diff` and `diff -u` write it"),
     _K("port_unreachable", 502, 0, "PortUnreachableError", True, "workload", "start what listens on that port, then connect again"),
-    _K("cancelled", 499, 0, "CancelledRemotelyError", False, "caller"),
+    _K("cancelled", 499, 0, "CancelledRemotelyError", False, "caller", "start it again if it is still wanted"),
 )
 """Every code of the project. A code is never reused for another meaning."""
 
