@@ -90,14 +90,17 @@ def test_a_command_on_a_terminal(environment: dict[str, str], sandbox: Sandbox) 
 
 
 @needs_stack
-@pytest.mark.parametrize("how", ["exec", "json", "shell"])
+@pytest.mark.parametrize("how", ["exec", "json", "shell", "input"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_client_that_is_told_to_end_takes_its_command_along(
     environment: dict[str, str], sandbox: Sandbox, how: str, number: signal.Signals
 ) -> None:
     mark = f"{12345 + number}.{len(how)}"
-    words = ["shell", sandbox.id] if how == "shell" else ["exec", *(["--json"] if how == "json" else []), sandbox.id, "sleep", mark]
-    keys = subprocess.PIPE if how == "shell" else subprocess.DEVNULL
+    exec_ = [sandbox.id, "sleep", mark]
+    words = {"exec": ["exec", *exec_], "json": ["exec", "--json", *exec_], "shell": ["shell", sandbox.id], "input": ["exec", "-i", *exec_]}[
+        how
+    ]
+    keys = subprocess.PIPE if how in ("shell", "input") else subprocess.DEVNULL
     with subprocess.Popen(
         [sys.executable, "-m", "holdfast.cli", *words], env=environment, stdin=keys, stdout=subprocess.DEVNULL
     ) as process:

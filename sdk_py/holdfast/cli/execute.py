@@ -10,7 +10,7 @@ import stat
 import sys
 import termios
 import threading
-from typing import IO, Any
+from typing import Any
 
 from holdfast import STDOUT, Chunk, CommandResult, HoldfastError, Process, Sandbox, SandboxClient, UnsupportedError
 from holdfast._arguments import bad
@@ -36,17 +36,23 @@ def exec_(arguments: argparse.Namespace) -> int:
         try:
             if arguments.tty:
                 return _on_terminal(sandbox, command, options, arguments.json)
-            if arguments.json:
-                data = sys.stdin.buffer.read() if arguments.stdin else None
-                with told_by_signals():
-                    result = sandbox.exec(command, input=data, **options)
-                return _as_json(result)
-            status = _live(sandbox, command, options, arguments.stdin, arguments.raw)
-            if not arguments.stdin and _input_waits():
+            status = run(sandbox, command, options, stdin=arguments.stdin, raw=arguments.raw, as_json=arguments.json)
+            if not arguments.json and not arguments.stdin and _input_waits():
                 note("holdfast: standard input was not passed on; `exec -i` does that")
             return status
         finally:
             sandbox.close()
+
+
+def run(
+    sandbox: Sandbox, command: str | list[str], options: dict[str, Any], *, stdin: bool, raw: bool = False, as_json: bool = False
+) -> int:
+    """Run it, its output as it comes or the whole of it as JSON. The exit status."""
+    if not as_json:
+        return _live(sandbox, command, options, stdin, raw)
+    data = sys.stdin.buffer.read() if stdin else None
+    with told_by_signals():
+        return _as_json(sandbox.exec(command, input=data, **options))
 
 
 def _on_terminal(sandbox: Sandbox, command: str | list[str], options: dict[str, Any], as_json: bool) -> int:
@@ -81,7 +87,7 @@ def _live(sandbox: Sandbox, command: str | list[str], options: dict[str, object]
         show(Chunk(2, result.stderr_bytes), raw)
         return finish(result)
     if stdin:
-        threading.Thread(target=_feed, args=(process, sys.stdin.buffer), daemon=True).start()
+        threading.Thread(target=_feed, args=(process,), daemon=True).start()
     try:
         # the first Ctrl-C is the command's, which may do something about it
         with told_by_signals(), first_interrupt(lambda: _interrupt(process)):
@@ -98,13 +104,13 @@ def _interrupt(process: Process) -> None:
         process.signal("INT")
 
 
-def _feed(process: Process, source: IO[bytes]) -> None:
-    """Standard input, passed on until it ends or nobody reads it."""
+def _feed(process: Process) -> None:
+    """Standard input, passed on until it ends or nobody reads it. Past Python's buffer, whose lock nobody may hold when we end."""
     try:
-        while data := source.read1(PIECE_BYTES):  # type: ignore[attr-defined]
+        while data := os.read(sys.stdin.fileno(), PIECE_BYTES):
             process.write(data)
         process.close_stdin()
-    except HoldfastError:
+    except (HoldfastError, OSError):
         pass
 
 

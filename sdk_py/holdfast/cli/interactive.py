@@ -1,6 +1,7 @@
 """``shell``: a terminal in a sandbox on the terminal here, in raw mode, with its size kept in step.
 
-Owns the local terminal's mode and what ends the loop. Where standard input is no terminal, it feeds the remote one line by line.
+Owns the local terminal's mode and what ends the loop. Where standard input is no terminal, a shell without one reads it, as with other
+remote shells: no prompts, no echo. Only a terminal with a name is one all the same, fed line by line.
 """
 
 from __future__ import annotations
@@ -16,19 +17,22 @@ import tty
 from collections.abc import Iterator
 
 from holdfast import CancelledRemotelyError, HoldfastError, SandboxClient, Terminal
-from holdfast.cli.execute import finish
+from holdfast.cli.execute import finish, run
 from holdfast.cli.leaving import followed, told_by_signals
 from holdfast.cli.output import escape_bytes, note, say_json
 
 DETACH_KEY = b"\x1d"  # Ctrl-]
 PIECE_BYTES = 16 * 1024
 _END_AGAIN_S = 0.25
+_PIPED = "command -v bash >/dev/null 2>&1 && exec bash -l; exec sh -l"
 
 
 def shell(arguments: argparse.Namespace) -> int:
     with SandboxClient() as client:
         sandbox = client.get_sandbox(arguments.sandbox)
         try:
+            if arguments.attach is None and not sys.stdin.isatty():
+                return run(sandbox, _PIPED, {"cwd": arguments.cwd, "user": arguments.user}, stdin=True, as_json=arguments.json)
             rows, cols = size()
             terminal = sandbox.terminal(
                 rows=rows,
