@@ -17,17 +17,17 @@ from holdfast_wire.errors import HoldfastError
 
 from . import params as read
 from .channels import Channel
+from .endings import Ending, ending_of
 from .forking import CannotExecuteError, Stdio
 from .launching import find_shell, launch_from, shell_words
 from .pipes import Sink, Source, discard
 from .presenting import CommandHandler
-from .procs import exit_outcome, signal_name, signal_number
-from .records import Ending, Record, check_id, fingerprint, workload_cause
+from .procs import exit_outcome, signal_number
+from .records import Record, check_id, fingerprint
 from .sandbox import AgentContext
 from .spool import Spool
 from .trees import TreeKill, has_strangers, kill_group, members, owned_by, signal_all
 
-TIMEOUT_EXIT_CODE = 124
 _WAIT_POLL_S = 0.05
 
 
@@ -265,17 +265,8 @@ class Command:
         assert self._status is not None
         exit_code, name = exit_outcome(self._status)
         duration_s = self._context.now() - self._began
-        cause = None
-        if self._abort == "timeout":
-            exit_code, name = TIMEOUT_EXIT_CODE, None
-            cause = workload_cause("timeout", "the command ran into its time-out and was killed with all it started")
-        elif self._abort:
-            exit_code, name = 128 + signal.SIGKILL, signal_name(signal.SIGKILL)
-            cause = workload_cause("cancelled", "the command was cancelled by its caller")
-        elif exit_code == 128 + signal.SIGKILL and self._context.oom_killed():
-            cause = workload_cause("oom", "the sandbox ran out of memory and the kernel killed the command")
         self._release()
-        self._store(Ending(exit_code, duration_s, name, self._abort == "timeout", cause))
+        self._store(ending_of("command", exit_code, name, duration_s, abort=self._abort, oom_killed=self._context.oom_killed))
 
     def _release(self) -> None:
         if self._timer is not None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgpack
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import ID_BYTES, KEPT_COMMAND_BYTES, KEPT_SANDBOX_BYTES, KIB, RECORDS, Timing
+
+from .endings import Ending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,38 +44,6 @@ class Owner(Protocol):
     def cancel_command(self, command_id: str) -> None:
         """Stop it and everything it started."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a command ended, as ``Exited.result`` says it."""
-
-    exit_code: int | None
-    duration_s: float
-    signal: str | None = None
-    timed_out: bool = False
-    cause: dict[str, str] | None = None
-    shell: dict[str, Any] | None = None
-
-    def result(self, spool: Spool) -> dict[str, Any]:
-        """The map of ``Exited``."""
-        result: dict[str, Any] = {
-            "exit_code": self.exit_code,
-            "signal": self.signal,
-            "timed_out": self.timed_out,
-            "cause": self.cause,
-            "duration_s": self.duration_s,
-            "streams": spool.streams(),
-            "truncated": spool.truncated,
-        }
-        if self.shell is not None:
-            result["shell"] = self.shell
-        return result
-
-
-def workload_cause(reason: str, message: str) -> dict[str, str]:
-    """A cause that the code in the sandbox answers for."""
-    return {"fault": "workload", "reason": reason, "message": message}
 
 
 class Record:

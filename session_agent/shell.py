@@ -17,10 +17,11 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
+from .endings import Ending, ending_of, workload_cause
 from .forking import Launch
 from .framing import Report
 from .procs import exit_outcome, signal_name, signal_number
-from .records import Ending, Record, workload_cause
+from .records import Record
 from .sandbox import AgentContext
 from .shell_abort import Insistence, Question, interrupt
 from .shell_process import ShellProcess
@@ -31,7 +32,6 @@ from .trees import TreeKill, mark_run, members, owned_by, run_tag, signal_all
 
 log = logging.getLogger("session_agent.shell")
 
-TIMEOUT_EXIT_CODE = 124
 _STARTED_DELAY_S = 0.002
 _SHORT_RUN_S = 0.02
 """Runs shorter than this tell by their end how long the next may take to speak for itself, be the machine ever so busy."""
@@ -211,23 +211,14 @@ class Shell:
         if self._telling is not None:
             self._telling.cancel()
         run.close()
-        cause = None
-        timed_out = run.abort == "timeout"
-        if timed_out:
-            exit_code, name = TIMEOUT_EXIT_CODE, None
-            cause = workload_cause("timeout", "the command ran into its time-out; what it started was killed")
-        elif run.abort == "cancelled":
-            exit_code, name = 128 + signal.SIGKILL, signal_name(signal.SIGKILL)
-            cause = workload_cause("cancelled", "the command was cancelled by its caller")
-        elif exit_code == 128 + signal.SIGKILL and self._context.oom_killed():
-            cause = workload_cause("oom", "the sandbox ran out of memory and the kernel killed what the command ran")
         rebuilding = self._rebuilding
         shell = {"cwd": self.cwd, "restarted": rebuilding.restarted, "restored": rebuilding.restarted and rebuilding.restored}
         rebuilding.restarted = False
         now = self._loop.time()
         took_s = now - run.began
         self._usual_s = max(took_s if took_s < _SHORT_RUN_S else 0.0, _FORGETTING * self._usual_s)
-        ending = Ending(exit_code, took_s, name, timed_out, cause, shell)
+        oom_killed = self._context.oom_killed
+        ending = ending_of("command", exit_code, name, took_s, abort=run.abort, oom_killed=oom_killed, shell=shell)
         self._context.records.finish(run.record, ending, now)
 
     # abort -----------------------------------------------------------------------------------------------------

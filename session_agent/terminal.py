@@ -23,19 +23,19 @@ from holdfast_wire.limits import ID_BYTES
 
 from . import params as read
 from .channels import Channel
+from .endings import Ending, ending_of
 from .forking import CannotExecuteError, Launch, Stdio
 from .launching import find_shell, launch_from, shell_words
 from .pipes import Sink, Source
 from .presenting import Presenter
 from .procs import exit_outcome, is_signal, kill_signal, signal_number
-from .records import Ending, Record, workload_cause
+from .records import Record
 from .replay import replay
 from .sandbox import AgentContext
 from .spool import Spool
 from .trees import TreeKill, members, owned_by, signal_all
 
 SCROLLBACK_BYTES = 256 * 1024
-TIMEOUT_EXIT_CODE = 124
 _MOST_CELLS = 4096
 _WIGGLE_S = 0.1
 """How long a program has to notice a size that is not meant."""
@@ -263,15 +263,9 @@ class Terminal:
             self._source.drain()
         self._release()
         exit_code, name = exit_outcome(self._status)
-        cause = None
-        if self._abort == "timeout":
-            exit_code, name = TIMEOUT_EXIT_CODE, None
-            cause = workload_cause("timeout", "the terminal ran into its time-out and was killed with all in it")
-        elif self._abort:
-            exit_code, name = 128 + signal.SIGKILL, "KILL"
-            cause = workload_cause("cancelled", "the terminal was closed by its client")
         duration_s = self._context.now() - self._began
-        self.record.ending = Ending(exit_code, duration_s, name, self._abort == "timeout", cause)
+        oom_killed = self._context.oom_killed
+        self.record.ending = ending_of("terminal", exit_code, name, duration_s, abort=self._abort, oom_killed=oom_killed)
         self.record.notify()
 
     def _release(self) -> None:

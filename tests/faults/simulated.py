@@ -27,8 +27,9 @@ from holdfast_wire.limits import WINDOW_BYTES, Timing
 from holdfast_wire.session import AgentSession
 
 from session_agent.channels import Channel
+from session_agent.endings import Ending
 from session_agent.presenting import CommandHandler
-from session_agent.records import Ending, Record, Records, fingerprint
+from session_agent.records import Record, Records, fingerprint
 from session_agent.sandbox import AgentContext
 from session_agent.sessions import HeldSession
 from session_agent.spool import Budget, Spool

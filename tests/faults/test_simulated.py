@@ -11,8 +11,9 @@ from holdfast._transport.sinks import CommandSink
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Gap, Hello
 
+from session_agent.endings import Ending
 from session_agent.presenting import Presenter
-from session_agent.records import Ending, Record, Records
+from session_agent.records import Record, Records
 from session_agent.spool import Spool, SpoolReader
 from tests.support.planted import Plant, expect_caught
 
