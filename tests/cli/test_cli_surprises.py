@@ -101,9 +101,9 @@ def test_a_client_that_is_told_to_end_takes_its_command_along(
         how
     ]
     keys = subprocess.PIPE if how in ("shell", "input") else subprocess.DEVNULL
-    with subprocess.Popen(
-        [sys.executable, "-m", "holdfast.cli", *words], env=environment, stdin=keys, stdout=subprocess.DEVNULL
-    ) as process:
+    heard = f"--default-signal={number.name.removeprefix('SIG')}"  # whoever runs these tests under nohup ignores SIGHUP, and children too
+    command = ["env", heard, sys.executable, "-m", "holdfast.cli", *words]
+    with subprocess.Popen(command, env=environment, stdin=keys, stdout=subprocess.DEVNULL) as process:
         if process.stdin is not None:
             process.stdin.write(f"sleep {mark}\n".encode())
             process.stdin.flush()
