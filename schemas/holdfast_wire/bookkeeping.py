@@ -56,6 +56,11 @@ class Bookkeeping:
         elif self.due is None:
             self.due = now + self._delay_s
 
+    @property
+    def waiting(self) -> int:
+        """Channels of which something was received that is not yet acknowledged."""
+        return len(self._unacked)
+
     def acknowledge(self) -> None:
         """Let what was received be acknowledged with the next messages."""
         self._acks.update(self._unacked)

@@ -52,6 +52,8 @@ class ClientSession(Session):
             raise self.lost
         if len(self._channels) >= CHANNELS:
             raise HoldfastError("session_limit", f"a session has at most {CHANNELS} open channels")
+        if len(self._channels) + self._owed.waiting >= CHANNELS:
+            self._owed.acknowledge()  # to the agent a channel is there until its end is acknowledged: that goes ahead of the Open
         number = self._next_channel
         channel = Channel(kind)
         channel.outbound.push(Open(number, kind, params))

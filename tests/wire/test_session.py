@@ -6,8 +6,25 @@ import pytest
 from holdfast_wire.codec import decode, encode, encode_item
 from holdfast_wire.errors import HoldfastError, ProtocolError
 from holdfast_wire.events import Attached, Delivered, Dropped, Lost, Retired, Silent
-from holdfast_wire.frames import Ack, Close, Closed, Credit, Exited, Hello, Open, Opened, Output, Ping, Pong, Run, Signal, Started, Write
-from holdfast_wire.limits import WINDOW_BYTES
+from holdfast_wire.frames import (
+    Ack,
+    Close,
+    Closed,
+    Credit,
+    Exited,
+    Failed,
+    Hello,
+    Open,
+    Opened,
+    Output,
+    Ping,
+    Pong,
+    Run,
+    Signal,
+    Started,
+    Write,
+)
+from holdfast_wire.limits import CHANNELS, WINDOW_BYTES
 from holdfast_wire.session import AgentSession, ClientSession
 
 ID, SECRET = "a-session-for-tests", b"a secret of tests"
@@ -332,6 +349,22 @@ def test_a_channel_number_is_used_once() -> None:
     pair.connect(other)
     assert other.open("command", {"id": "c"}) == channel
     assert [type(event) for event in pair.up(other)] == [Attached, Open], "who took the session over counts anew"
+
+
+def test_ends_that_were_not_yet_acknowledged_leave_room_for_new_channels() -> None:
+    """The agent counts a channel until its last fact is acknowledged; who opens a thousand at a time must not run into that."""
+    pair = Pair()
+    for _ in range(3):
+        numbers = [pair.client.open("command", {"id": "x"}) for _ in range(CHANNELS)]
+        pair.up()
+        for number in numbers:
+            pair.agent.send(Failed(number, {"code": "spawn_failed"}))
+        pair.down()
+    for _ in range(2 * CHANNELS):  # one ends, another begins
+        number = pair.client.open("command", {"id": "x"})
+        pair.up()
+        pair.agent.send(Failed(number, {"code": "spawn_failed"}))
+        pair.down()
 
 
 def test_silence_is_probed_and_then_fatal() -> None:
