@@ -68,6 +68,7 @@ class Link(asyncio.Protocol):
         self._paused = False
         self._flush_scheduled = False
         self._receiving = False
+        self._refused = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
         self._spoken = False
@@ -142,6 +143,7 @@ class Link(asyncio.Protocol):
 
     def refuse(self, error: HoldfastError) -> None:
         """Close with the error's close code; the reason carries its code and message."""
+        self._refused = True
         if self._socket.state is OPEN:
             reason = f"{error.reason}: " if error.reason else ""
             self._socket.send_close(error.kind.close_code or 4400, f"{error.code}: {reason}{error.message}"[:120])
@@ -195,6 +197,8 @@ class Link(asyncio.Protocol):
         transport.close()
 
     def _take(self, frame: Frame) -> None:
+        if self._refused:
+            return  # what followed a breach comes again, on a connection that is not closing
         try:
             if frame.opcode is Opcode.CLOSE:
                 return

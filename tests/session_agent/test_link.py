@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 from holdfast_wire.codec import decode, encode, encode_item
-from holdfast_wire.frames import Ack, Close, Closed, Fact, Hello, Open, Opened, Output, Ping, Pong, Run, Welcome
+from holdfast_wire.frames import Ack, Close, Closed, Fact, Hello, Open, Opened, Output, Ping, Pong, Run, Welcome, Write
 from holdfast_wire.limits import Timing
 from holdfast_wire.proof import DIAL_HEADER, PROOF_HEADER, agent_token, check_proof, dial_header
 from websockets.asyncio.client import ClientConnection, unix_connect
@@ -179,6 +179,17 @@ async def test_a_breach_ends_the_connection_and_not_the_session(agent: tuple[Age
         assert again.resumed
         assert again.received == {1: 1}
     assert not Echo.made[0].dropped
+
+
+async def test_what_follows_a_breach_is_not_served(agent: tuple[AgentServer, str]) -> None:
+    """It comes again with the next connection: an Open that was taken would then be a number used twice."""
+    async with dialled(agent[1]) as connection:
+        await greeted(connection, hello())
+        for item in (Write(9, b"", False), Open(2, "tunnel", {})):
+            connection.protocol.send_binary(encode_item(item, 0))
+        connection.transport.write(b"".join(connection.protocol.data_to_send()))
+        assert (await closed_with(connection))[0] == 4400
+    assert not Echo.made
 
 
 async def test_the_newest_attach_wins(agent: tuple[AgentServer, str]) -> None:
