@@ -30,7 +30,7 @@ class PlacementSettings:
     redis_url: str = "redis://127.0.0.1:6379/0"
     """``redis://``, ``rediss://`` (TLS), ``unix://``, ``redis+cluster://`` or ``rediss+cluster://``."""
     step_timeout_s: float = 0.6
-    """Longest one step may take before the caller is told the store is away."""
+    """HOLDFAST_REDIS_TIMEOUT_MS: longest one step may take before the caller is told the store is away."""
     connect_timeout_s: float = 0.4
     connections: int = 32
     """Most connections to Redis; further steps queue for one."""
@@ -190,8 +190,14 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
         kubernetes=_kubernetes(env) if runtime == "kubernetes" else KubernetesSettings(),
         replica=env.get("HOSTNAME") or socket.gethostname(),
         relay=RelaySettings(drain_s=max(_integer(env, "HOLDFAST_DRAIN_S", 10), 1)),
-        placement=PlacementSettings(redis_url=env.get("HOLDFAST_REDIS_URL") or f"unix://{data_dir / 'redis.sock'}"),
+        placement=_placement(env, data_dir),
     )
+
+
+def _placement(env: Mapping[str, str], data_dir: Path) -> PlacementSettings:
+    timeout_ms = max(_integer(env, "HOLDFAST_REDIS_TIMEOUT_MS", 600), 10)
+    url = env.get("HOLDFAST_REDIS_URL") or f"unix://{data_dir / 'redis.sock'}"
+    return PlacementSettings(redis_url=url, step_timeout_s=timeout_ms / 1000, connect_timeout_s=timeout_ms * 2 // 3 / 1000)
 
 
 def _admission(env: Mapping[str, str]) -> AdmissionSettings:

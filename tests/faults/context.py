@@ -59,7 +59,7 @@ def replicated_stack(count: int = 3, **environment: str) -> Iterator[Replicas]:
     gateway = next(line.partition(":")[2].strip() for line in lines if line.startswith("gateway:"))
     more = {f"gateway{number}": free_port() for number in range(2, count + 1)}
     lines += [f"{name}: env PORT={port} {gateway}" for name, port in more.items()]
-    settings = {"HOLDFAST_DEFAULT_DISK": "none", **environment}
+    settings = {"HOLDFAST_DEFAULT_DISK": "none", "HOLDFAST_REDIS_TIMEOUT_MS": "600", **environment}
     with scratch_file("Procfile", "\n".join(lines) + "\n") as path, running_stack(settings, ["--procfile", str(path)]) as stack:
         first = int(stack.url.rpartition(":")[2])
         yield Replicas(stack, ("gateway", *more), (first, *more.values()))

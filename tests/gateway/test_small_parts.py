@@ -12,7 +12,7 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.auth import Keys, key_of, read_secret
 from gateway.reposts import Posted, Reposts
-from gateway.settings import SettingsError, from_environment
+from gateway.settings import PlacementSettings, SettingsError, from_environment
 from gateway.telemetry import LineFormatter, Metrics
 
 
@@ -106,6 +106,9 @@ async def test_memory_of_posts_is_bounded() -> None:
 
 def test_settings_come_from_the_environment() -> None:
     settings = from_environment({"HOLDFAST_DATA": "/data", "PORT": "99", "HOLDFAST_ALLOWED_ORIGINS": "https://a, https://b"})
+    patient = from_environment({"HOLDFAST_REDIS_TIMEOUT_MS": "3000"}).placement
+    assert (patient.step_timeout_s, patient.connect_timeout_s) == (3.0, 2.0)
+    assert settings.placement == PlacementSettings(redis_url="unix:///data/redis.sock")
     assert (settings.port, settings.node_socket, settings.allowed_origins) == (
         99,
         Path("/data/node.sock"),
