@@ -70,7 +70,7 @@ class Background:
 
     async def _run(self) -> None:
         with tempfile.TemporaryDirectory(prefix="hf-contract-") as folder:
-            async with serve(self._redis_url, Path(folder), step_timeout_s=20.0) as served:
+            async with serve(self._redis_url, Path(folder)) as served:
                 await self._furnish(served)
                 self.url = served.url
                 self._up.set()

@@ -13,5 +13,5 @@ from tests.gateway.harness import Served, serve
 @pytest_asyncio.fixture
 async def served(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
     """A gateway in this process, on a real Redis and a runtime in memory."""
-    async with serve(redis_url, tmp_path, step_timeout_s=20.0) as running:
+    async with serve(redis_url, tmp_path) as running:
         yield running

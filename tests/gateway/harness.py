@@ -213,15 +213,14 @@ async def serve(
     relay: RelaySettings | None = None,
     rest: RestSettings | None = None,
     admission: AdmissionSettings | None = None,
-    step_timeout_s: float = 0.6,
 ) -> AsyncIterator[Served]:
-    """A gateway on a free port, with the keys of ada and bob. ``step_timeout_s``: patience with a Redis on a busy machine."""
+    """A gateway on a free port, with the keys of ada and bob, and with patience for a Redis on a busy machine."""
     keys = folder / "keys"
     keys.write_text("".join(f"{name} {hashlib.sha256(key.encode()).hexdigest()}\n" for name, key in (("ada", ADA), ("bob", BOB))))
     settings = Settings(
         data_dir=folder,
         keys_file=keys,
-        placement=PlacementSettings(redis_url=redis_url, step_timeout_s=step_timeout_s, connect_timeout_s=max(0.4, step_timeout_s / 2)),
+        placement=PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=20.0),
         relay=relay or RelaySettings(),
         rest=rest or RestSettings(),
         admission=admission or AdmissionSettings(),

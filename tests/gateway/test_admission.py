@@ -142,7 +142,7 @@ class SlowRuntime(MemoryRuntime):
 
 @contextlib.asynccontextmanager
 async def serving(redis_url: str, folder: Path, admission: AdmissionSettings) -> AsyncIterator[tuple[Served, SlowRuntime]]:
-    async with serve(redis_url, folder, admission=admission, step_timeout_s=20.0) as served:
+    async with serve(redis_url, folder, admission=admission) as served:
         runtime = SlowRuntime()
         served.gateway.runtime = served.runtime = runtime
         yield served, runtime
@@ -290,7 +290,7 @@ async def test_what_failed_while_it_was_looked_at_is_not_counted_again(store: Re
 async def test_quotas_over_rest(redis_url: str, tmp_path: Path) -> None:
     limits = AdmissionSettings(owner_quota=Quota(sandboxes=2, cores=3.0), quota=Quota(sandboxes=3))
     async with (
-        serve(redis_url, tmp_path, admission=limits, step_timeout_s=20.0) as served,
+        serve(redis_url, tmp_path, admission=limits) as served,
         served.client(ADA) as ada,
         served.client(BOB) as bob,
     ):

@@ -38,7 +38,7 @@ RESULT: dict[str, Any] = {
 @pytest_asyncio.fixture
 async def served(redis_url: str, tmp_path: Any) -> AsyncIterator[Served]:
     quick = RelaySettings(dial_timeout_s=0.5)
-    async with serve(redis_url, tmp_path, quick, RestSettings(output_bytes=100_000), step_timeout_s=20.0) as running:
+    async with serve(redis_url, tmp_path, quick, RestSettings(output_bytes=100_000)) as running:
         yield running
 
 

@@ -177,7 +177,7 @@ def test_a_ticket_expires_and_cannot_be_changed() -> None:
 
 @pytest.mark.parametrize("drain_s", [60.0, 0.1])
 async def test_a_stopping_gateway_asks_and_then_closes(redis_url: str, tmp_path: Path, drain_s: float) -> None:
-    async with serve(redis_url, tmp_path, RelaySettings(drain_s=drain_s), step_timeout_s=20.0) as served, ScriptedAgent(echo) as agent:
+    async with serve(redis_url, tmp_path, RelaySettings(drain_s=drain_s)) as served, ScriptedAgent(echo) as agent:
         await served.place("sb-1", agent.endpoint)
         async with served.attach("sb-1") as client:
             await client.send(b"before")

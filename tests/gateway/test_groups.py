@@ -190,7 +190,7 @@ async def test_what_was_told_while_nobody_led_is_recorded_by_the_next_leader(sto
 
 @pytest_asyncio.fixture
 async def served(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
-    async with serve(redis_url, tmp_path, step_timeout_s=20.0) as served:
+    async with serve(redis_url, tmp_path) as served:
         yield served
 
 

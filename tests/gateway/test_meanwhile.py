@@ -51,7 +51,7 @@ async def test_an_id_is_made_again_while_its_former_holder_is_being_made(served:
 
 
 async def test_what_is_deleted_before_its_turn_is_not_made(redis_url: str, tmp_path: Path) -> None:
-    async with serve(redis_url, tmp_path, admission=AdmissionSettings(making=1, owner_making=1), step_timeout_s=20.0) as served:
+    async with serve(redis_url, tmp_path, admission=AdmissionSettings(making=1, owner_making=1)) as served:
         hold = served.runtime.hold = asyncio.Event()
         async with served.client() as client:
             await client.post("/sandboxes", json={**BODY, "sandbox_id": "before"})
@@ -66,7 +66,7 @@ async def test_what_is_deleted_before_its_turn_is_not_made(redis_url: str, tmp_p
 
 async def test_who_waits_for_its_turn_is_told_of_its_own_sandbox_only(redis_url: str, tmp_path: Path) -> None:
     """The id was made again meanwhile: that is another sandbox, whatever becomes of it."""
-    async with serve(redis_url, tmp_path, admission=AdmissionSettings(making=1, owner_making=1), step_timeout_s=20.0) as served:
+    async with serve(redis_url, tmp_path, admission=AdmissionSettings(making=1, owner_making=1)) as served:
         hold = served.runtime.hold = asyncio.Event()
         async with served.client() as client:
             await client.post("/sandboxes", json={**BODY, "sandbox_id": "before"})
@@ -87,7 +87,7 @@ async def test_a_second_maker_that_fails_ends_nothing_that_the_first_has_made(re
     """The same request at two replicas: one makes it, while the other is told that there is no room."""
     other_folder = tmp_path / "other"
     other_folder.mkdir()
-    async with serve(redis_url, tmp_path, step_timeout_s=20.0) as here, serve(redis_url, other_folder, step_timeout_s=20.0) as there:
+    async with serve(redis_url, tmp_path) as here, serve(redis_url, other_folder) as there:
         holds = here.runtime.hold, there.runtime.hold = asyncio.Event(), asyncio.Event()
         there.runtime.refuse = HoldfastError("no_capacity", "full")
         async with here.client() as first, there.client() as second:

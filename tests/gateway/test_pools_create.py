@@ -28,7 +28,7 @@ BODY = {"image": "host", "cpu": 1, "memory": "1Gi", "wait": True}
 
 @pytest_asyncio.fixture
 async def served(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
-    async with serve(redis_url, tmp_path, step_timeout_s=20.0) as served:
+    async with serve(redis_url, tmp_path) as served:
         path = tmp_path / "pools.yaml"
         path.write_text(TEXT)
         served.gateway.pools = PoolsFile(path)
@@ -90,7 +90,7 @@ async def test_two_replicas_make_one_sandbox_of_one_spare(served: Served, redis_
     await offer(served, 4)
     other_folder = tmp_path / "other"
     other_folder.mkdir()
-    async with serve(redis_url, other_folder, step_timeout_s=20.0) as other:
+    async with serve(redis_url, other_folder) as other:
         other.gateway.runtime = served.gateway.runtime
         other.gateway.pools = served.gateway.pools
         async with served.client(ADA) as here, other.client(ADA) as there:

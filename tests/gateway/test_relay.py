@@ -114,7 +114,7 @@ async def test_what_a_lost_agent_said_last_still_arrives(redis_url: str, tmp_pat
 
 async def test_a_client_that_takes_nothing_holds_a_lost_session_for_a_while_only(redis_url: str, tmp_path: Path) -> None:
     settings = RelaySettings(buffer_bytes=64 * MESSAGE_BYTES, linger_s=1.0, sessions_per_owner=1)
-    async with serve(redis_url, tmp_path, settings, step_timeout_s=20.0) as served, ScriptedAgent(_last_words) as agent:
+    async with serve(redis_url, tmp_path, settings) as served, ScriptedAgent(_last_words) as agent:
         await served.place("sb-1", agent.endpoint)
         async with served.attach("sb-1") as client:
             client.transport.pause_reading()

@@ -45,7 +45,7 @@ async def served(redis_url: str, tmp_path: Path, runtime: KubernetesRuntime) -> 
     """A gateway over pods of the fake cluster, and one spare that waits. No controller is at work but the test's own."""
     path = tmp_path / "pools.yaml"
     path.write_text("[{name: warm, image: host, cpu: 1, memory: 256Mi, size: 1}]")
-    async with serve(redis_url, tmp_path, step_timeout_s=20.0) as served:
+    async with serve(redis_url, tmp_path) as served:
         served.gateway.runtime = runtime
         served.gateway.pools = PoolsFile(path)
         keeper = PoolKeeper(served.store, runtime, PoolsFile(path).read, SECRET, ControllerSettings(), Metrics())

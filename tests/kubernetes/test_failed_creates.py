@@ -46,7 +46,7 @@ async def served(redis_url: str, api: FakeApi, kubelet: Kubelet, tmp_path: Path)
     settings = settings_for(api, tmp_path, unschedulable_patience_s=0.4, pull_patience_s=0.3, enforcement="policy")
     runtime = KubernetesRuntime(settings, "replica-1", QUICK)
     admission = AdmissionSettings(owner_quota=Quota(5, None, None))
-    async with serve(redis_url, tmp_path, step_timeout_s=20.0, admission=admission) as served:
+    async with serve(redis_url, tmp_path, admission=admission) as served:
         served.gateway.runtime = runtime
         try:
             async with at_work(Controller(served.store, runtime, "c1", CONTROLLER, admission=admission)):

@@ -47,7 +47,7 @@ STATUS_KIB = 12 * 1024
 @pytest_asyncio.fixture
 async def on_fake(redis_url: str, tmp_path: Path, runtime: KubernetesRuntime) -> AsyncIterator[Served]:
     """A gateway whose sandboxes are pods of the fake cluster."""
-    async with serve(redis_url, tmp_path, step_timeout_s=5.0) as served:
+    async with serve(redis_url, tmp_path) as served:
         served.gateway.runtime = runtime
         yield served
 
@@ -76,7 +76,7 @@ async def test_commands_files_and_shells_cost_the_api_server_nothing(on_fake: Se
 
 @pytest.mark.timeout(300)
 async def test_a_thousand_are_created_found_expired_and_collected(redis_url: str, tmp_path: Path) -> None:
-    async with fake_cluster(tmp_path) as (settings, requests), serve(redis_url, tmp_path, step_timeout_s=10.0) as served:
+    async with fake_cluster(tmp_path) as (settings, requests), serve(redis_url, tmp_path) as served:
         runtime = KubernetesRuntime(settings, "replica-1")
         controllers_own = KubernetesRuntime(settings, "controller-1")
         served.gateway.runtime = runtime

@@ -35,7 +35,7 @@ async def served(redis_url: str, tmp_path: Path, runtime: KubernetesRuntime) -> 
     """A gateway and a controller over pods of the fake cluster, with one pool."""
     path = tmp_path / "pools.yaml"
     path.write_text(POOLS)
-    async with serve(redis_url, tmp_path, step_timeout_s=20.0) as served:
+    async with serve(redis_url, tmp_path) as served:
         served.gateway.runtime = runtime
         served.gateway.pools = PoolsFile(path)
         keeper = PoolKeeper(served.store, runtime, PoolsFile(path).read, SECRET, QUICK, Metrics())
