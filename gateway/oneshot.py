@@ -86,7 +86,7 @@ async def run(
     opened = False
     try:
         async with agent_call(gateway, record) as call:
-            call.open("command", params)
+            call.open("command", {**params, "keep": True})  # where this answer is lost it is asked for again
             opened = True
             try:
                 async with asyncio.timeout(_CALL_S if wait_s is None else wait_s):
@@ -143,7 +143,7 @@ async def look(gateway: Gateway, record: Record, command_id: str, wait_s: float 
     """
     outcome = Outcome("running")
     async with agent_call(gateway, record) as call:
-        call.open("follow", {"id": command_id, "from": {STDOUT: _END_OF_ALL, STDERR: _END_OF_ALL}})
+        call.open("follow", {"id": command_id, "output": False, "from": {STDOUT: _END_OF_ALL, STDERR: _END_OF_ALL}})
         if wait_s is None:
             async with _limit(_CALL_S):
                 settled = await call.settled()
@@ -159,7 +159,7 @@ async def look(gateway: Gateway, record: Record, command_id: str, wait_s: float 
         return outcome
     whole = Outcome("running")
     async with agent_call(gateway, record) as call:
-        call.open("follow", {"id": command_id})
+        call.open("follow", {"id": command_id, "keep": True})
         async with _limit(_CALL_S):
             async for fact in call.facts():
                 _note(gateway, whole, fact)

@@ -35,7 +35,7 @@ def open_command(context: AgentContext, channel: Channel) -> CommandHandler:
     """Get or create the command of this id. Raises ``HoldfastError`` for what cannot run."""
     params = channel.params
     command_id = check_id(params.get("id"))
-    print_ = fingerprint("command", params)
+    print_ = fingerprint("command", {name: value for name, value in params.items() if name != "keep"})  # how it is read is not what it is
     record = context.records.find(command_id, print_)
     if record is None:
         request = _Request(context, params)
@@ -55,7 +55,7 @@ def open_follow(context: AgentContext, channel: Channel) -> CommandHandler:
     starts = {}
     if isinstance(given, dict):
         starts = {int(s): o for s, o in given.items() if s in {1, 2, "1", "2"} and isinstance(o, int)}
-    return CommandHandler(context, channel, record, starts)
+    return CommandHandler(context, channel, record, starts, output=read.boolean(channel.params, "output", True))
 
 
 def spool_from(context: AgentContext, params: dict[str, Any]) -> Spool:

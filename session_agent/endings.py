@@ -33,16 +33,20 @@ class Ending:
     cause: dict[str, str] | None = None
     shell: dict[str, Any] | None = None
 
-    def result(self, spool: Spool) -> dict[str, Any]:
-        """The map of ``Exited``."""
+    def result(self, spool: Spool, told: list[int] | None = None) -> dict[str, Any]:
+        """The map of ``Exited``. ``told``: what its reader was told to be lost, per stream; None for one that reads nothing."""
+        streams = spool.streams()
+        if told is not None:
+            for stream, row in streams.items():
+                row[1] = told[stream]
         result: dict[str, Any] = {
             "exit_code": self.exit_code,
             "signal": self.signal,
             "timed_out": self.timed_out,
             "cause": self.cause,
             "duration_s": self.duration_s,
-            "streams": spool.streams(),
-            "truncated": spool.truncated,
+            "streams": streams,
+            "truncated": any(row[1] for row in streams.values()),
         }
         if self.shell is not None:
             result["shell"] = self.shell

@@ -52,15 +52,12 @@ class Source:
         self._spool.append(self._stream, data)
         if self._spool.full:
             self._loop.remove_reader(self.descriptor)
-            previous = self._spool.on_space
-            self._spool.on_space = lambda: self._resume(previous)
+            self._spool.pause(self._resume)
         self._arrived()
 
-    def _resume(self, then: Callable[[], None] | None) -> None:
+    def _resume(self) -> None:
         if self.open:
             self._loop.add_reader(self.descriptor, self._readable)
-        if then is not None:
-            then()
 
     def drain(self) -> bool:
         """Take what is in the pipe now, whatever the spool says. True at its end, False where somebody may still write."""

@@ -34,10 +34,13 @@ class Presenter:
         info: dict[str, Any] | None = None,
         preface: bytes = b"",
         terse: bool = False,
+        output: bool = True,
+        keep: bool = False,
     ) -> None:
         """``preface`` is sent as stream 1 before the spool's own bytes, which then do not begin at 0.
 
-        ``terse``: no Started where other facts follow at once (PROTOCOL §7.2).
+        ``terse``: no Started where other facts follow at once (PROTOCOL §7.2). ``output``: False where only start and end are of
+        interest: that takes nothing and holds nobody up. ``keep``: what is taken stays for other readers while there is room.
         """
         self._preface = preface
         self._info = info
@@ -46,7 +49,7 @@ class Presenter:
         self._terse = terse
         self._channel = channel
         self._started = False
-        self._reader = record.spool.attach(lambda: channel.attached, starts)
+        self._reader = record.spool.attach(lambda: channel.attached, starts, keep=keep) if output else None
 
     def pump(self) -> bool:
         """Send what can be sent. True once Exited is, or Failed where the command was not started."""
@@ -73,17 +76,18 @@ class Presenter:
         number = channel.number
         spool = record.spool
         if not self._started and record.started:
-            at_once = record.ending is not None if reader.at_end else channel.room() > 0
+            at_once = record.ending is not None if reader is None or reader.at_end else channel.room() > 0
             if not (self._terse and at_once):
                 channel.queue(Started(number, record.command_id, record.info if self._info is None else self._info))
             self._started = True
         while self._preface and (room := min(channel.room(), DATA_BYTES)) > 0:
             piece_, self._preface = self._preface[:room], self._preface[room:]
             channel.queue(Output(number, 1, piece_))
-        if not self._preface and not reader.at_end:
+        if reader is not None and not self._preface and not reader.at_end:
             moved = False
             while channel.room() > 0:  # without credit no gap is told either: it may still grow, and one is enough
                 while (gap := reader.gap()) is not None:
+                    moved = True
                     channel.queue(Gap(number, gap[0], gap[1]))
                 piece = reader.take(channel.room())
                 if piece is None:
@@ -92,29 +96,34 @@ class Presenter:
                 channel.queue(Output(number, piece[0], piece[1]))
             if moved:
                 spool.taken()
-        if record.ending is None or self._preface or not reader.at_end:
+        if record.ending is None or self._preface or not (reader is None or reader.at_end):
             channel.wake()
             return False
-        channel.send(Exited(number, record.command_id, record.ending.result(spool)))
+        channel.send(Exited(number, record.command_id, record.ending.result(spool, None if reader is None else reader.missed)))
         self.finished = True
-        spool.detach(reader)
+        if reader is not None:
+            spool.detach(reader)
+            spool.spare()
         return True
 
     def stop(self) -> None:
         """Stop reading; the record lives on."""
         if not self.finished:
             self.finished = True
-            self.record.spool.detach(self._reader)
+            if self._reader is not None:
+                self.record.spool.detach(self._reader)
 
 
 class CommandHandler:
     """A channel of kind ``command`` or ``follow``."""
 
-    def __init__(self, context: AgentContext, channel: Channel, record: Record, starts: dict[int, int] | None = None) -> None:
+    def __init__(
+        self, context: AgentContext, channel: Channel, record: Record, starts: dict[int, int] | None = None, *, output: bool = True
+    ) -> None:
         self._context = context
         self._channel = channel
         self._record = record
-        self._presenter = Presenter(channel, record, starts)
+        self._presenter = Presenter(channel, record, starts, output=output, keep=channel.params.get("keep") is True)
         self._follower: Callable[[], None] = self._pump
         record.followers.append(self._follower)
         self._pump()

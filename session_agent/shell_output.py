@@ -172,16 +172,13 @@ class RunOutput:
     def _pause(self, stream: _Stream, number: int, spool: Spool) -> None:
         stream.paused = True
         self._loop.remove_reader(stream.reader)
-        before = spool.on_space
 
         def resume() -> None:
             if stream.paused:
                 stream.paused = False
                 self._loop.add_reader(stream.reader, self._readable, number)
-            if before is not None:
-                before()
 
-        spool.on_space = resume
+        spool.pause(resume)
 
 
 def waiting_bytes(pipe: int) -> int:

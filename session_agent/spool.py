@@ -2,9 +2,10 @@
 
 Owns the bytes, their order over both streams, absolute offsets per stream, what was dropped, and the digests. Every reader has a
 cursor of its own. Bytes go when all readers took them, except the last window's worth, which a client may not have received yet; that
-goes with ``release``, some time after the exit was delivered. Readers whose client is away hold nobody up who is there: they find a gap
-when they were a whole spool behind. It does not read pipes nor send (``pipes``, ``commands``). Bounds: ``limits.SPOOL_*``; a full spool
-stops the reading (``block``) or drops the oldest with an exact count (``tail``).
+goes with ``release``, some time after the exit was delivered. A reader that keeps leaves them for others while there is room. Readers
+whose client is away hold nobody up who is there: they find a gap when they were a whole spool behind. It does not read pipes nor send
+(``pipes``, ``commands``). Bounds: ``limits.SPOOL_*``; a full spool stops the reading (``block``) or drops the oldest with an exact count
+(``tail``).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from holdfast_wire.limits import DATA_BYTES, MIB, SPOOL_COMMAND_BYTES, SPOOL_SANDBOX_BYTES, WINDOW_BYTES
@@ -30,17 +31,36 @@ _NONE: deque[tuple[int, bytes]] = deque(maxlen=0)
 
 @dataclass(slots=True)
 class Budget:
-    """What all spools of the sandbox hold together, bytes."""
+    """What all spools of the sandbox hold together, bytes; who waits for there to be less, and what may go so that nobody does."""
 
     limit_bytes: int = SPOOL_SANDBOX_BYTES
     held_bytes: int = 0
+    waiting: dict[Spool, None] = field(default_factory=dict)
+    spare: dict[Spool, None] = field(default_factory=dict)
+    _short: bool = False
+
+    def is_short(self) -> bool:
+        """Whether nothing more may be held. What somebody had whole goes first, the oldest of it."""
+        while self.held_bytes >= self.limit_bytes and self.spare:
+            next(iter(self.spare)).release()
+        if self.held_bytes >= self.limit_bytes:
+            self._short = True
+            return True
+        return False
+
+    def shrunk(self) -> None:
+        """Less is held: whoever waited for that goes on, and need not be one who reads or is read."""
+        if self._short and self.held_bytes < self.limit_bytes:
+            self._short = False
+            for spool in list(self.waiting):
+                spool.resume()
 
 
 class Spool:
     """Append at one end, any number of readers at the other."""
 
     __slots__ = (
-        "_base", "_digests", "_dropped", "_first", "_held", "_seen", "_segments", "budget", "limit_bytes", "on_space",
+        "_base", "_digests", "_dropped", "_first", "_had", "_held", "_paused", "_seen", "_segments", "budget", "limit_bytes",
         "readers", "released", "tail",
     )  # fmt: skip
 
@@ -49,14 +69,15 @@ class Spool:
         self.tail = tail
         self.limit_bytes = limit_bytes
         self.readers: list[SpoolReader] = []
-        self.on_space: Callable[[], None] | None = None
         self.released = False
         """Whether bytes go as soon as the present readers have them."""
+        self._paused: tuple[Callable[[], None], ...] = ()
         self._segments = _NONE
         self._first = 0
         self._base = [0, 0, 0]
         self._seen = [0, 0, 0]
         self._dropped = [0, 0, 0]
+        self._had = [0, 0, 0]  # as far as readers came that are gone
         self._held = 0
         self._digests: list[_Hash | None] = [None, None, None]
 
@@ -77,10 +98,10 @@ class Spool:
         else:
             segments.append((stream, data))
         if self.tail:
-            budget = self.budget
-            while len(segments) > 1 and (self._held > self.limit_bytes or budget.held_bytes > budget.limit_bytes):
+            while len(segments) > 1 and (self._held > self.limit_bytes or (self._crowded() and self.budget.is_short())):
                 self._drop_first(lost=True)
-        elif self.budget.held_bytes > self.budget.limit_bytes:
+            self.budget.shrunk()
+        elif self._crowded():
             self._trim(0)
 
     @property
@@ -92,12 +113,25 @@ class Spool:
         if self.readers and all(reader.attached() for reader in self.readers):
             limit = min(limit, ATTACHED_BYTES)
         untaken = self._untaken()
-        return untaken >= limit or (untaken > 0 and self.budget.held_bytes >= self.budget.limit_bytes)
+        return untaken >= limit or (untaken > 0 and self.budget.is_short())
 
-    def attach(self, attached: Callable[[], bool], starts: dict[int, int] | None = None) -> SpoolReader:
+    def pause(self, resume: Callable[[], None]) -> None:
+        """It is full: ``resume`` is called, once, when it no longer is."""
+        self._paused = (*self._paused, resume)
+        self.budget.waiting[self] = None
+
+    def resume(self) -> None:
+        """Let who waits for room go on, where there is some."""
+        if self._paused and not self.full:
+            paused, self._paused = self._paused, ()
+            self.budget.waiting.pop(self, None)
+            for resume in paused:
+                resume()
+
+    def attach(self, attached: Callable[[], bool], starts: dict[int, int] | None = None, *, keep: bool = False) -> SpoolReader:
         """A reader from per-stream offsets (default: the oldest kept; older ones become a gap)."""
         starts = starts or {}
-        reader = SpoolReader(self, attached, [0] + [max(0, min(starts.get(s, 0), self._seen[s])) for s in (1, 2)])
+        reader = SpoolReader(self, attached, [0] + [max(0, min(starts.get(s, 0), self._seen[s])) for s in (1, 2)], keep=keep)
         self.readers.append(reader)
         return reader
 
@@ -105,21 +139,31 @@ class Spool:
         """The reader is gone; what it did not take stays for the next one."""
         if reader in self.readers:
             self.readers.remove(reader)
+            self._had = [*map(max, self._had, reader.position)]
             if self.released:
                 self.release()
-            self._resume()
+            self.resume()
+
+    def spare(self) -> None:
+        """It grows no more and somebody had all of it: what is kept of it goes before anything else has to wait."""
+        if self._held:
+            self.budget.spare.pop(self, None)
+            self.budget.spare[self] = None
 
     def release(self) -> None:
         """Nobody else will want it: free the bytes but those that readers have yet to take, keep the counts."""
         self.released = True
+        self.budget.spare.pop(self, None)
         wanted = min((reader.index for reader in self.readers if not reader.at_end), default=None)
         while self._segments and (wanted is None or self._first < wanted):
             self._drop_first(lost=False)
         if not self._segments:
             self._segments = _NONE
+        self.resume()
+        self.budget.shrunk()
 
     def streams(self) -> dict[int, list[int | str]]:
-        """Per stream: bytes seen, bytes dropped, SHA-256 of all that was seen."""
+        """Per stream: bytes seen, bytes that went before anybody had them, SHA-256 of all that was seen."""
         return {stream: [self._seen[stream], self._dropped[stream], self._digest(stream)] for stream in (1, 2)}
 
     @property
@@ -131,12 +175,10 @@ class Spool:
         """A reader moved on, or came or went: free what all have, and let the process go on if it waited."""
         over = self.budget.held_bytes >= self.budget.limit_bytes
         self._trim(0 if self.released or over else WINDOW_BYTES)
-        self._resume()
+        self.resume()
 
-    def _resume(self) -> None:
-        if self.on_space is not None and not self.full:
-            resume, self.on_space = self.on_space, None
-            resume()
+    def _crowded(self) -> bool:
+        return self.budget.held_bytes > self.budget.limit_bytes
 
     def _digest(self, stream: int) -> str:
         digest = self._digests[stream]
@@ -155,22 +197,23 @@ class Spool:
         if not self.readers:
             return
         oldest = min(reader.index for reader in self._present())
-        wanted = min(reader.index for reader in self.readers)
-        budget = self.budget
+        wanted = min(self._first if reader.keep else reader.index for reader in self.readers)
         taken = self._held - self._untaken()
         while self._first < oldest and (taken := taken - len(self._segments[0][1])) >= keep:
-            if self._first >= wanted and self._held <= self.limit_bytes and budget.held_bytes <= budget.limit_bytes:
-                return  # kept for a reader who may come back, as long as there is room
+            if self._first >= wanted and self._held <= self.limit_bytes and not self._crowded():
+                break  # kept for a reader who may come back, as long as there is room
             self._drop_first(lost=False)
+        self.budget.shrunk()
 
     def _drop_first(self, *, lost: bool) -> None:
         stream, data = self._segments.popleft()
         self._first += 1
+        if lost:  # but to nobody who had it
+            had = max(self._base[stream], self._had[stream], *(reader.position[stream] for reader in self.readers))
+            self._dropped[stream] += max(0, self._base[stream] + len(data) - had)
         self._base[stream] += len(data)
         self._held -= len(data)
         self.budget.held_bytes -= len(data)
-        if lost:
-            self._dropped[stream] += len(data)
 
     def at(self, index: int) -> tuple[int, bytes] | None:
         """The segment with this number, None at the end."""
@@ -202,15 +245,20 @@ class Spool:
 
 
 class SpoolReader:
-    """One cursor. ``position`` are the per-stream offsets up to which bytes or gaps were handed out."""
+    """One cursor. ``position`` are the per-stream offsets up to which bytes or gaps were handed out.
 
-    __slots__ = ("_spool", "_walk", "attached", "index", "position")
+    ``missed`` is how many of each stream were gaps. ``keep``: what it takes stays for others, as long as there is room.
+    """
 
-    def __init__(self, spool: Spool, attached: Callable[[], bool], position: list[int]) -> None:
+    __slots__ = ("_spool", "_walk", "attached", "index", "keep", "missed", "position")
+
+    def __init__(self, spool: Spool, attached: Callable[[], bool], position: list[int], *, keep: bool = False) -> None:
         self._spool = spool
         self.attached = attached
+        self.keep = keep
         self.index = spool.first
         self.position = position
+        self.missed = [0, 0, 0]
         self._walk = [0, spool.base(1), spool.base(2)]  # the offsets at the start of segment ``index``
 
     def gap(self) -> tuple[int, int] | None:
@@ -225,6 +273,7 @@ class SpoolReader:
             missing = spool.base(stream) - self.position[stream]
             if missing > 0:
                 self.position[stream] += missing
+                self.missed[stream] += missing
                 return stream, missing
         return None
 

@@ -116,6 +116,25 @@ async def test_a_running_job_is_running_and_its_wait_may_run_out(call: Checked, 
     assert (job["status"], job["stdout"]) == ("succeeded", "began\nopen\n")
 
 
+@pytest.mark.parametrize("waits", [True, False])
+async def test_who_asks_for_a_running_job_takes_none_of_its_output(call: Checked, sandbox_id: str, waits: bool) -> None:
+    """Four megabytes: more than the sandbox keeps of what a reader has had."""
+    body = {"command": f"echo begin; sleep 0.5; seq 1 600000; echo {waits}"}
+    job_id = (await call("POST", f"/sandboxes/{sandbox_id}/exec", json=body)).json()["job_id"]
+    looks: list[dict[str, Any]] = []
+
+    async def ended() -> bool:
+        looks.append((await call("GET", f"/jobs/{job_id}/wait?timeout=20" if waits else f"/jobs/{job_id}")).json())
+        return looks[-1]["status"] != "running"
+
+    await until_async(ended, deadline_s=60, what="the end of the job")
+    again = (await call("GET", f"/jobs/{job_id}")).json()
+    whole = "begin\n" + "".join(f"{n}\n" for n in range(1, 600_001)) + f"{waits}\n"
+    for look in (looks[-1], again):
+        assert (len(look["stdout"]), look["truncated"]) == (len(whole), False)
+        assert look["stdout"] == whole
+
+
 async def test_unknown_jobs_are_not_found(call: Checked, sandbox_id: str) -> None:
     for job_id in ("nope", f"{sandbox_id}.jnope", "none.j1", f"{sandbox_id}.", f"{sandbox_id}.a-b"):
         answer = await call("GET", f"/jobs/{job_id}")

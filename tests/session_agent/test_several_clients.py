@@ -16,6 +16,7 @@ from holdfast_wire.limits import WINDOW_BYTES
 from holdfast_wire.session import AgentSession
 
 from session_agent.handlers import FACTORIES
+from session_agent.sandbox import SandboxLimits
 from session_agent.sessions import Sessions
 from tests.support.process_channel import Client, ProcessChannel, client
 from tests.support.until import until_async
@@ -36,6 +37,23 @@ async def test_a_slow_reader_gets_what_a_faster_one_has_acknowledged() -> None:
         outcome = await slow.outcome()
         assert (len(outcome.stdout), outcome.gaps) == (1_000_000, [])
         assert sandbox.context.budget.held_bytes == 0
+
+
+async def test_a_command_that_nobody_reads_goes_on_when_another_gives_room() -> None:
+    async with client(SandboxLimits(spool_sandbox_bytes=200_000), env={"PATH": PATH}) as sandbox:
+        much, budget = "head -c 180000 /dev/zero", sandbox.context.budget
+        first = sandbox.command(id="a", script=f"{much}; {much}")
+        first.handler.close(True)
+        await until_async(lambda: budget.held_bytes >= 200_000, deadline_s=60, what="the first to fill what all may hold")
+        second = sandbox.command(id="b", script=f"echo begun; {much}; {much}", window=6)
+        await second.until(lambda: second.output == b"begun\n")
+        second.handler.close(True)
+        outcome = await sandbox.open("follow", {"id": "a"}).outcome()
+        assert (len(outcome.stdout), outcome.gaps) == (360_000, [])
+        sandbox.context.records.delivered("a", 0.0)
+        await until_async(lambda: budget.held_bytes >= 200_000, deadline_s=60, what="the second to go on")
+        outcome = await sandbox.open("follow", {"id": "b"}).outcome()
+        assert len(outcome.stdout) + sum(gap.dropped for gap in outcome.gaps) == 360_006
 
 
 async def test_terminals_that_end_unseen_leave_nothing_in_the_budget() -> None:

@@ -104,7 +104,7 @@ def test_full_depends_on_who_reads() -> None:
     here[0] = False
     assert not is_full(spool)
     resumed: list[bool] = []
-    spool.on_space = lambda: resumed.append(True)
+    spool.pause(lambda: resumed.append(True))
     spool.taken()
     assert resumed == [True]
     spool.append(1, b"x" * (2 * ATTACHED_BYTES))
@@ -184,6 +184,72 @@ def test_the_tail_of_one_command_does_not_pass_the_bound_of_all() -> None:
         seen, dropped, _ = spool.streams()[1]
         assert (seen, int(dropped)) == (320_000, 320_000 - len(spool.held(1)))
         assert not spool.full
+
+
+def test_who_waits_for_the_bound_of_all_goes_on_when_another_makes_room() -> None:
+    """Nobody reads the second command: nothing of its own would ever wake it."""
+    budget = Budget(limit_bytes=100_000)
+    first, second = Spool(budget), Spool(budget)
+    first.append(1, b"x" * 100_000)
+    second.append(1, b"y")
+    assert is_full(second)
+    resumed: list[bool] = []
+    second.pause(lambda: resumed.append(True))
+    first.release()
+    assert not is_full(second)
+    assert resumed == [True]
+
+
+def test_what_somebody_had_whole_goes_before_anything_waits() -> None:
+    budget = Budget(limit_bytes=100_000)
+    spools = [Spool(budget) for _ in range(3)]
+    for spool in spools[:2]:
+        spool.append(1, b"x" * 50_000)
+    reader = spools[0].attach(lambda: True, keep=True)
+    assert len(drain(reader)[0][1]) == 50_000
+    spools[0].detach(reader)
+    assert len(drain(spools[0].attach(lambda: True))[0][1]) == 50_000, "there is room: it stays"
+    spools[0].spare()
+    spools[2].append(1, b"z")
+    assert not is_full(spools[2])
+    assert [len(spool.held(1)) for spool in spools] == [0, 50_000, 1]
+    assert drain(spools[0].attach(lambda: True)) == ({1: b"", 2: b""}, {1: 50_000, 2: 0}), "told, as ever"
+
+
+def test_a_reader_that_keeps_leaves_all_to_the_next_while_there_is_room() -> None:
+    budget = Budget()
+    spool = Spool(budget, limit_bytes=4 * MIB)
+    reader = spool.attach(lambda: True, keep=True)
+    for _ in range(64):
+        spool.append(1, b"x" * 65536)
+        drain(reader)
+        spool.taken()
+        assert not spool.full
+    assert budget.held_bytes == 4 * MIB
+    other = spool.attach(lambda: True)
+    assert len(drain(other)[0][1]) == 4 * MIB
+    spool.detach(other)
+    for _ in range(64):
+        spool.append(1, b"x" * 65536)
+        assert not spool.full
+        assert len(drain(reader)[0][1]) == 65536
+        spool.taken()
+    assert budget.held_bytes == 4 * MIB
+
+
+def test_what_a_reader_had_was_not_dropped() -> None:
+    """The tail goes on without what was read: nobody missed that, and no account may say so."""
+    spool = Spool(Budget(), tail=True, limit_bytes=100_000)
+    reader = spool.attach(lambda: True)
+    for _ in range(20):
+        spool.append(1, b"x" * 50_000)
+        assert len(drain(reader)[0][1]) == 50_000
+    assert (spool.streams()[1][1], spool.truncated) == (0, False)
+    spool.detach(reader)
+    for _ in range(4):
+        spool.append(1, b"x" * 50_000)
+    assert (spool.streams()[1][1], spool.truncated) == (100_000, True)
+    assert drain(spool.attach(lambda: True, {1: 1_000_000}))[1] == {1: 100_000, 2: 0}
 
 
 @pytest.mark.parametrize(
