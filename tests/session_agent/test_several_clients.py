@@ -44,10 +44,11 @@ async def test_a_command_that_nobody_reads_goes_on_when_another_gives_room() -> 
         much, budget = "head -c 180000 /dev/zero", sandbox.context.budget
         first = sandbox.command(id="a", script=f"{much}; {much}")
         first.handler.close(True)
-        await until_async(lambda: budget.held_bytes >= 200_000, deadline_s=60, what="the first to fill what all may hold")
+        await until_async(lambda: len(budget.waiting) == 1, deadline_s=60, what="the first to fill what all may hold")
         second = sandbox.command(id="b", script=f"echo begun; {much}; {much}", window=6)
         await second.until(lambda: second.output == b"begun\n")
         second.handler.close(True)
+        await until_async(lambda: len(budget.waiting) == 2, deadline_s=60, what="the second to wait")
         outcome = await sandbox.open("follow", {"id": "a"}).outcome()
         assert (len(outcome.stdout), outcome.gaps) == (360_000, [])
         sandbox.context.records.delivered("a", 0.0)
