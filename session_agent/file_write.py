@@ -37,7 +37,8 @@ _HEX = frozenset("0123456789abcdef")
 class WriteOptions:
     """What a client may ask of a write. ``offset`` keeps that many bytes of the existing file and replaces the rest;
     ``size`` and ``sha256`` are checked against the whole resulting file. Where nobody asks for a digest, an append in place
-    does not read what it keeps, and its result has none."""
+    does not read what it keeps, and its result has none. ``append``: in place, and at the end wherever that is when the bytes come, so
+    that other writers lose nothing; ``offset`` says nothing then."""
 
     mode: int | None = None
     offset: int = 0
@@ -45,23 +46,28 @@ class WriteOptions:
     sha256: str | None = None
     parents: bool = True
     atomic: bool = True
+    append: bool = False
     owner: Ownership = AGENT
 
 
 def open_write(context: TransferContext, channel: Channel) -> Handler:
-    """``write {path, mode?, offset?, size?, sha256?, parents?, atomic?, user?}``: Opened{}, Closed{size, sha256} of the file."""
+    """``write {path, mode?, offset?, size?, sha256?, parents?, atomic?, append?, user?}``: Opened{}, Closed{size, sha256} of the file."""
     params = channel.params
     path = absolute(context.workdir, path_param(params))
     sha256 = text(params, "sha256", None)
     if sha256 is not None and (len(sha256) != 64 or not _HEX.issuperset(sha256.lower())):
         raise HoldfastError("invalid_argument", "sha256 must be 64 hexadecimal digits")
+    append = boolean(params, "append", False)
+    if append and (sha256 is not None or params.get("size") is not None):
+        raise HoldfastError("invalid_argument", "what others may append to at the same time has no size or sha256 that could be known")
     options = WriteOptions(
         mode=integer(params, "mode", None, most=0o7777),
-        offset=integer(params, "offset", 0),
+        offset=0 if append else integer(params, "offset", 0),
         size=integer(params, "size", None),
         sha256=sha256.lower() if sha256 else None,
         parents=boolean(params, "parents", True),
-        atomic=boolean(params, "atomic", True),
+        atomic=boolean(params, "atomic", True) and not append,
+        append=append,
         owner=owner_param(context, params),
     )
     return Incoming(channel, FileSink(path, options))
@@ -160,8 +166,15 @@ class FileSink:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         if options.atomic:
             if state is not None and not stat.S_ISREG(state.st_mode):
-                raise HoldfastError("not_a_file", f"{shown(self._path)} is a special file", hint="write to it with atomic=False")
-            self._open_temporary(state)
+                how = "a command" if stat.S_ISFIFO(state.st_mode) or stat.S_ISSOCK(state.st_mode) else "atomic=False"
+                raise HoldfastError("not_a_file", f"{shown(self._path)} is a special file", hint=f"write to it with {how}")
+            try:
+                self._open_temporary(state)
+            except FileNotFoundError:
+                if state is None:
+                    raise
+                message = f"{shown(self._path)} cannot be replaced: its file system makes no files"  # as those of /proc
+                raise HoldfastError("not_a_file", message, hint="write to it with atomic=False") from None
         else:
             self._open_in_place(state)
 
@@ -199,9 +212,14 @@ class FileSink:
             os.ftruncate(self._file, options.offset)
             return
         flags = (_IN_PLACE & ~os.O_RDWR) | os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
-        if state is None or stat.S_ISREG(state.st_mode):
+        if options.append:
+            flags |= os.O_APPEND
+        elif state is None or stat.S_ISREG(state.st_mode):
             flags |= os.O_TRUNC
         self._file = os.open(self._name, flags, NEW_MODE, dir_fd=self._directory)
+        if options.append:
+            self._size = os.fstat(self._file).st_size
+            self._digested = False
         if state is None:
             options.owner.give_new(self._file)
 

@@ -87,7 +87,7 @@ def told(key: str, path: str) -> dict[str, str | bytes]:
 def shown(path: str) -> str:
     """``path`` for a message: always encodable, never with raw control characters."""
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)  # a codec's module could not be loaded in a sandbox
 
 
 def os_failure(error: OSError, path: str) -> HoldfastError:

@@ -147,6 +147,18 @@ async def test_append_in_place_does_not_read_what_it_keeps(tmp_path: Path) -> No
         assert file.read() == b"tail"
 
 
+async def test_append_goes_to_the_end_that_there_is_by_then(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"one\n")
+    channel = write(tmp_path, "log", append=True, offset=2)
+    await channel.opened()
+    with (tmp_path / "log").open("ab") as other:
+        other.write(b"two\n")
+    await channel.write(b"three\n", eof=True)
+    assert "sha256" not in await channel.result()
+    assert (tmp_path / "log").read_bytes() == b"one\ntwo\nthree\n"
+    assert (await write(tmp_path, "log", append=True, size=3).error())["code"] == "invalid_argument"
+
+
 async def test_resume_beyond_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"12")
     error = await write(tmp_path, "a", offset=3).error()
