@@ -28,7 +28,7 @@ def pack(root: Path, *, owners: bool = False) -> Iterator[bytes]:
     With ``owners`` the numeric owners go with it.
     """
     for path in _walk(root):
-        state = path.lstat()
+        state = path.stat() if path == root else path.lstat()
         info = tarfile.TarInfo("." if path == root else path.relative_to(root).as_posix())
         info.mode = stat.S_IMODE(state.st_mode)
         info.mtime = int(state.st_mtime)
@@ -51,10 +51,15 @@ def pack(root: Path, *, owners: bool = False) -> Iterator[bytes]:
 
 def _walk(root: Path) -> Iterator[Path]:
     yield root
-    for folder, folders, files in os.walk(root):
+    for folder, folders, files in os.walk(root, onerror=_refuse):
         here = Path(folder)
         for name in sorted([*folders, *files]):
             yield here / name
+
+
+def _refuse(why: OSError) -> None:
+    """A directory that cannot be read: left out, the copy would seem to be whole."""
+    raise why
 
 
 def _content(path: Path, size: int) -> Iterator[bytes]:

@@ -6,6 +6,7 @@ import io
 import tarfile
 from pathlib import Path
 
+import pytest
 from holdfast._archives import pack, unpack
 
 
@@ -34,3 +35,13 @@ def test_nothing_is_written_through_a_link_that_was_left_out(tmp_path: Path) -> 
     unpack(data, tmp_path / "home")
     assert not list((tmp_path / "outside").iterdir())
     assert (tmp_path / "home" / "d" / "evil").exists()
+
+
+def test_a_directory_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / "tree/sub").mkdir(parents=True)
+    pieces = pack(tmp_path / "tree")
+    next(pieces)  # the tree itself
+    next(pieces)  # sub: announced, and looked into only with the next step
+    (tmp_path / "tree/sub").rmdir()
+    with pytest.raises(FileNotFoundError):
+        list(pieces)

@@ -127,13 +127,14 @@ class Files:
         return self._send(params, whole, None if whole is not None else data)  # type: ignore[arg-type]
 
     def append(self, path: RemotePath, data: bytes | str) -> TransferResult:
-        """Write at the end of a file, which is made where there is none. Not atomic."""
+        """Write at the end of a file, which is made where there is none: after what others write meanwhile, never over it. Not atomic."""
         whole = content_of(data)
         try:
             size = (self.stat(path)).size
         except RemoteFileNotFoundError:
             size = 0
-        return self._send({"path": path_of(path), "offset": size, "atomic": False}, whole, None)
+        # An agent that is too old to know ``append`` goes by ``offset``, and would empty the file without it.
+        return self._send({"path": path_of(path), "offset": size, "atomic": False, "append": True}, whole, None)
 
     def _send(self, params: dict[str, Any], whole: bytes | None, source: IO[bytes] | IO[str] | None) -> TransferResult:
         transfer = Transfer(self._sandbox._attached(), "write", params)
@@ -151,7 +152,7 @@ class Files:
             result = transfer.closed()
         finally:
             transfer.stop()
-        if not params.get("offset"):
+        if "append" not in params:
             seen.check(result)
         return TransferResult(seen.size, 1, take(result, "sha256", str))
 
@@ -274,7 +275,8 @@ class Files:
             return self._download_tree(remote, target)
         if run_blocking(target.is_dir):
             target /= PurePosixPath(os.fsdecode(path_of(remote))).name
-        part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+        special = run_blocking(_is_special, target)  # /dev/null, say: it takes the bytes, and stays what it is
+        part = target if special else target.with_name(f".holdfast-{secrets.token_hex(8)}.part")
         seen = _Seen()
         try:
             with run_blocking(_begun, part, target, there.mode & 0o777) as file:
@@ -286,10 +288,12 @@ class Files:
                         run_blocking(file.writelines, held)
                         held, flushed = [], seen.size
                 run_blocking(file.writelines, held)
-            run_blocking(os.replace, part, target)
+            if not special:
+                run_blocking(os.replace, part, target)
         finally:
-            with contextlib.suppress(FileNotFoundError):
-                part.unlink()
+            if not special:
+                with contextlib.suppress(FileNotFoundError):
+                    part.unlink()
         return TransferResult(seen.size, 1, seen.sha256)
 
     def _download_tree(self, remote: RemotePath, target: Path) -> TransferResult:
@@ -311,6 +315,11 @@ def _local(path: LocalPath) -> Path:
     if not os.fspath(path):
         raise InvalidPathError("invalid_path", "the local path is empty", hint="write . for the working directory")
     return Path(path)
+
+
+def _is_special(path: Path) -> bool:
+    """Whether it is there, and no file that another could take the place of."""
+    return path.exists() and not path.is_file()
 
 
 def _begun(part: Path, target: Path, mode: int) -> IO[bytes]:
