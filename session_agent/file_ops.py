@@ -15,10 +15,12 @@ from typing import Any
 
 import msgpack
 from holdfast_wire.errors import HoldfastError
+from holdfast_wire.limits import PATH_BYTES
 
 from .channels import Channel, Handler
 from .file_search import Search, search_params
 from .file_write import make_parents
+from .moving import move_across, remove_tree
 from .owners import Ownership, owner_param
 from .params import boolean, choice, integer
 from .paths import absolute, os_failure, path_param, shown, told, wire
@@ -26,7 +28,8 @@ from .transfers import Outgoing, TransferContext
 
 MOST_ENTRIES = 1_000_000
 """Entries one list answers at most; ``truncated`` in the result says that there were more."""
-_MOST_DEPTH = 256
+_MOST_DEPTH = PATH_BYTES // 2
+"""No path leads deeper."""
 _PIECE_BYTES = 32 * 1024
 
 _OPERATIONS = ("list", "stat", "exists", "mkdir", "move", "remove", "chmod", "search")
@@ -122,8 +125,9 @@ class Listing:
             try:
                 state = os.lstat(path)
                 target = os.readlink(path) if stat.S_ISLNK(state.st_mode) else None
-            except OSError:  # gone meanwhile, or not for us to see
+            except OSError as error:  # gone meanwhile, not for us to see, or deeper than a path leads
                 self._errors += 1
+                self._truncated |= error.errno == errno.ENAMETOOLONG
                 continue
             yield describe(path, name, state, target)
             if stat.S_ISDIR(state.st_mode) and len(open_directories) < self._depth:
@@ -132,8 +136,9 @@ class Listing:
     def _names(self, directory: str) -> list[str]:
         try:
             return sorted(os.listdir(directory), key=os.fsencode)
-        except OSError:
+        except OSError as error:
             self._errors += 1
+            self._truncated |= error.errno == errno.ENAMETOOLONG
             return []
 
 
@@ -233,21 +238,8 @@ def _move(path: str, to: str, overwrite: bool, parents: bool, owner: Ownership) 
             raise HoldfastError("invalid_path", f"{shown(path)} cannot move into itself: {shown(to)}", hint="") from None
         if error.errno != errno.EXDEV:
             raise OSError(error.errno, error.strerror, path if error.errno == errno.EBUSY else to) from None  # ``path`` is there
-        _move_across(path, to)
+        move_across(path, to)
     return {}
-
-
-def _move_across(path: str, to: str) -> None:
-    import shutil  # brings compressors: only for those who need it
-
-    if os.path.isdir(to) and not os.path.islink(to):
-        if not os.path.isdir(path) or os.path.islink(path):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), to)
-        os.rmdir(to)  # as rename would: only an empty directory is replaced
-    try:
-        shutil.move(path, to)
-    except shutil.Error as error:
-        raise OSError(errno.EIO, str(error)) from None
 
 
 def _remove(path: str, recursive: bool, missing_ok: bool) -> bool:
@@ -266,9 +258,7 @@ def _remove(path: str, recursive: bool, missing_ok: bool) -> bool:
         if not stat.S_ISDIR(state.st_mode):
             os.unlink(path)
         elif recursive:
-            import shutil
-
-            shutil.rmtree(path.rstrip("/"))  # walks by descriptors: a link planted meanwhile is removed, not followed
+            remove_tree(path)
         else:
             os.rmdir(path)
     return True

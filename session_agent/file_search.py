@@ -91,9 +91,12 @@ class Search:
             yield self._path
             return
         glob, exclude = self._options.glob, self._options.exclude
-        for directory, directories, files in os.walk(self._path):
-            directories[:] = sorted(d for d in directories if not any(fnmatch.fnmatchcase(d, e) for e in exclude))
-            names = files if self._options.pattern is not None else files + directories
+        waiting = [self._path]  # no recursion: a tree may be deeper than that goes
+        while waiting:
+            directory = waiting.pop()
+            directories, links, files = _names(directory)
+            directories, links = _without(exclude, directories), _without(exclude, links)
+            names = files if self._options.pattern is not None else files + links + directories
             for name in sorted(names):
                 self._visited += 1
                 if self._visited > _MOST_VISITED:
@@ -103,6 +106,7 @@ class Search:
                 subject = name if glob is None or "/" not in glob else os.path.relpath(path, self._path)
                 if glob is None or fnmatch.fnmatchcase(subject, glob):
                     yield path
+            waiting += [os.path.join(directory, name) for name in sorted(directories, reverse=True)]
 
     def _within(self, path: str) -> Iterator[dict[str, Any]]:
         pattern = self._options.pattern
@@ -120,3 +124,29 @@ class Search:
         for number, line in enumerate(data.split(b"\n"), 1):
             if pattern.search(line, 0, _LINE_BYTES):
                 yield {**told("path", path), "line": number, "text": line[:_LINE_BYTES].decode("utf-8", "replace")}
+
+
+def _without(exclude: tuple[str, ...], names: list[str]) -> list[str]:
+    return [name for name in names if not any(fnmatch.fnmatchcase(name, glob) for glob in exclude)]
+
+
+def _names(directory: str) -> tuple[list[str], list[str], list[str]]:
+    """The directories in it, the links to directories, and all the rest; nothing where it cannot be read."""
+    directories: list[str] = []
+    links: list[str] = []
+    files: list[str] = []
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                kind = files if not _leads_to_directory(entry) else links if entry.is_symlink() else directories
+                kind.append(entry.name)
+    except OSError:
+        pass
+    return directories, links, files
+
+
+def _leads_to_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False

@@ -1,0 +1,150 @@
+"""Whole trees: deeper than a recursion goes, and moved from one file system to another."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from session_agent import moving
+from tests.session_agent.test_files_ops import entries, fs
+
+DEPTH = 1010
+"""More than Python's recursion goes."""
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Path]:
+    """A directory on another file system."""
+    other = Path("/dev/shm")
+    if not other.is_dir() or os.stat(other).st_dev == os.stat(tmp_path).st_dev:
+        pytest.skip("there is no second file system")
+    there = other / f"holdfast-test-{os.getpid()}"
+    there.mkdir()
+    yield there
+    moving.remove_tree(str(there))
+
+
+def dig(top: Path, depth: int, name: str = "d") -> None:
+    """Directories within directories, and a file at the bottom."""
+    here = os.open(top, os.O_RDONLY | os.O_DIRECTORY)
+    for _ in range(depth):
+        os.mkdir(name, dir_fd=here)
+        inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(os.open("bottom", os.O_CREAT | os.O_WRONLY, dir_fd=here))
+    os.close(here)
+
+
+async def test_a_deep_tree_is_removed(tmp_path: Path) -> None:
+    dig(tmp_path, DEPTH)
+    dig(tmp_path / "d", 30, "n" * 200)
+    (tmp_path / "d/file").touch()
+    (tmp_path / "d/link").symlink_to(tmp_path)
+    assert (await fs(tmp_path, "remove", "d", recursive=True).result()) == {"existed": True}
+    assert not list(tmp_path.iterdir())
+
+
+async def test_a_deep_tree_is_listed_and_searched(tmp_path: Path) -> None:
+    """Down to where a path can lead; that there is more is said."""
+    dig(tmp_path, DEPTH)
+    channel = fs("/", "list", tmp_path, recursive=True)
+    assert (await entries(channel))[-1]["name"] == "bottom"
+    assert (await channel.result())["truncated"] is False
+    (found,) = await entries(fs("/", "search", tmp_path, glob="bottom"))
+    assert found["path"].endswith("/d/bottom")
+    (tmp_path / "other").mkdir()
+    dig(tmp_path / "other", 30, "n" * 200)
+    channel = fs("/", "list", tmp_path / "other", recursive=True)
+    assert len(await entries(channel)) > 15
+    assert (await channel.result())["truncated"] is True
+    moving.remove_tree(str(tmp_path / "other"))
+    moving.remove_tree(str(tmp_path / "d"))
+
+
+async def test_what_cannot_be_removed_is_named_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/b/stays").touch()
+
+    def refuse(name: str, *, dir_fd: int | None = None) -> None:
+        raise PermissionError(1, "Operation not permitted", name)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    error = await fs("/", "remove", tmp_path / "a", recursive=True).error()
+    assert (error["code"], error["detail"]["path"]) == ("permission_denied", str(tmp_path / "a/b/stays"))
+
+
+async def test_a_link_across_file_systems_is_replaced_not_followed(tmp_path: Path, elsewhere: Path) -> None:
+    (elsewhere / "folder").mkdir()
+    (elsewhere / "file").write_text("kept")
+    (elsewhere / "to-folder").symlink_to("folder")
+    (elsewhere / "to-file").symlink_to("file")
+    for name in ("to-folder", "to-file"):
+        (tmp_path / "new").write_text("new")
+        await fs(tmp_path, "move", "new", to=str(elsewhere / name), overwrite=True).result()
+        assert not (elsewhere / name).is_symlink()
+        assert (elsewhere / name).read_text() == "new"
+    assert not list((elsewhere / "folder").iterdir())
+    assert (elsewhere / "file").read_text() == "kept"
+    assert sorted(path.name for path in elsewhere.iterdir()) == ["file", "folder", "to-file", "to-folder"]
+
+
+async def test_a_move_across_file_systems_keeps_what_a_rename_keeps(tmp_path: Path, elsewhere: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "inner").mkdir(parents=True)
+    (tree / "inner/file").write_text("x")
+    (tree / "link").symlink_to("/nowhere")
+    os.mkfifo(tree / "pipe", 0o620)
+    os.chmod(tree / "inner/file", 0o4750)
+    owner = 4321 if os.geteuid() == 0 else os.geteuid()
+    for path in (tree, tree / "inner", tree / "inner/file", tree / "link", tree / "pipe"):
+        if os.geteuid() == 0:
+            os.chown(path, owner, owner, follow_symlinks=False)
+    os.chmod(tree / "inner/file", 0o4750)
+    os.chmod(tree / "inner", 0o500)
+    os.utime(tree, (1, 1))
+    await fs(tmp_path, "move", "tree", to=str(elsewhere / "tree")).result()
+    assert not tree.exists()
+    moved = elsewhere / "tree"
+    assert {path.lstat().st_uid for path in (moved, *moved.rglob("*"))} == {owner}
+    assert (moved / "inner/file").stat().st_mode & 0o7777 == 0o4750
+    assert (moved / "inner").stat().st_mode & 0o7777 == 0o500
+    assert os.readlink(moved / "link") == "/nowhere"
+    assert stat.S_ISFIFO((moved / "pipe").stat().st_mode)
+    assert moved.stat().st_mtime == 1
+
+
+async def test_a_move_across_file_systems_that_fails_leaves_all_as_it_was(tmp_path: Path, elsewhere: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree/file").write_text("x")
+    (elsewhere / "full/inside").mkdir(parents=True)
+    (elsewhere / "file").write_text("old")
+    for to, code in (("full", "directory_not_empty"), ("file", "not_a_directory"), ("no/such", "file_not_found")):
+        error = await fs(tmp_path, "move", "tree", to=str(elsewhere / to), overwrite=True).error()
+        assert error["code"] == code, to
+    assert (await fs(tmp_path, "move", "tree/file", to=str(elsewhere / "full"), overwrite=True).error())["code"] == "is_a_directory"
+    assert (tmp_path / "tree/file").read_text() == "x"
+    assert sorted(path.name for path in elsewhere.iterdir()) == ["file", "full"]
+
+
+def test_the_tree_that_is_removed_may_be_moved_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever moves a directory out of it while it is gone through must not have what is around its new place removed."""
+    (tmp_path / "tree/a/b").mkdir(parents=True)
+    (tmp_path / "outside/keep").mkdir(parents=True)
+    rmdir = os.rmdir
+
+    def move_then_rmdir(name: str, *, dir_fd: int | None = None) -> None:
+        if name == "b":
+            rmdir(name, dir_fd=dir_fd)
+            os.rename(tmp_path / "tree/a", tmp_path / "outside/a")
+        else:
+            rmdir(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "rmdir", move_then_rmdir)
+    with pytest.raises(OSError, match="tree"):
+        moving.remove_tree(str(tmp_path / "tree"))
+    assert sorted(path.name for path in (tmp_path / "outside").iterdir()) == ["a", "keep"]
