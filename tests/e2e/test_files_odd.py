@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from holdfast import InvalidPathError, RemoteFileNotFoundError, Sandbox
+from holdfast import InvalidPathError, RemoteFileNotFoundError, RequestTooLargeError, Sandbox
 
 
 def test_what_is_wrong_with_a_name_of_control_characters_is_told(sandbox: Sandbox) -> None:
@@ -80,3 +80,11 @@ def test_a_link_to_a_directory_is_uploaded_as_what_it_leads_to(sandbox: Sandbox,
     (tmp_path / "link").symlink_to("tree")
     sandbox.files.upload(tmp_path / "link", "/tmp/linked")
     assert [entry.name for entry in sandbox.files.list("/tmp/linked")] == ["empty", "file"]
+
+
+def test_a_list_is_whole_or_says_that_it_is_not(sandbox: Sandbox) -> None:
+    sandbox.exec("mkdir /tmp/deep; cd /tmp/deep; for i in $(seq 25); do mkdir $(printf '%0200d' 0); cd 0*; done").check()
+    with pytest.raises(RequestTooLargeError, match="than the 20 entries"):
+        sandbox.files.list("/tmp/deep", recursive=True)
+    sandbox.files.remove("/tmp/deep", recursive=True)
+    assert not sandbox.files.exists("/tmp/deep")

@@ -22,7 +22,14 @@ from holdfast_wire.errors import ProtocolError
 from holdfast._archives import PIECE_BYTES, pack, unpack
 from holdfast._arguments import RemotePath, content_of, given, path_of, text_path, words_of
 from holdfast._sync.transfers import Transfer
-from holdfast._errors import ChecksumError, InvalidPathError, RemoteFileNotFoundError, RemoteIsADirectoryError, UnsupportedError
+from holdfast._errors import (
+    ChecksumError,
+    InvalidPathError,
+    RemoteFileNotFoundError,
+    RemoteIsADirectoryError,
+    RequestTooLargeError,
+    UnsupportedError,
+)
 from holdfast._results import FileEntry, FileMatch, TransferResult, read_entry, read_match, take
 from holdfast._transport.threads import run_blocking
 
@@ -159,7 +166,10 @@ class Files:
     # Names ------------------------------------------------------------------------------------------------------
 
     def list(self, path: RemotePath = ".", *, recursive: bool = False) -> Entries:
-        """The entries of a directory by name; with ``recursive`` all below it."""
+        """The entries of a directory by name; with ``recursive`` all below it.
+
+        Raises ``RequestTooLargeError`` where there are more than a million, or some below deeper than a path leads.
+        """
         rest = self._sandbox._fallback()
         if rest is not None:
             return rest.list_files(text_path(path))
@@ -192,9 +202,12 @@ class Files:
             while data := transfer.read():
                 unpacker.feed(data)
                 found += _maps(unpacker, read)
-            transfer.closed()
+            result = transfer.closed()
         finally:
             transfer.stop()
+        if operation == "list" and result.get("truncated") is True:
+            message = f"there is more below {path!s:.200} than the {len(found)} entries that one list gives"
+            raise RequestTooLargeError("request_too_large", message, hint="list its directories one by one, or run find")
         return found
 
     def stat(self, path: RemotePath, *, follow: bool = True) -> FileEntry:
