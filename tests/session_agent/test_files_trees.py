@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +26,14 @@ def elsewhere(tmp_path: Path) -> Iterator[Path]:
     there = other / f"holdfast-test-{os.getpid()}"
     there.mkdir()
     yield there
-    moving.remove_tree(str(there))
+    subprocess.run(["rm", "-rf", there], check=True)
+
+
+@pytest.fixture
+def deep(tmp_path: Path) -> Iterator[Path]:
+    """A directory whose depth pytest need not clean up, which it could not."""
+    yield tmp_path
+    subprocess.run(["rm", "-rf", *tmp_path.iterdir()], check=True)
 
 
 def dig(top: Path, depth: int, name: str = "d") -> None:
@@ -40,30 +48,28 @@ def dig(top: Path, depth: int, name: str = "d") -> None:
     os.close(here)
 
 
-async def test_a_deep_tree_is_removed(tmp_path: Path) -> None:
-    dig(tmp_path, DEPTH)
-    dig(tmp_path / "d", 30, "n" * 200)
-    (tmp_path / "d/file").touch()
-    (tmp_path / "d/link").symlink_to(tmp_path)
-    assert (await fs(tmp_path, "remove", "d", recursive=True).result()) == {"existed": True}
-    assert not list(tmp_path.iterdir())
+async def test_a_deep_tree_is_removed(deep: Path) -> None:
+    dig(deep, DEPTH)
+    dig(deep / "d", 30, "n" * 200)
+    (deep / "d/file").touch()
+    (deep / "d/link").symlink_to(deep)
+    assert (await fs(deep, "remove", "d", recursive=True).result()) == {"existed": True}
+    assert not list(deep.iterdir())
 
 
-async def test_a_deep_tree_is_listed_and_searched(tmp_path: Path) -> None:
+async def test_a_deep_tree_is_listed_and_searched(deep: Path) -> None:
     """Down to where a path can lead; that there is more is said."""
-    dig(tmp_path, DEPTH)
-    channel = fs("/", "list", tmp_path, recursive=True)
+    dig(deep, DEPTH)
+    channel = fs("/", "list", deep, recursive=True)
     assert (await entries(channel))[-1]["name"] == "bottom"
     assert (await channel.result())["truncated"] is False
-    (found,) = await entries(fs("/", "search", tmp_path, glob="bottom"))
+    (found,) = await entries(fs("/", "search", deep, glob="bottom"))
     assert found["path"].endswith("/d/bottom")
-    (tmp_path / "other").mkdir()
-    dig(tmp_path / "other", 30, "n" * 200)
-    channel = fs("/", "list", tmp_path / "other", recursive=True)
+    (deep / "other").mkdir()
+    dig(deep / "other", 30, "n" * 200)
+    channel = fs("/", "list", deep / "other", recursive=True)
     assert len(await entries(channel)) > 15
     assert (await channel.result())["truncated"] is True
-    moving.remove_tree(str(tmp_path / "other"))
-    moving.remove_tree(str(tmp_path / "d"))
 
 
 async def test_what_cannot_be_removed_is_named_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
