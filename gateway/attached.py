@@ -26,7 +26,7 @@ class AttachedSessions:
     def __init__(self, settings: RelaySettings, store: PlacementStore) -> None:
         self._settings = settings
         self._store = store
-        self._relays: set[Relay] = set()
+        self._relays: dict[Relay, bool] = {}
         self._owners: Counter[str] = Counter()
         self._stalled: dict[Relay, None] = {}
         self.draining = False
@@ -49,12 +49,13 @@ class AttachedSessions:
         if not self._owners[owner]:
             del self._owners[owner]
 
-    def add(self, relay: Relay) -> None:
-        self._relays.add(relay)
+    def add(self, relay: Relay, *, idles: bool) -> None:
+        """``idles``: its sandbox has an idle limit; only then is placement told of its use."""
+        self._relays[relay] = idles
         relay.on_stall = self._on_stall
 
     def discard(self, relay: Relay) -> None:
-        self._relays.discard(relay)
+        self._relays.pop(relay, None)
         self._stalled.pop(relay, None)
 
     def _on_stall(self, relay: Relay) -> None:
@@ -76,7 +77,7 @@ class AttachedSessions:
             await self.sweep()
 
     async def sweep(self) -> None:
-        """Cut off what is dead or takes nothing; note the rest as in use."""
+        """Cut off what is dead or takes nothing; note the rest, where they idle at all, as in use."""
         settings = self._settings
         for relay in list(self._relays):
             relay.sweep()
@@ -86,8 +87,8 @@ class AttachedSessions:
             elif relay.stalled_sweeps * settings.sweep_interval_s >= settings.stall_limit_s:
                 log.info("session of %s: took nothing for %g s, cut off", relay.sandbox_id, settings.stall_limit_s)
                 relay.abort()
-        in_use = {relay.sandbox_id for relay in self._relays}
-        if not await self.note(in_use):
+        in_use = {relay.sandbox_id for relay, idles in self._relays.items() if idles}
+        if in_use and not await self.note(in_use):
             log.warning("activity of %d sandboxes could not be noted: the placement store is away", len(in_use))
 
     async def note(self, in_use: set[str]) -> bool:

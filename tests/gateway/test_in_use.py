@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from holdfast_wire.frames import Exited, Started
 
+from gateway import tickets
 from gateway.placement.records import Record, SandboxSpec
 from tests.gateway.harness import DEADLINE_S, ScriptedAgent, Served, echo
 from tests.gateway.test_agent_call import RESULT, Talk, scripted
@@ -17,14 +18,22 @@ from tests.support.until import until_async
 pytestmark = requires("redis")
 
 
+def _spec(idle_s: float | None) -> SandboxSpec:
+    return SandboxSpec(sandbox_id="sb-1", owner="ada", incarnation="1" * 16, image="host", idle_timeout_s=idle_s, lifetime_s=1000.0)
+
+
 async def _place(served: Served, endpoint: str, idle_s: float | None) -> float:
     """A ready sandbox; when it would expire."""
-    spec = SandboxSpec(sandbox_id="sb-1", owner="ada", incarnation="1" * 16, image="host", idle_timeout_s=idle_s, lifetime_s=1000.0)
+    spec = _spec(idle_s)
     await served.store.create(spec, fingerprint="f")
     record = await served.store.mark_ready("sb-1", spec.incarnation, endpoint, "e1")
     assert isinstance(record, Record)
     assert record.expires_at is not None
     return record.expires_at
+
+
+def _pending(served: Served) -> bool:
+    return any("sb-1" in task.get_name() for task in served.gateway.background._tasks)
 
 
 async def _later(served: Served, than: float) -> float:
@@ -85,14 +94,30 @@ async def test_an_attach_keeps_it_at_once(served: Served) -> None:
             assert await _later(served, expires) > expires + 10  # the sweep that comes first has that long
 
 
-async def test_without_an_idle_limit_nothing_is_noted(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("idle_s", [None, 60.0])
+async def test_only_what_has_an_idle_limit_is_noted(served: Served, monkeypatch: pytest.MonkeyPatch, idle_s: float | None) -> None:
     async def script(talk: Talk) -> None:
         await talk.say(Started(1, "x", {}), Exited(1, "x", RESULT))
 
-    async def touch(*_: object, **__: object) -> None:
-        raise AssertionError("noted")
+    noted: list[float] = []
+
+    async def touch(ids: object, holder: str = "", hold_s: float = 0.0) -> None:
+        noted.append(hold_s)
 
     monkeypatch.setattr(served.store, "touch", touch)
-    async with ScriptedAgent(scripted(script)) as agent, served.client() as client:
-        await _place(served, agent.endpoint, None)
+    attached = served.gateway.attached
+    async with ScriptedAgent(scripted(script)) as agent, served.client() as client, asyncio.timeout(DEADLINE_S):
+        await served.store.create(_spec(idle_s), fingerprint="f")
+        await served.store.mark_ready("sb-1", _spec(idle_s).incarnation, agent.endpoint, "e1")
         assert (await client.post("/sandboxes/sb-1/exec", json={"command": "true", "wait": True})).status_code == 200
+        async with served.attach("sb-1") as session:
+            assert session.response is not None
+            ticket = session.response.headers[tickets.HEADER]
+            await attached.sweep()
+        await until_async(lambda: not len(attached), deadline_s=DEADLINE_S, what="the session to end")
+        async with served.attach("sb-1", X_Holdfast_Ticket=ticket):
+            await attached.sweep()
+        await until_async(lambda: not len(attached) and not _pending(served), deadline_s=DEADLINE_S, what="all to be noted")
+    assert bool(noted) == (idle_s is not None)
+    assert noted.count(0.0) >= (3 if noted else 0), "the command's use and two sessions' ends"
+    assert sum(hold_s > 0 for hold_s in noted) >= (4 if noted else 0), "two sessions begun and two sweeps"

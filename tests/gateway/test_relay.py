@@ -222,7 +222,7 @@ async def test_many_readers_that_stop_do_not_add_up(redis_url: str, tmp_path: Pa
             client = await attached.enter_async_context(served.attach("sb-1"))
             client.transport.pause_reading()
             clients.append(client)
-            (relay,) = served.gateway.attached._relays - known
+            (relay,) = set(served.gateway.attached._relays) - known
             relays.append(relay)
             await until_async(lambda relay=relay: relay.client_paused, deadline_s=60, what=f"reader {number} to be full")
         await until_async(relays[0].done.done, deadline_s=60, what="the one that waited longest to be cut off")
