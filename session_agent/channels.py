@@ -47,7 +47,12 @@ class Channel(Protocol):
         ...
 
     def room(self) -> int:
-        """Bytes of Output that the client's credit allows now."""
+        """Bytes of Output that may be sent now: as the client's credit allows, and what the agent can hold. ``writable`` tells of more."""
+        ...
+
+    @property
+    def crowded(self) -> bool:
+        """Whether there is credit, and the agent holds as much as it can of what clients have yet to take."""
         ...
 
     def consume(self, size_bytes: int) -> None:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.events import Attached, Delivered, Dropped, Event, Retired, Writable
 from holdfast_wire.frames import Close, Exited, Fact, Failed, Hello, Open, Resize, Run, Signal, Write
-from holdfast_wire.limits import SESSIONS, Timing
+from holdfast_wire.halves import Tally
+from holdfast_wire.limits import SESSIONS, UNACKED_MEMORY_SHARE, UNACKED_SANDBOX_BYTES, UNACKED_SESSION_BYTES, Timing
 from holdfast_wire.session import AgentSession, check_hello
 
 from .channels import Factory, Handler
@@ -62,18 +63,48 @@ class _Channel:
         self._held.wake()
 
     def room(self) -> int:
-        return self._held.session.room(self.number)
+        credit = self._held.session.room(self.number)
+        return credit if credit <= 0 else min(credit, self._held.room(self.number))
+
+    @property
+    def crowded(self) -> bool:
+        return self._held.session.room(self.number) > 0 and self._held.room(self.number) <= 0
 
     def consume(self, size_bytes: int) -> None:
         self._held.session.consume(self.number, size_bytes)
         self._held.wake()
 
 
+class Crowd:
+    """What all sessions hold of what was sent and is not acknowledged, and who waits for that to be less.
+
+    Each has ``UNACKED_SESSION_BYTES`` of its own, so that one that reads nothing stops no other.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.whole = Tally()
+        self.starved: dict[HeldSession, None] = {}
+        self._limit_bytes = limit_bytes
+
+    def room(self, tally: Tally) -> int:
+        """Bytes that may be sent on a session now."""
+        return max(UNACKED_SESSION_BYTES - tally.held, self._limit_bytes - self.whole.held)
+
+    def feed(self) -> None:
+        """Let those go on who found no room and now have some."""
+        if self.starved:
+            for held in [held for held in self.starved if self.room(held.session.tally) > 0]:
+                self.starved.pop(held, None)
+                held.feed()
+
+
 class HeldSession:
     """One session with its handlers. It lives on while nobody is attached."""
 
-    def __init__(self, session: AgentSession, context: AgentContext, factories: Mapping[str, Factory]) -> None:
+    def __init__(self, session: AgentSession, context: AgentContext, factories: Mapping[str, Factory], crowd: Crowd | None = None) -> None:
         self.session = session
+        self._crowd = crowd or Crowd(UNACKED_SANDBOX_BYTES)
+        self._starved: dict[int, None] = {}
         self.connection: Connection | None = None
         self.expiry: asyncio.TimerHandle | None = None
         self.detached_at = 0.0
@@ -97,6 +128,31 @@ class HeldSession:
             except Exception:
                 log.exception("the handler of channel %d failed on %s", number, type(event).__name__)
                 self._fail(number, HoldfastError("internal", "the agent failed to serve this request"))
+        self._crowd.feed()
+
+    def room(self, number: int) -> int:
+        """Bytes that the agent can hold for the channel, whatever credit it has. At 0 it is ``fed`` as soon as there are more."""
+        room = self._crowd.room(self.session.tally)
+        if room <= 0:
+            self._starved[number] = None
+            self._crowd.starved[self] = None
+        return room
+
+    def feed(self) -> None:
+        """There is room again: those that found none go on, one after the other."""
+        starved, self._starved = self._starved, {}
+        while starved and self._crowd.room(self.session.tally) > 0:
+            number = next(iter(starved))
+            del starved[number]
+            try:
+                self._handle(number, Writable(number))
+            except HoldfastError as error:
+                self._fail(number, error)
+            except Exception:
+                log.exception("the handler of channel %d failed to go on", number)
+        self._starved = {**starved, **self._starved}
+        if self._starved:
+            self._crowd.starved[self] = None
 
     def detached(self) -> None:
         """The connection is gone: handlers may now spool."""
@@ -112,6 +168,9 @@ class HeldSession:
         for handler in self._handlers.values():
             handler.drop()
         self._handlers.clear()
+        self._starved.clear()
+        self.session.tally.clear()
+        self._crowd.feed()
 
     def _handle(self, number: int, event: Event) -> None:
         if type(event) is Open:
@@ -176,6 +235,7 @@ class Sessions:
         self._info = info
         self._timing = timing or Timing()
         self._held: dict[str, HeldSession] = {}
+        self._crowd = Crowd(unacked_bytes(context.settings.memory_bytes))
         self._ending: tuple[float, str] | None = None
 
     def attach(self, hello: Hello, connection: Connection, now: float) -> HeldSession:
@@ -246,9 +306,9 @@ class Sessions:
     def _create(self, hello: Hello) -> HeldSession:
         if len(self._held) >= SESSIONS:
             self._expire(self._dispensable())
-        session = AgentSession(hello.session_id, hello.secret, self.agent_epoch, self._timing)
+        session = AgentSession(hello.session_id, hello.secret, self.agent_epoch, self._timing, self._crowd.whole)
         session.info = self._info
-        held = self._held[hello.session_id] = HeldSession(session, self._context, self._factories)
+        held = self._held[hello.session_id] = HeldSession(session, self._context, self._factories, self._crowd)
         return held
 
     def _dispensable(self) -> HeldSession:
@@ -272,3 +332,8 @@ class Sessions:
             held.expiry.cancel()
         self._held.pop(held.session.session_id, None)
         held.end()
+
+
+def unacked_bytes(memory_bytes: int) -> int:
+    """What all sessions may hold together in a sandbox of so much memory (0: not known), bytes."""
+    return min(UNACKED_SANDBOX_BYTES, memory_bytes // UNACKED_MEMORY_SHARE) if memory_bytes else UNACKED_SANDBOX_BYTES

@@ -3,7 +3,8 @@
 Owns the two handlers behind every file channel: ``Outgoing`` pulls chunks from a ``Source`` as the client's credit allows,
 ``Incoming`` pushes input into a ``Sink`` and gives credit back once the sink has it. Sources and sinks are plain blocking code;
 each runs one step at a time on the loop's default thread pool, because a disk that is full, throttled or remote can hold a
-call for seconds and the agent must keep answering. A transfer holds at most ``AHEAD_BYTES`` read ahead, or one credit window.
+call for seconds and the agent must keep answering. A transfer holds at most ``AHEAD_BYTES`` read ahead, or one credit window; all of
+them that nobody reads from, few of them more than a piece.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import STDOUT, Closed, Failed, Opened, Output
+from holdfast_wire.halves import Tally
 from holdfast_wire.limits import DATA_BYTES
 
 from .channels import Channel
@@ -27,6 +29,9 @@ log = logging.getLogger("session_agent.transfers")
 
 AHEAD_BYTES = 512 * 1024
 """Most bytes read from a source and not yet taken by the channel."""
+_ALL_AHEAD_BYTES = 16 * 1024 * 1024
+"""Where all transfers have read so much ahead, none reads what it cannot send, and those that can take turns."""
+_EXTRA_READERS = 16
 
 _T = TypeVar("_T")
 
@@ -170,11 +175,18 @@ class _Transfer:
 class Outgoing(_Transfer):
     """Sends a source to the client."""
 
+    _together: ClassVar[Tally] = Tally()
+    """What all of them have read ahead, or are about to."""
+    _extra: ClassVar[set[Outgoing]] = set()
+    """Those that read a piece although that is much; the others wait for their turn."""
+    _waiting: ClassVar[dict[Outgoing, None]] = {}
+
     def __init__(self, channel: Channel, source: Source) -> None:
         self._source = source
         self._chunks: Iterator[bytes] | None = None
         self._ahead: deque[bytes] = deque()
         self._ahead_bytes = 0
+        self._read_ahead = Tally(self._together)
         self._result: dict[str, Any] | None = None
         super().__init__(channel, source)
 
@@ -188,13 +200,31 @@ class Outgoing(_Transfer):
                 ahead.appendleft(chunk[room:])
                 chunk = chunk[:room]
             self._ahead_bytes -= len(chunk)
+            self._read_ahead.add(-len(chunk))
             channel.send(Output(channel.number, STDOUT, chunk))
         if self._result is not None:
             if not ahead:
                 self._end(Closed(channel.number, self._result))
-        elif not self._busy and self._ahead_bytes <= AHEAD_BYTES // 2:
+        elif not self._busy and self._may_read():
             wanted = AHEAD_BYTES - self._ahead_bytes
+            if self._is_much():
+                wanted = DATA_BYTES
+                self._extra.add(self)
+            self._read_ahead.add(wanted)
             self._step(lambda: self._read(wanted), self._taken)
+
+    def _is_much(self) -> bool:
+        return self._together.held > _ALL_AHEAD_BYTES
+
+    def _may_read(self) -> bool:
+        if self._channel.crowded or self._ahead_bytes > AHEAD_BYTES // 2:
+            return False
+        if not self._is_much():
+            return True
+        if self._channel.room() > 0 and len(self._extra) >= _EXTRA_READERS:
+            self._waiting[self] = None
+            return False
+        return self._channel.room() > 0
 
     def _read(self, wanted: int) -> tuple[list[bytes], dict[str, Any] | None]:
         if self._chunks is None:
@@ -215,7 +245,32 @@ class Outgoing(_Transfer):
         chunks, self._result = read
         self._ahead += chunks
         self._ahead_bytes += sum(map(len, chunks))
+        self._read_ahead.add(self._ahead_bytes - self._read_ahead.held)
+        self._next()
         self._pump()
+
+    def _next(self) -> None:
+        """This one has read: others first."""
+        self._extra.discard(self)
+        while self._waiting and len(self._extra) < _EXTRA_READERS:
+            other = next(iter(self._waiting))
+            del self._waiting[other]
+            other.writable()
+
+    def _end(self, fact: Closed | Failed) -> None:
+        self._forget()
+        super()._end(fact)
+
+    def _abort(self, last: Failed | None) -> None:
+        self._forget()
+        super()._abort(last)
+
+    def _forget(self) -> None:
+        self._ahead.clear()
+        self._ahead_bytes = 0
+        self._read_ahead.clear()
+        self._waiting.pop(self, None)
+        self._next()
 
 
 class Incoming(_Transfer):

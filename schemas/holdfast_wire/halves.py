@@ -15,6 +15,29 @@ from .errors import HoldfastError, ProtocolError
 from .frames import AnyItem, Exited, Output, Write
 from .limits import CONTROL_SLACK, WINDOW_BYTES
 
+ITEM_BYTES = 256
+"""What keeping an item takes besides its message."""
+
+
+class Tally:
+    """What send halves hold together until it is acknowledged, bytes; ``whole`` counts them with those of others."""
+
+    __slots__ = ("held", "whole")
+
+    def __init__(self, whole: Tally | None = None) -> None:
+        self.held = 0
+        self.whole = whole
+
+    def add(self, size_bytes: int) -> None:
+        """Hold so many more, or fewer."""
+        self.held += size_bytes
+        if self.whole is not None:
+            self.whole.held += size_bytes
+
+    def clear(self) -> None:
+        """All of it is gone."""
+        self.add(-self.held)
+
 
 @dataclass(slots=True)
 class _Stored:
@@ -29,9 +52,10 @@ class _Stored:
 class SendHalf:
     """Items on their way to the peer. ``next`` is the offset the next item gets, ``limit`` the peer's credit."""
 
-    __slots__ = ("_stored", "acked", "limit", "next", "unsent")
+    __slots__ = ("_stored", "_tally", "acked", "limit", "next", "unsent")
 
-    def __init__(self) -> None:
+    def __init__(self, tally: Tally | None = None) -> None:
+        self._tally = tally
         self.next = 0
         self.acked = 0
         self.limit = WINDOW_BYTES
@@ -60,6 +84,8 @@ class SendHalf:
         self.next = end
         self._stored.append(stored)
         self.unsent.append(stored)
+        if self._tally is not None:
+            self._tally.add(len(stored.message) + ITEM_BYTES)
 
     def pop(self) -> bytes:
         """The next message for the current connection; it stays stored until acknowledged."""
@@ -70,11 +96,14 @@ class SendHalf:
         if offset > self.next:
             raise ProtocolError(f"offset {offset} is acknowledged, {self.next} was reached")
         delivered: list[str] = []
-        stored = self._stored
+        stored, freed_bytes = self._stored, 0
         while stored and stored[0].end <= offset:
             first = stored.popleft()
+            freed_bytes += len(first.message) + ITEM_BYTES
             if first.command_id is not None:
                 delivered.append(first.command_id)
+        if freed_bytes and self._tally is not None:
+            self._tally.add(-freed_bytes)
         self.acked = max(self.acked, offset)
         return delivered
 

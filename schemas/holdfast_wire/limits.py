@@ -20,6 +20,15 @@ DATA_BYTES = 128 * KIB
 WINDOW_BYTES = 1 * MIB
 """Credit each side starts with on each direction of a channel, bytes (PROTOCOL §5.1)."""
 
+UNACKED_SESSION_BYTES = 1 * MIB
+"""What an agent sends on one session before any of it is acknowledged, whatever its other sessions hold."""
+
+UNACKED_SANDBOX_BYTES = 64 * MIB
+"""Most that an agent holds for all sessions beyond that: the windows of a thousand channels that nobody reads would take its memory."""
+
+UNACKED_MEMORY_SHARE = 8
+"""In a sandbox with less memory, one part in so many."""
+
 CONTROL_SLACK = 4096
 """How far items without bytes may run ahead of the credit: a signal must get through while a write waits (PROTOCOL §5.3)."""
 

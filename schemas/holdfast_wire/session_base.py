@@ -15,7 +15,7 @@ from .codec import MAX_CHANNEL, MAX_OFFSET, decode
 from .errors import HoldfastError, ProtocolError
 from .events import Delivered, Event, Silent, Writable
 from .frames import Ack, AnyItem, Credit, GoAway, Hello, Item, Ping, Welcome
-from .halves import ReceiveHalf, SendHalf
+from .halves import ReceiveHalf, SendHalf, Tally
 from .limits import CHANNELS, WINDOW_BYTES, Timing
 
 
@@ -24,10 +24,10 @@ class Channel:
 
     __slots__ = ("inbound", "kind", "outbound", "queued", "state")
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, tally: Tally | None = None) -> None:
         self.kind = kind
         self.state = State.OPENING
-        self.outbound = SendHalf()
+        self.outbound = SendHalf(tally)
         self.inbound = ReceiveHalf()
         self.queued = False
 

@@ -53,7 +53,7 @@ async def test_reader_that_stops_holds_a_bounded_amount(tmp_path: Path) -> None:
     while channel.output_bytes < 200_000:
         channel.heard.clear()
         await channel.heard.wait()
-    assert channel.handler._ahead_bytes <= 512 * 1024
+    assert channel.handler._read_ahead.held <= 512 * 1024
     while not channel.ended.is_set():
         channel.read()
         await asyncio.sleep(0)
@@ -97,6 +97,18 @@ async def test_file_that_grows_ends_at_its_first_size(tmp_path: Path) -> None:
     channel.read()
     assert (await channel.result())["size"] == 500_000
     assert b"y" not in channel.output
+
+
+async def test_file_that_shrinks_is_no_whole_file(tmp_path: Path) -> None:
+    """Short, with nothing said of it, would be silent truncation."""
+    (tmp_path / "log").write_bytes(b"x" * 2_000_000)
+    channel = serve(open_read, "read", tmp_path, {"path": "log"}, window=1000, reading=False)
+    await channel.opened()
+    os.truncate(tmp_path / "log", 1_000_000)
+    channel._reading = True
+    channel.read()
+    error = await channel.error()
+    assert (error["code"], "shorter" in error["message"]) == ("io_error", True)
 
 
 async def test_proc_files_say_zero_and_have_content() -> None:

@@ -36,6 +36,8 @@ class Held:
     def room(self) -> int:
         return self.half.room
 
+    crowded = False
+
     def consume(self, size_bytes: int) -> None: ...
 
 

@@ -76,6 +76,10 @@ class FakeChannel:
     def room(self) -> int:
         return self._window - self._unread
 
+    @property
+    def crowded(self) -> bool:
+        return False
+
     def consume(self, size_bytes: int) -> None:
         self.consumed += size_bytes
         self._input_waits.set()

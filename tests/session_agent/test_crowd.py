@@ -1,0 +1,138 @@
+"""What an agent holds for clients that open much and read nothing: a bound for all, room for each, and nothing forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from holdfast_wire.codec import decode, encode, encode_item
+from holdfast_wire.frames import Ack, Hello, Open, Opened, Output
+from holdfast_wire.limits import MIB, UNACKED_SESSION_BYTES, WINDOW_BYTES
+
+from session_agent import transfers
+from session_agent.channels import Channel
+from session_agent.handlers import FACTORIES
+from session_agent.sandbox import AgentContext
+from session_agent.sessions import HeldSession, Sessions
+from session_agent.settings import AgentSettings
+from tests.support.until import until_async
+
+PIECE = b"x" * 65536
+MEMORY = 64 * MIB
+ALL = MEMORY // 8
+"""What all sessions of so small a sandbox may hold, besides what each may."""
+
+
+class Idle:
+    """A connection that nobody carries anything over."""
+
+    def wake(self, *, now: bool) -> None: ...
+    def fence(self) -> None: ...
+
+
+class Flood:
+    """Sends as long as there is room."""
+
+    def __init__(self, context: AgentContext, channel: Channel) -> None:
+        self.channel = channel
+        channel.send(Opened(channel.number, {}))
+        self.writable()
+
+    def writable(self) -> None:
+        while (room := self.channel.room()) > 0:
+            self.channel.send(Output(self.channel.number, 1, PIECE[:room]))
+
+    def drop(self) -> None: ...
+
+
+class Reader:
+    """A client that takes what is sent, and acknowledges it when it likes."""
+
+    def __init__(self, sessions: Sessions, session_id: str) -> None:
+        self.held: HeldSession = sessions.attach(Hello(1, session_id, b"k" * 16, "", 0, 1, {}, 1), Idle(), 0.0)
+        self.received: dict[int, int] = {}
+
+    def say(self, *messages: bytes) -> None:
+        for message in messages:
+            self.held.session.receive(message, 0.0)
+            self.held.dispatch()
+
+    def open(self, count: int, kind: str = "tunnel", params: dict[str, Any] | None = None) -> None:
+        self.say(*(encode_item(Open(number, kind, params or {}), 0) for number in range(1, count + 1)))
+
+    def take(self) -> int:
+        """What came of it, in bytes; every piece follows the one before."""
+        came = 0
+        for frame, offset in map(decode, self.held.session.outgoing()):
+            if isinstance(frame, Opened | Output):
+                assert offset == self.received.get(frame.channel, 0)
+                self.received[frame.channel] = offset + frame.length
+                came += len(frame.data) if isinstance(frame, Output) else 0
+        return came
+
+    def acknowledge(self) -> None:
+        self.say(*(encode(Ack(number, offset)) for number, offset in self.received.items()))
+
+
+@pytest.fixture
+def sessions() -> Sessions:
+    context = AgentContext(AgentSettings("sb", "t", memory_bytes=MEMORY))
+    return Sessions(context, {"tunnel": Flood}, "epoch", {})  # type: ignore[dict-item]
+
+
+async def test_windows_that_nobody_reads(sessions: Sessions) -> None:
+    reader = Reader(sessions, "r" * 16)
+    reader.open(100)
+    held = reader.held.session.tally.held
+    assert ALL <= held <= ALL + UNACKED_SESSION_BYTES + len(PIECE) + 100 * 300
+    other = Reader(sessions, "o" * 16)
+    other.open(1)
+    assert other.take() >= UNACKED_SESSION_BYTES - len(PIECE), "one that reads is not stopped by one that does not"
+    other.acknowledge()
+    assert other.take() > 0
+    total = 0
+    while came := reader.take():
+        total += came
+        reader.acknowledge()
+    assert total == 100 * (WINDOW_BYTES - 1), "every channel got to the end of its credit, in order"
+    other.take()
+    other.acknowledge()
+    assert sessions._crowd.whole.held == 0
+
+
+async def test_what_one_session_gives_up_another_may_have(sessions: Sessions) -> None:
+    first, second = Reader(sessions, "a" * 16), Reader(sessions, "b" * 16)
+    first.open(100)
+    second.open(8)
+    assert second.take() <= 2 * UNACKED_SESSION_BYTES
+    first.held.session.disconnected()
+    sessions._expire(first.held)
+    assert second.take() >= 5 * MIB
+    sessions.attach(Hello(1, "b" * 16, b"k" * 16, "", 1, 1, {}, 1, True), Idle(), 0.0).dispatch()
+    assert sessions._crowd.whole.held == 0, "a take-over drops all channels"
+
+
+async def test_files_that_nobody_reads_are_hardly_read_ahead(sessions: Sessions, tmp_path: Path) -> None:
+    (tmp_path / "big").write_bytes(bytes(2 * MIB))
+    held = Sessions(sessions._context, {"read": FACTORIES["read"]}, "epoch", {})
+    reader = Reader(held, "r" * 16)
+    together = transfers.Outgoing._together
+    reader.open(80, "read", {"path": str(tmp_path / "big")})
+    seen: list[int] = []
+
+    def still() -> bool:
+        seen.append(held._crowd.whole.held + together.held)
+        return len(seen) > 20 and len(set(seen[-20:])) == 1
+
+    await until_async(still, deadline_s=60, what="the reading to stop")
+    assert seen[-1] <= ALL + UNACKED_SESSION_BYTES + 24 * MIB
+    deadline = asyncio.get_running_loop().time() + 60
+    while sum(reader.received.values()) < 80 * (WINDOW_BYTES - 8) and asyncio.get_running_loop().time() < deadline:
+        reader.take()
+        reader.acknowledge()
+        await asyncio.sleep(0)
+    assert all(received == WINDOW_BYTES for received in reader.received.values())
+    held._expire(reader.held)
+    await until_async(lambda: together.held == 0, deadline_s=60, what="what was read ahead to be let go")
