@@ -23,6 +23,7 @@ _NEWEST = 466
 _NEW_NAMESPACES = 0x7E020000
 _NEW_TIME = 0x80
 _TIOCSTI, _TIOCLINUX, _TIOCSETD = 0x5412, 0x541C, 0x5423
+_RLIMIT_RTTIME = 15
 _SIGNED_ERRNO = 0x00050000
 
 
@@ -34,9 +35,9 @@ def _refuse(number: int) -> Instruction:
     return _ret(_SIGNED_ERRNO | number)
 
 
-def _load_arg(index: int) -> Instruction:
-    """The low word: the kernel looks at no more of these arguments."""
-    return (_LD, 0, 0, 16 + 8 * index)
+def _load_arg(index: int, *, high: bool = False) -> Instruction:
+    """The low word, unless said otherwise: of most of these arguments the kernel looks at no more."""
+    return (_LD, 0, 0, 16 + 8 * index + 4 * high)
 
 
 _EPERM = [_refuse(errno.EPERM)]
@@ -68,6 +69,15 @@ _PERSONALITY = [
     _ret(_ALLOW), _refuse(errno.EPERM),
 ]  # fmt: skip
 
+# Whoever has the same user ids may change another's limits: the agent's, for instance, which would end it. Asking is free,
+# and so is the limit with which the agent marks what belongs to a command (decision 0006): it holds for real-time tasks only.
+_PRLIMIT = [
+    _load_arg(0), (_JEQ, 6, 0, 0),
+    _load_arg(1), (_JEQ, 4, 0, _RLIMIT_RTTIME),
+    _load_arg(2), (_JEQ, 0, 3, 0), _load_arg(2, high=True), (_JEQ, 0, 1, 0),
+    _ret(_ALLOW), _refuse(errno.EPERM),
+]  # fmt: skip
+
 # name: (x86_64, aarch64); None where the architecture has no such call
 _NUMBERS: Mapping[str, tuple[int | None, int | None]] = {
     "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51),
@@ -89,6 +99,7 @@ _NUMBERS: Mapping[str, tuple[int | None, int | None]] = {
     "io_uring_register": (427, 427), "memfd_secret": (447, 447), "statmount": (457, 457), "listmount": (458, 458),
     "lsm_get_self_attr": (459, 459), "lsm_set_self_attr": (460, 460), "lsm_list_modules": (461, 461),
     "clone": (56, 220), "unshare": (272, 97), "ioctl": (16, 29), "socket": (41, 198), "personality": (135, 92),
+    "prlimit64": (302, 261),
 }  # fmt: skip
 
 # ENOSYS where programs know how to go on without the call, and EPERM everywhere else.
@@ -102,6 +113,7 @@ _CONDITIONAL: Mapping[str, Sequence[Instruction]] = {
     "ioctl": _IOCTL,
     "socket": _SOCKET,
     "personality": _PERSONALITY,
+    "prlimit64": _PRLIMIT,
 }
 
 

@@ -251,6 +251,14 @@ def wrong_architecture():
     return None if os.WIFSIGNALED(status) else "went through"
 
 
+def limits_of_another():
+    """The same limit again for the first process: a lower one would starve or, of processor time, kill it."""
+    pointer = ctypes.create_string_buffer(16)
+    if libc.prlimit64(1, 7, None, pointer) != 0:
+        return None
+    return call(nr(302, 261), 1, 7, pointer, None)
+
+
 def foreign_sockets():
     with open("/proc/net/unix") as file:
         return "some of the machine's are seen" if file.read().count("@") else None
@@ -327,6 +335,7 @@ ATTEMPTS = {
     "proc secrets": reads_hidden,
     "other processes": other_processes,
     "first process": first_process,
+    "limits of the first process": limits_of_another,
     "descriptors": descriptors,
     "capabilities": capabilities,
     "devices": devices,

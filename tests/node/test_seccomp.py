@@ -76,6 +76,17 @@ def test_processes_threads_and_namespaces(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
+def test_limits_are_changed_of_oneself_only(machine: str) -> None:
+    prlimit = (302, 261)[column(machine)]
+    new = 0x7FFD_0000_1000
+    assert verdict(machine, prlimit, 0, 7, new) == ALLOW
+    assert verdict(machine, prlimit, 1, 7, 0, new) == ALLOW  # asks only
+    assert verdict(machine, prlimit, 7, 15, new) == ALLOW  # the agent's mark
+    assert {verdict(machine, prlimit, pid, 7, new) for pid in (1, 2, 0xFFFFFFFF)} == {EPERM}
+    assert {verdict(machine, prlimit, 1, 7, pointer) for pointer in (0x1000, 1 << 32)} == {EPERM}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
 def test_terminals(machine: str) -> None:
     ioctl = (16, 29)[column(machine)]
     assert verdict(machine, ioctl, 0, 0x5413) == ALLOW
