@@ -93,7 +93,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         model = live.Model.from_environment() if arguments.live else None
-        data = Path(os.environ.get("HOLDFAST_DATA", ".holdfast")).absolute() / "demo"
+        data = Path(os.environ.get("HOLDFAST_DATA") or ".holdfast").absolute() / "demo"
         run(Options(data, arguments.image, model, arguments.turns, not arguments.no_rest))
     except (DemoError, UpError) as error:
         print(f"\ndemo: {error}\n      {error.hint}", file=sys.stderr)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ import pytest
 from holdfast import SandboxClient
 
 from infra.scripts.up import embed
+from infra.scripts.up.__main__ import read_settings
 from infra.scripts.up.datadir import read_env
 from infra.scripts.up.embed import TOP, free_port
 from tests.bench.memory import in_pid_namespace
@@ -260,6 +262,7 @@ def test_no_redis_is_said_with_the_package_to_install(tmp_path: Path) -> None:
     [
         ({"PORT": "eighty"}, f"a: {_SLEEPER}\n", "not a port number"),
         ({"PORT": "70000"}, f"a: {_SLEEPER}\n", "not a port number"),
+        ({"PORT": "9" * 5000}, f"a: {_SLEEPER}\n", "not a port number"),
         ({"HOLDFAST_DATA": "/proc/holdfast"}, f"a: {_SLEEPER}\n", "cannot make the data folder"),
         ({}, "what is this\n", "not a `name: command` line"),
         ({}, f"a: {_SLEEPER}\na: {_SLEEPER}\n", "is there twice"),
@@ -268,6 +271,59 @@ def test_no_redis_is_said_with_the_package_to_install(tmp_path: Path) -> None:
 )
 def test_bad_settings_are_said_clearly(tmp_path: Path, environment: dict[str, str], procfile: str, words: str) -> None:
     assert words in refused(tmp_path, procfile, **environment)
+
+
+def test_a_setting_that_is_empty_is_none(tmp_path: Path) -> None:
+    assert read_settings([], {"PORT": "", "HOLDFAST_DATA": ""}) == read_settings([], {})
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    """As in HOLDFAST_DATA=/var/lib."""
+    dump = tmp_path / "refused" / "redis" / "dump.rdb"
+    dump.parent.mkdir(parents=True)
+    dump.write_text("somebody's")
+    message = refused(tmp_path)
+    assert "is no data folder of a stack" in message
+    assert "HOLDFAST_DATA" in message
+    assert dump.read_text() == "somebody's"
+    assert os.listdir(tmp_path / "refused") == ["redis"]
+
+
+def test_what_is_said_to_be_typed_can_be_typed(tmp_path: Path) -> None:
+    with up(tmp_path, f"a: {_SLEEPER}\n", name="it's $HOME") as run:
+        run.wait_text("a | up")
+        line = run.text().partition("in another terminal:")[2].splitlines()[0]
+        typed = subprocess.run(["sh", "-c", f'{line}; echo "$HOLDFAST_API_KEY"'], capture_output=True, text=True, check=True)
+        assert typed.stdout.strip() == read_env(run.data / "env")["HOLDFAST_API_KEY"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_to_make_alone_ends_the_stack(tmp_path: Path, number: signal.Signals) -> None:
+    """`kill -INT` of a make: it hands nothing on, and waits."""
+    (tmp_path / "Procfile").write_text(f"a: {_SLEEPER}\n")
+    command = shlex.join([sys.executable, "-m", "infra.scripts.up", "--with-parent", "--no-ready", f"--procfile={tmp_path}/Procfile"])
+    (tmp_path / "Makefile").write_text(f"up:\n\t@exec {command}\n")
+    environment = {**os.environ, "HOLDFAST_DATA": str(tmp_path / "data"), "PORT": str(free_port())}
+    output = tmp_path / "output"
+    with output.open("wb") as out:
+        make = subprocess.Popen(
+            ["make", "-f", tmp_path / "Makefile"],
+            cwd=TOP,
+            env=environment,
+            stdout=out,
+            stderr=out,
+            preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # noqa: PLW1509
+        )
+    run = Run(make, tmp_path / "data", output)
+    try:
+        run.wait_text("a | up")
+        make.send_signal(number)
+        make.wait(timeout=_DEADLINE_S)
+    finally:
+        make.kill()
+        run.wait_nothing_left()
+    assert "everything has ended" in run.text()
+    assert "killed" not in run.text()
 
 
 @requires("root")

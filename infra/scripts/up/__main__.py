@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -44,11 +45,11 @@ def read_settings(arguments: list[str], environment: dict[str, str]) -> Settings
     parser.add_argument("--no-ready", action="store_true", help="do not ask /readyz: there is no gateway in the Procfile")
     parser.add_argument("--with-parent", action="store_true", help="end when the process that started this one ends")
     options = parser.parse_args(arguments)
-    text = environment.get("PORT", "8765")
-    if not text.isdecimal() or not 0 < int(text) < 65536:
-        raise UpError(f"PORT={text} is not a port number", hint="choose one from 1 to 65535: PORT=8766 make up")
+    text = environment.get("PORT") or "8765"
+    if not text.isdecimal() or len(text) > 5 or not 0 < int(text) < 65536:
+        raise UpError(f"PORT={text[:40]} is not a port number", hint="choose one from 1 to 65535: PORT=8766 make up")
     return Settings(
-        data=Path(environment.get("HOLDFAST_DATA", ".holdfast")),
+        data=Path(environment.get("HOLDFAST_DATA") or ".holdfast"),
         port=int(text),
         procfile=options.procfile,
         stop_grace_s=options.stop_grace,
@@ -95,9 +96,10 @@ def run(settings: Settings) -> int:
     with datadir.writing(data):
         key = datadir.prepare(data, url)
     print(f"Holdfast: one stack in {data.root}\n\n  HOLDFAST_URL={url}\n  HOLDFAST_API_KEY={key}\n")
-    print(f"  in another terminal:  set -a; . {_shown(data.env_file)}; set +a\n", flush=True)
-    if settings.with_parent:
-        keeper.die_with_parent(signal.SIGTERM, os.getppid())
+    print(f"  in another terminal:  set -a; . {shlex.quote(_shown(data.env_file))}; set +a\n", flush=True)
+    parent = os.getppid() if settings.with_parent else None
+    if parent is not None:
+        keeper.die_with_parent(signal.SIGTERM, parent)
     plan = Plan(
         entries=entries,
         environment=datadir.child_environment(data, settings.port, dict(os.environ)),
@@ -108,7 +110,7 @@ def run(settings: Settings) -> int:
         stop_grace_s=settings.stop_grace_s,
     )
     try:
-        return keeper.keep(lambda: _supervise(plan))
+        return keeper.keep(lambda: _supervise(plan), parent)
     finally:
         os.close(lock)
 

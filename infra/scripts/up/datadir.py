@@ -21,6 +21,7 @@ from infra.scripts.up.errors import UpError
 
 _SOCKET_PATH_LIMIT = 100  # Linux takes 107 bytes; the rest is room for a suffix
 _DEV_OWNER = "dev"
+_CLEARED = ("redis", "run", "sandboxes", "trash")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class DataDir:
 def open_data_dir(path: Path) -> DataDir:
     """Make the folder and name its parts. Raises UpError when it cannot be written."""
     root = path.expanduser().absolute()
+    _must_be_ours(root)
     try:
         root.mkdir(parents=True, exist_ok=True)
         for name in ("logs", "run", "redis"):
@@ -75,6 +77,19 @@ def open_data_dir(path: Path) -> DataDir:
             f"cannot make the data folder {root}: {error.strerror}", hint="set HOLDFAST_DATA to a folder you may write"
         ) from error
     return DataDir(root, _socket_dir(root))
+
+
+def _must_be_ours(root: Path) -> None:
+    """A start clears some of these folders: `/var/lib` has a `redis` as well, and that one is somebody's."""
+    if (root / "lock").is_file():
+        return
+    for name in _CLEARED:
+        with contextlib.suppress(OSError):
+            if any((root / name).iterdir()):
+                raise UpError(
+                    f"{root} is no data folder of a stack, and what is in its {name} would be lost",
+                    hint="set HOLDFAST_DATA to a folder that is empty or not there yet",
+                )
 
 
 @contextlib.contextmanager

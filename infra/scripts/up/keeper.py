@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _KILL_DEADLINE_S = 10.0
+_LOOK_S = 0.25
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -91,10 +93,11 @@ def reap() -> list[tuple[int, int]]:
         ended.append((pid, status))
 
 
-def keep(supervise: Callable[[], int]) -> int:
+def keep(supervise: Callable[[], int], make: int | None = None) -> int:
     """Run `supervise` in a child and return its exit status, with nothing left behind.
 
     SIGINT, SIGTERM and SIGHUP are handed on to the child, which decides; a signal that ends the child gives 128+n.
+    `make` is the process of the make that runs this one: what it alone is sent counts too.
     """
     adopt_orphans()
     keeper = os.getpid()
@@ -111,9 +114,12 @@ def keep(supervise: Callable[[], int]) -> int:
             status = supervise()
         finally:
             os._exit(status)
+    asked = threading.Event()
     for number in signals:
-        signal.signal(number, lambda received, _frame: _forward(child, received))
+        signal.signal(number, lambda received, _frame: _forward(child, received, asked))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+    if make is not None:
+        threading.Thread(target=_heed, args=(make, child, asked), name="make", daemon=True).start()
     while True:
         pid, wait_status = os.waitpid(-1, 0)  # orphans end here too
         if pid == child:
@@ -128,7 +134,26 @@ def keep(supervise: Callable[[], int]) -> int:
     return status if status >= 0 else 128 - status
 
 
-def _forward(child: int, number: int) -> None:
+def _heed(make: int, child: int, asked: threading.Event) -> None:
+    """GNU make that is sent SIGINT, SIGHUP or SIGQUIT hands nothing on: it takes its jobs to have been told as well, and waits."""
+    while not asked.wait(_LOOK_S):
+        if _is_ending(make) and not asked.wait(_LOOK_S):  # who pressed Ctrl-C told both of us
+            _forward(child, signal.SIGINT, asked)
+
+
+def _is_ending(pid: int) -> bool:
+    """Whether the process is in the handler of such a signal, and has put the default back, as make does first of all."""
+    try:
+        rows = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    except OSError:
+        return False
+    blocked, handled, ignored = (int(rows[name], 16) for name in ("SigBlk", "SigCgt", "SigIgn"))
+    ending = sum(1 << (number - 1) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT))
+    return bool(blocked & ~handled & ~ignored & ending)
+
+
+def _forward(child: int, number: int, asked: threading.Event) -> None:
+    asked.set()
     try:
         os.kill(child, number)
     except ProcessLookupError:
