@@ -16,6 +16,8 @@ from .shell_abort import Insistence
 from .shell_output import make_fifo
 from .trees import TreeKill
 
+_MERGE_BYTES = 16 * 1024
+
 
 class Run:
     """One command in a shell."""
@@ -74,6 +76,8 @@ class Run:
         if not self.pipe_stdin or (self.number and not self.fifo):
             consumed(len(data))
         elif self.sink is None:
+            if self.early and self.early[-1][1:] == (False, consumed) and len(self.early[-1][0]) + len(data) <= _MERGE_BYTES:
+                data = self.early.pop()[0] + data
             self.early.append((data, eof, consumed))  # bounded by the channel's credit
         else:
             self.sink.feed(data, eof, consumed)

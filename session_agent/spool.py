@@ -116,11 +116,12 @@ class Spool:
         """Whether reading the process has to wait."""
         if self.tail:
             return False
-        limit = self.limit_bytes
-        if self.readers and all(reader.attached() for reader in self.readers):
-            limit = min(limit, ATTACHED_BYTES)
         untaken = self._untaken()
-        return untaken + self._untaken_segments() * _SEGMENT_BYTES >= limit or (untaken > 0 and self.budget.is_short())
+        if untaken >= self.limit_bytes or (untaken > 0 and self.budget.is_short()):
+            return True
+        if not self.readers or not all(reader.attached() for reader in self.readers):
+            return False
+        return untaken + self._untaken_segments() * _SEGMENT_BYTES >= ATTACHED_BYTES
 
     def pause(self, resume: Callable[[], None]) -> None:
         """It is full: ``resume`` is called, once, when it no longer is."""

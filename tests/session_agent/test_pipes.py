@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 
 import pytest
 
-from session_agent.pipes import Source
+from session_agent.pipes import Sink, Source
 from session_agent.spool import Budget, Spool
 
 _PIPE_BYTES = 64 * 1024
@@ -29,3 +30,36 @@ async def test_a_background_flood_does_not_make_the_end_of_a_command_endless(mon
     assert source.open
     source.close()
     os.close(writer)
+
+
+async def test_keys_that_nobody_reads_wait_as_few_pieces_and_each_client_gets_its_own_back() -> None:
+    reader, writer = os.pipe()
+    sink = Sink(writer)
+    back = [0, 0]
+
+    def first(size: int) -> None:
+        back[0] += size
+
+    def second(size: int) -> None:
+        back[1] += size
+
+    sink.feed(bytes(1 << 20), False, first)
+    for _ in range(50_000):
+        sink.feed(b"a", False, first)
+    for _ in range(50_000):
+        sink.feed(b"b", False, second)
+    sink.feed(b"", True, second)
+    assert len(sink._waiting) < 20
+    os.set_blocking(reader, False)
+    read = bytearray()
+    async with asyncio.timeout(60):
+        while sink.open:
+            try:
+                read += os.read(reader, 1 << 20)
+            except BlockingIOError:
+                await asyncio.sleep(0)
+        while piece := os.read(reader, 1 << 20):
+            read += piece
+    os.close(reader)
+    assert read == bytes(1 << 20) + b"a" * 50_000 + b"b" * 50_000
+    assert back == [(1 << 20) + 50_000, 50_000]
