@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast._transport.sinks import GateFactory, Sink
 
 GONE = frozenset({"sandbox_gone", "sandbox_lost", "sandbox_failed", "sandbox_not_found"})
+_SMALL_BYTES = 4096
 _NOTHING: dict[str, Any] = {}
 _PASSED_ON = frozenset({"session_fenced", "session_forbidden", "key_invalid", "key_missing"})
 
@@ -115,9 +116,13 @@ class Call:
         if self.collecting:
             self._keep(stream, data)
             self.sink.session.consume(self.sink.number, size)
+            return
+        chunks = self.chunks
+        if size <= _SMALL_BYTES and chunks and chunks[-1].stream == stream and len(chunks[-1].data) <= _SMALL_BYTES:
+            chunks[-1] = Chunk(stream, chunks[-1].data + data)  # nobody took it yet: it waits with what follows, as one piece
         else:
-            self.chunks.append(Chunk(stream, data))
-            self.gate.set()
+            chunks.append(Chunk(stream, data))
+        self.gate.set()
 
     def on_gap(self, item: Gap) -> None:
         if item.stream not in self.dropped:
@@ -184,7 +189,11 @@ class Call:
             return
         kept = data if len(data) <= free else data[:free]
         self._sizes[stream] += len(kept)
-        self._kept[stream].append(kept)
+        pieces = self._kept[stream]
+        if len(kept) <= _SMALL_BYTES and pieces and len(pieces[-1]) <= _SMALL_BYTES:
+            pieces[-1] += kept  # a piece of a few bytes would take ten times as many
+        else:
+            pieces.append(kept)
 
     # Input ------------------------------------------------------------------------------------------------------
 

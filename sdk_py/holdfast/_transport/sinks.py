@@ -18,6 +18,9 @@ from holdfast_wire.session import ClientSession
 from holdfast._errors import error, from_map
 from holdfast._transport.command_call import Call
 
+_SMALL_BYTES = 4096
+"""Pieces up to this size that nobody took yet become one: each of a few bytes would take ten times as many."""
+
 
 class AnyGate(Protocol):
     """What both faces' gates have in common: a flag that wakes who waits for it."""
@@ -219,6 +222,8 @@ class TransferSink(Sink):
             data = item.data  # type: ignore[attr-defined]
             self.received += len(data)
             if data:
+                if self.chunks and len(data) + len(self.chunks[-1]) <= _SMALL_BYTES:
+                    data = self.chunks.pop() + data
                 self.chunks.append(data)
             else:
                 self.half_closed = True

@@ -1,0 +1,76 @@
+"""Output in pieces of a few bytes takes its bytes and not ten times as many, whether it waits or is kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast._transport.command_call import Call
+from holdfast._transport.sinks import CommandSink, TransferSink
+from holdfast_wire.frames import Exited, Output
+from holdfast_wire.session import ClientSession
+
+
+class Gate:
+    def set(self) -> None: ...
+    def clear(self) -> None: ...
+
+
+def begun(*, collecting: bool) -> Call:
+    session = ClientSession("s" * 32, b"k" * 32)
+    session.consume = lambda number, size_bytes: None  # type: ignore[method-assign]
+    sink = CommandSink(session, Gate)
+    sink.call = Call(sink, Gate, "c", 1 << 20, collecting=collecting)
+    return sink.call
+
+
+def told(call: Call) -> dict[int, bytes]:
+    """What came, pair by pair, of both streams."""
+    whole: dict[int, bytes] = {1: b"", 2: b""}
+    for number in range(20_000):
+        stream = 1 + number // 100 % 2
+        data = b"%02d" % (number % 100)
+        whole[stream] += data
+        call.on_output(Output(1, stream, data))
+    return whole
+
+
+def exited(call: Call, whole: dict[int, bytes]) -> None:
+    result: dict[str, Any] = {"exit_code": 0, "duration_s": 0.0, "streams": {n: [len(data), 0, ""] for n, data in whole.items()}}
+    call.on_exited(Exited(1, "c", result))
+
+
+def test_pieces_that_wait() -> None:
+    call = begun(collecting=False)
+    whole = told(call)
+    assert len(call.chunks) <= 200
+    taken: dict[int, bytes] = {1: b"", 2: b""}
+    while (chunk := call.take()) is not None:
+        taken[chunk.stream] += chunk.data
+    assert taken == whole
+
+
+def test_pieces_that_are_kept() -> None:
+    call = begun(collecting=True)
+    whole = told(call)
+    assert sum(map(len, call._kept.values())) <= 20
+    exited(call, whole)
+    result = call.result()
+    assert (result.stdout_bytes, result.stderr_bytes, result.truncated) == (whole[1], whole[2], False)
+
+
+def test_the_limit_is_kept_to_the_byte() -> None:
+    call = begun(collecting=True)
+    call.limit = 7_777
+    whole = told(call)
+    exited(call, whole)
+    result = call.result()
+    assert (result.stdout_bytes, result.stderr_bytes, result.truncated) == (whole[1][:7_777], whole[2][:7_777], True)
+
+
+def test_pieces_of_a_tunnel() -> None:
+    sink = TransferSink(ClientSession("s" * 32, b"k" * 32), Gate)
+    sink.session.consume = lambda number, size_bytes: None  # type: ignore[method-assign]
+    for number in range(10_000):
+        sink.fact(Output(1, 1, b"%04d" % number))
+    assert len(sink.chunks) <= 20
+    assert b"".join(iter(sink.take, None)) == b"".join(b"%04d" % number for number in range(10_000))
