@@ -19,6 +19,8 @@ _ID = re.compile(rf"[a-z0-9][a-z0-9._-]{{0,{MAX_SANDBOX_ID - 1}}}")
 _HEX = re.compile(r"[0-9a-f]{1,128}")
 _MAX_MAP_BYTES = 256 << 10
 MIN_MEMORY = 32 << 20
+_MAX_DISK = 8 << 40
+"""Twice that no file of ext4 can hold, and its tables would take minutes to write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ def parse_create(body: dict[str, Any], default_pids: int) -> CreateRequest:
         token=_text(body, "token", _HEX),
         image=_text(body, "image", re.compile(r"[\x21-\x7e]{1,512}")),
         limits=Limits(float(cpu), memory, pids),
-        disk=None if disk is None else int(_number(body, "disk", 0, 1 << 20, 1 << 50)),
+        disk=None if disk is None else int(_number(body, "disk", 0, 1 << 20, _MAX_DISK)),
         env=_strings(body, "env"),
         labels=_strings(body, "labels"),
         owner=str(body.get("owner") or "")[:256],

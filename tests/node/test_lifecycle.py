@@ -55,6 +55,9 @@ async def test_sandboxes_are_apart(client: NodeClient) -> None:
         ({"cpu": float("inf")}, "invalid_argument"),
         ({"memory": "4Gi"}, "invalid_argument"),
         ({"memory": 1}, "invalid_argument"),
+        ({"disk": 1}, "invalid_argument"),
+        ({"disk": 9 << 40}, "invalid_argument"),  # no file can hold it: it would be tried until somebody gives up
+        ({"disk": 100 << 40}, "invalid_argument"),
         ({"env": {"A": 1}}, "invalid_argument"),
         ({"env": {"A=B": "1"}}, "invalid_argument"),
         ({"env": {"A": "x\0y"}}, "invalid_argument"),
