@@ -39,6 +39,7 @@ class Relay:
         "chunks",
         "client_paused",
         "done",
+        "hung_up",
         "on_stall",
         "quiet_sweeps",
         "sandbox_id",
@@ -54,6 +55,8 @@ class Relay:
         self.stalled_sweeps = 0
         self.client_paused = False
         self.agent_paused = False
+        self.hung_up = False
+        """All has been said to the client; it may still have to take it."""
         self.on_stall: Callable[[Relay], None] | None = None
         """Told when a side's buffer is full, and when it has room again."""
         self._agent = agent
@@ -127,8 +130,7 @@ class Relay:
     def agent_lost(self) -> None:
         """The agent's side ended. What it said goes out first; without a Close the client sees 1006, and may resume."""
         self._agent_gone = True
-        if self._client is not None:
-            self._client.close()
+        self._hang_up()
         self._leave()
 
     def client_lost(self) -> None:
@@ -139,10 +141,10 @@ class Relay:
 
     def close(self, code: int, reason: str) -> None:
         """End both sides from here, telling the client why where a frame still fits in."""
-        if self._client is not None and not self._client.is_closing():
+        if self._client is not None and not self.hung_up and not self._client.is_closing():
             if not self._down.mid_frame and not self._down.close_seen:
                 self._client.write(close_frame(code, reason))
-            self._client.close()
+            self._hang_up()
         self._agent.close()
         self._leave()
 
@@ -150,6 +152,19 @@ class Relay:
     def client_said_bye(self) -> bool:
         """The client ended the connection by itself, in order: it was not cut."""
         return self._up.close_seen
+
+    def _hang_up(self) -> None:
+        """Nothing more goes to the client. What it still says is read, and passed over, until it has hung up too."""
+        client = self._client
+        if client is None or self.hung_up or client.is_closing():
+            return
+        self.hung_up = True
+        if not client.can_write_eof():
+            client.close()
+            return
+        client.set_protocol(_Deaf(client.get_protocol()))
+        _set_reading(client, True)
+        client.write_eof()
 
     def abort(self) -> None:
         """End both sides at once: they take nothing any more."""
@@ -162,7 +177,7 @@ class Relay:
         frame = server_frame(BINARY, encode(GoAway(deadline_s, jitter_s, reason)))
         if self._down.mid_frame:
             self._go_away = frame
-        elif self._client is not None and not self._client.is_closing():
+        elif self._client is not None and not self.hung_up and not self._client.is_closing():
             self._client.write(frame)
 
     def sweep(self) -> None:
@@ -228,6 +243,19 @@ class ClientEnd(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._relay.client_lost()
         self._origin.connection_lost(exc)
+
+
+class _Deaf(asyncio.Protocol):
+    """A transport whose words no longer matter, until its other end hangs up: to close it before that would reset the connection,
+    and so take from the client what was said to it last."""
+
+    def __init__(self, before: asyncio.BaseProtocol) -> None:
+        self.pause_writing = before.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = before.resume_writing  # type: ignore[method-assign]
+        self.connection_lost = before.connection_lost  # type: ignore[method-assign]
+
+    def data_received(self, data: bytes) -> None:
+        pass
 
 
 def _set_reading(transport: asyncio.Transport, reading: bool) -> None:

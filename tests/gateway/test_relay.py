@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import struct
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from holdfast_wire.codec import decode
 from holdfast_wire.frames import GoAway
 from holdfast_wire.limits import MESSAGE_BYTES
+from websockets.asyncio.client import ClientConnection
 
 from gateway.frame_headers import BINARY, CLOSE, server_frame
 from gateway.placement.records import Record, SandboxSpec
@@ -176,6 +178,39 @@ async def test_a_client_that_breaks_the_framing_is_told(served: Served) -> None:
         async with served.attach("sb-1") as client:
             await client.send(bytes(MESSAGE_BYTES + 1))
             assert (await closed_with(client))[0] == 4413
+
+
+@pytest.mark.parametrize("who", ["client", "agent"])
+async def test_last_words_reach_a_client_that_is_still_talking(served: Served, who: str) -> None:
+    """To close a socket with bytes in it that nobody read resets the connection, and takes what was said last from the other side."""
+    over = asyncio.Event()
+
+    async def behave(connection: Connection) -> None:
+        try:
+            if who == "agent":
+                await connection.message()
+                await connection.send(server_frame(CLOSE, struct.pack("!H", 4414)))
+                return
+            await echo(connection)
+        finally:
+            over.set()
+
+    async with ScriptedAgent(behave) as agent:
+        await served.place("sb-1", agent.endpoint)
+        async with served.attach("sb-1") as client:
+            client.transport.pause_reading()
+            talking = asyncio.create_task(_talk(client, bytes(64 * MESSAGE_BYTES) if who == "client" else bytes(MESSAGE_BYTES)))
+            await over.wait()
+            await until_async(lambda: all(r.hung_up for r in served.gateway.attached._relays), deadline_s=DEADLINE_S, what="it to be told")
+            client.transport.resume_reading()
+            assert (await closed_with(client))[0] == (4413 if who == "client" else 4414)
+            talking.cancel()
+            await asyncio.gather(talking, return_exceptions=True)
+
+
+async def _talk(client: ClientConnection, message: bytes) -> None:
+    for _ in range(200):
+        await client.send(message)
 
 
 async def test_a_reader_that_stops_holds_bounded_memory(redis_url: str, tmp_path: Path) -> None:
