@@ -41,6 +41,7 @@ class FileSource:
         self._left = length
         self._file = -1
         self._sent = 0
+        self._end: int | None = None  # where the file must reach for all that was announced to be there
         self._sha256 = hashlib.sha256()
 
     def open(self) -> dict[str, Any]:
@@ -56,6 +57,7 @@ class FileSource:
         if stat.S_ISREG(state.st_mode) and state.st_size:
             rest = max(0, state.st_size - self._offset)
             self._left = rest if self._left is None else min(self._left, rest)
+            self._end = self._offset + self._left
         return {"size": state.st_size, "mode": stat.S_IMODE(state.st_mode), "mtime": state.st_mtime}
 
     def chunks(self) -> Iterator[bytes]:
@@ -67,12 +69,18 @@ class FileSource:
             except OSError as error:
                 raise os_failure(error, self._path) from None
             if not data:
+                self._check_end()
                 return
             self._sha256.update(data)
             self._sent += len(data)
             if self._left is not None:
                 self._left -= len(data)
             yield data
+
+    def _check_end(self) -> None:
+        """Files of /sys claim a size that they do not fill, and keep to it; any other that ends early was cut."""
+        if self._end is not None and os.fstat(self._file).st_size < self._end:
+            raise HoldfastError("io_error", f"{shown(self._path)} became shorter while it was read", hint="read it again")
 
     def result(self) -> dict[str, Any]:
         return {"size": self._sent, "sha256": self._sha256.hexdigest()}
