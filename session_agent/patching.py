@@ -121,10 +121,22 @@ class PatchSink:
                 told += self._one(patch, depth)
             except PatchError as error:
                 complaints.append(str(error))
+        complaints += self._blocked()
         if complaints:
             rest = len(complaints) - _MOST_COMPLAINTS
             more = [f"and {rest} more"] if rest > 0 else []
             raise PatchError("\nerror: ".join(complaints[:_MOST_COMPLAINTS] + more) + "\nnothing was changed")
+
+    def _blocked(self) -> list[str]:
+        """What is to be within something that the diff makes a file or a link: a link could lead it anywhere."""
+        kept = {path for path, file in self._files.items() if file.changed and file.content is not None}
+        found = []
+        for path in sorted(kept):
+            parts = path.split("/")
+            way = next((above for n in range(1, len(parts)) if (above := "/".join(parts[:n])) in kept), None)
+            if way is not None:
+                found.append(f"{shown(path)} is beyond {shown(way)}, which the diff makes a file or a link")
+        return found
 
     def _depth(self, patches: list[FilePatch]) -> int:
         """What the prefixes say, unless only the other reading names files that are there."""

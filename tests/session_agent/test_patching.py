@@ -284,6 +284,20 @@ async def test_links_are_not_written_through(tmp_path: Path) -> None:
     assert (tmp_path / "real").read_bytes() == b"one\ntwo\nthree\n"
 
 
+@pytest.mark.parametrize("target", ["/etc", "sub", ""])
+async def test_nothing_goes_through_what_the_diff_makes_itself(tmp_path: Path, target: str) -> None:
+    """A link, or a plain file where there is no target, and then a file within it."""
+    (tmp_path / "sub").mkdir()
+    mode = "120000" if target else "100644"
+    first = f"diff --git a/ln b/ln\nnew file mode {mode}\n--- /dev/null\n+++ b/ln\n@@ -0,0 +1 @@\n+{target}\n\\ No newline at end of file\n"
+    second = "diff --git a/ln/x b/ln/x\nnew file mode 100644\n--- /dev/null\n+++ b/ln/x\n@@ -0,0 +1 @@\n+evil\n"
+    for diff in (first + second, second + first):
+        told = await patch(tmp_path, diff.encode())
+        assert (told["exit_code"], "ln/x" in told["stderr"]) == (1, True), told
+        assert os.listdir(tmp_path) == ["sub"]
+        assert not os.listdir(tmp_path / "sub")
+
+
 @pytest.mark.parametrize(
     ("diff", "words"),
     [
