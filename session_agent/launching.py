@@ -14,6 +14,7 @@ from holdfast_wire.errors import HoldfastError
 
 from . import params as read
 from .forking import Launch
+from .paths import path_param
 from .sandbox import DEFAULT_PATH, AgentContext
 from .users import User, find_user
 
@@ -26,7 +27,7 @@ def launch_from(context: AgentContext, params: dict[str, Any], *, term: str | No
     if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, str | int)):
         raise HoldfastError("invalid_argument", "user must be a name or a number")
     user = find_user((context.settings.user or None) if wanted is None else wanted)
-    cwd = read.text(params, "cwd", None) or context.settings.workdir or user.home
+    cwd = path_param(params, "cwd", "") or context.settings.workdir or user.home
     if not cwd.startswith("/"):
         cwd = os.path.join(context.settings.workdir or user.home, cwd)
     if params.get("cwd") is None and not os.path.isdir(cwd):

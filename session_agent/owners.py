@@ -76,20 +76,17 @@ class OwnerContext(Protocol):
 
 
 def owner_param(context: OwnerContext, params: dict[str, Any], key: str = "user") -> Ownership:
-    """The ownership meant by ``key``: a name or uid of the sandbox, either with ``:gid``; the sandbox's own user when absent."""
+    """The ownership meant by ``key``: a name or uid of the sandbox, either with ``:group``; the sandbox's own user when absent."""
     value = params.get(key)
     if value is not None and (isinstance(value, bool) or not isinstance(value, str | int) or value == ""):
         raise HoldfastError("invalid_argument", f"{key} must be a user name or a uid, not {type(value).__name__}")
     usual = context.settings.user
     return Ownership(
-        asked=None if value is None else _find(str(value), key, asked=True),
-        usual=_find(usual, key, asked=False) if usual and value is None else None,
+        asked=None if value is None else _find(str(value), asked=True),
+        usual=_find(usual, asked=False) if usual and value is None else None,
     )
 
 
-def _find(wanted: str, key: str, *, asked: bool) -> Owner:
-    name, colon, group = wanted.partition(":")
-    if colon and not (group.isascii() and group.isdigit() and len(group) < 11 and int(group) < 2**32 - 1):
-        raise HoldfastError("invalid_argument", f"{key}: the group must be a number")
-    user = find_user(name if not (name.isascii() and name.isdigit()) else int(name))
-    return Owner(user.uid, int(group) if colon else user.gid, asked)
+def _find(wanted: str, *, asked: bool) -> Owner:
+    user = find_user(wanted)
+    return Owner(user.uid, user.gid, asked)

@@ -20,6 +20,7 @@ from holdfast_wire.errors import HoldfastError
 from .endings import Ending, ending_of, workload_cause
 from .forking import Launch
 from .framing import Report
+from .paths import wire
 from .procs import exit_outcome, signal_name, signal_number
 from .records import Record
 from .sandbox import AgentContext
@@ -57,7 +58,7 @@ class Shell:
         self._current: Run | None = None
         self._status = 0
         self._flags = ""
-        self.cwd = launch.cwd
+        self.cwd = wire(launch.cwd)
         self._lost: Run | None = None
         self._lost_status = 0
         self._asking: Question | None = None
@@ -388,7 +389,7 @@ class Shell:
         self._flags = ""
         run, self._lost = self._lost, None
         if not restored:
-            self.cwd = self._launch.cwd
+            self.cwd = wire(self._launch.cwd)
         if run is not None:
             self._conclude(run, *exit_outcome(self._lost_status))
         self._next()

@@ -29,7 +29,7 @@ def new_id() -> str:
     return os.urandom(16).hex()
 
 
-def bad(message: str, hint: str = "") -> InvalidArgumentError:
+def bad(message: str, hint: str = "change what the message names") -> InvalidArgumentError:
     """The caller's mistake."""
     return InvalidArgumentError("invalid_argument", message, hint=hint)
 
@@ -48,6 +48,11 @@ def seconds(value: float | None, name: str = "timeout") -> float | None:
             f"{name} is a positive number of seconds, at most {_SECONDS_MOST}, not {value!r:.40}", "leave it out where there is no limit"
         )
     return float(value)
+
+
+def patience_of(value: float | None) -> float | None:
+    """How long to wait for something: a number of seconds, 0 to only look, or None for as long as it takes."""
+    return value if value == 0 and not isinstance(value, bool) else seconds(value)
 
 
 def name_of(value: str | None, what: str) -> str | None:
@@ -185,6 +190,6 @@ def port_of(port: int) -> int:
 
 def size_of(rows: int, cols: int) -> tuple[int, int]:
     """A terminal's size in character cells."""
-    if not all(type(size) is int and 1 <= size <= 10_000 for size in (rows, cols)):
-        raise bad("rows and cols are numbers from 1 to 10000")
+    if not all(type(size) is int and 1 <= size <= 4096 for size in (rows, cols)):
+        raise bad("rows and cols are numbers from 1 to 4096")
     return rows, cols

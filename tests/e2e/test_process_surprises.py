@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast import InputClosedError, InvalidArgumentError, RemoteIsADirectoryError, Sandbox, SandboxClient
+from holdfast import InputClosedError, InvalidArgumentError, RemoteIsADirectoryError, Sandbox, SandboxClient, WaitTimeoutError
 
 
 def test_input_that_nobody_takes_is_refused(sandbox: Sandbox) -> None:
@@ -109,3 +109,32 @@ def test_a_command_is_no_map_and_no_set(sandbox: Sandbox) -> None:
     for wrong in ({"echo": 1}, {"echo"}):
         with pytest.raises(InvalidArgumentError):
             sandbox.exec(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("patience", [-1, float("nan"), float("inf"), 1e300, "1", True])
+def test_a_patience_that_is_no_time_is_refused(sandbox: Sandbox, patience: Any) -> None:
+    with sandbox.start("sleep 60") as process, sandbox.terminal("cat") as terminal:
+        for wait in (process.wait, process.read, terminal.wait, terminal.read):
+            with pytest.raises(InvalidArgumentError, match="number of seconds"):
+                wait(patience)
+        with pytest.raises(WaitTimeoutError):
+            process.read(0)
+
+
+def test_a_size_that_the_sandbox_would_pass_over_is_refused_here(sandbox: Sandbox) -> None:
+    with sandbox.terminal("cat") as terminal:
+        terminal.resize(4096, 4096)
+        with pytest.raises(InvalidArgumentError, match="4096"):
+            terminal.resize(4097, 80)
+
+
+def test_a_directory_whose_name_is_no_text(sandbox: Sandbox) -> None:
+    name = b"/tmp/odd-\xff"
+    sandbox.files.mkdir(name)
+    sandbox.files.write(name + b"/inside", "x")
+    assert sandbox.exec('ls; printf %s "$PWD"', cwd=name).check().stdout_bytes == b"inside\n" + name
+    with sandbox.shell(cwd=name) as shell:
+        result = shell.run("ls")
+        assert (result.stdout, result.exit_code) == ("inside\n", 0)
+    with sandbox.terminal(["ls"], cwd=name) as terminal:
+        assert terminal.wait().stdout.strip() == "inside"

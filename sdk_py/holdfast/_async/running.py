@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
-from holdfast._arguments import content_of
+from holdfast._arguments import content_of, patience_of
 from holdfast._errors import InputClosedError, WaitTimeoutError
 from holdfast._results import Chunk, CommandResult
 from holdfast._signals import signal_of
@@ -73,6 +73,7 @@ class AsyncRunning:
         """
         call = self._call
         gate: Gate = call.gate  # type: ignore[assignment]
+        timeout = patience_of(timeout)
         with self._link.shield():
             while True:
                 ended = call.done  # asked first: all that came before the end is there then
@@ -102,6 +103,7 @@ class AsyncRunning:
         """
         call = self._call
         gate: Gate = call.gate  # type: ignore[assignment]
+        timeout = patience_of(timeout)
         self._link.perform(call.collect)  # from now on only the end opens the gate
         if not await gate.wait(timeout):
             raise WaitTimeoutError(message=f"the command did not end within {timeout:g} s")
