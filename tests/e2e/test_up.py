@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from holdfast import SandboxClient
 
-from infra.scripts.up import embed
+from infra.scripts.up import embed, keeper
 from infra.scripts.up.__main__ import read_settings
 from infra.scripts.up.datadir import read_env
 from infra.scripts.up.embed import TOP, free_port
@@ -324,6 +324,21 @@ def test_a_signal_to_make_alone_ends_the_stack(tmp_path: Path, number: signal.Si
         run.wait_nothing_left()
     assert "everything has ended" in run.text()
     assert "killed" not in run.text()
+
+
+def test_a_parent_that_is_no_make_may_block_signals(tmp_path: Path) -> None:
+    """As every Python does while it forks."""
+    blocked = subprocess.Popen(
+        [sys.executable, "-c", f"import signal, time; signal.pthread_sigmask(0, [{signal.SIGHUP:d}]); print(1, flush=True); time.sleep(600)"],
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert blocked.stdout is not None
+        assert blocked.stdout.readline() == b"1\n"
+        assert not keeper._is_ending(blocked.pid)
+    finally:
+        blocked.kill()
+        blocked.communicate()
 
 
 @requires("root")

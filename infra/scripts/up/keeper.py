@@ -142,10 +142,15 @@ def _heed(make: int, child: int, asked: threading.Event) -> None:
 
 
 def _is_ending(pid: int) -> bool:
-    """Whether the process is in the handler of such a signal, and has put the default back, as make does first of all."""
+    """Whether it is a make in the handler of such a signal: there it first puts the default back.
+
+    Others may look the same for a moment: a Python blocks all signals while it forks.
+    """
     try:
         rows = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     except OSError:
+        return False
+    if rows["Name"].strip() not in ("make", "gmake"):
         return False
     blocked, handled, ignored = (int(rows[name], 16) for name in ("SigBlk", "SigCgt", "SigIgn"))
     ending = sum(1 << (number - 1) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT))
