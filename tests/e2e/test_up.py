@@ -329,7 +329,11 @@ def test_a_signal_to_make_alone_ends_the_stack(tmp_path: Path, number: signal.Si
 def test_a_parent_that_is_no_make_may_block_signals(tmp_path: Path) -> None:
     """As every Python does while it forks."""
     blocked = subprocess.Popen(
-        [sys.executable, "-c", f"import signal, time; signal.pthread_sigmask(0, [{signal.SIGHUP:d}]); print(1, flush=True); time.sleep(600)"],
+        [
+            sys.executable,
+            "-c",
+            f"import signal, time; signal.pthread_sigmask(0, [{signal.SIGHUP:d}]); print(1, flush=True); time.sleep(600)",
+        ],
         stdout=subprocess.PIPE,
     )
     try:
