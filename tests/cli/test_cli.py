@@ -105,6 +105,32 @@ def test_wrong_usage_is_exit_code_2(agent: FakeAgent, words: list[str]) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["create", "--json"],
+        ["--json", "create"],
+        ["create", "img", "--json", "--memory", "-5Mi"],
+        ["list", "--json", "extra"],
+        ["--json", "nonsense"],
+        ["image", "rm", "--json"],
+        ["exec", "--json", "--timeout", "abc", "sb", "true"],
+        ["create", "img", "--json", "-e", "novalue"],
+        ["cp", "--json", "/no/such", "sb:/tmp"],
+        ["cp", "--json", "-", "sb:/tmp/"],
+        ["port", "sb", "x", "--json"],
+        ["port", "sb", "70000", "--json"],
+    ],
+)
+def test_wrong_usage_is_json_where_that_was_asked_for(agent: FakeAgent, words: list[str]) -> None:
+    done = holdfast(agent, *words)
+    assert done.returncode == 2, done.stderr
+    error = json.loads(done.stderr)["error"]
+    assert error["code"] == "invalid_argument"
+    assert error["message"]
+    assert error["hint"], "what to do"
+
+
 def test_no_service_configured(tmp_path: Any) -> None:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST", "SANDBOX"))}
     done = subprocess.run(

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NoReturn
 
 EXIT_USAGE = 2
 EXIT_SERVICE = 125
@@ -30,11 +31,25 @@ The service and its key: HOLDFAST_URL and HOLDFAST_API_KEY, else the file .holdf
 """
 
 
+class UsageError(Exception):
+    """The words make no command line. `usage` is how it is written."""
+
+    def __init__(self, usage: str, program: str, message: str) -> None:
+        super().__init__(message)
+        self.usage = usage
+        self.program = program
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(self.format_usage(), self.prog, message)
+
+
 def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
-    common = argparse.ArgumentParser(add_help=False)
+    """The whole command line. What it makes parses or raises ``UsageError``."""
+    common = _Parser(add_help=False)
     common.add_argument("--json", action="store_true", help="print JSON")
-    top = argparse.ArgumentParser(
+    top = _Parser(
         prog="holdfast",
         description="Isolated sandboxes for language-model agents.",
         epilog=EPILOG,
@@ -44,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(metavar="COMMAND", required=True)
 
     def command(
-        name: str, help_: str, entry: str, parent: argparse._SubParsersAction[argparse.ArgumentParser] = commands, alias: str = ""
+        name: str, help_: str, entry: str, parent: argparse._SubParsersAction[_Parser] = commands, alias: str = ""
     ) -> argparse.ArgumentParser:
         aliases = [alias] if alias else []
         added = parent.add_parser(name, aliases=aliases, help=help_, description=help_[0].upper() + help_[1:] + ".", parents=[common])
@@ -148,6 +163,16 @@ def _command_at(words: Sequence[str]) -> int | None:
     return None
 
 
+def _report_usage(why: UsageError, *, as_json: bool) -> None:
+    from holdfast._errors import HoldfastError
+    from holdfast.cli.output import escape, report
+
+    if as_json:
+        report(HoldfastError("invalid_argument", str(why), hint=f"{why.program} --help says how it is written"), as_json=True)
+    else:
+        sys.stderr.write(f"{why.usage}{escape(f'{why.program}: error: {why}')}\n")
+
+
 def _version() -> str:
     import holdfast
 
@@ -170,6 +195,9 @@ def run(arguments: Sequence[str]) -> int:
         parsed = parser().parse_args(ours)
     except SystemExit as ended:
         return int(ended.code or 0)
+    except UsageError as why:
+        _report_usage(why, as_json="--json" in ours)
+        return EXIT_USAGE
     parsed.argv = argv
     module, _, function = parsed.entry.partition(":")
     from holdfast._errors import HoldfastError
@@ -187,6 +215,7 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
     except OSError as why:
-        local = HoldfastError("invalid_argument", f"{why.strerror or why}{f': {why.filename}' if why.filename else ''}", hint="")
+        message = f"{why.strerror or why}{f': {why.filename}' if why.filename else ''}"
+        local = HoldfastError("invalid_argument", message, hint="look at the path here, who may use it and what room there is")
         report(local, as_json=parsed.json)
         return EXIT_USAGE

@@ -48,7 +48,7 @@ def _to_output(files: Files, path: str) -> None:
 def _upload(files: Files, local: str, path: str) -> TransferResult:
     if local == "-":
         if path.endswith("/"):
-            raise bad("standard input has no name: give the whole path of the file")
+            raise bad("standard input has no name: give the whole path of the file", hint=f"holdfast cp - SANDBOX:{path}NAME")
         return files.write(path, sys.stdin.buffer)
     if path.endswith("/") and not Path(local).is_dir():
         path += Path(local).name

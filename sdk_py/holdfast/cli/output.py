@@ -73,7 +73,7 @@ def pairs(words: Sequence[str], what: str) -> dict[str, str]:
         if not separator or not name:
             from holdfast._arguments import bad
 
-            raise bad(f"{what} is written NAME=VALUE, not {word!r}")
+            raise bad(f"{what} is written NAME=VALUE, not {word!r}", hint=f"as in {what} RUN=7")
         found[name] = value
     return found
 

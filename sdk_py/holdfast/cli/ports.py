@@ -15,7 +15,7 @@ from holdfast.cli.output import say, say_json
 def port(arguments: argparse.Namespace) -> None:
     local, separator, remote = arguments.port.rpartition(":")
     if not remote.isdecimal() or (separator and not local.isdecimal()):
-        raise bad("a port is written PORT or LOCAL:PORT")
+        raise bad("a port is written PORT or LOCAL:PORT", hint="holdfast port SANDBOX 8000, or holdfast port SANDBOX 9000:8000")
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
