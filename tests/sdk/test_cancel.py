@@ -109,6 +109,31 @@ def test_a_stream_that_is_broken_off_is_cancelled_in_the_synchronous_face(agent:
     sandbox.close()
 
 
+async def test_a_stream_that_is_held_is_cancelled_when_its_loop_is_left(agent: FakeAgent) -> None:
+    """Whoever wants the result afterwards has it in a variable: the next command must not wait for a flood without end."""
+    sandbox = AsyncSandboxClient(agent.url, "k").get_sandbox("sb")
+    shell = await sandbox.shell()
+    stream = shell.stream("flood 50000000", command_id="f")
+    async for _ in stream:
+        break
+    assert (await shell.run("echo next")).stdout == "next\n"
+    assert (await stream.wait()).truncated
+    assert agent.signals == ["INT"]
+    await sandbox.close()
+
+
+def test_a_stream_that_is_held_is_cancelled_in_the_synchronous_face(agent: FakeAgent) -> None:
+    sandbox = SandboxClient(agent.url, "k").get_sandbox("sb")
+    shell = sandbox.shell()
+    stream = shell.stream("flood 50000000", command_id="f")
+    for _ in stream:
+        break
+    assert shell.run("echo next").stdout == "next\n"
+    assert stream.wait().truncated
+    assert agent.signals == ["INT"]
+    sandbox.close()
+
+
 _INTERRUPTED = """
 import sys
 from holdfast import SandboxClient

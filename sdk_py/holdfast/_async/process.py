@@ -53,6 +53,7 @@ class AsyncCommandStream:
 
     _running: AsyncRunning | None = None
     """Also where ``__init__`` was interrupted: the finalizer asks."""
+    _abandoned = False
 
     def __init__(self, link: Link, begin: Callable[[], Call]) -> None:
         self._link = link
@@ -85,7 +86,7 @@ class AsyncCommandStream:
 
     def __aiter__(self) -> AsyncIterator[Chunk]:
         self._started()
-        return self
+        return _Chunks(self)
 
     async def __anext__(self) -> Chunk:
         running = self._started()
@@ -111,8 +112,28 @@ class AsyncCommandStream:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def __del__(self) -> None:
+    def _abandon(self) -> None:
         running = self._running
-        if running is not None and not running._call.done:
+        if running is not None and not running._call.done and not self._abandoned:
+            self._abandoned = True
             call = running._call
             self._link.later(lambda: cancel_command(call))
+
+    def __del__(self) -> None:
+        self._abandon()
+
+
+class _Chunks:
+    """One iteration over a stream. It goes when its loop is left, and the command with it: the stream itself may be held for its result."""
+
+    def __init__(self, stream: AsyncCommandStream) -> None:
+        self._stream = stream
+
+    def __aiter__(self) -> AsyncIterator[Chunk]:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        return await self._stream.__anext__()
+
+    def __del__(self) -> None:
+        self._stream._abandon()

@@ -54,6 +54,7 @@ class CommandStream:
 
     _running: Running | None = None
     """Also where ``__init__`` was interrupted: the finalizer asks."""
+    _abandoned = False
 
     def __init__(self, link: Link, begin: Callable[[], Call]) -> None:
         self._link = link
@@ -86,7 +87,7 @@ class CommandStream:
 
     def __iter__(self) -> Iterator[Chunk]:
         self._started()
-        return self
+        return _Chunks(self)
 
     def __next__(self) -> Chunk:
         running = self._started()
@@ -112,8 +113,28 @@ class CommandStream:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
+    def _abandon(self) -> None:
         running = self._running
-        if running is not None and not running._call.done:
+        if running is not None and not running._call.done and not self._abandoned:
+            self._abandoned = True
             call = running._call
             self._link.later(lambda: cancel_command(call))
+
+    def __del__(self) -> None:
+        self._abandon()
+
+
+class _Chunks:
+    """One iteration over a stream. It goes when its loop is left, and the command with it: the stream itself may be held for its result."""
+
+    def __init__(self, stream: CommandStream) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return self
+
+    def __next__(self) -> Chunk:
+        return self._stream.__next__()
+
+    def __del__(self) -> None:
+        self._stream._abandon()
