@@ -79,9 +79,11 @@ def move_across(path: str, to: str) -> None:
     try:
         _copy(path, beside)
         os.rename(beside, to)
-    except BaseException:
+    except BaseException as problem:
         if os.path.lexists(beside):
             _remove(beside)
+        if isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            raise OSError(problem.errno, problem.strerror, to) from None  # and not where the bytes came from
         raise
     _remove(path)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -154,3 +156,17 @@ def test_the_tree_that_is_removed_may_be_moved_meanwhile(tmp_path: Path, monkeyp
     with pytest.raises(OSError, match="tree"):
         moving.remove_tree(str(tmp_path / "tree"))
     assert sorted(path.name for path in (tmp_path / "outside").iterdir()) == ["a", "keep"]
+
+
+def test_a_move_to_where_there_is_no_room_names_that_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "from").write_text("x")
+
+    def full(source: str, target: str, **_: object) -> None:
+        Path(target).touch()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), source, None, target)
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(OSError, match="No space") as failed:
+        moving.move_across(str(tmp_path / "from"), str(tmp_path / "to"))
+    assert failed.value.filename == str(tmp_path / "to")
+    assert os.listdir(tmp_path) == ["from"]
