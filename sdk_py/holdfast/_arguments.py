@@ -55,6 +55,13 @@ def patience_of(value: float | None) -> float | None:
     return value if value == 0 and not isinstance(value, bool) else seconds(value)
 
 
+def part_of(offset: int, length: int | None) -> None:
+    """Which part of a file is meant: bytes from its start, and how many."""
+    for name, value in (("offset", offset), ("length", length)):
+        if value is not None and (type(value) is not int or not 0 <= value < 2**63):
+            raise bad(f"{name} is a number of bytes, 0 or more, not {value!r:.40}")
+
+
 def name_of(value: str | None, what: str) -> str | None:
     """An id or a name of 1 to 128 bytes, or None."""
     if value is None:

@@ -7,7 +7,7 @@ maps from the agent, which code in the sandbox may own: every type is checked, a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Self
 
 from holdfast_wire.errors import ProtocolError
@@ -101,6 +101,13 @@ class CommandResult:
         if self.cause:
             parts.append(f"cause={self.cause.reason}")
         return f"CommandResult({', '.join(parts)}, duration_s={self.duration_s:.3f})"
+
+
+def cut(result: CommandResult, limit: int) -> CommandResult:
+    """The same with at most ``limit`` bytes of each stream."""
+    if max(len(result.stdout_bytes), len(result.stderr_bytes)) <= limit:
+        return result
+    return replace(result, stdout_bytes=result.stdout_bytes[:limit], stderr_bytes=result.stderr_bytes[:limit], truncated=True)
 
 
 def _shown(data: bytes) -> str:

@@ -7,7 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast import InputClosedError, InvalidArgumentError, RemoteIsADirectoryError, Sandbox, SandboxClient, WaitTimeoutError
+from holdfast import (
+    InputClosedError,
+    InvalidArgumentError,
+    RemoteIsADirectoryError,
+    Sandbox,
+    SandboxClient,
+    UnsupportedError,
+    WaitTimeoutError,
+)
+
+from tests.support.stack import Stack
 
 
 def test_input_that_nobody_takes_is_refused(sandbox: Sandbox) -> None:
@@ -138,3 +148,21 @@ def test_a_directory_whose_name_is_no_text(sandbox: Sandbox) -> None:
         assert (result.stdout, result.exit_code) == ("inside\n", 0)
     with sandbox.terminal(["ls"], cwd=name) as terminal:
         assert terminal.wait().stdout.strip() == "inside"
+
+
+def test_what_rest_cannot_do_is_refused_and_not_passed_over(stack: Stack, sandbox: Sandbox) -> None:
+    with SandboxClient(stack.url, stack.key, transport="rest") as client:
+        by_rest = client.get_sandbox(sandbox.id)
+        for outlive in ("adopt", "wait"):
+            with pytest.raises(UnsupportedError, match="REST"):
+                by_rest.exec("true", outlive=outlive)  # type: ignore[arg-type]
+        with pytest.raises(UnsupportedError, match="REST"):
+            by_rest.files.list("/etc", recursive=True)
+        by_rest.files.write("/tmp/ten", b"0123456789")
+        assert by_rest.files.read("/tmp/ten", offset=3, length=2) == b"34"
+        for offset, length in ((-1, None), (0, -1), (1.5, None), (0, True)):
+            for files in (by_rest.files, sandbox.files):
+                with pytest.raises(InvalidArgumentError):
+                    files.read("/tmp/ten", offset=offset, length=length)
+        cut = by_rest.exec("echo 0123; echo 4 >&2", max_output_bytes=2)
+        assert (cut.stdout, cut.stderr, cut.truncated) == ("01", "4\n", True)

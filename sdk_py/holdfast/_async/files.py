@@ -19,7 +19,7 @@ import msgpack
 from holdfast_wire.errors import ProtocolError
 
 from holdfast._archives import PIECE_BYTES, pack, unpack
-from holdfast._arguments import RemotePath, content_of, given, path_of, text_path, words_of
+from holdfast._arguments import RemotePath, content_of, given, part_of, path_of, text_path, words_of
 from holdfast._async.transfers import AsyncTransfer
 from holdfast._errors import (
     ChecksumError,
@@ -73,6 +73,7 @@ class AsyncFiles:
 
     async def read(self, path: RemotePath, *, offset: int = 0, length: int | None = None) -> bytes:
         """The content of a file, or ``length`` bytes of it from ``offset``."""
+        part_of(offset, length)
         rest = await self._sandbox._fallback()
         if rest is not None:
             data = await rest.read_file(text_path(path))
@@ -89,6 +90,7 @@ class AsyncFiles:
             yield piece
 
     async def _pieces(self, path: RemotePath, offset: int, length: int | None, seen: _Seen) -> AsyncIterator[bytes]:
+        part_of(offset, length)
         params: dict[str, Any] = {"path": path_of(path), **given(offset=offset or None, length=length)}
         transfer = AsyncTransfer(await self._sandbox._attached(), "read", params)
         try:
@@ -171,6 +173,8 @@ class AsyncFiles:
         """
         rest = await self._sandbox._fallback()
         if rest is not None:
+            if recursive:
+                raise UnsupportedError("unsupported", "a list over REST is of one directory", hint="use a session (WebSocket)")
             return await rest.list_files(text_path(path))
         return await self._maps("list", path, read_entry, recursive=recursive or None)
 

@@ -251,6 +251,10 @@ class AsyncRest:
         """
         if "user" in params:
             raise UnsupportedError("unsupported", "commands over REST cannot choose a user", hint="use a session (WebSocket)")
+        if "outlive" in params:
+            raise UnsupportedError("unsupported", "over REST, what a command leaves running ends with it", hint="use a session (WebSocket)")
+        if isinstance(params.get("cwd"), bytes):
+            raise UnsupportedError("unsupported", "a directory that is not UTF-8 needs a session", hint="use a session (WebSocket)")
         body = given(
             command=params.get("argv") or params.get("script"),
             timeout_seconds=params.get("timeout_s"),

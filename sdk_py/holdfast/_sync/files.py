@@ -20,7 +20,7 @@ import msgpack
 from holdfast_wire.errors import ProtocolError
 
 from holdfast._archives import PIECE_BYTES, pack, unpack
-from holdfast._arguments import RemotePath, content_of, given, path_of, text_path, words_of
+from holdfast._arguments import RemotePath, content_of, given, part_of, path_of, text_path, words_of
 from holdfast._sync.transfers import Transfer
 from holdfast._errors import (
     ChecksumError,
@@ -74,6 +74,7 @@ class Files:
 
     def read(self, path: RemotePath, *, offset: int = 0, length: int | None = None) -> bytes:
         """The content of a file, or ``length`` bytes of it from ``offset``."""
+        part_of(offset, length)
         rest = self._sandbox._fallback()
         if rest is not None:
             data = rest.read_file(text_path(path))
@@ -90,6 +91,7 @@ class Files:
             yield piece
 
     def _pieces(self, path: RemotePath, offset: int, length: int | None, seen: _Seen) -> Iterator[bytes]:
+        part_of(offset, length)
         params: dict[str, Any] = {"path": path_of(path), **given(offset=offset or None, length=length)}
         transfer = Transfer(self._sandbox._attached(), "read", params)
         try:
@@ -172,6 +174,8 @@ class Files:
         """
         rest = self._sandbox._fallback()
         if rest is not None:
+            if recursive:
+                raise UnsupportedError("unsupported", "a list over REST is of one directory", hint="use a session (WebSocket)")
             return rest.list_files(text_path(path))
         return self._maps("list", path, read_entry, recursive=recursive or None)
 

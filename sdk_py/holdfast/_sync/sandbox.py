@@ -24,7 +24,7 @@ from holdfast._sync.tunnel import Tunnel
 from holdfast._errors import HoldfastError, UnsupportedError
 from holdfast._options import Options
 from holdfast._requests import Command, Outlive, Spool, command_params, network_body, shell_params, terminal_params
-from holdfast._results import CommandResult, PatchResult, SandboxInfo, read_patch
+from holdfast._results import CommandResult, PatchResult, SandboxInfo, cut, read_patch
 from holdfast._session_token import SessionToken
 from holdfast._transport.threads import Background, Cancelled, Flag, Gate
 from holdfast._transport.calls import close_channel, open_command, open_shell
@@ -104,15 +104,15 @@ class Sandbox(Attachable):
             spool=spool,
             spool_bytes=spool_bytes,
         )
+        limit = self._limit(max_output_bytes)
         rest = self._fallback()
         if rest is not None:
             if "spool" in params or "spool_bytes" in params:
                 raise UnsupportedError("unsupported", "commands over REST have no spool", hint="use a session (WebSocket)")
             if data is not None:
                 raise UnsupportedError("unsupported", "commands over REST take no input", hint="use a session (WebSocket)")
-            return rest.exec(params)
+            return cut(rest.exec(params), limit)
         link = self._attached()
-        limit = self._limit(max_output_bytes)
         with link.shield():
             call = link.perform(open_command, link.engine, "command", params, params["id"], limit, input_=data)
             return outcome(link, call)
