@@ -304,14 +304,14 @@ class _Wire(asyncio.Protocol):
         if transport is None or self.over._open:
             return
         more = True
-        while more and not self._paused:
+        while more and not self._paused and not transport.is_closing():  # what a broken socket is given, asyncio complains of
             messages = engine.outgoing()
             if not messages:
                 break
             data = websocket.pack(messages)
             transport.write(data)
             more = len(data) >= BATCH_BYTES
-        if websocket.has_reply and not self._paused:
+        if websocket.has_reply and not self._paused and not transport.is_closing():
             transport.write(websocket.reply())
 
     def end(self, code: int) -> None:
