@@ -52,9 +52,9 @@ def open_follow(context: AgentContext, channel: Channel) -> CommandHandler:
     """Attach to a command that exists, from given offsets per stream."""
     record = context.records.get(check_id(channel.params.get("id")))
     given = channel.params.get("from")
-    starts = {}
-    if isinstance(given, dict):
-        starts = {int(s): o for s, o in given.items() if s in {1, 2, "1", "2"} and isinstance(o, int)}
+    if given is not None and not (isinstance(given, dict) and all(type(offset) is int and offset >= 0 for offset in given.values())):
+        raise HoldfastError("invalid_argument", "from says where each stream is to begin: {stream: offset}")
+    starts = {int(stream): offset for stream, offset in (given or {}).items() if stream in (1, 2, "1", "2")}
     return CommandHandler(context, channel, record, starts, output=read.boolean(channel.params, "output", True))
 
 

@@ -57,6 +57,23 @@ async def test_a_command_that_nobody_reads_goes_on_when_another_gives_room() -> 
         assert len(outcome.stdout) + sum(gap.dropped for gap in outcome.gaps) == 360_006
 
 
+@pytest.mark.parametrize("given", [7, "", [], {1: "x"}, {1: -1}, {1: True}, {2: None}, {1: 1.0}])
+async def test_a_place_to_begin_that_is_none(given: Any) -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        await sandbox.execute("true", id="a")
+        last = await sandbox.open("follow", {"id": "a", "from": given}).end()
+        assert isinstance(last, Failed)
+        assert last.error["code"] == "invalid_argument"
+
+
+async def test_a_place_beyond_the_end_is_the_end_and_what_is_no_stream_is_passed_over() -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        await sandbox.execute("echo", "abc", id="a")
+        for given, got in (({1: 2**63, 9: 1}, b""), ({"1": 1}, b"bc\n"), ({}, b"abc\n"), (None, b"abc\n")):
+            outcome = await sandbox.open("follow", {"id": "a", "from": given}).outcome()
+            assert (outcome.stdout, outcome.result["streams"][1][:2]) == (got, [4, 0])
+
+
 async def test_terminals_that_end_unseen_leave_nothing_in_the_budget() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         channel = sandbox.open("terminal", {"name": "t", "argv": ["sh", "-c", "seq 1 1000; read x"]})
