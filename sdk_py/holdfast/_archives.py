@@ -22,10 +22,10 @@ _BLOCK = tarfile.BLOCKSIZE
 LocalImage = str | os.PathLike[str]
 
 
-def pack(root: Path, *, owners: bool = False) -> Iterator[bytes]:
+def pack(root: Path, *, owners: bool = False, left_out: list[Path] | None = None) -> Iterator[bytes]:
     """The tree below ``root`` as a tar stream (pax); ``root`` itself is ``.``. Sockets, pipes and devices are left out.
 
-    With ``owners`` the numeric owners go with it.
+    With ``owners`` the numeric owners go with it; ``left_out`` is told of what does not.
     """
     for path in _walk(root):
         state = path.stat() if path == root else path.lstat()
@@ -42,6 +42,8 @@ def pack(root: Path, *, owners: bool = False) -> Iterator[bytes]:
         elif stat.S_ISREG(state.st_mode):
             info.size = state.st_size
         else:
+            if left_out is not None:
+                left_out.append(path)
             continue
         yield info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
         if info.size:
@@ -89,9 +91,9 @@ def _read(path: Path) -> Iterator[bytes]:
             yield data
 
 
-def unpack(file: IO[bytes], target: Path) -> tuple[int, int]:
-    """Unpack the tar in ``file`` below ``target``; returns entries and bytes. Raises ``ArchiveError``."""
-    entries = size = 0
+def unpack(file: IO[bytes], target: Path) -> tuple[int, int, int]:
+    """Unpack the tar in ``file`` below ``target``; returns entries, bytes and links left out. Raises ``ArchiveError``."""
+    entries = size = left_out = 0
     target.mkdir(parents=True, exist_ok=True)
     try:
         with tarfile.open(fileobj=file, mode="r|") as archive:
@@ -105,7 +107,7 @@ def unpack(file: IO[bytes], target: Path) -> tuple[int, int]:
                 except (tarfile.AbsoluteLinkError, tarfile.LinkOutsideDestinationError):
                     if not member.issym():
                         raise
-                    entries -= 1  # a virtual environment's python, say: it means nothing here, and must not lead out
+                    left_out += 1  # a virtual environment's python, say: it means nothing here, and must not lead out
     except (tarfile.TarError, ValueError, EOFError) as wrong:
         raise ArchiveError("archive_invalid", f"the archive cannot be unpacked: {type(wrong).__name__}: {wrong}") from None
-    return entries, size
+    return entries - left_out, size, left_out

@@ -161,11 +161,17 @@ class PatchResult:
 
 @dataclass(frozen=True, slots=True)
 class TransferResult:
-    """What an upload or download moved: bytes of content, and entries when it was a directory."""
+    """What an upload or download moved: bytes of content, and entries when it was a directory.
+
+    Of a directory, ``skipped`` counts what was left out (special files, what could not be read, links that lead out), and ``changed`` the
+    files that were written to while they were read, so that what arrived may never have been there as a whole.
+    """
 
     size_bytes: int
     entries: int = 1
     sha256: str | None = None
+    skipped: int = 0
+    changed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

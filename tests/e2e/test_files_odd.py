@@ -88,3 +88,23 @@ def test_a_list_is_whole_or_says_that_it_is_not(sandbox: Sandbox) -> None:
         sandbox.files.list("/tmp/deep", recursive=True)
     sandbox.files.remove("/tmp/deep", recursive=True)
     assert not sandbox.files.exists("/tmp/deep")
+
+
+def test_what_a_copy_of_a_directory_left_out_is_counted(sandbox: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    os.mkfifo(tmp_path / "tree/pipe")
+    (tmp_path / "tree/file").write_text("1")
+    moved = sandbox.files.upload(tmp_path / "tree", "/tmp/counted")
+    assert (moved.entries, moved.skipped) == (2, 1)
+    sandbox.exec("cd /tmp/counted; mkfifo pipe; ln -s /etc/passwd out; ln -s file in").check()
+    moved = sandbox.files.download("/tmp/counted", tmp_path / "back")
+    assert (moved.entries, moved.skipped, moved.changed) == (3, 2, 0)
+    assert sorted(path.name for path in (tmp_path / "back").iterdir()) == ["file", "in"]
+
+
+def test_a_file_that_changes_while_its_directory_is_copied_is_counted(sandbox: Sandbox, tmp_path: Path) -> None:
+    """An archive says how long a file is before it holds it: one that becomes shorter meanwhile is filled up with zeros."""
+    sandbox.exec("mkdir /tmp/changing; cd /tmp/changing; truncate -s 30M b").check()
+    with sandbox.start("while :; do truncate -s 5M b; truncate -s 30M b; done", cwd="/tmp/changing"):
+        moved = sandbox.files.download("/tmp/changing", tmp_path / "back")
+    assert moved.changed >= 1

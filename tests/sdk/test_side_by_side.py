@@ -53,7 +53,7 @@ async def test_an_upload_that_is_cancelled_while_the_disk_is_read_is_cancelled(
 ) -> None:
     reads, go_on = threading.Event(), threading.Event()
 
-    def pack(source: Path) -> Iterator[bytes]:
+    def pack(source: Path, **_: object) -> Iterator[bytes]:
         reads.set()
         assert go_on.wait(20)
         yield b"x"

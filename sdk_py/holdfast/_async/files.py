@@ -264,7 +264,8 @@ class AsyncFiles:
 
     async def _upload_tree(self, source: Path, remote: RemotePath) -> TransferResult:
         transfer = AsyncTransfer(await self._sandbox._attached(), "upload", {"path": path_of(remote)})
-        pieces = pack(source)
+        left_out: list[Path] = []
+        pieces = pack(source, left_out=left_out)
         try:
             while True:
                 data = await run_blocking(next, pieces, b"")
@@ -277,7 +278,8 @@ class AsyncFiles:
             transfer.stop()
             with contextlib.suppress(ValueError):  # cancelled while a thread reads: then it is closed when that one lets go of it
                 pieces.close()  # type: ignore[attr-defined]
-        return TransferResult(take(result, "bytes", int, default=0), take(result, "entries", int, default=0))
+        skipped = take(result, "skipped", int, default=0) + len(left_out)
+        return TransferResult(take(result, "bytes", int, default=0), take(result, "entries", int, default=0), skipped=skipped)
 
     async def download(self, remote: RemotePath, local: LocalPath) -> TransferResult:
         """Copy the file ``remote`` to the local file ``local``, or the directory ``remote`` into the directory ``local``.
@@ -318,12 +320,13 @@ class AsyncFiles:
             try:
                 while data := await transfer.read():
                     await run_blocking(spooled.write, data)
-                await transfer.closed()
+                result = await transfer.closed()
             finally:
                 transfer.stop()
             spooled.seek(0)
-            entries, size = await run_blocking(unpack, spooled, target)
-        return TransferResult(size, entries)
+            entries, size, left_out = await run_blocking(unpack, spooled, target)
+        skipped, changed = (take(result, name, int, default=0) for name in ("skipped", "changed"))
+        return TransferResult(size, entries, skipped=skipped + left_out, changed=changed)
 
 
 def _local(path: LocalPath) -> Path:

@@ -265,7 +265,8 @@ class Files:
 
     def _upload_tree(self, source: Path, remote: RemotePath) -> TransferResult:
         transfer = Transfer(self._sandbox._attached(), "upload", {"path": path_of(remote)})
-        pieces = pack(source)
+        left_out: list[Path] = []
+        pieces = pack(source, left_out=left_out)
         try:
             while True:
                 data = run_blocking(next, pieces, b"")
@@ -278,7 +279,8 @@ class Files:
             transfer.stop()
             with contextlib.suppress(ValueError):  # cancelled while a thread reads: then it is closed when that one lets go of it
                 pieces.close()  # type: ignore[attr-defined]
-        return TransferResult(take(result, "bytes", int, default=0), take(result, "entries", int, default=0))
+        skipped = take(result, "skipped", int, default=0) + len(left_out)
+        return TransferResult(take(result, "bytes", int, default=0), take(result, "entries", int, default=0), skipped=skipped)
 
     def download(self, remote: RemotePath, local: LocalPath) -> TransferResult:
         """Copy the file ``remote`` to the local file ``local``, or the directory ``remote`` into the directory ``local``.
@@ -319,12 +321,13 @@ class Files:
             try:
                 while data := transfer.read():
                     run_blocking(spooled.write, data)
-                transfer.closed()
+                result = transfer.closed()
             finally:
                 transfer.stop()
             spooled.seek(0)
-            entries, size = run_blocking(unpack, spooled, target)
-        return TransferResult(size, entries)
+            entries, size, left_out = run_blocking(unpack, spooled, target)
+        skipped, changed = (take(result, name, int, default=0) for name in ("skipped", "changed"))
+        return TransferResult(size, entries, skipped=skipped + left_out, changed=changed)
 
 
 def _local(path: LocalPath) -> Path:
