@@ -155,7 +155,7 @@ def test_what_rest_cannot_do_is_refused_and_not_passed_over(stack: Stack, sandbo
         by_rest = client.get_sandbox(sandbox.id)
         for outlive in ("adopt", "wait"):
             with pytest.raises(UnsupportedError, match="REST"):
-                by_rest.exec("true", outlive=outlive)  # type: ignore[arg-type]
+                by_rest.exec("true", outlive=outlive)
         with pytest.raises(UnsupportedError, match="REST"):
             by_rest.files.list("/etc", recursive=True)
         by_rest.files.write("/tmp/ten", b"0123456789")
@@ -163,6 +163,6 @@ def test_what_rest_cannot_do_is_refused_and_not_passed_over(stack: Stack, sandbo
         for offset, length in ((-1, None), (0, -1), (1.5, None), (0, True)):
             for files in (by_rest.files, sandbox.files):
                 with pytest.raises(InvalidArgumentError):
-                    files.read("/tmp/ten", offset=offset, length=length)
+                    files.read("/tmp/ten", offset=offset, length=length)  # type: ignore[arg-type]
         cut = by_rest.exec("echo 0123; echo 4 >&2", max_output_bytes=2)
         assert (cut.stdout, cut.stderr, cut.truncated) == ("01", "4\n", True)
