@@ -15,6 +15,8 @@ from .procs import signal_name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from holdfast_wire.errors import HoldfastError
+
     from .spool import Spool
 
 TIMEOUT_EXIT_CODE = 124
@@ -79,3 +81,17 @@ def ending_of(
 def workload_cause(reason: str, message: str) -> dict[str, str]:
     """A cause that the code in the sandbox answers for."""
     return {"fault": "workload", "reason": reason, "message": message}
+
+
+def refusal(error: HoldfastError) -> dict[str, Any]:
+    """The map of ``Exited`` for a run that did not begin."""
+    return {
+        "exit_code": None,
+        "signal": None,
+        "timed_out": False,
+        "cause": None,
+        "duration_s": 0.0,
+        "streams": {},
+        "truncated": False,
+        "error": error.to_map(),
+    }

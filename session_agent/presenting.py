@@ -15,6 +15,7 @@ from holdfast_wire.frames import Exited, Failed, Gap, Output, Started
 from holdfast_wire.limits import DATA_BYTES
 
 from .channels import Channel
+from .endings import refusal
 from .procs import is_signal
 from .records import Record
 from .sandbox import AgentContext
@@ -68,7 +69,10 @@ class Presenter:
         if error is None and record.ending is not None and not record.started and not self._terse:
             error = HoldfastError("cancelled", "the shell ended, or somebody cancelled the command, before it began")
         if error is not None:
-            channel.send(Failed(channel.number, error.to_map()))
+            if self._terse:  # a refusal: the shell is none the worse for it
+                channel.send(Exited(channel.number, record.command_id, refusal(error)))
+            else:
+                channel.send(Failed(channel.number, error.to_map()))
             self.stop()
             return True
         if not record.started and record.ending is None:

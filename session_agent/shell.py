@@ -129,6 +129,14 @@ class Shell:
 
     def _begin(self, run: Run) -> None:
         process = self._process
+        if run.pipe_stdin and not run.expect_input(self._launch.uid, self._launch.gid):
+            # without its input it would do something else than it was asked to
+            run.close()
+            why = "there is no room for the pipe that the command was to read its input from"
+            hint = "it needs a writable /dev/shm, /tmp, /run or /var/tmp, and the sandbox a descriptor to spare"
+            self._context.records.fail(run.record, HoldfastError("spawn_failed", why, hint=hint))
+            self._loop.call_soon(self._next)
+            return
         self._current = run
         self._runs += 1
         run.tag = run_tag(self.tag, self._runs)
@@ -137,8 +145,6 @@ class Shell:
         if not self._marks and self.kind == "sh":
             # it cannot mark itself either: what is there before the run is not the run's
             run.before = frozenset(members(owned_by(self.tag)))
-        if run.pipe_stdin:
-            run.expect_input(self._launch.uid, self._launch.gid)
         run.began = self._loop.time()
         last_status = 0 if "e" in self._flags else self._status
         run.number = process.begin(

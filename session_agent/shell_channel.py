@@ -18,6 +18,7 @@ from holdfast_wire.limits import ID_BYTES
 from . import params as read
 from .channels import Channel
 from .commands import spool_from
+from .endings import refusal
 from .forking import CannotExecuteError
 from .launching import find_shell, launch_from
 from .presenting import Presenter
@@ -117,7 +118,7 @@ class ShellHandler:
                 head = self._waiting[0]
                 if isinstance(head, Record):
                     self._presenter = Presenter(self._channel, head, terse=True)
-                elif not self._told(Exited(self._channel.number, head[0], _refusal(head[1]))):
+                elif not self._told(Exited(self._channel.number, head[0], refusal(head[1]))):
                     return
                 self._waiting.popleft()
                 continue
@@ -209,16 +210,3 @@ class ShellHandler:
             if isinstance(waiting, Record):
                 self._leave(waiting)
         self._waiting.clear()
-
-
-def _refusal(error: HoldfastError) -> dict[str, Any]:
-    return {
-        "exit_code": None,
-        "signal": None,
-        "timed_out": False,
-        "cause": None,
-        "duration_s": 0.0,
-        "streams": {},
-        "truncated": False,
-        "error": error.to_map(),
-    }

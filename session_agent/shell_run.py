@@ -46,16 +46,18 @@ class Run:
         self.killing: TreeKill | None = None
         self.watched = 0
 
-    def expect_input(self, uid: int | None, gid: int | None) -> None:
-        """Make the pipe that the run reads, and hold it open: else the shell's opening of it would wait for a writer."""
+    def expect_input(self, uid: int | None, gid: int | None) -> bool:
+        """Make the pipe that the run reads, and hold it open: else the shell's opening of it would wait for a writer. False: it cannot."""
         path = make_fifo(uid, gid)
         if path is None:
-            return
+            return False
         try:
             self.hold = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-            self.fifo = path
-        except OSError:  # no descriptor to spare just now: it reads nothing
+        except OSError:  # no descriptor to spare just now
             os.unlink(path)
+            return False
+        self.fifo = path
+        return True
 
     def input_opened(self) -> None:
         """The shell has it open: give it what came early, and from now on its end is an end of file."""

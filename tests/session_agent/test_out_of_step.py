@@ -249,7 +249,7 @@ async def test_a_shell_outlives_a_million_commands_and_what_they_leave() -> None
 
 
 @SHELLS
-async def test_a_run_for_whose_input_no_descriptor_is_to_spare_ends_all_the_same(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_for_whose_input_no_descriptor_is_to_spare_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell(shell=kind)
         await shell.run("X=kept")
@@ -264,5 +264,6 @@ async def test_a_run_for_whose_input_no_descriptor_is_to_spare_ends_all_the_same
         monkeypatch.setattr(os, "open", refuse)
         run = shell.begin("cat; echo $X", stdin="pipe")
         shell.handler.write(b"lost", True)
-        assert (await shell.wait(run)).stdout == b"kept\n"
+        assert (await shell.wait(run)).result["error"]["code"] == "spawn_failed"
         assert shell.channel.consumed == len(b"lost")
+        assert (await shell.run("echo $X")).stdout == b"kept\n"

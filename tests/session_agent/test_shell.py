@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from holdfast_wire.frames import Closed, Exited, Failed, Opened, Output, Started
 
+from session_agent import shell_run
 from session_agent.framing import ReportReader, quote
 from session_agent.procs import child_pids
 from session_agent.sandbox import SandboxLimits
@@ -377,3 +378,20 @@ def test_report_buffer_is_bounded() -> None:
 
 def test_quote_survives_any_bytes() -> None:
     assert quote(b"it's") == b"'it'\\''s'"
+
+
+async def test_a_run_whose_input_finds_no_room_is_refused_and_the_shell_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would read nothing, and end well: wrong, with nothing said of it."""
+    async with client(env={"PATH": PATH}) as sandbox:
+        shell = sandbox.shell()
+        await shell.run("X=1")
+        with monkeypatch.context() as patch:
+            patch.setattr(shell_run, "make_fifo", lambda uid, gid: None)
+            first = shell.begin("cat | wc -c", command_id="a", stdin="pipe")
+            shell.handler.write(b"12345", True)
+            waiting = shell.begin("echo on $X")
+            assert (await shell.wait(first)).result["error"]["code"] == "spawn_failed"
+            assert (await shell.wait(waiting)).stdout == b"on 1\n"
+        again = shell.begin("cat | wc -c", command_id="a", stdin="pipe")
+        shell.handler.write(b"12345", True)
+        assert (await shell.wait(again)).stdout.strip() == b"5"
