@@ -20,7 +20,7 @@ DATA_BYTES = 128 * KIB
 WINDOW_BYTES = 1 * MIB
 """Credit each side starts with on each direction of a channel, bytes (PROTOCOL §5.1)."""
 
-UNACKED_SESSION_BYTES = 1 * MIB
+UNACKED_SESSION_BYTES = 256 * KIB
 """What an agent sends on one session before any of it is acknowledged, whatever its other sessions hold."""
 
 UNACKED_SANDBOX_BYTES = 64 * MIB
