@@ -16,7 +16,7 @@ from . import params as read
 from .forking import Launch
 from .paths import path_param
 from .sandbox import DEFAULT_PATH, AgentContext
-from .users import User, find_user
+from .users import User, find_user, must_be_there
 
 _BUSYBOX_BYTES = 4 * 1024 * 1024
 
@@ -44,6 +44,7 @@ def launch_from(context: AgentContext, params: dict[str, Any], *, term: str | No
     env["PWD"] = cwd
     if user.uid == os.geteuid():
         return Launch(cwd, env)
+    must_be_there(user)
     if os.geteuid() != 0:
         raise HoldfastError(
             "permission_denied",

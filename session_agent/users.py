@@ -51,6 +51,24 @@ def find_user(wanted: str | int | None, *, accounts: str = "/etc/passwd", group:
     raise HoldfastError("user_not_found", f"the image has no user {wanted!r:.80}")
 
 
+def must_be_there(user: User, *, maps: str = "/proc/self") -> None:
+    """Raises ``user_not_found`` for ids that this sandbox's user namespace does not have: nothing can become them."""
+    for kind, ids in (("uid", [user.uid]), ("gid", [user.gid, *user.groups])):
+        ranges = [(int(low), int(low) + int(count) - 1) for low, _, count in _fields(f"{maps}/{kind}_map")]
+        for number in ids:
+            if ranges and not any(low <= number <= high for low, high in ranges):
+                spans = ", ".join(str(low) if low == high else f"{low} to {high}" for low, high in ranges)
+                raise HoldfastError("user_not_found", f"a sandbox has no {kind} {number} here", hint=f"take one of {spans}")
+
+
+def _fields(path: str) -> list[list[str]]:
+    try:
+        with open(path, encoding="ascii") as file:
+            return [line.split() for line in file]
+    except OSError:
+        return []
+
+
 def _group(wanted: str, group: str) -> int:
     for fields in _entries(group, 3):
         if wanted in (fields[0], fields[2]) and fields[2].isdigit():

@@ -248,7 +248,9 @@ class Sandboxes:
             fds = {"listen": [os.dup(listener.fileno())], **berth.group.delegate(berth.id_base)}
         finally:
             listener.close()
-        env = {"PATH": DEFAULT_PATH, "HOME": "/root", "LANG": "C.UTF-8", "HOSTNAME": request.sandbox_id}
+        env = {"PATH": DEFAULT_PATH, "LANG": "C.UTF-8", "HOSTNAME": request.sandbox_id}
+        if not box.image.user:
+            env["HOME"] = "/root"  # another user's the agent reads from the image
         config = {
             "sandbox_id": request.sandbox_id,
             "incarnation": request.incarnation,

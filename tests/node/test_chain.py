@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
-from holdfast import SandboxClient
+from holdfast import InvalidArgumentError, SandboxClient
 
 from tests.node.harness import REPOSITORY
 from tests.node.ociimages import directory, oci_layout, tar
+from tests.package.roots import debian
 from tests.support.requires import requires
 from tests.support.stack import Stack
 
@@ -45,6 +47,28 @@ def test_an_images_directory_is_made_and_its_group_is_taken(stack: Stack, tmp_pa
         with client.create_sandbox("with-a-directory", timeout=30) as sandbox:
             assert sandbox.files.stat("/made/here").is_dir
             assert sandbox.exec(["/no/such"]).exit_code == 127
+
+
+@requires("root")
+def test_an_images_user_is_at_home(stack: Stack, tmp_path: Path) -> None:
+    root = debian(tmp_path / "root")
+    (root / "etc/passwd").write_text("root:x:0:0::/root:/bin/sh\nbob:x:1234:1234::/home/bob:/bin/sh\n")
+    layer = subprocess.run(["tar", "-C", root, "-c", "."], capture_output=True, check=True).stdout
+    with SandboxClient(stack.url, stack.key) as client:
+        for name, user, said in (("with-bob", "bob", "1234 /home/bob"), ("with-root", "", "0 /root"), ("with-home", "bob", "1234 /srv")):
+            env = {"Env": ["HOME=/srv"]} if said.endswith("srv") else {}
+            client.images.import_(oci_layout(tmp_path / name, [layer], {"User": user, **env}), name)
+            with client.create_sandbox(name, timeout=30) as sandbox:
+                assert sandbox.exec("echo $(id -u) $HOME").stdout == f"{said}\n"
+                assert sandbox.shell().run("echo $(id -u) $HOME").stdout == f"{said}\n"
+
+
+def test_a_user_that_no_sandbox_can_have_is_said(stack: Stack) -> None:
+    with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", timeout=30) as sandbox:
+        for attempt in (lambda: sandbox.exec(["true"], user="99999999"), lambda: sandbox.terminal("sh", user="1:99999999")):
+            with pytest.raises(InvalidArgumentError, match="99999999") as refused:
+                attempt()
+            assert (refused.value.code, bool(refused.value.hint)) == ("user_not_found", True)
 
 
 @requires("cgroups", "root")
