@@ -262,10 +262,12 @@ def test_no_names(name: str) -> None:
 
 async def test_the_host_name_is_taken(tmp_path: Path, store: ImageStore) -> None:
     layout = oci_layout(tmp_path / "layout", [BASE])
-    for attempt in (store.import_path(str(layout), "host"), store.remove("host")):
-        with pytest.raises(HoldfastError) as refused:
-            await attempt
-        assert refused.value.code == "invalid_argument"
+    for name in ("host", "host:latest", "docker.io/library/host"):
+        for attempt in (store.import_path(str(layout), name), store.remove(name)):
+            with pytest.raises(HoldfastError) as refused:
+                await attempt
+            assert refused.value.code == "invalid_argument"
+        assert store.resolve(name).digest == "host"
 
 
 def test_the_host_image_shows_only_public_files(tmp_path: Path, store: ImageStore) -> None:

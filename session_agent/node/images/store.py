@@ -93,7 +93,7 @@ class ImageStore:
 
     def resolve(self, name: str) -> ImageSpec:
         """What a sandbox is made of. Raises HoldfastError(image_not_found, invalid_argument)."""
-        if name == host.NAME:
+        if _is_host(name):
             return host.spec(self._path("host"))
         record = self._records.get(names.normalise(name)) or self._by_digest(name)
         if record is None:
@@ -141,7 +141,7 @@ class ImageStore:
 
     async def remove(self, name: str) -> None:
         """Raises HoldfastError(image_not_found, image_in_use)."""
-        if name == host.NAME:
+        if _is_host(name):
             raise HoldfastError("invalid_argument", "the host image is this machine's and cannot be removed")
         wanted = names.normalise(name)
         async with self._changing:
@@ -211,7 +211,7 @@ class ImageStore:
 
     @staticmethod
     def _importable_name(name: str) -> str:
-        if name == host.NAME:
+        if _is_host(name):
             raise HoldfastError("invalid_argument", "the name host is taken by this machine's own image")
         return names.normalise(name)
 
@@ -250,3 +250,8 @@ def _tree_size(path: str) -> int:
         for name in files:
             total += os.lstat(os.path.join(directory, name)).st_size
     return total
+
+
+def _is_host(name: str) -> bool:
+    """Whatever form the name is in: a list could not tell an image `host:latest` from the machine's own. Raises as `normalise`."""
+    return names.normalise(name) == names.normalise(host.NAME)
