@@ -104,7 +104,7 @@ class Search:
                     return
                 path = os.path.join(directory, name)
                 subject = name if glob is None or "/" not in glob else os.path.relpath(path, self._path)
-                if glob is None or fnmatch.fnmatchcase(subject, glob):
+                if glob is None or _fits(subject, glob):
                     yield path
             waiting += [os.path.join(directory, name) for name in sorted(directories, reverse=True)]
 
@@ -124,6 +124,11 @@ class Search:
         for number, line in enumerate(data.split(b"\n"), 1):
             if pattern.search(line, 0, _LINE_BYTES):
                 yield {**told("path", path), "line": number, "text": line[:_LINE_BYTES].decode("utf-8", "replace")}
+
+
+def _fits(subject: str, glob: str) -> bool:
+    """Whether a name or path is meant; ``**/`` at the start may also stand for no directory at all."""
+    return fnmatch.fnmatchcase(subject, glob) or (glob.startswith("**/") and fnmatch.fnmatchcase(subject, glob[3:]))
 
 
 def _without(exclude: tuple[str, ...], names: list[str]) -> list[str]:

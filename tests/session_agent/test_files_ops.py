@@ -190,6 +190,7 @@ async def test_search(tmp_path: Path) -> None:
     found = await entries(fs("/", "search", tmp_path, glob="*.txt"))
     assert [e["path"] for e in found] == [str(tmp_path / "a.txt"), str(tmp_path / "b/inner/deep.txt")]
     assert len(await entries(fs("/", "search", tmp_path, glob="b/*/deep.txt"))) == 1
+    assert len(await entries(fs("/", "search", tmp_path, glob="**/*.txt"))) == 2
     channel = fs("/", "search", tmp_path, glob="*", limit=1)
     assert len(await entries(channel)) == 1
     assert (await channel.result())["truncated"] is True
