@@ -195,6 +195,18 @@ def port_of(port: int) -> int:
     return port
 
 
+def host_of(host: str | None, name: str) -> str:
+    """A name or an address of a machine. An empty one means every interface to those who listen: that has to be said."""
+    if not isinstance(host, str) or not host or "\0" in host:
+        raise bad(f"{name} is the name or address of a host", hint="'127.0.0.1' for this machine alone, '0.0.0.0' for all its interfaces")
+    return host
+
+
+def local_port_of(port: int) -> int:
+    """A TCP port to listen on, 0 for any that is free."""
+    return 0 if type(port) is int and port == 0 else port_of(port)
+
+
 def size_of(rows: int, cols: int) -> tuple[int, int]:
     """A terminal's size in character cells."""
     if not all(type(size) is int and 1 <= size <= 4096 for size in (rows, cols)):

@@ -6,9 +6,10 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from holdfast import Sandbox
+from holdfast import InvalidArgumentError, Sandbox
 
 from tests.support.until import until
 
@@ -44,3 +45,17 @@ def test_closing_a_tunnel_ends_connections_that_the_server_holds_open(sandbox: S
     assert time.monotonic() - began < 20, "bounded, however many there are"
     until(lambda: threading.active_count() <= before, deadline_s=60, what="their threads to end")
     assert sandbox.exec("echo on").stdout == "on\n"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"local_port": port} for port in (-1, 70000, "80", True)),
+        *({name: host} for name in ("local_host", "host") for host in ("", 5)),
+        {"local_host": None},
+    ],
+)
+def test_where_nobody_can_listen_or_connect_is_refused_at_once(sandbox: Sandbox, wrong: dict[str, Any]) -> None:
+    """An empty ``local_host``, most often a variable that was not set, would be every interface of this machine."""
+    with pytest.raises(InvalidArgumentError, match="host" if "_port" not in str(wrong) else "port"):
+        sandbox.tunnel(8000, **wrong)

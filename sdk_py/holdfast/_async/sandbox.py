@@ -11,7 +11,19 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self
 
-from holdfast._arguments import RemotePath, content_of, given, input_of, name_of, new_id, output_limit, path_of, port_of
+from holdfast._arguments import (
+    RemotePath,
+    content_of,
+    given,
+    host_of,
+    input_of,
+    local_port_of,
+    name_of,
+    new_id,
+    output_limit,
+    path_of,
+    port_of,
+)
 from holdfast._async.attachable import AsyncAttachable
 from holdfast._async.files import AsyncFiles
 from holdfast._async.process import AsyncProcess, AsyncTerminal
@@ -239,9 +251,10 @@ class AsyncSandbox(AsyncAttachable):
 
     async def tunnel(self, port: int, *, host: str | None = None, local_host: str = "127.0.0.1", local_port: int = 0) -> AsyncTunnel:
         """A local port (``local_port`` 0: any free one) that reaches ``port`` in the sandbox, until the tunnel is closed."""
-        tunnel = AsyncTunnel(self, port_of(port), host)
+        tunnel = AsyncTunnel(self, port_of(port), None if host is None else host_of(host, "host"))
+        place = host_of(local_host, "local_host"), local_port_of(local_port)
         await self._attached()
-        await tunnel._listen(local_host, local_port)
+        await tunnel._listen(*place)
         return tunnel
 
     # Life -------------------------------------------------------------------------------------------------------

@@ -12,7 +12,19 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self
 
-from holdfast._arguments import RemotePath, content_of, given, input_of, name_of, new_id, output_limit, path_of, port_of
+from holdfast._arguments import (
+    RemotePath,
+    content_of,
+    given,
+    host_of,
+    input_of,
+    local_port_of,
+    name_of,
+    new_id,
+    output_limit,
+    path_of,
+    port_of,
+)
 from holdfast._sync.attachable import Attachable
 from holdfast._sync.files import Files
 from holdfast._sync.process import Process, Terminal
@@ -240,9 +252,10 @@ class Sandbox(Attachable):
 
     def tunnel(self, port: int, *, host: str | None = None, local_host: str = "127.0.0.1", local_port: int = 0) -> Tunnel:
         """A local port (``local_port`` 0: any free one) that reaches ``port`` in the sandbox, until the tunnel is closed."""
-        tunnel = Tunnel(self, port_of(port), host)
+        tunnel = Tunnel(self, port_of(port), None if host is None else host_of(host, "host"))
+        place = host_of(local_host, "local_host"), local_port_of(local_port)
         self._attached()
-        tunnel._listen(local_host, local_port)
+        tunnel._listen(*place)
         return tunnel
 
     # Life -------------------------------------------------------------------------------------------------------
