@@ -10,6 +10,7 @@ import pytest
 from holdfast import (
     InputClosedError,
     InvalidArgumentError,
+    QuotaError,
     RemoteIsADirectoryError,
     Sandbox,
     SandboxClient,
@@ -166,3 +167,10 @@ def test_what_rest_cannot_do_is_refused_and_not_passed_over(stack: Stack, sandbo
                     files.read("/tmp/ten", offset=offset, length=length)  # type: ignore[arg-type]
         cut = by_rest.exec("echo 0123; echo 4 >&2", max_output_bytes=2)
         assert (cut.stdout, cut.stderr, cut.truncated) == ("01", "4\n", True)
+
+
+def test_a_limit_of_the_session_has_its_class(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox.exec("true").check()
+    monkeypatch.setattr("holdfast_wire.client_session.CHANNELS", 0)
+    with pytest.raises(QuotaError, match="open channels"):
+        sandbox.exec("true")

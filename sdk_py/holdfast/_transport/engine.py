@@ -187,7 +187,10 @@ class Engine:
         """Open a channel whose facts go to ``sink``. Raises the error the session ended with."""
         if self.error is not None:
             raise from_map(self.error.to_map())
-        sink.number = self.session.open(kind, params)
+        try:
+            sink.number = self.session.open(kind, params)
+        except HoldfastError as why:
+            raise typed(why) from None
         self._sinks[sink.number] = sink
         self._fresh.append(sink)
 
