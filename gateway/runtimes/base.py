@@ -158,8 +158,8 @@ class Runtime(Protocol):
     async def create(self, order: Order, timeout_s: float) -> Made:
         """Make it and wait until its agent answers. The same id and incarnation again answers what exists.
 
-        Raises ``sandbox_exists`` (another incarnation lives), ``image_not_found``, ``no_capacity``, ``create_timeout``. What is late may
-        still be there: the caller removes it, once nobody else can have made it.
+        Raises ``sandbox_exists`` (another incarnation lives), ``image_not_found``, ``no_capacity``, ``create_timeout``. What is late or has
+        failed may still be there: the caller removes it, once it has written down why and nobody else can have made it.
         """
         ...
 

