@@ -79,9 +79,10 @@ class PoolKeeper:
         """Start makers for what is missing; cheap when nothing is. A store that was wiped is first told what there is (``tend``)."""
         clock = asyncio.get_running_loop().time
         pools = self._pools()
+        generation = await self._store.generation() if pools else None
         states = {key: await self._store.spares(key) for key in pools}
-        if not pools or await self._store.generation() is None:  # asked last: then nothing was wiped before the spares were counted
-            return
+        if generation is None or await self._store.generation() != generation:
+            return  # it was wiped, and perhaps told of all again, while the spares were counted
         for key, pool in pools.items():
             state = states[key]
             self._metrics.gauge("pool_spares", len(state.spares), pool=pool.name)

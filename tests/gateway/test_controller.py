@@ -220,7 +220,7 @@ async def test_a_runtime_that_began_anew_is_heard_of_at_once(store: RedisStore, 
             for number in range(30):
                 record = await becomes(store, f"sb-{number}", Record, "node-lost")
                 assert (record.status, record.cause.fault) == ("failed", "infrastructure")
-            assert watch.elapsed_s < 2.0
+            assert watch.elapsed_s < 8.0
 
 
 async def test_a_stopped_leader_that_wakes_late_removes_nothing(store: RedisStore, runtime: MemoryRuntime) -> None:

@@ -125,7 +125,7 @@ async def test_who_asks_for_a_running_job_takes_none_of_its_output(call: Checked
 
     async def ended() -> bool:
         looks.append((await call("GET", f"/jobs/{job_id}/wait?timeout=20" if waits else f"/jobs/{job_id}")).json())
-        return looks[-1]["status"] != "running"
+        return bool(looks[-1]["status"] != "running")
 
     await until_async(ended, deadline_s=60, what="the end of the job")
     again = (await call("GET", f"/jobs/{job_id}")).json()

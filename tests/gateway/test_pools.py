@@ -165,6 +165,29 @@ async def test_a_wiped_store_finds_its_spares_again(store: RedisStore, redis_ser
     assert len(runtime.orders) == POOL.size
 
 
+async def test_nothing_is_made_of_a_count_that_a_wipe_and_a_rebuild_went_by(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = store.spares
+
+    async def slow(pool: str) -> PoolState:
+        state = await counted(pool)  # of a store that was just wiped
+        await store.mark_generation("another", term=1)  # and has been told all while the answer came
+        return state
+
+    monkeypatch.setattr(store, "spares", slow)
+    await store.mark_generation("one", term=1)
+    made: list[str] = []
+
+    def spawn(work: Coroutine[Any, Any, None], name: str) -> None:
+        work.close()
+        made.append(name)
+
+    await PoolKeeper(store, MemoryRuntime(), lambda: POOLS, SECRET, QUICK, Metrics()).refill(1, spawn)
+    assert made == []
+    monkeypatch.setattr(store, "spares", counted)
+    await PoolKeeper(store, MemoryRuntime(), lambda: POOLS, SECRET, QUICK, Metrics()).refill(1, spawn)
+    assert made
+
+
 async def test_an_image_that_cannot_be_had_is_not_hammered(store: RedisStore) -> None:
     runtime, broken = MemoryRuntime(), replace(POOL, image="unknown-image")
     async with at_work(controller_of(store, runtime, {broken.key: broken})):

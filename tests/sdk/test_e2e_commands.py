@@ -143,11 +143,12 @@ async def test_a_process_is_signalled_killed_and_left(live: Any) -> None:
 
 
 async def test_a_wait_that_runs_out_leaves_the_process(live: Any) -> None:
-    process = await live.start("sleep 0.5; echo done")
+    process = await live.start("read word; echo $word")
     with pytest.raises(WaitTimeoutError):
         await process.wait(timeout=0.05)
     with pytest.raises(TimeoutError):
         await process.read(timeout=0.05)
+    await process.write(b"done\n")
     assert (await process.wait()).stdout == "done\n"
 
 

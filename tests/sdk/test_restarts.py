@@ -54,7 +54,7 @@ def test_a_service_that_never_answered_is_not(service: Service) -> None:
 
 
 def test_patience_ends(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast._sync.rest.RESTART_S", 0.2)
+    monkeypatch.setattr("holdfast._sync.rest.RESTART_S", 1.0)
     service.answers = [LIST, AWAY]
     with SandboxClient(service.url, "k") as client:
         client.list_sandboxes()

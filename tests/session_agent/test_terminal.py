@@ -169,6 +169,7 @@ async def test_time_out_and_failures() -> None:
 async def test_default_is_a_shell() -> None:
     async with client(env={"PATH": PATH, "HOME": "/nowhere"}) as sandbox:
         channel = sandbox.open("terminal", {})
+        await channel.until(lambda: channel.output)  # its prompt: what is typed before that may be thrown away
         channel.handler.write(b"echo $((40+2))\n", False)
         await says(channel, b"42\r\n")
         assert any(isinstance(fact, Output) for fact in channel.facts)
