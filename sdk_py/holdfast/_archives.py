@@ -94,6 +94,7 @@ def _read(path: Path) -> Iterator[bytes]:
 def unpack(file: IO[bytes], target: Path) -> tuple[int, int, int]:
     """Unpack the tar in ``file`` below ``target``; returns entries, bytes and links left out. Raises ``ArchiveError``."""
     entries = size = left_out = 0
+    made: list[tuple[Path, int]] = []
     target.mkdir(parents=True, exist_ok=True)
     try:
         with tarfile.open(fileobj=file, mode="r|") as archive:
@@ -103,6 +104,10 @@ def unpack(file: IO[bytes], target: Path) -> tuple[int, int, int]:
                 if entries > MOST_ENTRIES or size > MOST_BYTES:
                     raise ArchiveError("archive_limit", f"the archive holds more than {MOST_ENTRIES} entries or {MOST_BYTES} bytes")
                 try:
+                    if member.isdir():
+                        place = target / tarfile.data_filter(member, os.fspath(target)).name  # the name that it will have here
+                        if not place.exists():
+                            made.append((place, member.mode))
                     archive.extract(member, target, filter="data")
                 except (tarfile.AbsoluteLinkError, tarfile.LinkOutsideDestinationError):
                     if not member.issym():
@@ -110,4 +115,18 @@ def unpack(file: IO[bytes], target: Path) -> tuple[int, int, int]:
                     left_out += 1  # a virtual environment's python, say: it means nothing here, and must not lead out
     except (tarfile.TarError, ValueError, EOFError) as wrong:
         raise ArchiveError("archive_invalid", f"the archive cannot be unpacked: {type(wrong).__name__}: {wrong}") from None
+    for place, mode in reversed(made):
+        _settle(place, mode)
     return entries - left_out, size, left_out
+
+
+def _settle(directory: Path, mode: int) -> None:
+    """Give a new directory its permission bits, which the filter keeps of files alone; as with those, nobody else may write to it."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return  # something else has taken its place: then it has no say
+    try:
+        os.fchmod(descriptor, mode & 0o755 | 0o700)
+    finally:
+        os.close(descriptor)

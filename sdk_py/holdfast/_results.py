@@ -69,7 +69,7 @@ class CommandResult:
     truncated: bool = False
     signal: str | None = None
     cause: Cause | None = None
-    streams: Mapping[int, StreamCount] = field(default_factory=dict)
+    streams: Mapping[int, StreamCount] = field(default_factory=dict, hash=False)
     shell_restarted: bool = False
     cwd: str | None = None
 

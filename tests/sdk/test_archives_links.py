@@ -7,6 +7,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from holdfast import ArchiveError
 from holdfast._archives import pack, unpack
 
 
@@ -45,3 +46,38 @@ def test_a_directory_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "tree/sub").rmdir()
     with pytest.raises(FileNotFoundError):
         list(pieces)
+
+
+def test_directories_keep_their_modes_as_files_do(tmp_path: Path) -> None:
+    """A private one must not be open to all here. What was here before keeps its own."""
+    tree, home = tmp_path / "tree", tmp_path / "home"
+    (tree / "private").mkdir(parents=True)
+    (tree / "there").mkdir(mode=0o700)
+    (tree / "private/file").write_text("x")
+    (tree / "private").chmod(0o1500)
+    (tree / "open").mkdir()
+    (tree / "open").chmod(0o777)
+    tree.chmod(0o700)
+    (home / "there").mkdir(parents=True, mode=0o755)
+    data = io.BytesIO(b"".join(pack(tree)))
+    for _ in range(2):
+        data.seek(0)
+        unpack(data, home)
+        modes = {path.name: path.stat().st_mode & 0o7777 for path in (home, *home.iterdir())}
+        assert modes == {"home": 0o755, "private": 0o700, "open": 0o755, "there": 0o755}
+
+
+def test_a_directory_that_becomes_a_link_has_no_say_over_what_it_leads_to(tmp_path: Path) -> None:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        for name, kind, mode in (("d", tarfile.DIRTYPE, 0o777), ("d", tarfile.SYMTYPE, 0o777), ("inside", tarfile.DIRTYPE, 0o700)):
+            member = tarfile.TarInfo(name)
+            member.type, member.mode, member.linkname = kind, mode, "inside"
+            archive.addfile(member)
+    data.seek(0)
+    try:
+        unpack(data, tmp_path)
+    except (OSError, ArchiveError):
+        pass  # a directory in the way of a link may also be refused
+    if (tmp_path / "inside").exists():
+        assert (tmp_path / "inside").stat().st_mode & 0o777 == 0o700

@@ -152,8 +152,7 @@ class AsyncFiles:
                 await transfer.write(whole or b"", eof=True)
                 seen.note(whole or b"")
             else:
-                while piece := await run_blocking(source.read, PIECE_BYTES):
-                    data = content_of(piece, "what a file object gives")
+                while data := content_of(await run_blocking(source.read, PIECE_BYTES), "what a file object gives"):
                     seen.note(data)
                     await transfer.write(data)
                 await transfer.write(b"", eof=True)

@@ -153,8 +153,7 @@ class Files:
                 transfer.write(whole or b"", eof=True)
                 seen.note(whole or b"")
             else:
-                while piece := run_blocking(source.read, PIECE_BYTES):
-                    data = content_of(piece, "what a file object gives")
+                while data := content_of(run_blocking(source.read, PIECE_BYTES), "what a file object gives"):
                     seen.note(data)
                     transfer.write(data)
                 transfer.write(b"", eof=True)
