@@ -23,7 +23,7 @@ from .file_write import make_parents
 from .moving import move_across, remove_tree
 from .owners import Ownership, owner_param
 from .params import boolean, choice, integer
-from .paths import absolute, os_failure, path_param, shown, told, wire
+from .paths import absolute, os_failure, path_param, shown, start_of, told, wire
 from .transfers import Outgoing, TransferContext
 
 MOST_ENTRIES = 1_000_000
@@ -74,7 +74,7 @@ class Listing:
     """The entries of a directory in the order of their names, each directory followed by what it holds."""
 
     def __init__(self, path: str, depth: int, limit: int) -> None:
-        self._path = path.rstrip("/") or "/"
+        self._path = start_of(path)
         self._depth = depth
         self._limit = limit
         self._entries = 0

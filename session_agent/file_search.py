@@ -18,7 +18,7 @@ from typing import Any
 import msgpack
 
 from .params import boolean, integer, text, texts
-from .paths import os_failure, told
+from .paths import os_failure, start_of, told
 
 _LINE_BYTES = 2000
 _FILE_BYTES = 16 * 1024 * 1024
@@ -55,7 +55,7 @@ class Search:
     """Matches as maps: ``{path}`` for names, ``{path, line, text}`` for lines."""
 
     def __init__(self, path: str, options: SearchOptions) -> None:
-        self._path = path.rstrip("/") or "/"
+        self._path = start_of(path)
         self._options = options
         self._matches = 0
         self._files = 0

@@ -73,6 +73,13 @@ def absolute(workdir: str, path: str) -> str:
     return posixpath.join(workdir, path)
 
 
+def start_of(path: str) -> str:
+    """A path whose members are going to be named, without what would only lengthen their names: ``/a/.`` is ``/a``."""
+    while path.endswith(("/", "/.")) and path != "/":
+        path = path.removesuffix(".").rstrip("/") or "/"
+    return path
+
+
 def wire(path: str) -> str:
     """``path`` as text for the wire, with U+FFFD for bytes that are none."""
     return os.fsencode(path).decode("utf-8", "replace")
