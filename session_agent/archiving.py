@@ -151,7 +151,7 @@ class TreeSource:
                 )
             )
             self._entries += 1
-            if size:
+            if file >= 0:
                 yield from self._content(path, file, size)
         finally:
             if file >= 0:
