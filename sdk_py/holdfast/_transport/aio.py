@@ -105,6 +105,8 @@ class Link:
         self.engine = Engine(options, sandbox_id, Gate, token=token)
         self._task: asyncio.Task[None] | None = None
         self._wire: _Wire | None = None
+        self._wires: set[_Wire] = set()
+        """Those that are not gone yet: what was said last may still be on its way."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
 
@@ -169,8 +171,9 @@ class Link:
         wire = self._wire
         if wire is not None:
             wire.end(self.engine.close_code())
-            if not await wire.lost.wait(CLOSE_S):  # TLS waits for the other end to agree
-                wire.abort()
+        for one in list(self._wires):
+            if not await one.lost.wait(CLOSE_S):  # TLS waits for the other end to agree, and last words for a reader
+                one.abort()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -259,6 +262,7 @@ class _Wire(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._link._wires.add(self)
         transport.write(self.websocket.greeting())
 
     def data_received(self, data: bytes) -> None:
@@ -288,6 +292,7 @@ class _Wire(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.websocket.feed_eof()
         self._transport = None
+        self._link._wires.discard(self)
         self._finish()
         self.lost.set()
 
