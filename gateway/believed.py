@@ -6,6 +6,7 @@ it says of files and output is the sandbox's own affair and is only shown. Calle
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, cast
 
 from holdfast_wire.errors import HoldfastError
@@ -15,6 +16,9 @@ _TEXT_CHARACTERS: Final = 1000
 _WORD_CHARACTERS: Final = 100
 _LAST_MOMENT: Final = 1e11
 """In the year 5138."""
+_DIGEST: Final = re.compile("[0-9a-f]{64}")
+_MOST_BYTES: Final = 2**53
+"""More is no number that every reader of JSON has."""
 _DETAILS: Final = 16
 """What of an agent's error goes into an answer."""
 _OURS_TO_SAY: Final = frozenset((
@@ -61,6 +65,21 @@ def _plain(detail: dict[str, Any]) -> dict[str, Any]:
 def is_short(told: object, kept_bytes: int) -> bool:
     """Whether a stream's account in a result tells of more bytes than there are here."""
     return isinstance(told, list) and bool(told) and isinstance(told[0], int) and told[0] > kept_bytes
+
+
+def streams(told: object) -> dict[str, dict[str, Any]] | None:
+    """What a result tells of both streams: bytes seen, bytes dropped before they could be had, SHA-256 of all seen. None: no account."""
+    if not isinstance(told, dict):
+        return None
+    account: dict[str, dict[str, Any]] = {}
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        row = told.get(number)
+        if not isinstance(row, list) or [type(value) for value in row] != [int, int, str] or not _DIGEST.fullmatch(row[2]):
+            return None
+        if not all(0 <= count <= _MOST_BYTES for count in row[:2]):
+            return None
+        account[name] = {"seen": row[0], "dropped": row[1], "sha256": row[2]}
+    return account
 
 
 def moment(told: object) -> float | None:

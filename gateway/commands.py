@@ -166,6 +166,7 @@ def _job(record: Record, command_id: str, command: str, outcome: Outcome, *, log
         "signal": result["signal"] if isinstance(result.get("signal"), str) else None,
         "timed_out": result.get("timed_out") is True,
         "truncated": outcome.truncated,
+        "streams": believed.streams(result.get("streams")),
     }
 
 

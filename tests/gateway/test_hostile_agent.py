@@ -88,6 +88,32 @@ async def test_output_that_is_missing_is_said_to_be(served: Served, seen: Any, t
     assert (await execute(served, script)).json()["truncated"] is truncated
 
 
+_DIGEST = "0f" * 32
+
+
+@pytest.mark.parametrize(
+    ("first", "believed"),
+    [
+        ([5, 0, _DIGEST], True),
+        ([2**60, 0, _DIGEST], False),
+        ([5, -1, _DIGEST], False),
+        ([True, 0, _DIGEST], False),
+        ([5, 0, _DIGEST + "\n"], False),
+        ([5, 0, "x" * 10**5], False),
+        ([5, 0], False),
+        ({}, False),
+        (None, False),
+    ],
+)
+async def test_an_account_of_output_is_one_or_none(served: Served, first: Any, believed: bool) -> None:
+    async def script(talk: Talk) -> None:
+        result = {**RESULT, "streams": {1: first, 2: [0, 0, _DIGEST]}}
+        await talk.say(Started(1, "x", {}), Output(1, 1, b"12345"), Exited(1, "x", result))
+
+    account = {"stdout": {"seen": 5, "dropped": 0, "sha256": _DIGEST}, "stderr": {"seen": 0, "dropped": 0, "sha256": _DIGEST}}
+    assert (await execute(served, script)).json()["streams"] == (account if believed else None)
+
+
 async def test_an_agent_that_overruns_its_credit_is_cut_off(served: Served) -> None:
     async def script(talk: Talk) -> None:
         await talk.say(Opened(1, {}))

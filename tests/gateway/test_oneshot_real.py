@@ -130,8 +130,10 @@ async def test_who_asks_for_a_running_job_takes_none_of_its_output(call: Checked
     await until_async(ended, deadline_s=60, what="the end of the job")
     again = (await call("GET", f"/jobs/{job_id}")).json()
     whole = "begin\n" + "".join(f"{n}\n" for n in range(1, 600_001)) + f"{waits}\n"
+    account = {"seen": len(whole), "dropped": 0, "sha256": hashlib.sha256(whole.encode()).hexdigest()}
     for look in (looks[-1], again):
         assert (len(look["stdout"]), look["truncated"]) == (len(whole), False)
+        assert look["streams"] == {"stdout": account, "stderr": {"seen": 0, "dropped": 0, "sha256": hashlib.sha256().hexdigest()}}
         assert look["stdout"] == whole
 
 

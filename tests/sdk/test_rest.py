@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import pytest
-from holdfast import HoldfastError, InvalidArgumentError, OutcomeUnknownError, SandboxLostError, ServiceUnavailableError
+from holdfast import HoldfastError, InvalidArgumentError, OutcomeUnknownError, SandboxLostError, ServiceUnavailableError, StreamCount
 
 Answer = tuple[int, dict[str, Any]] | None
 """A status and a JSON body, or None: read the request and hang up."""
@@ -92,6 +92,14 @@ async def test_an_exec_that_takes_long_is_asked_after_as_a_job(service: Service,
     service.answers = [None, (200, {"job_id": "sb.k1", "status": "queued"}), job(status="running"), None, job(status="running"), job()]
     assert (await rest().exec("echo x", command_id="mine")).stdout == "x\n"
     assert service.requests == [("POST /sandboxes/sb/exec", "mine")] * 2 + [("GET /jobs/sb.k1/wait?timeout=15.0", "")] * 4
+
+
+async def test_the_account_of_both_streams_comes_over_rest_too(service: Service, rest: Any) -> None:
+    told = {"stdout": {"seen": 9, "dropped": 7, "sha256": "0f" * 32}, "stderr": {"seen": 0, "dropped": 0, "sha256": "aa" * 32}}
+    service.answers = [job(streams=told, truncated=True), job()]
+    result = await rest().exec("echo x")
+    assert result.streams == {1: StreamCount(9, 7, "0f" * 32), 2: StreamCount(0, 0, "aa" * 32)}
+    assert not (await rest().exec("echo x")).streams, "an older service tells nothing of it"
 
 
 async def test_an_exec_that_may_have_run_is_no_plain_failure(service: Service, rest: Any) -> None:

@@ -20,7 +20,19 @@ from holdfast_wire.errors import HoldfastError
 from holdfast._arguments import given
 from holdfast._errors import ServiceError, UnsupportedError, error
 from holdfast._options import Options
-from holdfast._results import Cause, CommandResult, FileEntry, GroupInfo, ImageInfo, PatchResult, SandboxInfo, read_cause, read_patch, take
+from holdfast._results import (
+    Cause,
+    CommandResult,
+    FileEntry,
+    GroupInfo,
+    ImageInfo,
+    PatchResult,
+    SandboxInfo,
+    StreamCount,
+    read_cause,
+    read_patch,
+    take,
+)
 from holdfast._transport.threads import run_blocking, sleep
 from holdfast._transport.threads_http import Http
 from holdfast._transport.command_call import lost_command
@@ -399,4 +411,16 @@ def _job_result(job: dict[str, Any], command_id: str) -> CommandResult:
         truncated=take(job, "truncated", bool, default=False),
         signal=take(job, "signal", str),
         cause=cause,
+        streams=_accounts(job.get("streams")),
     )
+
+
+def _accounts(told: object) -> dict[int, StreamCount]:
+    """What a job tells of its streams; nothing where the service is an older one."""
+    if not isinstance(told, dict):
+        return {}
+    rows = {number: take(told, name, dict, default={}) for number, name in ((1, "stdout"), (2, "stderr"))}
+    return {
+        number: StreamCount(take(row, "seen", int, default=0), take(row, "dropped", int, default=0), take(row, "sha256", str, default=""))
+        for number, row in rows.items()
+    }
