@@ -58,6 +58,8 @@ class Reaper:
 
             ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._loop.add_signal_handler(signal.SIGCHLD, self.reap)
+        # A pipe that is full of signals loses no more than their number, and one is enough: Python would log each, from a flood of deaths.
+        signal.set_wakeup_fd(signal.set_wakeup_fd(-1), warn_on_full_buffer=False)
         _ignore_for_ourselves_alone()
         self._open_own_score()
         self._forker.start()
