@@ -52,6 +52,7 @@ def main(argv: list[str]) -> int:
         return 78
     if argv[:1] == ["doctor"]:
         return _doctor(config, as_json="--json" in argv)
+    os.umask(0o022)  # what is made here is seen in sandboxes, by every user of theirs; the folder itself is closed
     os.makedirs(config.data_dir, mode=0o700, exist_ok=True)
     with open(os.path.join(config.data_dir, "node.lock"), "w", encoding="ascii") as lock:
         try:

@@ -87,6 +87,9 @@ def from_environment(environ: Mapping[str, str]) -> NodeSettings:
     base = environ.get("HOLDFAST_SUBID_BASE", "")
     if base and not (base.isdecimal() and 65536 <= int(base) <= 4_000_000_000):
         raise ValueError("HOLDFAST_SUBID_BASE must be a number from 65536 to 4000000000")
+    fallback = environ.get("HOLDFAST_IMAGE_FALLBACK", "")
+    if fallback not in ("", "host"):
+        raise ValueError(f"HOLDFAST_IMAGE_FALLBACK must be host, or not set, not {fallback[:80]!r}")
     spares = environ.get("HOLDFAST_NODE_SPARES", "4")
     if not (spares.isdecimal() and int(spares) <= 8):
         raise ValueError("HOLDFAST_NODE_SPARES must be a number from 0 to 8")
@@ -98,7 +101,7 @@ def from_environment(environ: Mapping[str, str]) -> NodeSettings:
     return NodeSettings(
         data_dir=data_dir,
         socket_path=socket_path,
-        image_fallback=environ.get("HOLDFAST_IMAGE_FALLBACK") or None,
+        image_fallback=fallback or None,
         agent_entry=environ.get("HOLDFAST_AGENT_ENTRY") or AGENT_ENTRY,
         id_base=first,
         spares=int(spares),

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from pathlib import Path
 
 import pytest
 
+from session_agent.node.settings import from_environment
 from tests.node.harness import BOMB, Node, NodeClient, RefusedError, ask, run
+from tests.node.harness import node as running_node
 from tests.support.requires import requires
 
 pytestmark = requires("namespaces")
@@ -185,14 +188,28 @@ async def test_a_create_goes_on_when_its_asker_is_gone(shared: Node, client: Nod
     assert (await watcher.next_event("ready"))["sandbox_id"] == "orphan"
 
 
-async def test_an_unknown_image_resolves_where_told_so(tmp_path: object) -> None:
-    from pathlib import Path
-
-    from tests.node.harness import node as running
-
-    async with running(Path(str(tmp_path)) / "d", HOLDFAST_IMAGE_FALLBACK="host") as made:
+async def test_an_unknown_image_resolves_where_told_so(tmp_path: Path) -> None:
+    async with running_node(tmp_path / "d", HOLDFAST_IMAGE_FALLBACK="host") as made:
         box = await (await made.client()).create("fallback", image="python:3.11-slim")
         assert (await run(box["endpoint"], "git", "--version"))["code"] == 0
+
+
+def test_a_fallback_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="HOLDFAST_IMAGE_FALLBACK"):
+        from_environment({"HOLDFAST_DATA": str(tmp_path), "HOLDFAST_IMAGE_FALLBACK": "hots"})
+
+
+@requires("root")
+async def test_whoever_starts_a_node_may_have_closed_what_it_makes(tmp_path: Path) -> None:
+    """A root whose umask is 077 is usual on servers: other users of a sandbox must find their way in it all the same."""
+    before = os.umask(0o077)
+    try:
+        async with running_node(tmp_path / "d") as made:
+            box = await (await made.client()).create("closed")
+            done = await run(box["endpoint"], "stat", "-c", "%a %n", "/", "/etc", "/usr", "/tmp", "/dev", "/workspace")
+    finally:
+        os.umask(before)
+    assert done["out"].splitlines() == ["755 /", "755 /etc", "755 /usr", "1777 /tmp", "755 /dev", "777 /workspace"]
 
 
 async def test_a_deep_data_directory_still_has_usable_sockets(tmp_path: object) -> None:
