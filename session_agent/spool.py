@@ -194,7 +194,7 @@ class Spool:
         self._trim(0)
 
     def _crowded(self) -> bool:
-        return self.budget.held_bytes > self.budget.limit_bytes
+        return self.budget.held_bytes >= self.budget.limit_bytes
 
     def _digest(self, stream: int) -> str:
         digest = self._digests[stream]

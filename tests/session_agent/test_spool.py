@@ -286,6 +286,20 @@ def test_the_last_window_of_what_is_read_goes_before_anything_waits() -> None:
     assert not is_full(forgotten)
 
 
+def test_what_is_left_for_others_makes_nobody_wait() -> None:
+    budget = Budget(limit_bytes=1_000_000)
+    much, other = Spool(budget), Spool(budget)
+    reader = much.attach(lambda: True, keep=True)
+    while budget.held_bytes + 50_128 < budget.limit_bytes:
+        much.append(1, b"x" * 50_000)
+        drain(reader)
+        much.taken()
+    other.append(1, b"y" * (budget.limit_bytes - budget.held_bytes - 128))
+    assert budget.held_bytes == budget.limit_bytes
+    assert not is_full(other)
+    assert len(much.held(1)) >= 900_000, "no more of it went than had to"
+
+
 def test_what_a_reader_had_was_not_dropped() -> None:
     """The tail goes on without what was read: nobody missed that, and no account may say so."""
     spool = Spool(Budget(), tail=True, limit_bytes=100_000)
