@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from holdfast import SandboxClient
+from holdfast import HoldfastError, SandboxClient
 
 from infra.scripts.up import embed, keeper
 from infra.scripts.up.__main__ import read_settings
@@ -162,6 +162,13 @@ def test_back_off_grows_while_a_process_keeps_dying(tmp_path: Path) -> None:
     with up(tmp_path, "a: sh -c 'exit 3'\n") as run:
         for delay in ("0.1", "0.2", "0.4"):
             run.wait_text(f"a | died (exit status 3), starts again in {delay} s")
+
+
+def test_what_gives_up_is_told_how_often(tmp_path: Path) -> None:
+    with up(tmp_path, "a: sh -c 'echo refusal $HOLDFAST_REFUSALS; [ $HOLDFAST_REFUSALS = 2 ] && exec sleep 600; exit 3'\n") as run:
+        run.wait_text("a | refusal 2")
+        os.kill(run.pid("a"), signal.SIGKILL)
+        run.wait_text("a | refusal 0", count=2)
 
 
 def test_end_is_in_reverse_order(tmp_path: Path) -> None:
@@ -395,6 +402,31 @@ def test_any_part_of_the_real_stack_comes_back(stack: Stack, name: str) -> None:
     old = stack.kill_process(name)
     assert stack.wait_restarted(name, old) != old
     stack.wait_ready()
+
+
+@requires("namespaces", "redis")
+def test_an_index_that_cannot_be_read_is_made_anew() -> None:
+    """Redis refuses to start on a damaged file, again and again; all it knew is known elsewhere."""
+    with running_stack() as own, SandboxClient(own.url, own.key) as client:
+        sandbox = client.create_sandbox("host", timeout=30)
+        shell = sandbox.shell()
+        shell.run("KEPT=yes")
+        pid = read_pid(own.data / "run" / "redis.pid")
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        for path in (own.data / "redis").rglob("*"):
+            if path.is_file():
+                path.write_bytes(b"no such format\n" * 100)
+        os.kill(pid, signal.SIGKILL)
+        assert shell.run("echo $KEPT", timeout=60).stdout == "yes\n"
+        until(lambda: _there(client, sandbox.id), deadline_s=_DEADLINE_S, what="the record to be made anew")
+        assert client.get_sandbox(sandbox.id).exec("echo here", timeout=60).stdout == "here\n"
+
+
+def _there(client: SandboxClient, sandbox_id: str) -> bool:
+    with contextlib.suppress(HoldfastError):
+        return sandbox_id in [box.sandbox_id for box in client.list_sandboxes()]
+    return False
 
 
 @requires("namespaces", "redis")

@@ -2,7 +2,8 @@
 
 Owns the life of each process: its group, its output pipe, its pid file, the back-off before it is started again
 (0.1 s doubling to 5 s, forgotten after 10 s of life) and the order of shutdown (SIGTERM, a bounded wait, SIGKILL, one
-process after the other). Knows nothing of what the processes do, but for the optional URL whose 200 means ready.
+process after the other). Each is told in HOLDFAST_REFUSALS how often in a row it gave up by itself, and soon. Knows nothing of
+what the processes do, but for the optional URL whose 200 means ready.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class _Member:
         self.output: int | None = None
         self.started_at = 0.0
         self.backoff_s = _BACKOFF_FIRST_S
+        self.refusals = 0
         self.again: asyncio.TimerHandle | None = None
         self.ended = asyncio.Event()
 
@@ -97,7 +99,7 @@ class Supervisor:
             member.process = subprocess.Popen(
                 ["/bin/sh", "-c", f"exec {member.entry.command}"],
                 cwd=self._plan.directory,
-                env=self._plan.environment,
+                env={**self._plan.environment, "HOLDFAST_REFUSALS": str(member.refusals)},
                 stdin=subprocess.DEVNULL,
                 stdout=writer,
                 stderr=writer,
@@ -163,8 +165,10 @@ class Supervisor:
         if self._stop.is_set():
             self._screen.show(member.entry.name, f"ended ({how})".encode())
             return
-        if time.monotonic() - member.started_at >= _STEADY_AFTER_S:
+        steady = time.monotonic() - member.started_at >= _STEADY_AFTER_S
+        if steady:
             member.backoff_s = _BACKOFF_FIRST_S
+        member.refusals = member.refusals + 1 if code > 0 and not steady else 0
         delay_s = member.backoff_s
         member.backoff_s = min(delay_s * 2, _BACKOFF_MOST_S)
         self._screen.show(member.entry.name, f"died ({how}), starts again in {delay_s:g} s".encode())
