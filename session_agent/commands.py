@@ -63,7 +63,7 @@ def spool_from(context: AgentContext, params: dict[str, Any]) -> Spool:
     policy = read.choice(params, "spool", "block", ("block", "tail"))
     most = context.limits.spool_command_bytes
     limit = read.integer(params, "spool_bytes", most, least=1, most=most)
-    return Spool(context.budget, tail=policy == "tail", limit_bytes=limit)
+    return Spool(context.budget, tail=policy == "tail", yields=read.boolean(params, "keep", False), limit_bytes=limit)
 
 
 class _Request:

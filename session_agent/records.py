@@ -143,6 +143,7 @@ class Records:
         record.ending = ending
         record.ended_at = now
         record.owner = None
+        record.spool.end()
         self._unacknowledged[record.command_id] = record
         record.notify()
         self.prune(now)

@@ -34,13 +34,14 @@ _NONE: deque[tuple[int, bytes]] = deque(maxlen=0)
 @dataclass(slots=True)
 class Budget:
     """What all spools of the sandbox hold together, bytes with what keeping them takes; who waits for there to be less, and what may
-    go so that nobody does: ``spare`` altogether, of ``kept`` what its readers had."""
+    go so that nobody does: ``spare`` altogether, of ``kept`` what its readers had, then ``over``, which nobody had."""
 
     limit_bytes: int = SPOOL_SANDBOX_BYTES
     held_bytes: int = 0
     waiting: dict[Spool, None] = field(default_factory=dict)
     spare: dict[Spool, None] = field(default_factory=dict)
     kept: dict[Spool, None] = field(default_factory=dict)
+    over: dict[Spool, None] = field(default_factory=dict)
     _short: bool = False
 
     def is_short(self) -> bool:
@@ -49,6 +50,8 @@ class Budget:
             next(iter(self.spare)).release()
         while self.held_bytes >= self.limit_bytes and self.kept:
             next(iter(self.kept)).forget()
+        while self.held_bytes >= self.limit_bytes and self.over:
+            next(iter(self.over)).release()
         if self.held_bytes >= self.limit_bytes:
             self._short = True
             return True
@@ -67,12 +70,14 @@ class Spool:
 
     __slots__ = (
         "_base", "_digests", "_dropped", "_first", "_had", "_held", "_paused", "_seen", "_segments", "budget", "limit_bytes",
-        "readers", "released", "tail",
+        "readers", "released", "tail", "yields",
     )  # fmt: skip
 
-    def __init__(self, budget: Budget, *, tail: bool = False, limit_bytes: int = SPOOL_COMMAND_BYTES) -> None:
+    def __init__(self, budget: Budget, *, tail: bool = False, yields: bool = False, limit_bytes: int = SPOOL_COMMAND_BYTES) -> None:
+        """``yields``: as ``tail`` while nobody reads, so that a command whose output is asked for later never waits for that."""
         self.budget = budget
         self.tail = tail
+        self.yields = yields
         self.limit_bytes = limit_bytes
         self.readers: list[SpoolReader] = []
         self.released = False
@@ -104,9 +109,11 @@ class Spool:
         else:
             segments.append((stream, data))
             self.budget.held_bytes += _SEGMENT_BYTES
-        if self.tail:
-            while len(segments) > 1 and (self._held > self.limit_bytes or (self._crowded() and self.budget.is_short())):
+        if self._gives_way():
+            is_short = self._crowded() and self.budget.is_short()
+            while len(segments) > 1 and (self._held > self.limit_bytes or is_short):
                 self._drop_first(lost=True)
+                is_short = self._crowded()
             self.budget.shrunk()
         elif self._crowded():
             self._trim(0)
@@ -114,7 +121,7 @@ class Spool:
     @property
     def full(self) -> bool:
         """Whether reading the process has to wait."""
-        if self.tail:
+        if self._gives_way():
             return False
         untaken = self._untaken()
         if untaken >= self.limit_bytes or (untaken > 0 and self.budget.is_short()):
@@ -152,6 +159,11 @@ class Spool:
                 self.release()
             self.resume()
 
+    def end(self) -> None:
+        """It grows no more."""
+        if self.yields and self._held:
+            self.budget.over[self] = None
+
     def spare(self) -> None:
         """It grows no more and somebody had all of it: what is kept of it goes before anything else has to wait."""
         if self._held:
@@ -163,6 +175,7 @@ class Spool:
         self.released = True
         self.budget.spare.pop(self, None)
         self.budget.kept.pop(self, None)
+        self.budget.over.pop(self, None)
         wanted = min((reader.index for reader in self.readers if not reader.at_end), default=None)
         while self._segments and (wanted is None or self._first < wanted):
             self._drop_first(lost=False)
@@ -192,6 +205,9 @@ class Spool:
         """What all readers had goes, to the last byte."""
         self.budget.kept.pop(self, None)
         self._trim(0)
+
+    def _gives_way(self) -> bool:
+        return self.tail or (self.yields and not any(reader.attached() for reader in self.readers))
 
     def _crowded(self) -> bool:
         return self.budget.held_bytes >= self.budget.limit_bytes

@@ -137,6 +137,23 @@ async def test_who_asks_for_a_running_job_takes_none_of_its_output(call: Checked
         assert look["stdout"] == whole
 
 
+async def test_a_job_with_more_output_than_is_kept_ends_all_the_same(call: Checked, sandbox_id: str) -> None:
+    """Nobody reads it while it runs: it must not wait for that, and what is gone is counted."""
+    body = {"command": "head -c 80000000 /dev/zero | tr '\\0' x"}
+    job_id = (await call("POST", f"/sandboxes/{sandbox_id}/exec", json=body)).json()["job_id"]
+    job: dict[str, Any] = {}
+
+    async def ended() -> bool:
+        job.update((await call("GET", f"/jobs/{job_id}")).json())
+        return bool(job["status"] != "running")
+
+    await until_async(ended, deadline_s=60, what="the end of the job")
+    account = job["streams"]["stdout"]
+    assert (job["exit_code"], job["truncated"], account["seen"]) == (0, True, 80_000_000)
+    assert 80_000_000 - 64 * 1024 * 1024 <= account["dropped"] < 80_000_000
+    assert account["sha256"] == hashlib.sha256(b"x" * 80_000_000).hexdigest()
+
+
 async def test_unknown_jobs_are_not_found(call: Checked, sandbox_id: str) -> None:
     for job_id in ("nope", f"{sandbox_id}.jnope", "none.j1", f"{sandbox_id}.", f"{sandbox_id}.a-b"):
         answer = await call("GET", f"/jobs/{job_id}")

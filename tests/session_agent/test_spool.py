@@ -300,6 +300,35 @@ def test_what_is_left_for_others_makes_nobody_wait() -> None:
     assert len(much.held(1)) >= 900_000, "no more of it went than had to"
 
 
+def test_what_is_asked_for_later_waits_for_nobody() -> None:
+    """With a reader it waits for that reader; without one its oldest goes, and of all that ended the oldest before that."""
+    here = [True]
+    budget = Budget(limit_bytes=1_000_000)
+    spool = Spool(budget, yields=True, limit_bytes=200_000)
+    reader = spool.attach(lambda: here[0])
+    spool.append(1, b"x" * 200_000)
+    assert is_full(spool)
+    resumed: list[bool] = []
+    spool.pause(lambda: resumed.append(True))
+    here[0] = False
+    spool.taken()
+    assert resumed == [True]
+    for _ in range(10):
+        spool.append(1, b"x" * 50_000)
+        assert not is_full(spool)
+    assert len(spool.held(1)) == 200_000
+    here[0] = True
+    data, gaps = drain(reader)
+    assert (len(data[1]), gaps[1]) == (200_000, 500_000)
+    ended = [Spool(budget, yields=True) for _ in range(8)]
+    for other in ended:
+        other.append(1, b"z" * 200_000)
+        other.end()
+    assert budget.held_bytes <= budget.limit_bytes
+    assert [len(other.held(1)) for other in ended][-3:] == [200_000] * 3, "the newest are there"
+    assert len(ended[0].held(1)) == 0
+
+
 def test_what_a_reader_had_was_not_dropped() -> None:
     """The tail goes on without what was read: nobody missed that, and no account may say so."""
     spool = Spool(Budget(), tail=True, limit_bytes=100_000)
