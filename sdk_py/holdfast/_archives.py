@@ -19,6 +19,7 @@ PIECE_BYTES = 1024 * 1024
 MOST_ENTRIES = 1_000_000
 MOST_BYTES = 1 << 40
 _BLOCK = tarfile.BLOCKSIZE
+_JOIN_BYTES = 128 * 1024
 LocalImage = str | os.PathLike[str]
 
 
@@ -27,8 +28,21 @@ def pack(root: Path, *, owners: bool = False, left_out: list[Path] | None = None
 
     With ``owners`` the numeric owners go with it; ``left_out`` is told of what does not.
     """
-    for path in _walk(root):
-        state = path.stat() if path == root else path.lstat()
+    held = bytearray()  # what is small goes together: each piece costs whoever sends it a change of threads
+    for piece in _members(root, owners, left_out):
+        if len(held) + len(piece) > _JOIN_BYTES:
+            if held:
+                yield bytes(held)
+                held.clear()
+            if len(piece) > _JOIN_BYTES:
+                yield piece
+                continue
+        held += piece
+    yield bytes(held + b"\0" * (2 * _BLOCK))
+
+
+def _members(root: Path, owners: bool, left_out: list[Path] | None) -> Iterator[bytes]:
+    for path, state in _walk(root):
         info = tarfile.TarInfo("." if path == root else path.relative_to(root).as_posix())
         info.mode = stat.S_IMODE(state.st_mode)
         info.mtime = int(state.st_mtime)
@@ -48,20 +62,17 @@ def pack(root: Path, *, owners: bool = False, left_out: list[Path] | None = None
         yield info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
         if info.size:
             yield from _content(path, info.size)
-    yield b"\0" * (2 * _BLOCK)
 
 
-def _walk(root: Path) -> Iterator[Path]:
-    yield root
-    for folder, folders, files in os.walk(root, onerror=_refuse):
-        here = Path(folder)
-        for name in sorted([*folders, *files]):
-            yield here / name
-
-
-def _refuse(why: OSError) -> None:
-    """A directory that cannot be read: left out, the copy would seem to be whole."""
-    raise why
+def _walk(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Each directory before what it holds. One that cannot be read is an error: left out, the copy would seem to be whole."""
+    waiting = [root]  # no recursion: a tree may be deeper than that goes
+    while waiting:
+        path = waiting.pop()
+        state = path.stat() if path is root else path.lstat()
+        yield path, state
+        if stat.S_ISDIR(state.st_mode):
+            waiting += [path / name for name in sorted(os.listdir(path), reverse=True)]
 
 
 def _content(path: Path, size: int) -> Iterator[bytes]:
@@ -74,7 +85,7 @@ def _content(path: Path, size: int) -> Iterator[bytes]:
                 raise ArchiveError("archive_invalid", f"{path.name} became shorter while it was read", hint="send it again")
             left -= len(data)
             yield data
-    if size % _BLOCK:  # never an empty piece: that is how the end is told
+    if size % _BLOCK:
         yield b"\0" * (-size % _BLOCK)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
+import subprocess
 import tarfile
 from pathlib import Path
 
@@ -38,14 +41,36 @@ def test_nothing_is_written_through_a_link_that_was_left_out(tmp_path: Path) -> 
     assert (tmp_path / "home" / "d" / "evil").exists()
 
 
-def test_a_directory_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tree/sub").mkdir(parents=True)
-    pieces = pack(tmp_path / "tree")
-    next(pieces)  # the tree itself
-    next(pieces)  # sub: announced, and looked into only with the next step
-    (tmp_path / "tree/sub").rmdir()
-    with pytest.raises(FileNotFoundError):
-        list(pieces)
+
+    listdir = os.listdir
+
+    def refuse(path: Path) -> list[str]:
+        if path.name == "sub":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(PermissionError):
+        list(pack(tmp_path / "tree"))
+
+
+def test_a_tree_is_packed_however_deep_it_is_and_in_few_pieces(tmp_path: Path) -> None:
+    here = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(1010):  # Python's recursion goes to 1000
+        os.mkdir("d", dir_fd=here)
+        inner = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+    try:
+        pieces = list(pack(tmp_path))
+    finally:
+        subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)
+    with tarfile.open(fileobj=io.BytesIO(b"".join(pieces))) as archive:
+        assert len(archive.getnames()) == 1011
+    assert len(pieces) < 50
 
 
 def test_directories_keep_their_modes_as_files_do(tmp_path: Path) -> None:
