@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
@@ -9,8 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from holdfast import InvalidArgumentError, Sandbox
+from holdfast import AsyncSandboxClient, InvalidArgumentError, Sandbox, SandboxClient
 
+from tests.support.stack import Stack
 from tests.support.until import until
 
 SILENT = """
@@ -59,3 +61,25 @@ def test_where_nobody_can_listen_or_connect_is_refused_at_once(sandbox: Sandbox,
     """An empty ``local_host``, most often a variable that was not set, would be every interface of this machine."""
     with pytest.raises(InvalidArgumentError, match="host" if "_port" not in str(wrong) else "port"):
         sandbox.tunnel(8000, **wrong)
+
+
+@pytest.mark.parametrize("how", ["delete", "close"])
+def test_a_tunnel_ends_with_its_sandbox(client: SandboxClient, how: str) -> None:
+    """Else its port would go on to take connections that lead nowhere."""
+    sandbox = client.create_sandbox("host")
+    try:
+        address = sandbox.tunnel(7070).address
+        socket.create_connection(address, timeout=30).close()
+        getattr(sandbox, how)()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address, timeout=30)
+    finally:
+        sandbox.delete()
+
+
+async def test_an_asynchronous_tunnel_ends_with_its_sandbox(stack: Stack) -> None:
+    async with AsyncSandboxClient(stack.url, stack.key) as client:
+        async with await client.create_sandbox("host") as sandbox:
+            address = (await sandbox.tunnel(7070)).address
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*address)

@@ -68,6 +68,7 @@ class AsyncSandbox(AsyncAttachable):
         self._info = info
         self._heartbeat_s: float | None = None
         self._shells: set[AsyncShell] = set()
+        self._tunnels: set[AsyncTunnel] = set()
         self._background = Background()
         self._stopped = Flag()
 
@@ -255,6 +256,7 @@ class AsyncSandbox(AsyncAttachable):
         place = host_of(local_host, "local_host"), local_port_of(local_port)
         await self._attached()
         await tunnel._listen(*place)
+        self._tunnels.add(tunnel)
         return tunnel
 
     # Life -------------------------------------------------------------------------------------------------------
@@ -291,7 +293,7 @@ class AsyncSandbox(AsyncAttachable):
         return await self._rest.delete(self.id)
 
     async def close(self) -> None:
-        """Let go of it: named shells and detached commands live on, unnamed shells end; the sandbox stays."""
+        """Let go of it: named shells and detached commands live on, unnamed shells and tunnels end; the sandbox stays."""
         link = self._link
         if link is not None and link.engine.error is None and link.here:
             end = time.monotonic() + self._options.cancel_timeout_s
@@ -305,6 +307,9 @@ class AsyncSandbox(AsyncAttachable):
         link = self._link
         if not self._fenced:  # that answer stays: a new session here would be news to the new holder
             self._link = None
+        if link is None or link.here:
+            for tunnel in list(self._tunnels):
+                await tunnel.close()
         if link is not None:
             await link.close()
         await self._background.stop()
@@ -344,7 +349,7 @@ class AsyncSandbox(AsyncAttachable):
 
     def _start_over(self) -> None:
         self._background, self._stopped = Background(), Flag()
-        self._shells = set()
+        self._shells, self._tunnels = set(), set()
         if self._heartbeat_s is not None:
             self._heartbeat(self._heartbeat_s)
 

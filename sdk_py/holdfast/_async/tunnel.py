@@ -70,6 +70,7 @@ class AsyncTunnel:
 
     async def close(self) -> None:
         """Stop listening and end all connections."""
+        self._sandbox._tunnels.discard(self)
         await self._listener.close()
         for transfer in list(self._open):
             with contextlib.suppress(HoldfastError):

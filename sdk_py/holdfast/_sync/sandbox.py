@@ -69,6 +69,7 @@ class Sandbox(Attachable):
         self._info = info
         self._heartbeat_s: float | None = None
         self._shells: set[Shell] = set()
+        self._tunnels: set[Tunnel] = set()
         self._background = Background()
         self._stopped = Flag()
 
@@ -256,6 +257,7 @@ class Sandbox(Attachable):
         place = host_of(local_host, "local_host"), local_port_of(local_port)
         self._attached()
         tunnel._listen(*place)
+        self._tunnels.add(tunnel)
         return tunnel
 
     # Life -------------------------------------------------------------------------------------------------------
@@ -292,7 +294,7 @@ class Sandbox(Attachable):
         return self._rest.delete(self.id)
 
     def close(self) -> None:
-        """Let go of it: named shells and detached commands live on, unnamed shells end; the sandbox stays."""
+        """Let go of it: named shells and detached commands live on, unnamed shells and tunnels end; the sandbox stays."""
         link = self._link
         if link is not None and link.engine.error is None and link.here:
             end = time.monotonic() + self._options.cancel_timeout_s
@@ -306,6 +308,9 @@ class Sandbox(Attachable):
         link = self._link
         if not self._fenced:  # that answer stays: a new session here would be news to the new holder
             self._link = None
+        if link is None or link.here:
+            for tunnel in list(self._tunnels):
+                tunnel.close()
         if link is not None:
             link.close()
         self._background.stop()
@@ -345,7 +350,7 @@ class Sandbox(Attachable):
 
     def _start_over(self) -> None:
         self._background, self._stopped = Background(), Flag()
-        self._shells = set()
+        self._shells, self._tunnels = set(), set()
         if self._heartbeat_s is not None:
             self._heartbeat(self._heartbeat_s)
 

@@ -71,6 +71,7 @@ class Tunnel:
 
     def close(self) -> None:
         """Stop listening and end all connections."""
+        self._sandbox._tunnels.discard(self)
         self._listener.close()
         for transfer in list(self._open):
             with contextlib.suppress(HoldfastError):
