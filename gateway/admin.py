@@ -131,7 +131,7 @@ async def import_image(request: Request) -> Response:
     handle, path = tempfile.mkstemp(prefix="image-", suffix=".tar", dir=folder)
     size = 0
     try:
-        with os.fdopen(handle, "wb", buffering=0) as file:
+        with os.fdopen(handle, "wb") as file:
             async for chunk in body_chunks(request):
                 size += len(chunk)
                 if size > limit:
@@ -142,6 +142,9 @@ async def import_image(request: Request) -> Response:
         image = await _images(gateway).load(Path(path), name)
     except ClientDisconnect:
         raise HoldfastError("cancelled", "the client went away") from None
+    except OSError as error:
+        hint = "make room in the service's data folder, or remove images; then send it again"
+        raise HoldfastError("no_space", f"the archive cannot be kept: {error.strerror}", hint=hint, fault="infrastructure") from None
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)

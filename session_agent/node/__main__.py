@@ -65,6 +65,9 @@ def main(argv: list[str]) -> int:
         except HoldfastError as error:
             print(f"node: {error}", file=sys.stderr)
             return 1
+        except OSError as error:
+            print(f"node: it cannot work in {config.data_dir}: {error}", file=sys.stderr)
+            return 1
     return 0
 
 

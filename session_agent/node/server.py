@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -118,6 +119,9 @@ class NodeServer:
             answer |= {"ok": False, "error": error.to_map()}
         except (ConnectionError, asyncio.CancelledError):
             return
+        except OSError as error:
+            log.warning("%s: %s", body.get("op"), error)
+            answer |= {"ok": False, "error": _refused(error).to_map()}
         except Exception as error:
             log.exception("request failed: %s", body.get("op"))
             answer |= {"ok": False, **_error("internal", f"{type(error).__name__}: {error}")}
@@ -182,3 +186,10 @@ def _text(body: dict[str, Any], key: str) -> str:
 
 def _error(code: str, message: str) -> dict[str, Any]:
     return {"error": HoldfastError(code, message).to_map()}
+
+
+def _refused(error: OSError) -> HoldfastError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        hint = "make room below HOLDFAST_DATA, or remove images"
+        return HoldfastError("no_space", f"this machine has no room for it: {error.strerror}", hint=hint, fault="infrastructure")
+    return HoldfastError("internal", f"{type(error).__name__}: {error}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import subprocess
 import tarfile
 from collections.abc import AsyncIterator
 
@@ -64,3 +65,27 @@ async def test_what_is_no_image_is_refused_and_leaves_nothing(call: Checked, sta
         answer = await call("POST", "/images", params={"name": name}, content=b"x")
         assert answer.json()["code"] == "invalid_argument"
     assert (await call("DELETE", "/images/no/such:1")).json()["code"] == "image_not_found"
+
+
+@requires("root")
+async def test_an_archive_for_which_there_is_no_room(call: Checked, stack: Stack) -> None:
+    """Neither where archives arrive nor where images are kept."""
+    body = io.BytesIO()
+    with tarfile.open(fileobj=body, mode="w") as archive:
+        big = tarfile.TarInfo("big")
+        big.size = 1 << 20
+        archive.addfile(big, io.BytesIO(bytes(big.size)))
+    for place in ("uploads", "images/tmp"):
+        folder = stack.data / place
+        folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], check=True)
+        try:
+            answer = await call("POST", "/images", params={"name": "too-big:1"}, content=body.getvalue())
+            assert (answer.status_code, answer.json()["code"]) == (507, "no_space"), answer.text
+            assert "No space left" in answer.json()["detail"]
+            assert answer.json()["hint"]
+            assert list(folder.iterdir()) == []
+        finally:
+            subprocess.run(["umount", "-l", folder], check=True)
+    assert (await call("POST", "/images", params={"name": "too-big:1"}, content=body.getvalue())).status_code == 201
+    assert (await call("DELETE", "/images/too-big:1")).status_code == 200
