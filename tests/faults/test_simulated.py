@@ -98,6 +98,7 @@ def _gaps_are_told_without_credit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("holdfast_wire.halves.CONTROL_SLACK", 8)  # a world is too short for the 4 096 there are
 
     def pump(self: Presenter) -> bool:
+        assert self._reader is not None
         while self._started and not self.finished and (gap := self._reader.gap()) is not None:
             self._channel.send(Gap(self._channel.number, *gap))
         return original(self)
