@@ -131,6 +131,20 @@ def test_wrong_usage_is_json_where_that_was_asked_for(agent: FakeAgent, words: l
     assert error["hint"], "what to do"
 
 
+def test_an_interrupt_while_it_starts_is_one_too() -> None:
+    code = """
+import sys, holdfast.cli
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "holdfast.cli.app":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+holdfast.cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_no_service_configured(tmp_path: Any) -> None:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST", "SANDBOX"))}
     done = subprocess.run(

@@ -11,11 +11,15 @@ import sys
 
 def main() -> None:
     """The entry point of the installed script."""
-    from holdfast.cli.app import run
+    try:
+        from holdfast.cli.app import run
 
-    _take_any_surroundings()
-    # UTF-8 whatever the locale says, as the far end is
-    sys.exit(run([os.fsencode(word).decode("utf-8", "surrogateescape") for word in sys.argv[1:]]))
+        _take_any_surroundings()
+        # UTF-8 whatever the locale says, as the far end is
+        status = run([os.fsencode(word).decode("utf-8", "surrogateescape") for word in sys.argv[1:]])
+    except KeyboardInterrupt:  # while modules were still read
+        status = 130
+    sys.exit(status)
 
 
 def _take_any_surroundings() -> None:
