@@ -35,6 +35,8 @@ _HIDDEN_FILES = (
 _HIDDEN_DIRECTORIES = ("acpi", "asound", "driver", "dynamic_debug", "scsi", "tty", "device-tree", "pressure")
 _READ_ONLY = ("sys", "fs", "irq", "bus")
 _GUARD = sys_.MS_NOSUID | sys_.MS_NODEV
+_TERMINALS = 256
+"""At once in one sandbox. The kernel has 3072 for all sandboxes together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +219,7 @@ def _dev(ready: str, ids: IdMap, shm_bytes: int) -> None:
     _bind(ready, "dev", recursive=True)
     group = ",gid=5" if ids.count > 5 else ""
     sys_.mount("devpts", "dev/pts", "devpts", _GUARD & ~sys_.MS_NODEV | sys_.MS_NOEXEC,
-               f"newinstance,ptmxmode=0666,mode=0620{group}")  # fmt: skip
+               f"newinstance,ptmxmode=0666,mode=0620,max={_TERMINALS}{group}")  # fmt: skip
     sys_.mount("tmpfs", "dev/shm", "tmpfs", _GUARD, f"size={shm_bytes},mode=1777")
 
 

@@ -166,6 +166,24 @@ async def test_one_sandbox_cannot_use_up_what_the_kernel_counts_for_root(client:
     assert json.loads(ours.stdout) == [8, 8]
 
 
+TERMINALS = """
+import os
+made = []
+try:
+    while True:
+        made.append(os.open("/dev/ptmx", os.O_RDWR))
+except OSError:
+    print(len(made))
+"""
+
+
+async def test_one_sandbox_cannot_use_up_the_terminals(client: NodeClient) -> None:
+    """The kernel counts those of all sandboxes together, up to 3072."""
+    box = await client.create("terminals")
+    done = await run(box["endpoint"], "python3", "-c", TERMINALS)
+    assert 64 <= int(done["out"]) <= 300, done["err"]
+
+
 async def test_sandboxes_do_not_see_each_others_secrets(client: NodeClient) -> None:
     """A fork of the zygote must not find in its memory what the zygote handled for another sandbox."""
     secret = b"hunter2-is-the-secret-of-the-first"
