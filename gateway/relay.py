@@ -19,6 +19,9 @@ from holdfast_wire.frames import GoAway
 
 from .frame_headers import BINARY, FrameHeaders, close_frame, server_frame
 
+_QUIET_S = 0.5
+"""A client that was told Close and says nothing for so long has nothing on its way to us."""
+
 
 class Relay:
     """One attached session. ``done`` resolves when both transports are gone, with all that was buffered for them."""
@@ -144,6 +147,7 @@ class Relay:
         if self._client is not None and not self.hung_up and not self._client.is_closing():
             if not self._down.mid_frame and not self._down.close_seen:
                 self._client.write(close_frame(code, reason))
+                self._down.close_seen = True
             self._hang_up()
         self._agent.close()
         self._leave()
@@ -159,12 +163,13 @@ class Relay:
         if client is None or self.hung_up or client.is_closing():
             return
         self.hung_up = True
-        if not client.can_write_eof():
-            client.close()
+        if self._up.close_seen or not client.can_write_eof():
+            client.close()  # after its own Close a client says nothing
             return
-        client.set_protocol(_Deaf(client.get_protocol()))
+        client.set_protocol(_Deaf(client, client.get_protocol(), self._up))
         _set_reading(client, True)
-        client.write_eof()
+        if not self._down.close_seen:
+            client.write_eof()  # without a Close only the end tells
 
     def abort(self) -> None:
         """End both sides at once: they take nothing any more."""
@@ -246,16 +251,38 @@ class ClientEnd(asyncio.Protocol):
 
 
 class _Deaf(asyncio.Protocol):
-    """A transport whose words no longer matter, until its other end hangs up: to close it before that would reset the connection,
-    and so take from the client what was said to it last."""
+    """A client that all has been said to, until it says Close, hangs up, or is quiet for a moment.
 
-    def __init__(self, before: asyncio.BaseProtocol) -> None:
+    To close a socket with bytes in it that nobody read resets the connection, and so takes from the other side what was said to it last.
+    """
+
+    def __init__(self, transport: asyncio.Transport, before: asyncio.BaseProtocol, said: FrameHeaders) -> None:
+        self._transport = transport
+        self._before = before
+        self._said: FrameHeaders | None = said
         self.pause_writing = before.pause_writing  # type: ignore[method-assign]
         self.resume_writing = before.resume_writing  # type: ignore[method-assign]
-        self.connection_lost = before.connection_lost  # type: ignore[method-assign]
+        self._quiet = self._wait()
 
     def data_received(self, data: bytes) -> None:
-        pass
+        if self._said is not None:
+            try:
+                self._said.feed(data)
+            except ProtocolError:
+                self._said = None
+            else:
+                if self._said.close_seen:
+                    self._transport.close()
+                    return
+        self._quiet.cancel()
+        self._quiet = self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._quiet.cancel()
+        self._before.connection_lost(exc)
+
+    def _wait(self) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(_QUIET_S, self._transport.close)
 
 
 def _set_reading(transport: asyncio.Transport, reading: bool) -> None:
