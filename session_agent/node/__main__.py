@@ -12,7 +12,7 @@ import sys
 
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.node import doctor, settings
+from session_agent.node import doctor, recovery, settings
 from session_agent.node.images.store import ImageStore
 from session_agent.node.sandboxes import Sandboxes
 from session_agent.node.server import NodeServer
@@ -61,6 +61,9 @@ def main(argv: list[str]) -> int:
             print(f"node: another node is using {config.data_dir}: stop it, or set HOLDFAST_DATA", file=sys.stderr)
             return 78
         try:
+            if argv[:1] == ["sweep"]:
+                recovery.sweep_all(config)
+                return 0
             asyncio.run(_serve(config))
         except HoldfastError as error:
             print(f"node: {error}", file=sys.stderr)

@@ -56,6 +56,18 @@ def sweep(settings: NodeSettings, hierarchies: Hierarchies) -> list[dict[str, An
     return lost
 
 
+def sweep_all(settings: NodeSettings) -> None:
+    """Without a node to follow: what the one that was killed left, and the groups that it made for itself."""
+    if not os.path.isdir(settings.sandboxes_dir):
+        return
+    hierarchies = cgroups.detect(settings.tag)
+    sweep(settings, hierarchies)
+    for base in (*hierarchies.v1.values(), *filter(None, [hierarchies.v2])):
+        _try(cgroups.remove, base)
+    if settings.sockets_dir:
+        shutil.rmtree(settings.sockets_dir, ignore_errors=True)
+
+
 def _state(folder: str) -> dict[str, Any] | None:
     try:
         with open(os.path.join(folder, STATE), encoding="utf-8") as file:

@@ -24,6 +24,7 @@ from infra.scripts.up.__main__ import read_settings
 from infra.scripts.up.datadir import read_env
 from infra.scripts.up.embed import TOP, free_port
 from tests.bench.memory import in_pid_namespace
+from tests.node.leftovers import census
 from tests.support.requires import requires
 from tests.support.stack import Stack, is_alive, processes_of, read_pid, running_stack
 from tests.support.until import until
@@ -452,3 +453,4 @@ def test_kill_9_of_the_runner_ends_sandboxes_too(tmp_path: Path, victim: str) ->
         os.kill(own.runner.pid if victim == "keeper" else supervisor, signal.SIGKILL)
         until(lambda: not in_pid_namespace(inside), deadline_s=_DEADLINE_S, what="the sandbox to end")
         until(lambda: not processes_of(own.data), deadline_s=_DEADLINE_S, what="the stack to end")
+        assert not any(census(own.data).values()), census(own.data)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import shlex
 import signal
 import socket
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,9 +112,19 @@ def run(settings: Settings) -> int:
         stop_grace_s=settings.stop_grace_s,
     )
     try:
-        return keeper.keep(lambda: _supervise(plan), parent)
+        status = keeper.keep(lambda: _supervise(plan), parent)
+        if status and any(entry.name == "node" for entry in entries):
+            _sweep(plan)
+        return status
     finally:
         os.close(lock)
+
+
+def _sweep(plan: Plan) -> None:
+    """A node that was killed could not take its control groups and folders along."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        command = [sys.executable, "-m", "session_agent.node", "sweep"]
+        subprocess.run(command, cwd=plan.directory, env=plan.environment, stdin=subprocess.DEVNULL, check=False, timeout=60)
 
 
 def _supervise(plan: Plan) -> int:
