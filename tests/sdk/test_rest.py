@@ -165,7 +165,7 @@ async def test_a_patch_that_may_have_been_applied_is_not_sent_again(service: Ser
 async def test_upgrades_that_are_swallowed_leave_rest(service: Service, face: Any) -> None:
     """A proxy that hangs up on every WebSocket: sessions do not pass, REST does, so REST it is."""
     here = {"sandbox_id": "sb", "namespace": "", "image": "i", "status": "ready", "ready": True}
-    sandbox = face.client(service.url, "k", connect_timeout_s=0.2).get_sandbox("sb")
+    sandbox = face.client(service.url, "k", connect_timeout_s=5.0).get_sandbox("sb")
 
     class Swallow(list[Answer]):
         def pop(self, index: Any = 0) -> Answer:

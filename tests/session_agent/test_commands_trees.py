@@ -99,7 +99,7 @@ async def test_what_outlives_is_killed_by_default() -> None:
 
 async def test_what_outlives_is_adopted() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
-        outcome = await sandbox.execute(script=f"(sleep 0.05; echo late; exec sleep {nap(81)}) & echo $!", outlive="adopt")
+        outcome = await sandbox.execute(script=f"(sleep 1; echo late; exec sleep {nap(81)}) & echo $!", outlive="adopt")
         pid = int(outcome.stdout)
         assert outcome.exit_code == 0
         await until_async(lambda: sleepers(nap(81)) == [pid], deadline_s=60, what="the adopted child to survive its output")

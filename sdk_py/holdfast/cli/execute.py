@@ -31,7 +31,7 @@ def exec_(arguments: argparse.Namespace) -> int:
         "timeout": arguments.timeout,
         "login": arguments.login,
     }
-    with SandboxClient() as client:
+    with told_by_signals(), SandboxClient() as client:
         sandbox = client.get_sandbox(arguments.sandbox)
         try:
             if arguments.tty:
@@ -51,8 +51,7 @@ def run(
     if not as_json:
         return _live(sandbox, command, options, stdin, raw)
     data = sys.stdin.buffer.read() if stdin else None
-    with told_by_signals():
-        return _as_json(sandbox.exec(command, input=data, **options))
+    return _as_json(sandbox.exec(command, input=data, **options))
 
 
 def _on_terminal(sandbox: Sandbox, command: str | list[str], options: dict[str, Any], as_json: bool) -> int:
@@ -86,11 +85,11 @@ def _live(sandbox: Sandbox, command: str | list[str], options: dict[str, object]
         show(Chunk(1, result.stdout_bytes), raw)
         show(Chunk(2, result.stderr_bytes), raw)
         return finish(result)
-    if stdin:
-        threading.Thread(target=_feed, args=(process,), daemon=True).start()
     try:
+        if stdin:
+            threading.Thread(target=_feed, args=(process,), daemon=True).start()
         # the first Ctrl-C is the command's, which may do something about it
-        with told_by_signals(), first_interrupt(lambda: _interrupt(process)):
+        with first_interrupt(lambda: _interrupt(process)):
             for chunk in process:
                 show(chunk, raw)
             return finish(process.wait())

@@ -28,7 +28,7 @@ _PIPED = "command -v bash >/dev/null 2>&1 && exec bash -l; exec sh -l"
 
 
 def shell(arguments: argparse.Namespace) -> int:
-    with SandboxClient() as client:
+    with told_by_signals(), SandboxClient() as client:
         sandbox = client.get_sandbox(arguments.sandbox)
         try:
             if arguments.attach is None and not sys.stdin.isatty():
@@ -55,7 +55,7 @@ def attend(terminal: Terminal, *, attach: str | None = None, as_json: bool = Fal
     detached = threading.Event()
     feeder = threading.Thread(target=_feed, args=(terminal, detached, bool(attach)), daemon=True)
     try:
-        with told_by_signals(), _raw(), _resizing(terminal):
+        with _raw(), _resizing(terminal):
             feeder.start()
             for chunk in terminal:
                 out = sys.stdout.buffer
