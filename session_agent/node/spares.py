@@ -1,7 +1,8 @@
 """Spare berths: made while nobody waits, for the images that were asked for last.
 
 Owns how many there are and of what. Policy: up to PER_IMAGE of each image in demand, at most TOTAL; the image longest
-not asked for gives way. Filling starts when no create is running, so a burst is never slowed by it.
+not asked for gives way. Filling starts when no create is running, nor was a moment ago: neither a burst nor the first commands of a
+fresh sandbox are slowed by it. Only where none is left it starts at once.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from session_agent.node.images.spec import ImageSpec
 
 log = logging.getLogger(__name__)
 TOTAL = 8
+_LULL_S = 0.1
 _Key = tuple[str, tuple[str, ...]]
 
 
@@ -32,12 +34,14 @@ class Spares:
         self._busy = 0
         self._distrust = False
         self._wanted = asyncio.Event()
+        self._lull: asyncio.TimerHandle | None = None
         self._filler: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._filler = asyncio.get_running_loop().create_task(self._fill(), name="fill spares")
 
     async def stop(self) -> None:
+        self._no_lull()
         if self._filler:
             self._filler.cancel()
             await asyncio.wait([self._filler])
@@ -47,6 +51,7 @@ class Spares:
     def take(self, image: ImageSpec) -> Berth | None:
         """A berth of *image*, if there is one; the caller owns it. To be followed by `done`."""
         self._busy += 1
+        self._no_lull()
         key = _key(image)
         stock = self._stock.setdefault(key, [])
         self._images[key] = image
@@ -66,7 +71,13 @@ class Spares:
         self._busy -= 1
         self._distrust = False
         if not self._busy:
-            self._wanted.set()
+            asked_last = next(reversed(self._stock.values()), None)
+            self._no_lull()
+            self._lull = asyncio.get_running_loop().call_later(_LULL_S if asked_last else 0.0, self._wanted.set)
+
+    def _no_lull(self) -> None:
+        if self._lull is not None:
+            self._lull.cancel()
 
     async def drop_image(self, digest: str) -> None:
         """Give back the spares of an image that is to be removed."""
