@@ -41,6 +41,7 @@ from holdfast_wire.frames import (
     Welcome,
     Write,
 )
+from holdfast_wire.halves import ITEM_BYTES
 from holdfast_wire.limits import CONTROL_SLACK, DATA_BYTES, MESSAGE_BYTES, WINDOW_BYTES, Timing
 
 from .frame_headers import BINARY, CLOSE, PING, PONG
@@ -78,6 +79,7 @@ class AgentCall:
         self._allowed = WINDOW_BYTES
         self._received = 0
         self._credited = WINDOW_BYTES
+        self._unacked_bytes = 0
         self._pings = 0
         self._waiting: deque[Fact] = deque()
         self._news = asyncio.Event()
@@ -144,6 +146,7 @@ class AgentCall:
                 fact = self._waiting.popleft()
                 if type(fact) is Output:
                     self._credit()
+                self._confirm(fact)
                 yield fact
             if self.ended:
                 return
@@ -223,6 +226,12 @@ class AgentCall:
         if self._received + WINDOW_BYTES >= self._credited + WINDOW_BYTES // 2:
             self._credited = self._received + WINDOW_BYTES
             self._socket.send(encode(Credit(CHANNEL, self._credited)))
+
+    def _confirm(self, fact: Fact) -> None:
+        """Say what arrived, but not the end: until then the agent keeps it, and of much, or many, it sends no more (PROTOCOL §4.5, §8)."""
+        self._unacked_bytes += fact.length + ITEM_BYTES
+        if self._unacked_bytes >= self._timing.ack_bytes and not self.ended:
+            self._unacked_bytes = 0
             self._socket.send(encode(Ack(CHANNEL, self._received)))
 
 

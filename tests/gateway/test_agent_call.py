@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import msgpack
 import pytest
 import pytest_asyncio
 from holdfast_wire.codec import decode, encode, encode_item
-from holdfast_wire.frames import Closed, Credit, Exited, Failed, Hello, Open, Opened, Output, Ping, Pong, Started, Welcome, Write
+from holdfast_wire.frames import Ack, Closed, Credit, Exited, Failed, Hello, Open, Opened, Output, Ping, Pong, Started, Welcome, Write
+from holdfast_wire.halves import ITEM_BYTES
 from holdfast_wire.limits import DATA_BYTES, WINDOW_BYTES, Timing
+from holdfast_wire.proof import agent_token
 
 from gateway import agent_call, oneshot
+from gateway.dial import dial_agent
 from gateway.frame_headers import BINARY, CLOSE, PING, server_frame
 from gateway.settings import RelaySettings, RestSettings
+from session_agent.server import AgentServer, listening_socket
+from session_agent.settings import AgentSettings
 from tests.gateway.checked import Checked
 from tests.gateway.harness import Connection, ScriptedAgent, Served, serve
 from tests.support.redis_server import RedisServer
@@ -148,6 +155,40 @@ async def test_output_is_credited_and_kept_within_bounds(served: Served) -> None
 
     job = (await execute(served, script)).json()
     assert (len(job["stdout"]), job["truncated"], job["exit_code"]) == (100_000, True, 0)
+
+
+async def test_many_small_pieces_are_acknowledged_as_they_come(served: Served) -> None:
+    """The agent keeps each until then, and sends only so many."""
+
+    async def script(talk: Talk) -> None:
+        pieces = Timing().ack_bytes // ITEM_BYTES
+        await talk.say(Started(1, "j", {}), *[Output(1, 1, b"x")] * pieces)
+        frame = await talk.next()
+        assert isinstance(frame, Ack)
+        assert pieces // 2 < frame.offset <= talk.offset
+        await talk.say(Exited(1, "j", RESULT))
+
+    assert (await execute(served, script)).json()["exit_code"] == 0
+
+
+async def test_an_agent_that_is_full_of_what_others_leave_still_answers(tmp_path: Path) -> None:
+    """Each session may then have only so much on its way: less than half a window."""
+    data = secrets.token_bytes(2 * WINDOW_BYTES)
+    (tmp_path / "data").write_bytes(data)
+    endpoint, token = f"unix://{tmp_path}/agent.sock", agent_token("deployment", "sb-1", "1")
+    server = AgentServer(AgentSettings("sb-1", token, "1", workdir="/", memory_bytes=1))
+    await server.start(listening_socket(endpoint))
+    try:
+        dialled = await dial_agent(endpoint, token, 5.0)
+        call = agent_call.AgentCall(dialled.transport, dialled.early)
+        async with asyncio.timeout(10):
+            await call.greet()
+            call.open("read", {"path": str(tmp_path / "data")})
+            read = b"".join([fact.data async for fact in call.facts() if isinstance(fact, Output)])
+        call.close()
+        assert read == data
+    finally:
+        await server.stop()
 
 
 async def test_a_failure_of_the_agent_is_the_answer(served: Served) -> None:
