@@ -10,6 +10,7 @@ until both transports are gone. Set up by ``attach``.
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Callable
 from typing import Protocol
 
@@ -166,7 +167,8 @@ class Relay:
         if self._up.close_seen or not client.can_write_eof():
             client.close()  # after its own Close a client says nothing
             return
-        client.set_protocol(_Deaf(client, client.get_protocol(), self._up))
+        # a copy: what it says from here on is an answer to the end, and no end of its own (``client_said_bye``)
+        client.set_protocol(_Deaf(client, client.get_protocol(), copy.copy(self._up)))
         _set_reading(client, True)
         if not self._down.close_seen:
             client.write_eof()  # without a Close only the end tells

@@ -292,8 +292,8 @@ async def test_sweeps_cut_off_the_dead_and_note_the_living(redis_url: str, tmp_p
             assert (await closed_with(client))[0] == 1001
 
 
-@pytest.mark.parametrize("cut", [False, True], ids=["closed", "cut"])
-async def test_an_idle_limit_counts_from_the_end_of_a_session_and_one_that_was_cut_may_come_back(served: Served, cut: bool) -> None:
+@pytest.mark.parametrize("how", ["closed", "cut", "told"])
+async def test_an_idle_limit_counts_from_the_end_of_a_session_and_one_that_was_cut_may_come_back(served: Served, how: str) -> None:
     async with ScriptedAgent(echo) as agent:
         spec = SandboxSpec(sandbox_id="sb-1", owner="ada", incarnation="1" * 16, image="host", idle_timeout_s=5.0)
         await served.store.create(spec, fingerprint="f")
@@ -316,12 +316,17 @@ async def test_an_idle_limit_counts_from_the_end_of_a_session_and_one_that_was_c
             await other.close()
             await until_async(lambda: len(served.gateway.attached) == 1, deadline_s=DEADLINE_S, what="the first to be gone")
             assert await held(), "another session uses it"
-            if cut:
+            (relay,) = served.gateway.attached._relays
+            if how == "cut":
                 client.transport.abort()
+            elif how == "told":
+                relay.close(1001, "nothing was heard")
+                await client.wait_closed()  # it answers with a Close of its own
             else:
                 await client.close()
             await until_async(lambda: len(served.gateway.attached) == 0, deadline_s=DEADLINE_S, what="the second to be gone")
-            if cut:
+            assert relay.client_said_bye is (how == "closed")
+            if how != "closed":
                 assert await held()
             else:
                 await until_async(free, deadline_s=20.0, what="the use to end, not the time it was held for")
