@@ -39,11 +39,14 @@ def sign(secret: str, ticket: Ticket) -> str:
 
 
 def read(secrets: tuple[str, ...], text: str, now: float) -> Ticket | None:
-    """The ticket, when we signed it with one of ``secrets`` and it has not expired."""
+    """The ticket, when we signed it with one of ``secrets``, it has not expired, and its form is known."""
     body, _, mac = text.partition(".")
     if len(text) > _TICKET_BYTES or not text.isascii() or not any(hmac.compare_digest(mac, _mac(secret, body)) for secret in secrets):
         return None
-    ticket = Ticket(*orjson.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))))
+    try:
+        ticket = Ticket(*orjson.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))))
+    except TypeError:
+        return None  # a replica of another version signed it: placement is asked instead
     return ticket if ticket.expires_at > now else None
 
 

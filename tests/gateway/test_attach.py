@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
+import orjson
 import pytest
 from holdfast_wire.codec import decode
 from holdfast_wire.frames import GoAway
@@ -159,6 +161,13 @@ async def test_a_ticket_of_an_ended_sandbox_says_why(served: Served) -> None:
 @pytest.mark.parametrize("text", ["", ".", "a.b", "é.x", "x" * 5000, "bm90anNvbg.0000"])
 def test_only_our_tickets_are_read(text: str) -> None:
     assert tickets.read((SECRET,), text, 0.0) is None
+
+
+@pytest.mark.parametrize("fields", [[], [True, "more"]], ids=["fewer", "more"])
+def test_a_ticket_of_another_version_is_none(fields: list[object]) -> None:
+    known = ["sb-1", "ada", "1" * 16, "unix:///x", 1000] if fields else ["sb-1", "ada"]
+    body = base64.urlsafe_b64encode(orjson.dumps([*known, *fields])).decode().rstrip("=")
+    assert tickets.read((SECRET,), f"{body}.{tickets._mac(SECRET, body)}", 0.0) is None
 
 
 def test_a_ticket_expires_and_cannot_be_changed() -> None:
