@@ -41,8 +41,7 @@ from holdfast_wire.frames import (
     Welcome,
     Write,
 )
-from holdfast_wire.halves import ITEM_BYTES
-from holdfast_wire.limits import CONTROL_SLACK, DATA_BYTES, MESSAGE_BYTES, WINDOW_BYTES, Timing
+from holdfast_wire.limits import CONTROL_SLACK, DATA_BYTES, ITEM_BYTES, MESSAGE_BYTES, WINDOW_BYTES, Timing
 
 from .frame_headers import BINARY, CLOSE, PING, PONG
 

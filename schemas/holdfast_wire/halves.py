@@ -13,10 +13,7 @@ from dataclasses import dataclass
 from .codec import encode_item
 from .errors import HoldfastError, ProtocolError
 from .frames import AnyItem, Exited, Output, Write
-from .limits import CONTROL_SLACK, WINDOW_BYTES
-
-ITEM_BYTES = 256
-"""What keeping an item takes besides its message."""
+from .limits import CONTROL_SLACK, ITEM_BYTES, WINDOW_BYTES
 
 
 class Tally:

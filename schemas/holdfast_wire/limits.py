@@ -29,6 +29,9 @@ UNACKED_SANDBOX_BYTES = 64 * MIB
 UNACKED_MEMORY_SHARE = 8
 """In a sandbox with less memory, one part in so many."""
 
+ITEM_BYTES = 256
+"""What keeping an item that was not acknowledged takes besides its message."""
+
 CONTROL_SLACK = 4096
 """How far items without bytes may run ahead of the credit: a signal must get through while a write waits (PROTOCOL §5.3)."""
 

@@ -14,8 +14,7 @@ import pytest
 import pytest_asyncio
 from holdfast_wire.codec import decode, encode, encode_item
 from holdfast_wire.frames import Ack, Closed, Credit, Exited, Failed, Hello, Open, Opened, Output, Ping, Pong, Started, Welcome, Write
-from holdfast_wire.halves import ITEM_BYTES
-from holdfast_wire.limits import DATA_BYTES, WINDOW_BYTES, Timing
+from holdfast_wire.limits import DATA_BYTES, ITEM_BYTES, WINDOW_BYTES, Timing
 from holdfast_wire.proof import agent_token
 
 from gateway import agent_call, oneshot
