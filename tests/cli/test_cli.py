@@ -56,6 +56,21 @@ def test_exec_passes_standard_input_on(agent: FakeAgent) -> None:
     assert "stdin" not in agent.opened[1].params
 
 
+def test_input_that_is_read_without_waiting_is_passed_on_whole(agent: FakeAgent) -> None:
+    theirs, ours = os.pipe()
+    os.set_blocking(theirs, False)
+    command = [sys.executable, "-m", "holdfast.cli", "exec", "sb", "-i", "-c", "cat"]
+    with subprocess.Popen(command, env=environment(agent.url), stdin=theirs, stdout=subprocess.PIPE) as process:
+        os.close(theirs)
+        until(lambda: len(agent.opened) == 1, deadline_s=60, what="the command to begin")
+        os.write(ours, b"late")
+        os.close(ours)
+        try:
+            assert process.communicate(timeout=60)[0] == b"late"
+        finally:
+            process.kill()
+
+
 def test_exec_as_json(agent: FakeAgent) -> None:
     done = holdfast(agent, "exec", "sb", "--json", "-c", "both")
     body = json.loads(done.stdout)

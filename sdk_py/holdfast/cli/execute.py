@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import fcntl
 import os
+import select
 import stat
 import sys
 import termios
@@ -106,11 +107,22 @@ def _interrupt(process: Process) -> None:
 def _feed(process: Process) -> None:
     """Standard input, passed on until it ends or nobody reads it. Past Python's buffer, whose lock nobody may hold when we end."""
     try:
-        while data := os.read(sys.stdin.fileno(), PIECE_BYTES):
+        while data := _piece(sys.stdin.fileno()):
             process.write(data)
         process.close_stdin()
-    except (HoldfastError, OSError):
+    except HoldfastError:
         pass
+
+
+def _piece(source: int) -> bytes:
+    """What comes next; nothing at its end, and where nothing more can be read."""
+    while True:
+        try:
+            return os.read(source, PIECE_BYTES)
+        except BlockingIOError:  # whoever handed it down reads it without waiting
+            select.select([source], [], [])
+        except OSError:
+            return b""
 
 
 def show(chunk: Chunk, raw: bool = False) -> None:
