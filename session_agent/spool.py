@@ -61,8 +61,16 @@ class Budget:
         """Less is held: whoever waited for that goes on, and need not be one who reads or is read."""
         if self._short and self.held_bytes < self.limit_bytes:
             self._short = False
-            for spool in list(self.waiting):
-                spool.resume()
+            self._call()
+
+    def eased(self) -> None:
+        """More may go than when somebody had to wait: that is tried again."""
+        if self._short:
+            self._call()
+
+    def _call(self) -> None:
+        for spool in list(self.waiting):
+            spool.resume()
 
 
 class Spool:
@@ -163,12 +171,14 @@ class Spool:
         """It grows no more."""
         if self.yields and self._held:
             self.budget.over[self] = None
+            self.budget.eased()
 
     def spare(self) -> None:
         """It grows no more and somebody had all of it: what is kept of it goes before anything else has to wait."""
         if self._held:
             self.budget.spare.pop(self, None)
             self.budget.spare[self] = None
+            self.budget.eased()
 
     def release(self) -> None:
         """Nobody else will want it: free the bytes but those that readers have yet to take, keep the counts."""
