@@ -201,25 +201,25 @@ def test_who_waits_for_the_bound_of_all_goes_on_when_another_makes_room() -> Non
     assert resumed == [True]
 
 
-def test_who_waits_for_the_bound_of_all_goes_on_when_another_ends_that_may_go() -> None:
-    for reads in (False, True):
-        budget = Budget(limit_bytes=100_000)
-        first, second = Spool(budget, yields=True), Spool(budget)
-        reader = first.attach(lambda: reads)
-        first.append(1, b"x" * 50_000)
-        second.append(1, b"y" * 50_000)
-        assert is_full(second)
-        resumed: list[bool] = []
-        second.pause(lambda: resumed.append(True))
-        if reads:
-            drain(reader)
-            first.detach(reader)
-            first.spare()
-        else:
-            first.detach(reader)
-            first.end()
-        assert resumed == [True]
-        assert budget.held_bytes < budget.limit_bytes
+@pytest.mark.parametrize("is_read", [False, True])
+def test_who_waits_for_the_bound_of_all_goes_on_when_another_ends_that_may_go(is_read: bool) -> None:
+    budget = Budget(limit_bytes=100_000)
+    first, second = Spool(budget, yields=True), Spool(budget)
+    reader = first.attach(lambda: is_read)
+    first.append(1, b"x" * 50_000)
+    second.append(1, b"y" * 50_000)
+    assert is_full(second)
+    resumed: list[bool] = []
+    second.pause(lambda: resumed.append(True))
+    if is_read:
+        drain(reader)
+    first.detach(reader)
+    if is_read:
+        first.spare()
+    else:
+        first.end()
+    assert resumed == [True]
+    assert budget.held_bytes < budget.limit_bytes
 
 
 def test_what_somebody_had_whole_goes_before_anything_waits() -> None:
