@@ -78,6 +78,7 @@ class FrameHeaders:
             elif length == 127:
                 length = int.from_bytes(data[position + 2 : position + 10], "big")
                 if length > MESSAGE_BYTES:
+                    self._left = max(position + header + length - size, 0)  # its payload may look like any frame, a Close for one
                     raise ProtocolError(f"a message of {length} bytes is over the limit of {MESSAGE_BYTES}", "request_too_large")
             position += header + length
         else:

@@ -91,3 +91,18 @@ def test_what_a_session_may_not_carry_is_refused(frame: bytes, code: str) -> Non
     with pytest.raises(ProtocolError) as caught:
         FrameHeaders(masked=False).feed(frame)
     assert caught.value.code == code
+
+
+def test_what_is_in_a_message_that_is_too_large_is_taken_for_no_frame() -> None:
+    """A client that is told to go is listened to until its own Close (``relay``)."""
+    headers = FrameHeaders(masked=True)
+    size = MESSAGE_BYTES + 1
+    close = masked(close_frame(1000, ""))
+    with pytest.raises(ProtocolError):
+        headers.feed(bytes((BINARY, 0xFF)) + size.to_bytes(8, "big") + bytes(4) + bytes(10))
+    headers.feed(close * 10)
+    assert not headers.close_seen
+    headers.feed(bytes(size - 10 - 10 * len(close)))
+    assert not headers.close_seen
+    headers.feed(close)
+    assert headers.close_seen
