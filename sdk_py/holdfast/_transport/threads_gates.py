@@ -86,7 +86,7 @@ class Shield:
     def __init__(self, link: Link) -> None:
         self.link = link
         self.active = False
-        self.noted = False
+        self.noted: KeyboardInterrupt | None = None
         self.waiter: Any = None
 
     def __enter__(self) -> Shield:  # noqa: PYI034  inside another it is that one
@@ -105,7 +105,11 @@ class Shield:
             # Left behind: a fork, or an exception out of another signal's handler, came before it was taken away.
             signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.default_int_handler(number, frame)
-        self.noted = True
+        self.hold(KeyboardInterrupt())
+
+    def hold(self, told: KeyboardInterrupt) -> None:
+        """Have the next wait raise this, or the shield's end."""
+        self.noted = told
         if self.link._leader_thread == threading.get_ident():
             self.link.wake()
         if self.waiter is not None:
@@ -113,9 +117,9 @@ class Shield:
 
     def heed(self) -> None:
         """Raise what was held back."""
-        if self.noted:
-            self.noted = False
-            raise KeyboardInterrupt
+        told, self.noted = self.noted, None
+        if told is not None:
+            raise told
 
     def __exit__(self, *_: object) -> None:
         if self.active:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import fcntl
 import os
 import select
@@ -15,7 +14,7 @@ from typing import Any
 
 from holdfast import STDOUT, Chunk, CommandResult, HoldfastError, Process, Sandbox, SandboxClient, UnsupportedError
 from holdfast._arguments import bad
-from holdfast.cli.leaving import first_interrupt, told_by_signals
+from holdfast.cli.leaving import attended, told_by_signals
 from holdfast.cli.output import escape_bytes, note, pairs, say_json
 
 PIECE_BYTES = 64 * 1024
@@ -89,19 +88,13 @@ def _live(sandbox: Sandbox, command: str | list[str], options: dict[str, object]
     try:
         if stdin:
             threading.Thread(target=_feed, args=(process,), daemon=True).start()
-        # the first Ctrl-C is the command's, which may do something about it
-        with first_interrupt(lambda: _interrupt(process)):
+        with attended(lambda: process.signal("INT"), process.close):
             for chunk in process:
                 show(chunk, raw)
             return finish(process.wait())
     except BaseException:  # whatever ended us ends it too
         process.close()
         raise
-
-
-def _interrupt(process: Process) -> None:
-    with contextlib.suppress(HoldfastError):
-        process.signal("INT")
 
 
 def _feed(process: Process) -> None:

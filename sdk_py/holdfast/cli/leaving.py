@@ -10,8 +10,11 @@ import itertools
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 from types import FrameType
-from typing import NoReturn
+
+from holdfast import HoldfastError
+from holdfast._transport.threads_gates import Shield
 
 
 class ToldToEnd(KeyboardInterrupt):
@@ -22,8 +25,12 @@ class ToldToEnd(KeyboardInterrupt):
         self.number = number
 
 
-def _tell(number: int, _frame: FrameType | None) -> NoReturn:
-    raise ToldToEnd(number)
+def _tell(number: int, _frame: FrameType | None) -> None:
+    """Raised here, unless a step of a session is under way, which may be torn no more by this than by Ctrl-C."""
+    shield = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
+    if not isinstance(shield, Shield) or shield.link.shielded is not shield:
+        raise ToldToEnd(number)
+    shield.hold(ToldToEnd(number))
 
 
 @contextlib.contextmanager
@@ -41,8 +48,8 @@ def told_by_signals() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def followed(number: signal.Signals, action: Callable[[], None], at_once: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Each signal is followed by ``action`` on a thread of its own: a handler, as ``at_once`` is, must not take the session's lock."""
+def followed(number: signal.Signals, action: Callable[[], None]) -> Iterator[None]:
+    """Each signal is followed by ``action`` on a thread of its own: a handler must not take the session's lock."""
     came, over = threading.Event(), threading.Event()
 
     def follow() -> None:
@@ -54,7 +61,6 @@ def followed(number: signal.Signals, action: Callable[[], None], at_once: Callab
             action()
 
     def note(_number: int, _frame: FrameType | None) -> None:
-        at_once()
         came.set()
 
     threading.Thread(target=follow, daemon=True).start()
@@ -68,16 +74,40 @@ def followed(number: signal.Signals, action: Callable[[], None], at_once: Callab
 
 
 @contextlib.contextmanager
-def first_interrupt(action: Callable[[], None]) -> Iterator[None]:
-    """The first SIGINT is ``action``; the second is ours."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        yield
-        return
-    interrupts = itertools.count()
+def attended(interrupt: Callable[[], None], close: Callable[[], None]) -> Iterator[None]:
+    """While a command is waited for no signal is raised, since that could tear a step of its session.
 
-    def only_once() -> None:
-        if next(interrupts):
-            raise KeyboardInterrupt
+    The first Ctrl-C is the command's (``interrupt``). The second, SIGTERM or SIGHUP end it (``close``) and are raised when the wait is
+    over; one that comes after that is raised at once.
+    """
+    steps: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+    interrupts, told = itertools.count(), list[KeyboardInterrupt]()
 
-    with followed(signal.SIGINT, action, only_once):
+    def follow() -> None:
+        while (step := steps.get()) is not None:
+            with contextlib.suppress(HoldfastError):
+                step()
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        if told:
+            raise told[0]
+        if number == signal.SIGINT and not next(interrupts):
+            steps.put(interrupt)
+            return
+        told.append(KeyboardInterrupt() if number == signal.SIGINT else ToldToEnd(number))
+        steps.put(close)
+
+    threading.Thread(target=follow, daemon=True).start()
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, note) for number in numbers if signal.getsignal(number) is not signal.SIG_IGN}
+    try:
         yield
+    except Exception:
+        if not told:
+            raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        steps.put(None)
+    if told:
+        raise told[0]
