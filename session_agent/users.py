@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from holdfast_wire.errors import HoldfastError
+
+_Otherwise = TypeVar("_Otherwise")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +40,8 @@ def find_user(wanted: str | int | None, *, accounts: str = "/etc/passwd", group:
         alone = _group(of, group)
         return replace(user, gid=alone, groups=(alone,))
     number = os.geteuid() if wanted is None else wanted
-    if isinstance(number, str) and number.isdigit():
-        number = int(number)
+    if isinstance(number, str):
+        number = _number(number, number)
     if isinstance(number, int) and not 0 <= number < 2**32 - 1:
         raise HoldfastError("user_not_found", f"{number} is no user id")
     for fields in _entries(accounts, 7):
@@ -69,12 +72,18 @@ def _fields(path: str) -> list[list[str]]:
         return []
 
 
+def _number(text: str, otherwise: _Otherwise) -> int | _Otherwise:
+    """What ``text`` says, where it is a number that an id could be."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 11 else otherwise
+
+
 def _group(wanted: str, group: str) -> int:
     for fields in _entries(group, 3):
         if wanted in (fields[0], fields[2]) and fields[2].isdigit():
             return int(fields[2])
-    if wanted.isdecimal() and int(wanted) < 2**32 - 1:
-        return int(wanted)
+    number = _number(wanted, None)
+    if number is not None and number < 2**32 - 1:
+        return number
     raise HoldfastError("user_not_found", f"the image has no group {wanted!r:.80}")
 
 

@@ -25,7 +25,9 @@ def test_with_a_group_it_is_that_group_and_no_other(files: dict[str, str]) -> No
     assert find_user("bob:", **files) == find_user("bob", **files) == User("bob", 1234, 1234, "/home/bob", "/bin/bash", (77, 1234))
 
 
-@pytest.mark.parametrize("wanted", ["bob:nobodys", "ghost:77", ":77", "bob:77:1", "bob:-1", "bob:4294967295"])
+@pytest.mark.parametrize(
+    "wanted", ["bob:nobodys", "ghost:77", ":77", "bob:77:1", "bob:-1", "bob:4294967295", "²", "bob:²", "9" * 5000, "bob:" + "9" * 5000]
+)
 def test_what_is_no_user_or_no_group(files: dict[str, str], wanted: str) -> None:
     with pytest.raises(HoldfastError) as refused:
         find_user(wanted, **files)
