@@ -171,8 +171,9 @@ class Link:
         wire = self._wire
         if wire is not None:
             wire.end(self.engine.close_code())
+        end = self._loop.time() + CLOSE_S
         for one in list(self._wires):
-            if not await one.lost.wait(CLOSE_S):  # TLS waits for the other end to agree, and last words for a reader
+            if not await one.lost.wait(end - self._loop.time()):  # TLS waits for the other end to agree, and last words for a reader
                 one.abort()
         if self._task is not None:
             self._task.cancel()
