@@ -26,6 +26,8 @@ _BACKOFF_FIRST_S = 0.1
 _BACKOFF_MOST_S = 5.0
 _STEADY_AFTER_S = 10.0
 _READ_BYTES = 64 * 1024
+_AGAIN_S = 0.1
+"""One wish may come twice: by whoever has it and by make, or for each thread of a keeper that is killed."""
 _PATIENCE_S = 3.0
 """After this it is said what is still away."""
 
@@ -68,6 +70,7 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._since = time.monotonic()
+        self._asked_at = 0.0
 
     async def run(self) -> int:
         """Return 0 once a signal has ended everything in order, 1 when something had to be killed."""
@@ -85,8 +88,10 @@ class Supervisor:
 
     def _asked_to_stop(self) -> None:
         if self._stop.is_set():
-            self._hurry.set()
+            if time.monotonic() - self._asked_at >= _AGAIN_S:
+                self._hurry.set()
             return
+        self._asked_at = time.monotonic()
         self._screen.say("up: stopping (once more: kill at once)")
         self._stop.set()
 
