@@ -262,9 +262,13 @@ class _Deaf(asyncio.Protocol):
         self._transport = transport
         self._before = before
         self._said: FrameHeaders | None = said
-        self.pause_writing = before.pause_writing  # type: ignore[method-assign]
-        self.resume_writing = before.resume_writing  # type: ignore[method-assign]
         self._quiet = self._wait()
+
+    def pause_writing(self) -> None:
+        self._before.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._before.resume_writing()
 
     def data_received(self, data: bytes) -> None:
         if self._said is not None:
