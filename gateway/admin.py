@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
 import os
 import re
@@ -143,6 +144,8 @@ async def import_image(request: Request) -> Response:
     except ClientDisconnect:
         raise HoldfastError("cancelled", "the client went away") from None
     except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
         hint = "make room in the service's data folder, or remove images; then send it again"
         raise HoldfastError("no_space", f"the archive cannot be kept: {error.strerror}", hint=hint, fault="infrastructure") from None
     finally:
