@@ -16,7 +16,7 @@ from .spool import Spool
 
 CHUNK_BYTES = 64 * 1024
 _WIDE_PIPE_BYTES = 256 * 1024
-_MERGE_BYTES = 16 * 1024
+MERGE_BYTES = 16 * 1024
 _HELD_BYTES = 1024 * 1024
 """As much as any pipe or terminal holds."""
 
@@ -111,7 +111,7 @@ class Sink:
             return
         self._eof = eof
         waiting = self._waiting
-        if waiting and waiting[-1][1] == consumed and len(waiting[-1][0]) + len(data) <= _MERGE_BYTES:
+        if waiting and waiting[-1][1] == consumed and len(waiting[-1][0]) + len(data) <= MERGE_BYTES:
             waiting[-1] = waiting[-1][0] + data, consumed  # a million keys that nobody reads take their bytes, and not a million pieces
         elif data:
             waiting.append((data, consumed))

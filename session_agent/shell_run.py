@@ -10,13 +10,11 @@ import asyncio
 import os
 from collections.abc import Callable
 
-from .pipes import Sink
+from .pipes import MERGE_BYTES, Sink
 from .records import Record
 from .shell_abort import Insistence
 from .shell_output import make_fifo
 from .trees import TreeKill
-
-_MERGE_BYTES = 16 * 1024
 
 
 class Run:
@@ -78,7 +76,7 @@ class Run:
         if not self.pipe_stdin or (self.number and not self.fifo):
             consumed(len(data))
         elif self.sink is None:
-            if self.early and self.early[-1][1:] == (False, consumed) and len(self.early[-1][0]) + len(data) <= _MERGE_BYTES:
+            if self.early and self.early[-1][1:] == (False, consumed) and len(self.early[-1][0]) + len(data) <= MERGE_BYTES:
                 data = self.early.pop()[0] + data
             self.early.append((data, eof, consumed))  # bounded by the channel's credit
         else:

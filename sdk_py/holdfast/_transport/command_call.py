@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from holdfast._transport.sinks import GateFactory, Sink
 
 GONE = frozenset({"sandbox_gone", "sandbox_lost", "sandbox_failed", "sandbox_not_found"})
-_SMALL_BYTES = 4096
+SMALL_BYTES = 4096
+"""Pieces up to this size that nobody took yet become one: each of a few bytes would take ten times as many."""
 _NOTHING: dict[str, Any] = {}
 _PASSED_ON = frozenset({"session_fenced", "session_forbidden", "key_invalid", "key_missing"})
 
@@ -118,7 +119,7 @@ class Call:
             self.sink.session.consume(self.sink.number, size)
             return
         chunks = self.chunks
-        if size <= _SMALL_BYTES and chunks and chunks[-1].stream == stream and len(chunks[-1].data) <= _SMALL_BYTES:
+        if size <= SMALL_BYTES and chunks and chunks[-1].stream == stream and len(chunks[-1].data) <= SMALL_BYTES:
             chunks[-1] = Chunk(stream, chunks[-1].data + data)  # nobody took it yet: it waits with what follows, as one piece
         else:
             chunks.append(Chunk(stream, data))
@@ -190,7 +191,7 @@ class Call:
         kept = data if len(data) <= free else data[:free]
         self._sizes[stream] += len(kept)
         pieces = self._kept[stream]
-        if len(kept) <= _SMALL_BYTES and pieces and len(pieces[-1]) <= _SMALL_BYTES:
+        if len(kept) <= SMALL_BYTES and pieces and len(pieces[-1]) <= SMALL_BYTES:
             pieces[-1] += kept  # a piece of a few bytes would take ten times as many
         else:
             pieces.append(kept)

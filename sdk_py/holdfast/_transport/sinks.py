@@ -16,10 +16,7 @@ from holdfast_wire.limits import DATA_BYTES, RUN_QUEUE, WINDOW_BYTES
 from holdfast_wire.session import ClientSession
 
 from holdfast._errors import error, from_map
-from holdfast._transport.command_call import Call
-
-_SMALL_BYTES = 4096
-"""Pieces up to this size that nobody took yet become one: each of a few bytes would take ten times as many."""
+from holdfast._transport.command_call import SMALL_BYTES, Call
 
 
 class AnyGate(Protocol):
@@ -222,7 +219,7 @@ class TransferSink(Sink):
             data = item.data  # type: ignore[attr-defined]
             self.received += len(data)
             if data:
-                if self.chunks and len(data) + len(self.chunks[-1]) <= _SMALL_BYTES:
+                if self.chunks and len(data) + len(self.chunks[-1]) <= SMALL_BYTES:
                     data = self.chunks.pop() + data
                 self.chunks.append(data)
             else:
