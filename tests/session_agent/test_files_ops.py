@@ -11,6 +11,7 @@ import pytest
 
 from session_agent.file_ops import open_fs
 from tests.support.channel import FakeChannel, serve
+from tests.support.requires import requires
 
 
 def fs(workdir: object, op: str, path: object = ".", **params: object) -> FakeChannel:
@@ -128,12 +129,10 @@ async def test_move(tmp_path: Path) -> None:
     assert (await fs(tmp_path, "move", "new").error())["code"] == "invalid_path"
 
 
+@requires("memory file system")
 async def test_move_across_file_systems(tmp_path: Path) -> None:
-    other = Path("/dev/shm")
-    if not other.is_dir() or os.stat(other).st_dev == os.stat(tmp_path).st_dev:
-        pytest.skip("there is no second file system")
     tree(tmp_path)
-    target = other / f"holdfast-test-{os.getpid()}"
+    target = Path(f"/dev/shm/holdfast-test-{os.getpid()}")
     await fs(tmp_path, "move", "b", to=str(target)).result()
     try:
         assert (target / "inner/deep.txt").exists()

@@ -14,18 +14,16 @@ import pytest
 
 from session_agent import moving
 from tests.session_agent.test_files_ops import entries, fs
+from tests.support.requires import requires
 
 DEPTH = 1010
 """More than Python's recursion goes."""
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path) -> Iterator[Path]:
-    """A directory on another file system."""
-    other = Path("/dev/shm")
-    if not other.is_dir() or os.stat(other).st_dev == os.stat(tmp_path).st_dev:
-        pytest.skip("there is no second file system")
-    there = other / f"holdfast-test-{os.getpid()}"
+def elsewhere() -> Iterator[Path]:
+    """A directory on another file system than the tests' own."""
+    there = Path(f"/dev/shm/holdfast-test-{os.getpid()}")
     there.mkdir()
     yield there
     subprocess.run(["rm", "-rf", there], check=True)
@@ -86,6 +84,7 @@ async def test_what_cannot_be_removed_is_named_in_full(tmp_path: Path, monkeypat
     assert (error["code"], error["detail"]["path"]) == ("permission_denied", str(tmp_path / "a/b/stays"))
 
 
+@requires("memory file system")
 async def test_a_link_across_file_systems_is_replaced_not_followed(tmp_path: Path, elsewhere: Path) -> None:
     (elsewhere / "folder").mkdir()
     (elsewhere / "file").write_text("kept")
@@ -101,6 +100,7 @@ async def test_a_link_across_file_systems_is_replaced_not_followed(tmp_path: Pat
     assert sorted(path.name for path in elsewhere.iterdir()) == ["file", "folder", "to-file", "to-folder"]
 
 
+@requires("memory file system")
 async def test_a_move_across_file_systems_keeps_what_a_rename_keeps(tmp_path: Path, elsewhere: Path) -> None:
     tree = tmp_path / "tree"
     (tree / "inner").mkdir(parents=True)
@@ -126,6 +126,7 @@ async def test_a_move_across_file_systems_keeps_what_a_rename_keeps(tmp_path: Pa
     assert moved.stat().st_mtime == 1
 
 
+@requires("memory file system")
 async def test_a_move_across_file_systems_that_fails_leaves_all_as_it_was(tmp_path: Path, elsewhere: Path) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree/file").write_text("x")

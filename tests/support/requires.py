@@ -20,7 +20,7 @@ from session_agent.package.elf import read_elf
 
 
 def requires(*needs: str) -> pytest.MarkDecorator:
-    """Mark a test with what it needs: bash, busybox, cgroups, cluster, git, namespaces, redis, root."""
+    """Mark a test with what it needs: bash, busybox, cgroups, cluster, git, memory file system, namespaces, redis, root."""
     unknown = set(needs) - set(_PROBES)
     if unknown:
         raise ValueError(f"no probe for {', '.join(sorted(unknown))}: one of {', '.join(sorted(_PROBES))}")
@@ -91,5 +91,6 @@ _PROBES: dict[str, Callable[[], str | None]] = {
     "git": _program("git"),
     "namespaces": _namespaces,
     "redis": lambda: None if find_redis_server() else "no redis-server: run make setup",
+    "memory file system": lambda: None if os.path.ismount("/dev/shm") else "/dev/shm is no file system of its own",
     "root": lambda: None if os.geteuid() == 0 else "not root",
 }
