@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from session_agent.node.images.spec import ImageSpec
+
 Member = tarfile.TarInfo | tuple[tarfile.TarInfo, bytes]
 
 
@@ -101,3 +103,8 @@ def docker_archive(path: Path, layers: Sequence[bytes], config: dict[str, Any] |
     members += [file(f"{number}/layer.tar", layer) for number, layer in enumerate(layers)]
     path.write_bytes(tar(members))
     return path
+
+
+def image_layers(spec: ImageSpec) -> list[str]:
+    """The layers that came with the image, topmost first: without those that every sandbox has."""
+    return [path for path in spec.layers if Path(path).parent.name == "layers"]

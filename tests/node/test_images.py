@@ -9,7 +9,9 @@ import lzma
 import os
 import shutil
 import stat
+import struct
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -25,7 +27,9 @@ from tests.node.ociimages import (
     docker_archive,
     file,
     hard_link,
+    image_layers,
     oci_layout,
+    special,
     symlink,
     tar,
 )
@@ -69,7 +73,8 @@ async def test_a_sandbox_sees_the_merged_layers(tmp_path: Path, client: NodeClie
     assert "localhost app" in await ask(endpoint, "read", path="/etc/hosts")
     assert await ask(endpoint, "read", path="/link") == "kept"
     assert (await ask(endpoint, "stat", path="/twin"))["nlink"] == 2
-    assert stat.S_ISDIR((await ask(endpoint, "stat", path="/tmp"))["mode"])
+    assert stat.S_ISLNK((await ask(endpoint, "stat", path="/tmp"))["mode"]), "as the image has it"
+    assert stat.S_ISDIR((await ask(endpoint, "stat", path="/dev"))["mode"])
     assert "null" in await ask(endpoint, "list", path="/dev")
     config = await ask(endpoint, "config")
     assert config["env"]["PATH"] == "/opt/bin:/bin"
@@ -124,11 +129,11 @@ async def test_every_form_of_the_same_image(tmp_path: Path, store: ImageStore, f
         path.write_bytes(lzma.compress(path.read_bytes()))
     await store.import_path(str(path), "app")
     spec = store.resolve("app")
-    top, base = spec.layers[1:]
+    top, base = image_layers(spec)
     assert sorted(os.listdir(f"{base}/data")) == ["kept", "old"]
     assert stat.S_ISCHR(os.lstat(f"{top}/data/old").st_mode)
     assert os.getxattr(f"{top}/hidden", "user.overlay.opaque") == b"y"
-    assert not os.lstat(f"{base}/run.sh").st_mode & 0o6000
+    assert os.lstat(f"{base}/run.sh").st_mode & 0o6000 == (0o4000 if os.geteuid() == 0 else 0)
     assert (spec.workdir, spec.user, spec.env["GREETING"]) == ("/data", "1000:1000", "hello=world")
 
 
@@ -149,7 +154,7 @@ async def test_root_tars(tmp_path: Path, store: ImageStore, packing: str) -> Non
                 await store.import_path(str(path), "root")
             return
     await store.import_path(str(path), "root")
-    _, layer = store.resolve("root").layers
+    (layer,) = image_layers(store.resolve("root"))
     assert Path(layer, "data/kept").read_text() == "kept"
 
 
@@ -162,11 +167,71 @@ async def test_a_root_directory_is_copied_whole_and_safe(tmp_path: Path, store: 
     (root / "away").symlink_to("/etc/passwd")
     os.mkfifo(root / "pipe")
     await store.import_path(str(root), "dir")
-    _, layer = store.resolve("dir").layers
-    assert sorted(os.listdir(layer)) == ["away", "bin"]
+    (layer,) = image_layers(store.resolve("dir"))
+    assert sorted(os.listdir(layer)) == ["away", "bin", "pipe"]
     assert os.readlink(f"{layer}/away") == "/etc/passwd"
     status = os.stat(f"{layer}/bin/tool")
-    assert (status.st_nlink, stat.S_IMODE(status.st_mode)) == (2, 0o711)
+    assert (status.st_nlink, stat.S_IMODE(status.st_mode)) == (2, 0o4711 if os.geteuid() == 0 else 0o711)
+    assert os.stat(f"{layer}/bin").st_mtime_ns == os.stat(root / "bin").st_mtime_ns
+
+
+@requires("root")
+async def test_owners_bits_attributes_and_times_are_kept(tmp_path: Path, store: ImageStore) -> None:
+    """As docker keeps them; what ping and sudo need, and what build tools compare."""
+    members = [
+        directory("opt", uid=100_000, gid=70_000),
+        file("opt/ping", "x", 0o755),
+        special("opt/pipe", tarfile.FIFOTYPE),
+        file("opt/su", "x", 0o4755),
+    ]
+    for member in members:
+        info = member[0] if isinstance(member, tuple) else member
+        info.mtime = 1_000_000_000
+    capability = struct.pack("<IIIII", 0x02000001, 1 << 13, 0, 0, 0)
+    info = members[1][0] if isinstance(members[1], tuple) else members[1]
+    info.pax_headers = {
+        "SCHILY.xattr.security.capability": capability.decode("utf-8", "surrogateescape"),
+        "SCHILY.xattr.user.note": "kept",
+        "SCHILY.xattr.user.overlay.opaque": "y",
+        "SCHILY.xattr.trusted.overlay.opaque": "y",
+    }
+    await store.import_path(str(oci_layout(tmp_path / "layout", [tar(members)])), "kept")
+    (layer,) = image_layers(store.resolve("kept"))
+    made = os.stat(f"{layer}/opt")
+    assert (made.st_uid, made.st_gid, made.st_mtime) == (100_000, 70_000, 1_000_000_000)
+    assert os.getxattr(f"{layer}/opt/ping", "security.capability") == capability
+    assert os.getxattr(f"{layer}/opt/ping", "user.note") == b"kept"
+    assert not {"user.overlay.opaque", "trusted.overlay.opaque"} & set(os.listxattr(f"{layer}/opt/ping"))
+    assert stat.S_ISFIFO(os.stat(f"{layer}/opt/pipe").st_mode)
+    assert os.stat(f"{layer}/opt/su").st_mode & 0o4000
+
+
+@requires("namespaces")
+async def test_volumes_are_directories_and_workspace_is_only_where_no_other_is_named(tmp_path: Path, client: NodeClient) -> None:
+    layer = tar([directory("etc"), directory("have"), file("have/x", "x")])
+    for name, config in (
+        ("plain", {}),
+        ("named", {"WorkingDir": "/"}),
+        ("volumes", {"Volumes": {"/have": {}, "/lib/data": {}, "bad": {}}}),
+    ):
+        await client.call("image_import", path=str(oci_layout(tmp_path / name, [layer], config)), name=name)
+    listed = {
+        name: await ask((await client.create(name, image=name))["endpoint"], "list", path="/") for name in ("plain", "named", "volumes")
+    }
+    assert "workspace" in listed["plain"]
+    assert "workspace" not in listed["named"]
+    assert "lib" in listed["volumes"]
+    endpoint = (await client.create("again", image="volumes"))["endpoint"]
+    assert await ask(endpoint, "list", path="/have") == ["x"]
+    assert stat.S_ISDIR((await ask(endpoint, "stat", path="/lib/data"))["mode"])
+
+
+@requires("namespaces")
+async def test_a_workspace_that_is_a_link_stays_one(tmp_path: Path, client: NodeClient) -> None:
+    layer = tar([directory("etc"), directory("srv"), symlink("workspace", "/srv")])
+    await client.call("image_import", path=str(oci_layout(tmp_path / "layout", [layer])), name="linked")
+    endpoint = (await client.create("linked", image="linked"))["endpoint"]
+    assert stat.S_ISLNK((await ask(endpoint, "stat", path="/workspace"))["mode"])
 
 
 async def test_one_image_under_several_names_is_one_image(tmp_path: Path, store: ImageStore) -> None:

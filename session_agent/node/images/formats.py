@@ -25,6 +25,7 @@ from session_agent.node.images.layers import Budget, LayerLimits, invalid, open_
 from session_agent.node.images.streams import Hashed, decompressed
 
 _MAX_METADATA = 8 << 20
+_MAX_VOLUMES = 256
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}
 
@@ -47,6 +48,7 @@ class Source:
     env: dict[str, str] = field(default_factory=dict)
     workdir: str = ""
     user: str = ""
+    volumes: tuple[str, ...] = ()
 
 
 @contextlib.contextmanager
@@ -268,7 +270,14 @@ def _source(digest: str, layers: list[Layer], config: dict[str, Any]) -> Source:
         env=env,
         workdir=workdir if isinstance(workdir, str) and workdir.startswith("/") and "\0" not in workdir else "",
         user=user if isinstance(user, str) and len(user) < 256 else "",
+        volumes=_volumes(settings.get("Volumes")),
     )
+
+
+def _volumes(value: object) -> tuple[str, ...]:
+    """The directories a configuration declares as volumes: the keys of a map."""
+    paths = value if isinstance(value, dict) else {}
+    return tuple(sorted(path for path in paths if path.startswith("/") and "\0" not in path and len(path) < 4096))[:_MAX_VOLUMES]
 
 
 def _list(value: object) -> list[Any]:

@@ -49,7 +49,7 @@ _PROFILE = (
 def build(path: str) -> None:
     """Make the host image's own layer at *path* anew."""
     temporary = skeleton.fresh(path)
-    skeleton.fill(temporary)
+    skeleton.fill(temporary, *skeleton.LAYERS)
     for name, mode in (("root", 0o700), ("home/user", 0o700), ("var/tmp", 0o1777), ("opt", 0o755), ("srv", 0o755)):
         skeleton.make_directory(os.path.join(temporary, name), mode)
     for name in ("var/lib", "var/cache", "var/log", "mnt", "media"):

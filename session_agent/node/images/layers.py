@@ -1,12 +1,14 @@
 """Unpacking layer and root tars that may be hostile.
 
 Owns our own extraction: every path is walked from the target directory by descriptor without following links, devices
-are skipped, set-id bits dropped, whiteouts turned into what overlay understands, and entries, bytes and ratio bounded.
-tarfile is used only to read headers. Called by formats.py, off the event loop.
+are skipped, whiteouts turned into what overlay understands, and entries, bytes and ratio bounded. As root owners, set-id bits,
+file capabilities and other extended attributes are kept, as docker keeps them: the store is closed to every other user of the
+machine. tarfile is used only to read headers. Called by formats.py, off the event loop.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -17,7 +19,18 @@ from typing import IO, Any
 
 from holdfast_wire.errors import HoldfastError
 
+from session_agent.node.namespaces import HIGH_IDS, LOW_IDS
+
 _OPAQUE_XATTR = "user.overlay.opaque"
+_OVERLAY = "user.overlay."
+_XATTR = "SCHILY.xattr."
+_ROOT_XATTRS = ("security.capability", "system.posix_acl_access", "system.posix_acl_default")
+_ROOT = os.geteuid() == 0
+# Without root every file is the node's own user's, for whom these bits would mean something on the machine.
+_MODE = 0o7777 if _ROOT else 0o1777
+MAX_IDS = LOW_IDS + HIGH_IDS - 1
+NOBODY = 65534
+"""Who owns in a sandbox what belongs to an id above those it has."""
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
 _MAX_HEADER = 1 << 20
@@ -76,11 +89,13 @@ class _Header(tarfile.TarInfo):
 def unpack(stream: IO[bytes], target: str, budget: Budget, *, whiteouts: bool = True) -> None:
     """Unpack the tar *stream* into the empty directory *target*. Raises HoldfastError(image_invalid)."""
     root = os.open(target, _DIRECTORY)
+    late: dict[tuple[str, ...], float] = {}
     try:
-        with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header, errorlevel=0) as archive:
+        with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header, errorlevel=0, encoding="utf-8", errors="surrogateescape") as archive:
             for member in archive:
                 budget.entry(member.size if member.isreg() else 0)
-                _extract(archive, member, root, whiteouts=whiteouts)
+                _extract(archive, member, root, late, whiteouts=whiteouts)
+        _directory_times(root, late)
     except (tarfile.TarError, EOFError, UnicodeError, OverflowError, ValueError) as error:
         raise invalid(str(error) or type(error).__name__) from error
     except OSError as error:
@@ -125,12 +140,14 @@ def open_parent(root: int, parts: list[str], *, create: bool) -> int:
         raise
 
 
-def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, *, whiteouts: bool) -> None:
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, late: dict[tuple[str, ...], float], *, whiteouts: bool) -> None:
     parts = parts_of(member.name)
     if not parts:
         if member.isdir():
-            os.fchmod(root, member.mode & 0o1777 | 0o500)
             _own(member, root)
+            os.fchmod(root, member.mode & _MODE | 0o500)
+            _attributes(member, root)
+            late[()] = member.mtime
         return
     parent = open_parent(root, parts, create=True)
     name = parts[-1]
@@ -141,6 +158,7 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, *, wh
             _whiteout(name.removeprefix(_WHITEOUT), parent)
         elif member.isdir():
             _directory(member, name, parent)
+            late[tuple(parts)] = member.mtime
         elif member.isreg():
             _file(archive, member, name, parent)
         elif member.issym():
@@ -150,7 +168,13 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, *, wh
             _times(member, parent, name)
         elif member.islnk():
             _hard_link(member, name, parent, root)
-        # Devices and pipes are left out: a sandbox has its own /dev, and could use no other device.
+        elif member.isfifo():
+            _clear(name, parent)
+            os.mkfifo(name, 0o600, dir_fd=parent)
+            _own(member, parent, name)
+            os.chmod(name, member.mode & 0o777, dir_fd=parent)
+            _times(member, parent, name)
+        # Devices are left out: a sandbox has its own /dev, and could use no other device.
     finally:
         os.close(parent)
 
@@ -175,9 +199,23 @@ def _directory(member: tarfile.TarInfo, name: str, parent: int) -> None:
     try:
         _own(member, fd)
         # The owner must be able to enter: later members may lie below, and an unprivileged node has to remove it.
-        os.fchmod(fd, member.mode & 0o1777 | 0o700)
+        os.fchmod(fd, member.mode & _MODE | (0 if _ROOT else 0o700))
+        _attributes(member, fd)
     finally:
         os.close(fd)
+
+
+def _directory_times(root: int, late: dict[tuple[str, ...], float]) -> None:
+    """Give directories their times, last of all: what was made in one changed its own."""
+    for parts, when in late.items():
+        try:
+            parent = open_parent(root, [*parts, "."], create=False)
+        except (OSError, HoldfastError):
+            continue  # a later member replaced it
+        try:
+            os.utime(parent, (_clamp(when), _clamp(when)))
+        finally:
+            os.close(parent)
 
 
 def _file(archive: tarfile.TarFile, member: tarfile.TarInfo, name: str, parent: int) -> None:
@@ -189,7 +227,8 @@ def _file(archive: tarfile.TarFile, member: tarfile.TarInfo, name: str, parent: 
         shutil.copyfileobj(source, file, 1 << 18)
         file.flush()
         _own(member, fd)
-        os.fchmod(fd, member.mode & 0o777 | 0o400)
+        os.fchmod(fd, member.mode & _MODE | (0 if _ROOT else 0o400))
+        _attributes(member, fd)
         os.utime(fd, (_clamp(member.mtime), _clamp(member.mtime)))
 
 
@@ -232,13 +271,26 @@ def _clear(name: str, parent: int, keep: os.stat_result | None = None) -> None:
 
 
 def _own(member: tarfile.TarInfo, where: int, name: str | None = None) -> None:
-    if os.geteuid() != 0:
+    if not _ROOT:
         return
-    uid, gid = (value if 0 <= value < 65536 else 65534 for value in (member.uid, member.gid))
+    uid, gid = (value if 0 <= value < MAX_IDS else NOBODY for value in (member.uid, member.gid))
     if name is None:
         os.fchown(where, uid, gid)
     else:
         os.chown(name, uid, gid, dir_fd=where, follow_symlinks=False)
+
+
+def image_attribute(name: str) -> bool:
+    """Whether an image may set this extended attribute: users' own and, as root, file capabilities and access lists. Not an overlay's."""
+    return (name.startswith("user.") and not name.startswith(_OVERLAY)) or (_ROOT and name in _ROOT_XATTRS)
+
+
+def _attributes(member: tarfile.TarInfo, fd: int) -> None:
+    for key, value in member.pax_headers.items():
+        name = key.removeprefix(_XATTR)
+        if name != key and image_attribute(name):
+            with contextlib.suppress(OSError):  # a file system that keeps none
+                os.setxattr(fd, name, value.encode("utf-8", "surrogateescape"))
 
 
 def _times(member: tarfile.TarInfo, parent: int, name: str) -> None:

@@ -1,7 +1,8 @@
-"""The topmost read-only layer under every sandbox: mount points and the few files that must be ours.
+"""The read-only layers that every sandbox has beside those of its image.
 
-Owns the directories that rootfs.py mounts onto. Being on top, they hide whatever an image has in their place, a link
-for instance, so that a mount can never be led astray. Called once when the node starts.
+The topmost has the directories that rootfs.py mounts onto. Being on top, they hide whatever an image has in their place, a link
+for instance, so that a mount can never be led astray. The lowest ones have what programs expect and an image may lack: where it has
+them, its own are seen. Called when the node starts and when an image is imported.
 """
 
 from __future__ import annotations
@@ -9,16 +10,14 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+from collections.abc import Sequence
 
-_DIRECTORIES = {
-    "dev": 0o755,
-    "proc": 0o555,
-    "sys": 0o555,
-    "tmp": 0o1777,
-    "workspace": 0o777,
-    "etc": 0o755,
-    "run": 0o755,
-}
+_MOUNT_POINTS = {"dev": 0o755, "proc": 0o555, "sys": 0o555}
+_EXPECTED = {"tmp": 0o1777, "etc": 0o755, "run": 0o755}
+_WORKSPACE = {"workspace": 0o777}
+TOP, BASE, WORKSPACE = "skeleton", "base", "workspace"
+LAYERS = {TOP: _MOUNT_POINTS, BASE: _EXPECTED, WORKSPACE: _WORKSPACE}
+"""The layers by name: above an image, below it, and below one that names no directory to work in."""
 
 
 def hosts_file(name: str) -> str:
@@ -36,13 +35,23 @@ def write_file(path: str, text: str, mode: int = 0o644) -> None:
     os.chmod(path, mode)
 
 
-def fill(root: str) -> None:
-    """Make the skeleton in the empty directory *root*."""
+def fill(root: str, *names: str) -> None:
+    """Put layers of these names together in the empty directory *root*."""
     os.chmod(root, 0o755)  # noqa: S103 - the root of a file tree
-    for name, mode in _DIRECTORIES.items():
-        make_directory(os.path.join(root, name), mode)
-    write_file(os.path.join(root, "etc/hosts"), hosts_file(""))
-    write_file(os.path.join(root, "etc/resolv.conf"), "# no network\n")
+    for layer in names:
+        for name, mode in LAYERS[layer].items():
+            make_directory(os.path.join(root, name), mode)
+    if BASE in names:
+        os.symlink("/proc/mounts", os.path.join(root, "etc/mtab"))
+
+
+def fill_directories(root: str, paths: Sequence[str]) -> None:
+    """Make the lowest layer of an image in the empty directory *root*: its volumes."""
+    os.chmod(root, 0o755)  # noqa: S103 - the root of a file tree
+    for path in paths:
+        parts = [part for part in path.split("/") if part not in ("", ".", "..")]
+        if parts:
+            os.makedirs(os.path.join(root, *parts), mode=0o755, exist_ok=True)
 
 
 def fresh(path: str) -> str:
@@ -63,8 +72,8 @@ def replace(temporary: str, path: str) -> None:
         os.rename(temporary, path)
 
 
-def build(path: str) -> None:
-    """Make the skeleton layer at *path* anew."""
+def build(name: str, path: str) -> None:
+    """Make the layer of that name at *path* anew."""
     temporary = fresh(path)
-    fill(temporary)
+    fill(temporary, name)
     replace(temporary, path)

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -22,6 +22,8 @@ from session_agent.node.images import formats, host, names, pull, skeleton
 from session_agent.node.images.layers import LayerLimits
 from session_agent.node.images.spec import ImageSpec
 from session_agent.node.rootfs import MAX_LAYERS
+
+_MOST_LAYERS = MAX_LAYERS - len(skeleton.LAYERS) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,10 @@ class ImageStore:
         for leftover in os.listdir(self._directory):
             if leftover.endswith(".tmp"):
                 shutil.rmtree(self._path(leftover), ignore_errors=True)
-        for build, name in ((skeleton.build, "skeleton"), (host.build, "host")):
-            build(self._path(name))
+        for name in skeleton.LAYERS:
+            skeleton.build(name, self._path(name))
+        host.build(self._path(host.NAME))
+        for name in (*skeleton.LAYERS, host.NAME):
             self._shift_owners(self._path(name))
         for name in os.listdir(self._path("index")):
             try:
@@ -102,10 +106,11 @@ class ImageStore:
             raise HoldfastError("image_not_found", f"there is no image {name} on this machine")
         # a layer that comes twice (an empty one often does) says nothing below its topmost place, and an overlay takes it once
         layers = dict.fromkeys(self._layer(digest) for digest in reversed(record.layers))
+        lowest = [self._path(skeleton.BASE)] if record.workdir else [self._path(skeleton.WORKSPACE), self._path(skeleton.BASE)]
         return ImageSpec(
             name=record.name,
             digest=record.digest,
-            layers=(self._path("skeleton"), *layers),
+            layers=(self._path(skeleton.TOP), *layers, *lowest),
             env=record.env,
             workdir=record.workdir,
             user=record.user,
@@ -161,9 +166,10 @@ class ImageStore:
         workspace = self._fresh()
         try:
             with formats.open_image(path, workspace, self._limits) as source:
-                if len(source.layers) > MAX_LAYERS - 1:
-                    raise HoldfastError("image_invalid", f"more than {MAX_LAYERS - 1} layers")
-                for layer in source.layers:
+                if len(source.layers) > _MOST_LAYERS:
+                    raise HoldfastError("image_invalid", f"more than {_MOST_LAYERS} layers")
+                layers = [*_volume_layer(source.volumes), *source.layers]
+                for layer in layers:
                     if os.path.isdir(self._layer(layer.digest)):
                         continue
                     unpacked = self._fresh()
@@ -176,7 +182,7 @@ class ImageStore:
                 record = ImageRecord(
                     name=name,
                     digest=source.digest,
-                    layers=[layer.digest for layer in source.layers],
+                    layers=[layer.digest for layer in layers],
                     size_bytes=sum(_tree_size(self._layer(layer.digest)) for layer in source.layers),
                     created=source.created,
                     env=source.env,
@@ -242,6 +248,14 @@ class ImageStore:
 
     def _path(self, *parts: str) -> str:
         return os.path.join(self._directory, *parts)
+
+
+def _volume_layer(volumes: Sequence[str]) -> list[formats.Layer]:
+    """A lowest layer with the directories that an image declares as volumes; where the image has them, its own are seen."""
+    if not volumes:
+        return []
+    digest = hashlib.sha256("\0".join(["volumes", *volumes]).encode()).hexdigest()
+    return [formats.Layer(f"sha256:{digest}", lambda target: skeleton.fill_directories(target, volumes))]
 
 
 def _tree_size(path: str) -> int:
