@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from holdfast_wire.errors import HoldfastError
 
+from .privileges import CommandNamespace
 from .stub import Call, Report, assemble, execs, supported
 
 _NO_PROGRAM = (errno.ENOEXEC, errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.ETXTBSY, errno.ELIBBAD, errno.EINVAL)
@@ -103,15 +104,17 @@ class Starting:
 
 
 class Forker:
-    """``task_fds`` are open ``tasks`` files of the commands' groups: who writes 0 there, moves.
+    """``task_fds`` are open ``tasks`` files of the commands' groups: a process that writes 0 there moves itself.
 
-    ``pids_fds`` are ``tasks`` of the one that limits their number, its ``pids.current`` and its ``pids.max``.
+    ``pids_fds`` are ``tasks`` of the one that limits their number, its ``pids.current`` and its ``pids.max``. ``namespace`` is where
+    commands run, where they have a user namespace of their own: every child is a stub then, as only a process itself can enter one.
     """
 
-    def __init__(self, task_fds: Sequence[int] = (), pids_fds: Sequence[int] = ()) -> None:
+    def __init__(self, task_fds: Sequence[int] = (), pids_fds: Sequence[int] = (), namespace: CommandNamespace | None = None) -> None:
         self._task_fds = tuple(task_fds)
         self._pids_fds = tuple(pids_fds)
-        self._stubs = bool(task_fds) and supported()
+        self._namespace = namespace
+        self._stubs = (bool(task_fds) or namespace is not None) and supported()
         self._memory_flags = os.MFD_CLOEXEC | _MFD_EXEC
 
     def start(self) -> None:
@@ -136,6 +139,12 @@ class Forker:
                 born = self._fork_stub(argv, launch, stdio, tty, place or {})
                 if born is not None:
                     return born
+            if self._namespace is not None:
+                raise HoldfastError(
+                    "spawn_failed",
+                    f"cannot start {argv[0]!r:.200}: this kernel does not execute files in memory",
+                    hint="set vm.memfd_noexec to 0 or 1 on the machine",
+                )
             return _fork_and_wait(argv, launch, stdio, tty, place or {}), None
         except (OSError, subprocess.SubprocessError, ValueError) as error:
             raise explain(error, argv[0], launch) from None
@@ -166,6 +175,10 @@ class Forker:
             calls += [Call("rt_sigaction", (number, bytes(32), 0, 8), essential=False) for number in _LIBRARY_SIGNALS]
             if tty:
                 calls.append(Call("ioctl", (0, termios.TIOCSCTTY, 0)))
+            entered = []
+            if self._namespace is not None:
+                entered.append(lend(self._namespace.fd, least))
+                calls += self._namespace.calls(entered[0], launch.uid or 0, launch.gid or 0, launch.groups)
             borrowed.append(file := self._memory_file())
             file = lend(file, least)
             calls += [
@@ -174,11 +187,11 @@ class Forker:
                 *execs(_paths(argv[0], launch.env.get("PATH"))),
             ]
             os.write(file, assemble(calls, theirs))
-            keep = (*stdio.keep, theirs, file, *tasks)
+            keep = (*stdio.keep, theirs, file, *tasks, *entered)
             stdio = Stdio(lend(stdio.stdin, 3), lend(stdio.stdout, 3), lend(stdio.stderr, 3), keep)
             path = f"/proc/self/fd/{file}"
             try:
-                if launch.uid is None:
+                if launch.uid is None or entered:
                     pid = _spawn(path, argv, launch, stdio, place)
                 else:  # the stub has none of the agent's rights, so who it is has to be settled before
                     pid = _fork_and_wait(argv, launch, stdio, False, place, path)

@@ -26,7 +26,7 @@ def launch_from(context: AgentContext, params: dict[str, Any], *, term: str | No
     wanted = params.get("user")
     if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, str | int)):
         raise HoldfastError("invalid_argument", "user must be a name or a number")
-    user = find_user((context.settings.user or None) if wanted is None else wanted)
+    user = find_user(context.settings.default_user if wanted is None else wanted)
     cwd = path_param(params, "cwd", "") or context.settings.workdir or user.home
     if not cwd.startswith("/"):
         cwd = os.path.join(context.settings.workdir or user.home, cwd)
@@ -42,9 +42,12 @@ def launch_from(context: AgentContext, params: dict[str, Any], *, term: str | No
             raise HoldfastError("invalid_argument", f"{name!r:.80} cannot name an environment variable")
     env.update(given)
     env["PWD"] = cwd
-    if user.uid == os.geteuid():
+    namespaced = context.settings.command_namespace_fd >= 0
+    if user.uid == os.geteuid() and not namespaced:
         return Launch(cwd, env)
-    must_be_there(user)
+    must_be_there(user, ids=context.settings.command_ids)
+    if namespaced:
+        return Launch(cwd, env, user.uid, user.gid, user.groups)
     if os.geteuid() != 0:
         raise HoldfastError(
             "permission_denied",
@@ -59,7 +62,7 @@ def find_program(names: tuple[str, ...], path: str = DEFAULT_PATH) -> str | None
     for name in names:
         for directory in path.split(":"):
             candidate = os.path.join(directory, name)
-            if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+            if os.path.isfile(candidate) and os.access(candidate, os.X_OK, effective_ids=True):
                 return candidate
     return None
 

@@ -15,6 +15,7 @@ from holdfast_wire.limits import RUN_QUEUE, SPOOL_COMMAND_BYTES, SPOOL_MEMORY_SH
 
 from .forking import Forker
 from .groups import Groups, container_events
+from .privileges import CommandNamespace
 from .procs import Reaper
 from .records import Records
 from .settings import AgentSettings
@@ -67,7 +68,8 @@ class AgentContext:
         self.limits = limits or SandboxLimits()
         events = settings.cgroup_events_fds or (container_events() if settings.pod_uid else ())
         self.groups = Groups(settings.cgroup_join_fds, events)
-        forker = Forker(settings.cgroup_thread_fds, settings.cgroup_pids_fds)
+        namespace = CommandNamespace(settings.command_namespace_fd, settings.command_ids) if settings.command_namespace_fd >= 0 else None
+        forker = Forker(settings.cgroup_thread_fds, settings.cgroup_pids_fds, namespace)
         self.reaper = Reaper(oom_score_adj=self.limits.oom_score_adj, forker=forker)
         self.tags = Tags()
         self.budget = Budget(spool_budget(self.limits, settings.memory_bytes))
@@ -113,7 +115,7 @@ class AgentContext:
     @property
     def workdir(self) -> str:
         """Where commands start, and what relative paths are relative to."""
-        return self.settings.workdir or find_user(self.settings.user or None).home
+        return self.settings.workdir or find_user(self.settings.default_user).home
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

@@ -26,7 +26,8 @@ class AgentSettings:
     as (name or uid, empty: as the agent). ``memory_bytes`` is what the sandbox may use, 0 where that is not known. ``pod_uid`` is
     what the agent proves to be, beside its token. ``grace_s`` is how long a stopping agent keeps telling what happened,
     ``stop_reason`` why it is being stopped. ``cgroup_join_fds`` and ``cgroup_events_fds`` are described in ``groups``,
-    ``cgroup_thread_fds`` and ``cgroup_pids_fds`` in ``forking``.
+    ``cgroup_thread_fds`` and ``cgroup_pids_fds`` in ``forking``. ``command_namespace_fd`` is the user namespace commands run in, -1
+    where that is the agent's own, and ``command_ids`` how many user and group ids it has.
     """
 
     sandbox_id: str
@@ -45,6 +46,13 @@ class AgentSettings:
     cgroup_thread_fds: tuple[int, ...] = ()
     cgroup_pids_fds: tuple[int, ...] = ()
     cgroup_events_fds: tuple[int, ...] = ()
+    command_namespace_fd: int = -1
+    command_ids: int = 0
+
+    @property
+    def default_user(self) -> str | int:
+        """Who commands run as and new files belong to where a request names no user: a name or a uid."""
+        return self.user or (0 if self.command_namespace_fd >= 0 else os.geteuid())
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> AgentSettings:

@@ -22,8 +22,14 @@ _HEADERS = 64 + 2 * 56
 _CALL = struct.Struct("<QqqqqQ")
 _RECORD = struct.Struct("<qQ")
 _NUMBERS = {
-    "x86_64": {"write": 1, "close": 3, "rt_sigaction": 13, "ioctl": 16, "execve": 59, "fcntl": 72},
-    "aarch64": {"fcntl": 25, "ioctl": 29, "close": 57, "write": 64, "rt_sigaction": 134, "execve": 221},
+    "x86_64": {
+        "write": 1, "close": 3, "rt_sigaction": 13, "ioctl": 16, "execve": 59, "fcntl": 72, "setgroups": 116, "setresuid": 117,
+        "setresgid": 119, "prctl": 157, "ppoll": 271, "unshare": 272, "prlimit64": 302, "setns": 308,
+    },
+    "aarch64": {
+        "fcntl": 25, "ioctl": 29, "close": 57, "write": 64, "ppoll": 73, "unshare": 97, "rt_sigaction": 134, "setresuid": 147,
+        "setresgid": 149, "setgroups": 159, "prctl": 167, "execve": 221, "prlimit64": 261, "setns": 268,
+    },
 }  # fmt: skip
 _ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
 _CODE = {

@@ -49,16 +49,19 @@ def find_user(wanted: str | int | None, *, accounts: str = "/etc/passwd", group:
         if (name == number or uid == str(number)) and uid.isdigit() and gid.isdigit():
             return User(name, int(uid), int(gid), home or "/", shell, _groups(name, int(gid), group))
     if isinstance(number, int):
-        group_id = os.getegid() if number == os.geteuid() else number
+        group_id = os.getegid() if number == os.geteuid() else 0  # as docker: a uid without an entry is in root's group
         return User(str(number), number, group_id, "/", "", (group_id,))
     raise HoldfastError("user_not_found", f"the image has no user {wanted!r:.80}")
 
 
-def must_be_there(user: User, *, maps: str = "/proc/self") -> None:
-    """Raises ``user_not_found`` for ids that this sandbox's user namespace does not have: nothing can become them."""
-    for kind, ids in (("uid", [user.uid]), ("gid", [user.gid, *user.groups])):
-        ranges = [(int(low), int(low) + int(count) - 1) for low, _, count in _fields(f"{maps}/{kind}_map")]
-        for number in ids:
+def must_be_there(user: User, *, maps: str = "/proc/self", ids: int = 0) -> None:
+    """Raises ``user_not_found`` for ids that the user namespace of commands does not have: nothing can become them.
+
+    It has the *ids* first ones where that is given, else those of the agent's own namespace.
+    """
+    for kind, wanted in (("uid", [user.uid]), ("gid", [user.gid, *user.groups])):
+        ranges = [(0, ids - 1)] if ids else [(int(low), int(low) + int(count) - 1) for low, _, count in _fields(f"{maps}/{kind}_map")]
+        for number in wanted:
             if ranges and not any(low <= number <= high for low, high in ranges):
                 spans = ", ".join(str(low) if low == high else f"{low} to {high}" for low, high in ranges)
                 raise HoldfastError("user_not_found", f"a sandbox has no {kind} {number} here", hint=f"take one of {spans}")

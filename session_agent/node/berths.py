@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import secrets
@@ -25,11 +26,11 @@ from session_agent.node.cgroups import Group, Hierarchies
 from session_agent.node.disks import LEAST_BYTES, Disks, FileId, discard, identity
 from session_agent.node.images.spec import ImageSpec
 from session_agent.node.launcher import Launcher
+from session_agent.node.namespaces import HIGH_IDS, LOW_IDS, IdMap
 from session_agent.node.network import Link
 from session_agent.node.settings import NodeSettings
 
 log = logging.getLogger(__name__)
-_RANGE = 65536
 _DEATH_S = 30.0
 
 
@@ -39,7 +40,7 @@ class Berth:
 
     image: ImageSpec
     slot: int
-    id_base: int
+    ids: IdMap
     folder: str
     group: Group
     control: socket.socket
@@ -96,7 +97,7 @@ class Berths:
         berth = Berth(
             image=image,
             slot=slot,
-            id_base=self._id_base(slot),
+            ids=self._ids(slot),
             folder=os.path.join(self._settings.sandboxes_dir, name),
             group=Group(self._hierarchies, name[1:]),
             control=ours,
@@ -150,32 +151,35 @@ class Berths:
             # Stuck in the kernel, on a dead disk for instance. Its ids are not given to another.
             log.error("%s: process %d does not die", berth.folder, berth.pid)
 
-    def _id_base(self, slot: int) -> int:
+    def _ids(self, slot: int) -> IdMap:
         if not self._privileged:
-            return 0
+            return IdMap(0, 1)
         # Without id-mapped mounts the layers are stored with the ids of the first range, and all sandboxes share it.
-        return self._settings.id_base + (slot * _RANGE if self._launcher.id_mapping else 0)
+        number = slot if self._launcher.id_mapping else 0
+        return IdMap(self._settings.id_base + number * LOW_IDS, LOW_IDS, self._settings.high_base + number * HIGH_IDS)
 
-    async def _fork(self, berth: Berth, disk_bytes: int | None, ahead: bool, fds: list[int]) -> None:
+    async def _fork(self, berth: Berth, disk_bytes: int | None, ahead: bool, passed: list[int]) -> None:
         image = berth.image
         await self._launcher.begin(
             {
-                "id_base": berth.id_base,
-                "id_count": _RANGE if self._privileged else 1,
+                "ids": (berth.ids.base, berth.ids.count, berth.ids.high_base),
                 "layers": image.layers,
                 "trees": [(tree.source, tree.target) for tree in image.trees],
                 "hidden": image.hidden,
                 "folder": os.path.join(berth.folder, "files"),
                 "shm_bytes": self._settings.shm_bytes,
-                "tmpfs_bytes": None if len(fds) > 3 else disk_bytes,
+                "tmpfs_bytes": None if len(passed) > 3 else disk_bytes,
                 "rehearse": ahead,
                 "idmap": self._launcher.id_mapping,
                 "open_files": self._settings.open_files,
             },
-            fds,
+            passed,
         )
         try:
             berth.group.create()
+            shown = berth.group.show()
+            fds = berth.group.delegate() | {"mount_fds": list(shown.values())}
+            await send_to_child(berth, {"mounts": list(shown)}, fds)
         finally:
             berth.pid, berth.pidfd, berth.disk = await self._launcher.finish()
             asyncio.get_running_loop().add_reader(berth.pidfd, self._ended, berth)
@@ -189,7 +193,7 @@ class Berths:
         os.close(os.open(os.path.join(berth.folder, recovery.STATE), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         if self._privileged:
             for path in made:
-                os.chown(path, berth.id_base, berth.id_base)
+                os.chown(path, berth.ids.base, berth.ids.base)
         if self.disks is None or disk_bytes is None or disk_bytes < LEAST_BYTES:
             return None
         return self.disks.blank(disk_bytes)
@@ -216,3 +220,20 @@ class Berths:
             berth.group.remove()
         except OSError as error:
             log.error("%s: its control groups could not be removed: %s", berth.folder, error)
+
+
+async def send_to_child(berth: Berth, message: dict[str, object], fds: dict[str, list[int]]) -> None:
+    """One of the two messages to the child, which no other process sees. *fds* are closed here; the child gets its own."""
+    passed = [fd for opened in fds.values() for fd in opened]
+    body = json.dumps(message | {"fds": [name for name, opened in fds.items() for _ in opened]}).encode()
+    berth.control.setblocking(False)
+    try:
+        try:
+            socket.send_fds(berth.control, [len(body).to_bytes(4, "big")], passed)
+        finally:
+            for fd in passed:
+                os.close(fd)
+        await asyncio.get_running_loop().sock_sendall(berth.control, body)
+    except OSError as error:
+        # The child reports on its own channel why it ended.
+        log.info("%s: the process ended before it was configured: %s", berth.folder, error)

@@ -14,7 +14,7 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from session_agent.node import syscalls as sys_
@@ -27,6 +27,8 @@ AGENT_CPU = 1.0
 AGENT_NICE = -20
 _PERIOD_US = 100_000
 _CONTROLLERS = ("memory", "pids", "cpu")
+_SHARED = ("cpuacct", "cpuset")
+_READ_ONLY = sys_.MOUNT_ATTR_RDONLY | sys_.MOUNT_ATTR_NOSUID | sys_.MOUNT_ATTR_NODEV | sys_.MOUNT_ATTR_NOEXEC
 _COMMANDS = "commands"
 _AGENT = "agent"
 _MAX_GROUPS = 4096
@@ -48,6 +50,18 @@ class Hierarchies:
     v1: dict[str, str] = field(default_factory=dict)
     v2: str | None = None
     v2_controllers: frozenset[str] = frozenset()
+    shared: dict[str, str] = field(default_factory=dict)
+    """v1 groups that all sandboxes of the node are in together."""
+
+    @property
+    def bases(self) -> list[str]:
+        """The node's own directory in every hierarchy."""
+        return [*self.v1.values(), *filter(None, [self.v2]), *self.shared.values()]
+
+    def join_shared(self, pid: int) -> None:
+        """Move a process, and so what it forks from then on, to the groups that are shared."""
+        for path in self.shared.values():
+            _try_write(f"{path}/cgroup.procs", str(pid))
 
     @property
     def controllers(self) -> frozenset[str]:
@@ -118,22 +132,21 @@ class Group:
                 for thread in os.listdir(f"/proc/{pid}/task"):
                     os.setpriority(os.PRIO_PROCESS, int(thread), AGENT_NICE)
 
-    def delegate(self, uid: int) -> dict[str, list[int]]:
-        """Descriptors for the agent: files to write a command's pid to, memory events, a v2 directory of its own.
+    def delegate(self) -> dict[str, list[int]]:
+        """Descriptors for the agent: files by which a command moves or is moved among the commands, memory events.
 
-        Files opened here cannot be walked up from; the directory is a detached mount, whose parent is itself.
+        Files opened here cannot be walked up from.
         """
         inner = [os.path.join(base, self.name, _COMMANDS) for base in self.hierarchies.v1.values()]
         fds: dict[str, list[int]] = {}
         v2 = self.hierarchies.v2
         if v2:
-            outer = os.path.join(v2, self.name)
-            commands = os.path.join(outer, _COMMANDS)
-            inner.append(commands)
-            fds["cgroup_fd"] = self._own_directory(outer, commands, uid)
+            inner.append(os.path.join(v2, self.name, _COMMANDS))
         fds["cgroup_join_fds"] = [os.open(f"{path}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for path in inner]
         threads = {name: f"{base}/{self.name}/{_COMMANDS}/tasks" for name, base in self.hierarchies.v1.items()}
         pids = threads.pop("pids", None)
+        if self.hierarchies.v2_controllers:
+            threads[""] = f"{v2}/{self.name}/{_COMMANDS}/cgroup.procs"
         fds["cgroup_thread_fds"] = [os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in threads.values()]
         if pids:
             counts = [os.path.join(os.path.dirname(pids), name) for name in ("pids.current", "pids.max")]
@@ -143,15 +156,28 @@ class Group:
         fds["cgroup_events_fds"] = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in events]
         return fds
 
-    @staticmethod
-    def _own_directory(outer: str, commands: str, uid: int) -> list[int]:
+    def show(self) -> dict[str, int]:
+        """Read-only detached mounts of the commands' groups, for the sandbox's own /sys/fs/cgroup: by controller, or under "" (v2).
+
+        What is not limited for each sandbox apart is shown as it is for all sandboxes of the node: runtimes look for it.
+        """
+        if self.hierarchies.v1:
+            paths = {name: f"{base}/{self.name}/{_COMMANDS}" for name, base in self.hierarchies.v1.items()}
+            paths |= self.hierarchies.shared
+        elif self.hierarchies.v2_controllers:
+            paths = {"": f"{self.hierarchies.v2}/{self.name}/{_COMMANDS}"}
+        else:
+            return {}
+        shown: dict[str, int] = {}
         try:
-            os.chown(commands, uid, uid)
-            for path in (f"{outer}/cgroup.procs", f"{commands}/cgroup.procs", f"{commands}/cgroup.subtree_control"):
-                os.chown(path, uid, uid)
-            return [sys_.open_tree(commands)]
-        except OSError:
-            return []
+            for name, path in paths.items():
+                shown[name] = sys_.open_tree(path)
+                sys_.mount_setattr(shown[name], _READ_ONLY)
+        except OSError:  # a node that is no root may not
+            for fd in shown.values():
+                os.close(fd)
+            return {}
+        return shown
 
     def out_of_memory(self) -> bool:
         """Whether the kernel ever killed the agent itself for want of memory."""
@@ -235,12 +261,34 @@ def detect(tag: str) -> Hierarchies:
             base = _usable(_join(mounts[controller], own[controller]), tag)
             if base:
                 v1[controller] = base
+    shared = _shared(mounts, own, tag) if v1 else {}
     v2 = None
     controllers: frozenset[str] = frozenset()
     if "" in mounts and "" in own:
         wanted = frozenset(_CONTROLLERS) - frozenset(v1)
         v2, controllers = _usable_v2(mounts[""], own[""], tag, wanted)
-    return Hierarchies(v1, v2, controllers)
+    return Hierarchies(v1, v2, controllers, shared)
+
+
+def _shared(mounts: Mapping[str, tuple[str, str]], own: Mapping[str, str], tag: str) -> dict[str, str]:
+    """One group of the node in each hierarchy that nothing is limited by. A co-mounted one is shared only where it is not v1's."""
+    found: dict[str, str] = {}
+    taken = {mounts[name][0] for name in _CONTROLLERS if name in mounts}
+    for controller in _SHARED:
+        if controller not in mounts or controller not in own or mounts[controller][0] in taken:
+            continue
+        parent = _join(mounts[controller], own[controller])
+        base = _usable(parent, tag)
+        if base is None:
+            continue
+        try:
+            for name in ("cpuset.cpus", "cpuset.mems") if controller == "cpuset" else ():
+                with open(f"{parent}/{name}", encoding="ascii") as file:
+                    _write(f"{base}/{name}", file.read())
+        except OSError:
+            continue
+        found[controller] = base
+    return found
 
 
 def _usable(parent: str, tag: str) -> str | None:

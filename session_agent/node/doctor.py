@@ -15,7 +15,7 @@ from typing import Any
 
 from session_agent.node import cgroups, disks, network, seccomp
 from session_agent.node import syscalls as sys_
-from session_agent.node.settings import MAX_SOCKET_PATH, NodeSettings
+from session_agent.node.settings import HIGH_BASE, MAX_SOCKET_PATH, NodeSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def _idmapped_mounts(settings: NodeSettings) -> Check:
     place = settings.data_dir if os.path.isdir(settings.data_dir) else os.path.dirname(settings.data_dir) or "/"
 
     def steps() -> None:
-        from session_agent.node.namespaces import IdMap, write_id_maps
+        from session_agent.node.namespaces import LOW_IDS, IdMap, write_id_maps
 
         hold, release = os.pipe()
         pid, _ = sys_.fork_into(sys_.CLONE_NEWUSER)
@@ -138,7 +138,7 @@ def _idmapped_mounts(settings: NodeSettings) -> Check:
             os.read(hold, 1)
             os._exit(0)
         try:
-            write_id_maps(pid, IdMap(settings.id_base, 65536))
+            write_id_maps(pid, IdMap(settings.id_base, LOW_IDS, HIGH_BASE).extents)
             tree = sys_.open_tree(place if os.path.isdir(place) else "/")
             userns = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY)
             sys_.mount_setattr(tree, sys_.MOUNT_ATTR_IDMAP, userns_fd=userns)
@@ -153,7 +153,7 @@ def _idmapped_mounts(settings: NodeSettings) -> Check:
 
 def _cgroups(settings: NodeSettings) -> Check:
     found = cgroups.detect(f"{settings.tag}-doctor")
-    for base in (*found.v1.values(), *([found.v2] if found.v2 else [])):
+    for base in found.bases:
         try:
             cgroups.remove(base)
         except OSError:

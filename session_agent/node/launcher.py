@@ -19,6 +19,7 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
+from session_agent.node.cgroups import Hierarchies
 from session_agent.node.settings import NodeSettings
 
 log = logging.getLogger(__name__)
@@ -29,8 +30,9 @@ _FORK_TIMEOUT_S = 10.0
 class Launcher:
     """`privileged` says whether sandboxes get id ranges (root) or the caller's single id."""
 
-    def __init__(self, settings: NodeSettings, *, privileged: bool) -> None:
+    def __init__(self, settings: NodeSettings, hierarchies: Hierarchies, *, privileged: bool) -> None:
         self._settings = settings
+        self._hierarchies = hierarchies
         self._privileged = privileged
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
@@ -49,6 +51,7 @@ class Launcher:
         argv += [mode, self._settings.sandboxes_dir]
         self._process = subprocess.Popen(argv, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, cwd="/")
         theirs.close()
+        self._hierarchies.join_shared(self._process.pid)
         self._socket = ours
         answer, _ = await self._receive(_START_TIMEOUT_S)
         self.id_mapping = self._settings.id_mapping and bool(answer.get("id_mapping"))

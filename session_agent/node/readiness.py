@@ -1,6 +1,6 @@
-"""Waiting for a new sandbox's agent to say that it serves, or why it does not.
+"""Waiting for a new sandbox: that its namespaces are made, and that its agent serves or why it does not.
 
-Owns the reading of one JSON line from a process that is not to be trusted.
+Owns the reading of one byte and one JSON line from a process that is not to be trusted.
 """
 
 from __future__ import annotations
@@ -19,6 +19,17 @@ _MAX_LINE = 8192
 _PASSING = (errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.ENFILE, errno.EMFILE, errno.EBUSY, errno.EINTR)
 """What the machine may have too little of just now; any other refusal of the kernel is the same tomorrow."""
 _EPOCH = re.compile(r"[\w-]{1,128}", re.ASCII)
+
+
+async def prepared(berth: Berth, timeout_s: float) -> None:
+    """Wait until the child has made its namespaces: before, those it shows are not its own. Returns when it has ended, too."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await asyncio.get_running_loop().sock_recv(berth.control, 1)
+    except TimeoutError:
+        raise HoldfastError("create_timeout", f"the sandbox's namespaces were not made within {timeout_s:g} s") from None
+    except OSError:
+        return  # it has ended: it reports why on its own channel
 
 
 async def agent_epoch(berth: Berth, timeout_s: float) -> str:

@@ -62,7 +62,7 @@ def sweep_all(settings: NodeSettings) -> None:
         return
     hierarchies = cgroups.detect(settings.tag)
     sweep(settings, hierarchies)
-    for base in (*hierarchies.v1.values(), *filter(None, [hierarchies.v2])):
+    for base in hierarchies.bases:
         _try(cgroups.remove, base)
     if settings.sockets_dir:
         shutil.rmtree(settings.sockets_dir, ignore_errors=True)

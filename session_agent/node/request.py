@@ -37,6 +37,7 @@ class CreateRequest:
     labels: dict[str, str]
     owner: str
     network: bool
+    shm_bytes: int | None = None
 
     def __repr__(self) -> str:
         return f"CreateRequest({self.sandbox_id}, {self.image})"
@@ -61,6 +62,7 @@ def parse_create(body: dict[str, Any], default_pids: int) -> CreateRequest:
         labels=_strings(body, "labels"),
         owner=str(body.get("owner") or "")[:256],
         network=bool(body.get("network")),
+        shm_bytes=None if body.get("shm") is None else int(_number(body, "shm", 0, 1 << 16, 1 << 50)),
     )
 
 

@@ -1,21 +1,23 @@
-"""The file tree of a sandbox: an overlay of image layers, fresh /dev and /proc, and the way into it.
+"""The file tree of a sandbox: an overlay of image layers, fresh /dev, /proc and /sys, and the way into it.
 
 Owns every mount. Parent-side: `Workshop` (made once per zygote) and `open_layers` give detached mounts. Child-side:
-`build` attaches them in the sandbox's own mount namespace and leaves the machine's tree for good. Layers and trees are
-only ever reached through detached copies, so nothing outside them is reachable by walking up.
+`build` and `mount_sys` attach them in the sandbox's own mount namespace, and `enter` leaves the machine's tree for good. Layers and
+trees are only ever reached through detached copies, so nothing outside them is reachable by walking up. What is mounted, masked and
+read-only follows docker's defaults; where it differs, the reason is beside it.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from session_agent.node import syscalls as sys_
 from session_agent.node.namespaces import IdMap, write_id_maps
 
 MAX_LAYERS = 128
-NAME_FILES = ("hostname", "hosts")
+NAME_FILES = ("hostname", "hosts", "resolv.conf")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _DEV_LINKS = {
     "fd": "/proc/self/fd",
@@ -23,18 +25,22 @@ _DEV_LINKS = {
     "stdout": "/proc/self/fd/1",
     "stderr": "/proc/self/fd/2",
     "ptmx": "pts/ptmx",
+    "core": "/proc/kcore",
 }
-# Most of these the sandbox's root could not read anyway: it is nobody outside. The list is the second lock.
+# Beyond what docker masks: what the machine was started with, secrets of its kernel, and the disks of all other sandboxes.
 _HIDDEN_FILES = (
-    "cmdline", "kallsyms", "kcore", "key-users", "keys", "kmsg", "kpagecgroup", "kpagecount", "kpageflags",
-    "latency_stats", "modules", "pagetypeinfo", "sched_debug", "slabinfo", "sysrq-trigger", "timer_list",
-    "timer_stats", "vmallocinfo", "config.gz", "bootconfig", "iomem", "ioports", "mtrr", "buddyinfo", "zoneinfo",
-    # The disks of all sandboxes are in these, and what each does with its own.
-    "diskstats", "partitions",
+    "kcore", "keys", "latency_stats", "timer_list", "timer_stats", "sched_debug",
+    "cmdline", "bootconfig", "kallsyms", "key-users", "kmsg", "kpagecgroup", "kpagecount", "kpageflags", "pagetypeinfo", "slabinfo",
+    "vmallocinfo", "diskstats", "partitions",
 )  # fmt: skip
-_HIDDEN_DIRECTORIES = ("acpi", "asound", "driver", "dynamic_debug", "scsi", "tty", "device-tree", "pressure")
-_READ_ONLY = ("sys", "fs", "irq", "bus")
+_HIDDEN_DIRECTORIES = ("acpi", "asound", "scsi", "device-tree")
+_READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
+# Docker masks the first two; the others name the disk of every sandbox on the machine, and where its file lies.
+_HIDDEN_SYS = ("firmware", "devices/virtual/powercap", "devices/virtual/block", "block", "class/block", "dev/block", "fs/ext4")
+_SYS_FALLBACK = "devices/system"
+_CGROUPS = "sys/fs/cgroup"
 _GUARD = sys_.MS_NOSUID | sys_.MS_NODEV
+_SHM_FLAGS = _GUARD | sys_.MS_NOEXEC
 _TERMINALS = 256
 """At once in one sandbox. The kernel has 3072 for all sandboxes together."""
 
@@ -84,7 +90,7 @@ class Opened:
 class Workshop:
     """A tmpfs in the zygote's own mount namespace, which every sandbox's namespace starts as a copy of.
 
-    It holds the mount points the layers are attached at, a ready /dev, and an empty directory for masks. Attached, not
+    It holds the mount points the layers are attached at, the devices, and an empty directory and file for masks. Attached, not
     detached: kernels before 6.15 copy mounts only from attached ones.
     """
 
@@ -97,19 +103,14 @@ class Workshop:
         _restrict(place, sys_.MOUNT_ATTR_RDONLY)
         self.hidden_files = [name for name in _HIDDEN_FILES if os.path.exists(f"/proc/{name}")]
         self.hidden_directories = [name for name in _HIDDEN_DIRECTORIES if os.path.isdir(f"/proc/{name}")]
-        self.read_only = [name for name in _READ_ONLY if os.path.isdir(f"/proc/{name}")]
+        self.read_only = [name for name in _READ_ONLY if os.path.exists(f"/proc/{name}")]
+        self.hidden_sys = [name for name in _HIDDEN_SYS if os.path.isdir(f"/sys/{name}")]
 
     @staticmethod
     def _fill_dev(dev: str) -> None:
-        sys_.mount("tmpfs", dev, "tmpfs", sys_.MS_NOSUID | sys_.MS_NOEXEC, "size=64k,mode=755")
-        for name in ("pts", "shm"):
-            os.mkdir(f"{dev}/{name}", 0o755)
-        for name, target in _DEV_LINKS.items():
-            os.symlink(target, f"{dev}/{name}")
         for name in _DEVICES:
             os.close(os.open(f"{dev}/{name}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666))
             _bind(f"/dev/{name}", f"{dev}/{name}")
-        _restrict(dev, sys_.MOUNT_ATTR_RDONLY)
 
 
 def prepare_folder(folder: str) -> list[str]:
@@ -161,7 +162,7 @@ def id_mapping_works(directory: str, workshop: Workshop) -> bool:
             os._exit(_try_overlay(held, layer, workshop))
         os.close(pidfd)
         try:
-            write_id_maps(pid, ids)
+            write_id_maps(pid, ids.extents)
             map_owners(Opened((layer,), (), -1), pid)
             os.write(release, b"1")
         except OSError:
@@ -180,14 +181,14 @@ def _try_overlay(held: int, layer: int, workshop: Workshop) -> int:
         os.setresuid(0, 0, 0)
         os.chdir(workshop.place)
         sys_.move_mount(layer, "0")
-        sys_.mount("overlay", "root", "overlay", _GUARD, "lowerdir=0:empty,userxattr")
+        sys_.mount("overlay", "root", "overlay", sys_.MS_NODEV, "lowerdir=0:empty,userxattr")
     except OSError:
         return 1
     return 0
 
 
 def build(root: Root, opened: Opened, workshop: Workshop, ids: IdMap) -> None:
-    """Child: put the tree together in the workshop, enter it and let go of the machine's."""
+    """Child: put the tree together in the workshop, and go there. `mount_sys` and `enter` follow."""
     sys_.mount("", "/", "", sys_.MS_REC | sys_.MS_PRIVATE)
     place = workshop.place
     os.chdir(place)
@@ -202,7 +203,7 @@ def build(root: Root, opened: Opened, workshop: Workshop, ids: IdMap) -> None:
     lower = ":".join(str(index) for index in range(len(opened.layers)))
     # volatile: a sandbox does not outlive its node, so its fsync calls need not reach the disk
     options = f"lowerdir={lower},upperdir=folder/upper,workdir=folder/work,userxattr,volatile"
-    sys_.mount("overlay", "root", "overlay", _GUARD, options)
+    sys_.mount("overlay", "root", "overlay", sys_.MS_NODEV, options)  # programs with the set-user-ID bit work, as in docker
     os.chdir("root")
     for tree, fd in zip(root.trees, opened.trees, strict=True):
         sys_.move_mount(fd, tree.target)
@@ -210,17 +211,62 @@ def build(root: Root, opened: Opened, workshop: Workshop, ids: IdMap) -> None:
         _bind(f"{place}/empty", path)
     _dev(f"{place}/dev", ids, root.shm_bytes)
     _proc(workshop)
+
+
+def mount_sys(workshop: Workshop, groups: Mapping[str, int]) -> None:
+    """Child, between `build` and `enter`, in the sandbox's network namespace: a read-only /sys.
+
+    *groups* are detached mounts of the commands' control groups: by controller, or one under "" where there is a single hierarchy.
+    """
+    try:
+        sys_.mount("sysfs", "sys", "sysfs", sys_.MS_RDONLY | _GUARD | sys_.MS_NOEXEC)
+    except OSError:
+        # Parts of the machine's own /sys are hidden, as in a container, so the kernel gives no other: what runtimes size themselves by.
+        sys_.mount("tmpfs", "sys", "tmpfs", _GUARD | sys_.MS_NOEXEC, "size=64k,mode=755")
+        for path in (_SYS_FALLBACK, _CGROUPS.removeprefix("sys/")):
+            os.makedirs(f"sys/{path}")
+        if os.path.isdir(f"/sys/{_SYS_FALLBACK}"):
+            _bind(f"/sys/{_SYS_FALLBACK}", f"sys/{_SYS_FALLBACK}", recursive=True)
+        _restrict("sys", sys_.MOUNT_ATTR_RDONLY, recursive=True)
+    else:
+        for name in workshop.hidden_sys:
+            _bind(f"{workshop.place}/empty", f"sys/{name}")
+    if "" in groups:
+        sys_.move_mount(groups[""], _CGROUPS)
+    elif groups:
+        sys_.mount("tmpfs", _CGROUPS, "tmpfs", _GUARD | sys_.MS_NOEXEC, "size=64k,mode=755")
+        for name, fd in groups.items():
+            os.mkdir(f"{_CGROUPS}/{name}")
+            sys_.move_mount(fd, f"{_CGROUPS}/{name}")
+        _restrict(_CGROUPS, sys_.MOUNT_ATTR_RDONLY)
+
+
+def enter() -> None:
+    """Child: make the tree the root, and let go of the machine's."""
     sys_.pivot_root(".", ".")
     sys_.umount(".", sys_.MNT_DETACH)
     os.chdir("/")
 
 
-def _dev(ready: str, ids: IdMap, shm_bytes: int) -> None:
-    _bind(ready, "dev", recursive=True)
+def resize_shm(size_bytes: int) -> None:
+    """Child, inside: another size for /dev/shm than it was made with."""
+    sys_.mount("", "/dev/shm", "", sys_.MS_REMOUNT | _SHM_FLAGS, f"size={size_bytes}")
+
+
+def _dev(devices: str, ids: IdMap, shm_bytes: int) -> None:
+    sys_.mount("tmpfs", "dev", "tmpfs", sys_.MS_NOSUID, "size=64m,mode=755")
+    for name in ("pts", "shm", "mqueue"):
+        os.mkdir(f"dev/{name}", 0o755)
+    for name, target in _DEV_LINKS.items():
+        os.symlink(target, f"dev/{name}")
+    for name in _DEVICES:
+        os.close(os.open(f"dev/{name}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666))
+        _bind(f"{devices}/{name}", f"dev/{name}")
     group = ",gid=5" if ids.count > 5 else ""
     sys_.mount("devpts", "dev/pts", "devpts", _GUARD & ~sys_.MS_NODEV | sys_.MS_NOEXEC,
                f"newinstance,ptmxmode=0666,mode=0620,max={_TERMINALS}{group}")  # fmt: skip
-    sys_.mount("tmpfs", "dev/shm", "tmpfs", _GUARD, f"size={shm_bytes},mode=1777")
+    sys_.mount("tmpfs", "dev/shm", "tmpfs", _SHM_FLAGS, f"size={shm_bytes},mode=1777")
+    sys_.mount("mqueue", "dev/mqueue", "mqueue", _GUARD | sys_.MS_NOEXEC)
 
 
 def _proc(workshop: Workshop) -> None:
@@ -242,10 +288,10 @@ def _bind(source: str, target: str, *, recursive: bool = False) -> None:
     os.close(fd)
 
 
-def _restrict(path: str, attributes: int) -> None:
+def _restrict(path: str, attributes: int, *, recursive: bool = False) -> None:
     fd = sys_.open_tree(path, clone=False)
     try:
-        sys_.mount_setattr(fd, attributes)
+        sys_.mount_setattr(fd, attributes, recursive=recursive)
     finally:
         os.close(fd)
 

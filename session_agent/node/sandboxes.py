@@ -20,13 +20,13 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 
 from session_agent.node import cgroups, network, recovery
-from session_agent.node.berths import Berth, Berths
+from session_agent.node.berths import Berth, Berths, send_to_child
 from session_agent.node.disks import Disks, why_not
 from session_agent.node.events import Events
 from session_agent.node.images.spec import DEFAULT_PATH, ImageSpec
 from session_agent.node.images.store import ImageStore
 from session_agent.node.launcher import Launcher
-from session_agent.node.readiness import agent_epoch
+from session_agent.node.readiness import agent_epoch, prepared
 from session_agent.node.request import CreateRequest
 from session_agent.node.settings import NodeSettings
 from session_agent.node.spares import Spares
@@ -79,7 +79,7 @@ class Sandboxes:
         self._images = images
         self._privileged = privileged
         self._hierarchies = cgroups.detect(settings.tag)
-        self._launcher = Launcher(settings, privileged=privileged)
+        self._launcher = Launcher(settings, self._hierarchies, privileged=privileged)
         self._berths = Berths(settings, self._launcher, self._hierarchies, privileged=privileged)
         self.spares = Spares(self._berths, settings.spares)
         self._live: dict[str, Sandbox] = {}
@@ -192,7 +192,7 @@ class Sandboxes:
         self._launcher.stop()
         if self._berths.disks:
             self._berths.disks.close()
-        for base in (*self._hierarchies.v1.values(), *filter(None, [self._hierarchies.v2])):
+        for base in self._hierarchies.bases:
             with contextlib.suppress(OSError):
                 cgroups.remove(base)
         if self._settings.sockets_dir:
@@ -245,7 +245,7 @@ class Sandboxes:
         try:
             listener.bind(box.socket_path)
             listener.listen(128)
-            fds = {"listen": [os.dup(listener.fileno())], **berth.group.delegate(berth.id_base)}
+            fds = {"listen_fds": [os.dup(listener.fileno())]}
         finally:
             listener.close()
         env = {"PATH": DEFAULT_PATH, "LANG": "C.UTF-8", "HOSTNAME": request.sandbox_id}
@@ -260,18 +260,21 @@ class Sandboxes:
             "user": box.image.user,
             "labels": request.labels,
             "memory_bytes": request.limits.memory_bytes,
-            "pids": request.limits.pids + cgroups.RESERVE_PIDS,
-            "cgroup_version": 2 if fds.get("cgroup_fd") else 0,
         }
+        if "pids" not in self._hierarchies.controllers:
+            config["pids"] = request.limits.pids + cgroups.RESERVE_PIDS
+        if request.shm_bytes is not None:
+            config["shm_bytes"] = request.shm_bytes
         if request.network:
             try:
+                await prepared(berth, self._settings.ready_timeout_s)
                 berth.link = await network.start(berth.pid)
             except BaseException:
                 for fd in (fd for opened in fds.values() for fd in opened):
                     os.close(fd)
                 raise
             config["network"] = {"out_of_reach": network.out_of_reach(), "resolver": network.RESOLVER}
-        await _configure(berth, config, fds)
+        await send_to_child(berth, config, fds)
 
     def _save(self, box: Sandbox, berth: Berth) -> None:
         state = box.to_map() | {
@@ -330,20 +333,3 @@ class Sandboxes:
     def _publish(self, kind: str, box: Sandbox, reason: str, fault: str, message: str) -> None:
         event = box.to_map() | {"type": kind, "reason": reason, "fault": fault, "message": message}
         self.events.publish(event)
-
-
-async def _configure(berth: Berth, config: dict[str, Any], fds: dict[str, list[int]]) -> None:
-    """The configuration goes to the child directly, so no other sandbox's memory ever holds it."""
-    handed = [fd for opened in fds.values() for fd in opened]
-    body = json.dumps(config | {"fds": [name for name, opened in fds.items() for _ in opened]}).encode()
-    berth.control.setblocking(False)
-    try:
-        try:
-            socket.send_fds(berth.control, [len(body).to_bytes(4, "big")], handed)
-        finally:
-            for fd in handed:
-                os.close(fd)
-        await asyncio.get_running_loop().sock_sendall(berth.control, body)
-    except OSError as error:
-        # Whoever waits for it to be ready hears from itself why it is not.
-        log.info("sandbox %s ended before it was configured: %s", config["sandbox_id"], error)

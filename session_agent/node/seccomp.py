@@ -1,8 +1,9 @@
 """The system-call filter of a sandbox, assembled to classic BPF.
 
-Owns the policy tables for x86_64 and aarch64 and a small assembler. Every call above the newest number known here
-answers ENOSYS, so a future kernel adds nothing to what a sandbox may call; a foreign architecture kills the process.
-Does not install anything: namespaces.py does, last of all.
+Owns the policy tables for x86_64 and aarch64 and a small assembler. It refuses what docker's default profile refuses a container
+without CAP_SYS_ADMIN, and a little more, each with its reason beside it. Every call above the newest number known here answers
+ENOSYS, so a future kernel adds nothing to what a sandbox may call; another architecture's calls kill the process.
+Does not install anything: namespaces.py does, last of all. Docker's profile is documented at docs.docker.com/engine/security/seccomp.
 """
 
 from __future__ import annotations
@@ -53,24 +54,36 @@ _IOCTL = [
     (_JEQ, 2, 0, _TIOCSTI), (_JEQ, 1, 0, _TIOCLINUX), (_JEQ, 0, 1, _TIOCSETD), _refuse(errno.EPERM),
     _ret(_ALLOW),
 ]  # fmt: skip
-# Unix, IPv4, IPv6 as stream, datagram or sequenced packets; of netlink only the route family, which resolvers read.
-_SOCKET = [
-    _load_arg(0),
-    (_JEQ, 5, 0, 1), (_JEQ, 4, 0, 2), (_JEQ, 3, 0, 10), (_JEQ, 0, 1, 16), (_JA, 0, 0, 7),
-    _refuse(errno.EAFNOSUPPORT),
-    _load_arg(1), (_AND, 0, 0, 0xF),
-    (_JEQ, 1, 0, 3), (_JEQ, 0, 1, 10), _refuse(errno.EPERM),
-    _ret(_ALLOW),
-    _load_arg(2), (_JEQ, 0, 1, 0), _ret(_ALLOW), _refuse(errno.EPERM),
-]  # fmt: skip
+_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK, _AF_PACKET = 1, 2, 10, 16, 17
+_NETLINK_ROUTE, _NETLINK_SOCK_DIAG, _NETLINK_KOBJECT_UEVENT, _NETLINK_GENERIC = 0, 4, 15, 16
+
+
+def _socket(packet_sockets: bool) -> list[Instruction]:
+    """Unix, IPv4, IPv6, and those netlink families that tools read.
+
+    Docker allows all address families but vsock; opening one of the rare ones makes the machine's kernel load its module. A netlink
+    family that is left out answers as a kernel without it: shadow-utils and PAM go on without an audit system, but not without permission.
+    """
+    families = [_AF_UNIX, _AF_INET, _AF_INET6, *([_AF_PACKET] if packet_sockets else [])]
+    netlink = [_NETLINK_ROUTE, _NETLINK_SOCK_DIAG, _NETLINK_KOBJECT_UEVENT, _NETLINK_GENERIC]
+    code: list[Instruction] = [_load_arg(0)]
+    code += [instruction for family in families for instruction in ((_JEQ, 0, 1, family), _ret(_ALLOW))]
+    if not packet_sockets:
+        code += [(_JEQ, 0, 1, _AF_PACKET), _refuse(errno.EPERM)]
+    code += [(_JEQ, 1, 0, _AF_NETLINK), _refuse(errno.EAFNOSUPPORT), _load_arg(2)]
+    code += [instruction for family in netlink for instruction in ((_JEQ, 0, 1, family), _ret(_ALLOW))]
+    return [*code, _refuse(errno.EPROTONOSUPPORT)]
+
+
 _PERSONALITY = [
     _load_arg(0),
     (_JEQ, 4, 0, 0), (_JEQ, 3, 0, 8), (_JEQ, 2, 0, 0x20000), (_JEQ, 1, 0, 0x20008), (_JEQ, 0, 1, 0xFFFFFFFF),
     _ret(_ALLOW), _refuse(errno.EPERM),
 ]  # fmt: skip
 
-# Whoever has the same user ids may change another's limits: the agent's, for instance, which would end it. Asking is free,
-# and so is the limit with which the agent marks what belongs to a command (decision 0006): it holds for real-time tasks only.
+# Only where commands share the agent's one id, because the node is no root: a process may change the limits of others of its id, and
+# could so end the agent. Reading them is allowed, and so is the limit with which the agent marks what belongs to a command
+# (decision 0006): it holds for real-time tasks only.
 _PRLIMIT = [
     _load_arg(0), (_JEQ, 6, 0, 0),
     _load_arg(1), (_JEQ, 4, 0, _RLIMIT_RTTIME),
@@ -78,14 +91,30 @@ _PRLIMIT = [
     _ret(_ALLOW), _refuse(errno.EPERM),
 ]  # fmt: skip
 
+# The same for what would slow the agent down: only for the calling process itself.
+_OWN_PRIORITY = [
+    _load_arg(1), (_JEQ, 0, 3, 0), _load_arg(0), (_JGT, 1, 0, 1), _ret(_ALLOW), _refuse(errno.EPERM),
+]  # fmt: skip
+_OWN_SCHEDULING = [
+    _load_arg(0), (_JEQ, 0, 1, 0), _ret(_ALLOW), _refuse(errno.EPERM),
+]  # fmt: skip
+_ONE_ID: Mapping[str, Sequence[Instruction]] = {
+    "prlimit64": _PRLIMIT,
+    "setpriority": _OWN_PRIORITY,
+    "ioprio_set": _OWN_PRIORITY,
+    "sched_setparam": _OWN_SCHEDULING,
+    "sched_setscheduler": _OWN_SCHEDULING,
+    "sched_setaffinity": _OWN_SCHEDULING,
+    "sched_setattr": _OWN_SCHEDULING,
+}
+
 # name: (x86_64, aarch64); None where the architecture has no such call
 _NUMBERS: Mapping[str, tuple[int | None, int | None]] = {
-    "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51),
+    "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41),
     "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430), "fsconfig": (431, 431),
     "fsmount": (432, 432), "fspick": (433, 433), "mount_setattr": (442, 442),
-    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272),
-    "pidfd_getfd": (438, 438), "keyctl": (250, 219), "add_key": (248, 217), "request_key": (249, 218),
-    "bpf": (321, 280), "userfaultfd": (323, 282), "perf_event_open": (298, 241), "setns": (308, 268),
+    "kcmp": (312, 272), "pidfd_getfd": (438, 438), "keyctl": (250, 219), "add_key": (248, 217), "request_key": (249, 218),
+    "bpf": (321, 280), "userfaultfd": (323, 282), "perf_event_open": (298, 241),
     "kexec_load": (246, 104), "kexec_file_load": (320, 294), "create_module": (174, None),
     "init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106),
     "query_module": (178, None), "get_kernel_syms": (177, None), "open_by_handle_at": (304, 265),
@@ -93,13 +122,14 @@ _NUMBERS: Mapping[str, tuple[int | None, int | None]] = {
     "clock_settime": (227, 112), "clock_adjtime": (305, 266), "iopl": (172, None), "ioperm": (173, None),
     "quotactl": (179, 60), "quotactl_fd": (443, 443), "lookup_dcookie": (212, 18), "nfsservctl": (180, 42),
     "acct": (163, 89), "vhangup": (153, 58), "uselib": (134, None), "_sysctl": (156, None),
-    "sethostname": (170, 161), "setdomainname": (171, 162), "syslog": (103, 116), "modify_ldt": (154, None),
+    "sethostname": (170, 161), "setdomainname": (171, 162), "syslog": (103, 116),
     "fanotify_init": (300, 262), "move_pages": (279, 239), "migrate_pages": (256, 238), "vserver": (236, None),
     "clone3": (435, 435), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427), "memfd_secret": (447, 447), "statmount": (457, 457), "listmount": (458, 458),
     "lsm_get_self_attr": (459, 459), "lsm_set_self_attr": (460, 460), "lsm_list_modules": (461, 461),
     "clone": (56, 220), "unshare": (272, 97), "ioctl": (16, 29), "socket": (41, 198), "personality": (135, 92),
-    "prlimit64": (302, 261),
+    "prlimit64": (302, 261), "setpriority": (141, 140), "ioprio_set": (251, 30), "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119), "sched_setaffinity": (203, 122), "sched_setattr": (314, 274),
 }  # fmt: skip
 
 # ENOSYS where programs know how to go on without the call, and EPERM everywhere else.
@@ -111,9 +141,7 @@ _CONDITIONAL: Mapping[str, Sequence[Instruction]] = {
     "clone": _UNLESS_NEW_NAMESPACE,
     "unshare": _UNSHARE,
     "ioctl": _IOCTL,
-    "socket": _SOCKET,
     "personality": _PERSONALITY,
-    "prlimit64": _PRLIMIT,
 }
 
 
@@ -137,14 +165,18 @@ def supported(machine: str | None = None) -> bool:
     return (machine or platform.machine()) in ARCHITECTURES
 
 
-def build(machine: str | None = None) -> bytes:
-    """The filter for *machine* as an array of struct sock_filter."""
+def build(machine: str | None = None, *, packet_sockets: bool = False, one_id: bool = False) -> bytes:
+    """The filter for *machine* as an array of struct sock_filter.
+
+    *packet_sockets* allows AF_PACKET. *one_id* is for sandboxes whose commands share the agent's user id.
+    """
     arch = ARCHITECTURES[machine or platform.machine()]
+    conditional = {**_CONDITIONAL, **(_ONE_ID if one_id else {}), "socket": _socket(packet_sockets)}
     rules: list[tuple[int, Sequence[Instruction]]] = []
     for name, numbers in _NUMBERS.items():
         number = numbers[arch.column]
-        if number is not None:
-            rules.append((number, _CONDITIONAL.get(name) or (_ENOSYS if name in _WITHOUT else _EPERM)))
+        if number is not None and (one_id or name not in _ONE_ID):
+            rules.append((number, conditional.get(name) or (_ENOSYS if name in _WITHOUT else _EPERM)))
     rules.sort(key=lambda rule: rule[0])
     head: list[Instruction] = [(_LD, 0, 0, _ARCH), (_JEQ, 1, 0, arch.audit), _ret(_KILL), (_LD, 0, 0, _NR)]
     if arch.x32:

@@ -19,13 +19,15 @@ MAX_SANDBOX_ID = 63
 AGENT_ENTRY = "session_agent.server:serve_forked"
 ID_BASE = 1_879_048_192
 ID_SLOTS = 4000
+HIGH_BASE = 1 << 31
 DISK_BYTES = 10 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
     """Paths are absolute. `id_base` is the first of `id_slots` ranges of 65536 host ids given to sandboxes as root;
-    it lies above what distributions hand to users and containers. `tmpfs` sizes and limits are bytes; without `default_disk`
+    it lies above what distributions hand to users and containers. `high_base` is the first of as many ranges of 524288 for
+    ids above 65535, where kernels allow users and distributions have none. `tmpfs` sizes and limits are bytes; without `default_disk`
     what sandboxes write is limited only where they ask for it."""
 
     data_dir: str
@@ -34,6 +36,7 @@ class NodeSettings:
     agent_entry: str = AGENT_ENTRY
     id_base: int = ID_BASE
     id_slots: int = ID_SLOTS
+    high_base: int = HIGH_BASE
     open_files: int = 65536
     default_pids: int = 2048
     shm_bytes: int = 64 << 20
@@ -108,8 +111,14 @@ def from_environment(environ: Mapping[str, str]) -> NodeSettings:
         default_disk=None if disk == "none" else _bytes(disk) if disk else _share_of(data_dir),
         default_pids=int(pids),
         id_mapping=environ.get("HOLDFAST_NODE_ID_MAPPING", "on") != "off",
-        id_slots=min(ID_SLOTS, (0xFFFFFFFE - first) // 65536),
+        id_slots=_slots(first),
     )
+
+
+def _slots(first: int) -> int:
+    """As many ranges as fit from *first* on; those below HIGH_BASE must end there."""
+    end = HIGH_BASE if first < HIGH_BASE else 0xFFFFFFFE
+    return min(ID_SLOTS, (end - first) // 65536)
 
 
 def _bytes(text: str) -> int:

@@ -8,6 +8,7 @@ The GIL is kept during calls (PyDLL): callers are single threaded and the calls 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import signal
@@ -35,6 +36,7 @@ MS_RDONLY = 1
 MS_NOSUID = 2
 MS_NODEV = 4
 MS_NOEXEC = 8
+MS_REMOUNT = 32
 MS_REC = 16384
 MS_PRIVATE = 1 << 18
 MNT_DETACH = 2
@@ -49,6 +51,7 @@ MOVE_MOUNT_T_EMPTY_PATH = 0x40
 MOUNT_ATTR_RDONLY = 0x1
 MOUNT_ATTR_NOSUID = 0x2
 MOUNT_ATTR_NODEV = 0x4
+MOUNT_ATTR_NOEXEC = 0x8
 MOUNT_ATTR_IDMAP = 0x00100000
 
 PR_SET_PDEATHSIG = 1
@@ -59,8 +62,8 @@ PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 
-_X86 = {"clone": 56, "pivot_root": 155, "capset": 126, "capget": 125, "seccomp": 317}
-_ARM = {"clone": 220, "pivot_root": 41, "capset": 91, "capget": 90, "seccomp": 277}
+_X86 = {"clone": 56, "pivot_root": 155, "capset": 126, "seccomp": 317, "setfsuid": 122, "setfsgid": 123}
+_ARM = {"clone": 220, "pivot_root": 41, "capset": 91, "seccomp": 277, "setfsuid": 151, "setfsgid": 152}
 _NUMBERS = _ARM if AARCH64 else _X86
 _OPEN_TREE, _MOVE_MOUNT = 428, 429
 _CLOSE_RANGE, _MOUNT_SETATTR = 436, 442
@@ -91,6 +94,21 @@ def prctl(option: int, arg2: int = 0, arg3: int = 0, arg4: int = 0, arg5: int = 
 def unshare(flags: int) -> None:
     if _libc.unshare(flags) < 0:
         raise _fail("unshare")
+
+
+def setns(fd: int, kind: int = 0) -> None:
+    """Enter the namespace *fd*; *kind* is one of CLONE_NEW*, 0 for any."""
+    if _libc.setns(fd, kind) < 0:
+        raise _fail("setns")
+
+
+def set_file_ids(uid: int, gid: int) -> None:
+    """Whom the kernel takes this thread for where files are concerned, until its effective ids change."""
+    for name, number in (("setfsgid", gid), ("setfsuid", uid)):
+        _libc.syscall(_word(_NUMBERS[name]), _word(number))
+        # It answers with the id before the call, also when it refuses: a second call that changes nothing shows what holds.
+        if _libc.syscall(_word(_NUMBERS[name]), _word(-1)) != number:
+            raise OSError(errno.EPERM, f"{name}({number}): {os.strerror(errno.EPERM)}")
 
 
 def mount(source: str, target: str, kind: str, flags: int = 0, data: str = "") -> None:

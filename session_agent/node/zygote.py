@@ -22,14 +22,17 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from session_agent.node import disks, namespaces, network, rootfs, seccomp, syscalls
+from session_agent.node import disks, namespaces, network, rootfs, seccomp, syscalls, workload
 from session_agent.node.images.skeleton import hosts_file
 from session_agent.node.namespaces import IdMap
 from session_agent.node.rootfs import Root, Tree
 
 MAX_MESSAGE = 1 << 17
+PREPARED = b"1"
+"""What the child sends its node once its namespaces are there."""
 _FDS = ("control", "ready", "stderr", "disk")
-_PLACES = ("/sys", "/dev/shm", "/mnt", "/media", "/srv")
+# The first ones are empty directories that the kernel makes to be mounted on: the rest of /sys stays visible, else it gives no other one.
+_PLACES = ("/sys/kernel/debug", "/sys/kernel/security", "/sys/fs/pstore", "/sys", "/dev/shm", "/mnt", "/media", "/srv")
 _CODECS = ("encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.utf_8", "stringprep")
 _LIBRARY = (
     "asyncio",
@@ -57,6 +60,7 @@ class Zygote:
             namespaces.enter_own_user_namespace()
         else:
             namespaces.keep_powers_as_anyone()
+            namespaces.raise_limits()
             syscalls.unshare(syscalls.CLONE_NEWNS)
         # Later mounts of the machine (a data disk) still arrive here; nothing made here leaves.
         syscalls.mount("", "/", "", syscalls.MS_REC | (1 << 19))
@@ -64,7 +68,10 @@ class Zygote:
         self._entry = entry
         self.rehearsal: Callable[[], object] | None = None
         self.workshop = rootfs.Workshop(next(place for place in _PLACES if os.path.isdir(place)))
-        self._program = seccomp.build() if seccomp.supported() else None
+        # By whether the sandbox has a network: with packet sockets it could go around the routes that close off parts of it.
+        self._filters = [
+            seccomp.build(packet_sockets=not network, one_id=own_namespace) if seccomp.supported() else None for network in (False, True)
+        ]
         self._last_capability = namespaces.last_capability()
         self._tid_address = syscalls.thread_id_address()
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
@@ -94,7 +101,7 @@ class Zygote:
 
     def _spawn(self, request: dict[str, Any], fds: dict[str, int]) -> tuple[int, list[int]]:
         """The new process, its pidfd and, where it has a disk of its own, that disk's directory."""
-        ids = IdMap(int(request["id_base"]), int(request["id_count"]))
+        ids = IdMap(*request["ids"])
         root = Root(
             layers=tuple(request["layers"]),
             trees=tuple(Tree(*tree) for tree in request["trees"]),
@@ -122,7 +129,7 @@ class Zygote:
                     os.close(mapped_w)
                     self._child(request, root, opened, ids, mapped_r, fds)
             try:
-                namespaces.write_id_maps(pid, ids)
+                namespaces.write_id_maps(pid, ids.extents)
                 if request["idmap"]:
                     rootfs.map_owners(opened, pid)
                 os.write(mapped_w, b"1")
@@ -158,13 +165,26 @@ class Zygote:
                 signal.signal(number, signal.SIG_DFL)
             step = "file tree"
             rootfs.build(root, opened, self.workshop, ids)
+            step = "control groups"
+            control = socket.socket(fileno=fds["control"])
+            groups = _receive(control)
+            step = "namespaces of commands"
+            namespaces.become_agent(ids)
+            commands = workload.make(ids, groups.get("cgroup_join_fds", ()), "proc")
+            for fd in (commands.network, commands.groups):
+                syscalls.setns(fd)
             step = "network"
-            namespaces.loopback_up()
+            namespaces.set_up_network(ids)
+            step = "system files"
+            rootfs.mount_sys(self.workshop, dict(zip(groups.pop("mounts", ()), groups.pop("mount_fds", ()), strict=True)))
+            rootfs.enter()
+            control.sendall(PREPARED)
             step = "descriptors"
             for target in (0, 1):
                 os.dup2(self._null, target)
             os.dup2(fds["stderr"], 2)
-            namespaces.close_all_but({0, 1, 2, fds["control"], fds["ready"]})
+            kept = {fd for opened_fds in groups.values() for fd in opened_fds}
+            namespaces.close_all_but({0, 1, 2, fds["control"], fds["ready"], commands.user, *kept})
             namespaces.limit_resources(int(request["open_files"]))
             os.umask(0o022)
             os.setsid()
@@ -173,11 +193,17 @@ class Zygote:
                 step = "rehearsal"
                 self._rehearse()
             step = "configuration"
-            config = _receive_config(fds["control"])
+            with control:
+                config = _receive(control) | groups
+            config |= {"command_namespace_fd": commands.user, "command_ids": ids.commands}
             syscalls.set_title("holdfast-agent")
-            listen = config.pop("listen")
-            namespaces.limit_tasks(int(config.pop("pids")))
-            namespaces.hide_group()
+            (listen,) = config.pop("listen_fds")
+            tasks = config.pop("pids", None)
+            if tasks is not None:
+                namespaces.limit_tasks(int(tasks))
+            shm_bytes = config.pop("shm_bytes", None)
+            if shm_bytes is not None:
+                rootfs.resize_shm(int(shm_bytes))
             step = "name"
             _take_name(config["sandbox_id"])
             asked = config.pop("network", None)
@@ -185,7 +211,7 @@ class Zygote:
                 step = "network"
                 _use_network(asked)
             step = "powers"
-            namespaces.give_up_powers(self._program)
+            namespaces.give_up_powers(self._filters[bool(asked)])
             step = "agent"
             gc.enable()
             self._entry(config, listen, fds["ready"])
@@ -229,28 +255,23 @@ def _use_network(asked: dict[str, Any]) -> None:
     os.close(fd)
 
 
-def _receive_config(control: int) -> dict[str, Any]:
-    """The node's only message to the child: length, JSON, and the descriptors it names. A spare waits here."""
-    with socket.socket(fileno=control) as channel:
-        head, passed, _, _ = socket.recv_fds(channel, 4, 32, socket.MSG_CMSG_CLOEXEC | socket.MSG_WAITALL)
-        if len(head) != 4:
+def _receive(channel: socket.socket) -> dict[str, Any]:
+    """One of the node's two messages to the child: length, JSON, and the descriptors it names. A spare waits for the second."""
+    head, passed, _, _ = socket.recv_fds(channel, 4, 64, socket.MSG_CMSG_CLOEXEC | socket.MSG_WAITALL)
+    if len(head) != 4:
+        os._exit(72)
+    left = int.from_bytes(head, "big")
+    parts = []
+    while left:
+        part = channel.recv(min(left, 1 << 16))
+        if not part:
             os._exit(72)
-        left = int.from_bytes(head, "big")
-        parts = []
-        while left:
-            part = channel.recv(min(left, 1 << 16))
-            if not part:
-                os._exit(72)
-            parts.append(part)
-            left -= len(part)
-    config: dict[str, Any] = json.loads(b"".join(parts))
-    names = config.pop("fds", [])
-    for name, fd in zip(names, passed, strict=True):
-        if name.endswith("_fds"):
-            config.setdefault(name, []).append(fd)
-        else:
-            config[name] = fd
-    return config
+        parts.append(part)
+        left -= len(part)
+    message: dict[str, Any] = json.loads(b"".join(parts))
+    for name, fd in zip(message.pop("fds"), passed, strict=True):
+        message.setdefault(name, []).append(fd)
+    return message
 
 
 def _report(ready: int, step: str, error: BaseException) -> None:

@@ -13,6 +13,9 @@ import subprocess
 import sys
 from typing import Any
 
+from session_agent.node import syscalls
+from session_agent.privileges import dropped_capabilities
+
 
 def serve(config: dict[str, Any], listen_fd: int, ready_fd: int) -> None:
     if config["env"].get("TEST_AGENT") == "breaks":
@@ -54,8 +57,6 @@ def _answer(config: dict[str, Any], request: dict[str, Any]) -> Any:
         return len(hoard)
     if operation == "grep":
         return _grep([bytes.fromhex(word) for word in request["words"]])
-    if operation == "walk_up":
-        return _walk_up(config["cgroup_fd"])
     if operation == "exit":
         os._exit(request["status"])
     return f"no operation {operation}"
@@ -85,23 +86,11 @@ def _grep(words: list[bytes]) -> list[int]:
     return counts
 
 
-def _walk_up(fd: int) -> list[str]:
-    """What a descriptor of a directory gives away above it."""
-    here = os.open(".", os.O_RDONLY, dir_fd=fd)
-    for _ in range(20):
-        above = os.open("..", os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = above
-    try:
-        return os.listdir(here)
-    finally:
-        os.close(here)
-
-
 def _run(config: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
     def join() -> None:
         for fd in config.get("cgroup_join_fds", ()):
             os.write(fd, b"0")
+        _become_command(config)
 
     done = subprocess.run(
         request["argv"],
@@ -114,6 +103,17 @@ def _run(config: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
     )
     out, err = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
     return {"code": done.returncode, "out": out, "err": err}
+
+
+def _become_command(config: dict[str, Any]) -> None:
+    """What the real agent's children do (``session_agent.privileges``), as root of the commands' user namespace."""
+    syscalls.setns(config["command_namespace_fd"], syscalls.CLONE_NEWUSER)
+    if config["command_ids"] > 1:
+        os.setgroups([0])
+    os.setresgid(0, 0, 0)
+    os.setresuid(0, 0, 0)
+    for capability in dropped_capabilities():
+        syscalls.prctl(syscalls.PR_CAPBSET_DROP, capability)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,17 @@ import glob
 import json
 import os
 import platform
+import shutil
+import signal
 import socket
 import struct
+import subprocess
 import sys
 
+DOCKER = 0xA80425FB
+"""The capabilities of docker's default, by bit."""
+with open("/proc/self/uid_map") as _map:
+    ONE_ID = [row.split()[2] for row in _map] == ["1"]
 libc = ctypes.CDLL(None, use_errno=True)
 X86 = platform.machine() == "x86_64"
 REFUSED = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EROFS, errno.ENODEV, errno.EAFNOSUPPORT, errno.ENOENT}
@@ -109,7 +116,7 @@ def writes_proc():
 
 
 def reads_hidden():
-    found = [reads(f"/proc/{name}") for name in ("kcore", "keys", "timer_list", "kallsyms", "cmdline", "kmsg", "iomem")]
+    found = [reads(f"/proc/{name}") for name in ("kcore", "keys", "timer_list", "kallsyms", "cmdline", "kmsg", "diskstats")]
     return " ".join(filter(None, found)) or None
 
 
@@ -120,19 +127,186 @@ def other_processes():
 
 
 def first_process():
-    said = [opens(f"/proc/1/{name}") for name in ("mem", "environ", "maps")]
+    said = [reads(f"/proc/1/{name}") for name in ("mem", "environ", "maps", "auxv", "stack", "syscall")]
     for path in ("/proc/1/root", "/proc/1/cwd", "/proc/1/exe", *glob.glob("/proc/1/fd/*"), "/proc/1/ns/mnt"):
         try:
             said.append(f"{path} is {os.readlink(path)}")
         except OSError:
             continue
-        if path != "/proc/1/exe":
-            said.append(opens(path))
+        said.append(opens(path))
+    return " ".join(filter(None, said)) or None
+
+
+def signals_first_process():
+    """By number and by descriptor. Where the agent has an id of its own not even permission is given."""
+    allowed = []
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP, signal.SIGINT, signal.SIGUSR1, 34):
+        for send in (lambda n: os.kill(1, n), lambda n: signals_by_descriptor(1, n)):
+            try:
+                send(number)
+                allowed.append(number)
+            except OSError:
+                pass
+    return str(allowed) if allowed and not ONE_ID else None
+
+
+def signals_by_descriptor(pid, number):
+    descriptor = os.pidfd_open(pid)
     try:
-        os.kill(1, 9)
+        signal.pidfd_send_signal(descriptor, number)
+    finally:
+        os.close(descriptor)
+
+
+def slows_first_process():
+    parameter = struct.pack("=i", 0)
+    attempts = {
+        "setpriority": lambda: call(nr(141, 140), 0, 1, 19),
+        "setpriority user": lambda: call(nr(141, 140), 2, os.stat("/proc/1").st_uid, 19),
+        "sched_setscheduler": lambda: call(nr(144, 119), 1, 5, parameter),
+        "sched_setparam": lambda: call(nr(142, 118), 1, parameter),
+        "sched_setaffinity": lambda: call(nr(203, 122), 1, 8, struct.pack("=Q", 1)),
+        "sched_setattr": lambda: call(nr(314, 274), 1, struct.pack("=IIQiIQQQ", 48, 5, 0, 0, 0, 0, 0, 0), 0),
+        "ioprio_set": lambda: call(nr(251, 30), 1, 1, 3 << 13),
+        "oom_score_adj": lambda: writes("/proc/1/oom_score_adj", "1000"),
+        "coredump_filter": lambda: writes("/proc/1/coredump_filter", "0"),
+        "autogroup": lambda: writes("/proc/1/autogroup", "19"),
+        "comm": lambda: writes("/proc/1/comm", "mine"),
+    }
+    if ONE_ID:  # these files are the user's own: what they change is who dies first, in this sandbox
+        for name in ("oom_score_adj", "coredump_filter", "autogroup"):
+            del attempts[name]
+    worked = {name: said for name, attempt in attempts.items() if (said := attempt()) and not said.startswith("-1 ESRCH")}
+    return str(worked) if worked else None
+
+
+def writes(path, text):
+    try:
+        with open(path, "w") as file:
+            file.write(text)
+    except OSError:
+        return None
+    return f"wrote {path}"
+
+
+def reads_memory_of_first_process():
+    buffer = ctypes.create_string_buffer(8)
+    local = struct.pack("@PN", ctypes.addressof(buffer), 8)
+    with open("/proc/self/stat") as file:
+        address = int(file.read().rpartition(")")[2].split()[23]) or 4096
+    return call(nr(310, 270), 1, local, 1, struct.pack("@PN", address, 8), 1, 0)
+
+
+def becomes_the_agent():
+    """The agent's id, and ids that nothing has, are none of this user namespace."""
+    got = []
+    with open("/proc/self/uid_map") as file:
+        total = sum(int(line.split()[2]) for line in file)
+    for number in (total, total + 1, 2**32 - 2):
+        for become in (lambda n: os.setresuid(n, n, n), lambda n: os.setresgid(n, n, n)):
+            said = in_child(lambda number=number, become=become: done(lambda: become(number)))
+            if said:
+                got.append((number, said))
+    return str(got) if got else None
+
+
+def done(attempt):
+    try:
+        attempt()
+    except OSError:
+        return None
+    return "done"
+
+
+def parent_namespaces():
+    """The user namespace above this one, and the one that owns the mounts: by descriptor, which could be entered."""
+    found = []
+    for name in ("user", "mnt", "pid", "ipc", "uts", "net", "cgroup"):
+        fd = os.open(f"/proc/self/ns/{name}", os.O_RDONLY)
+        for request, meant in ((0xB701, "owner"), (0xB702, "parent")):
+            ctypes.set_errno(0)
+            got = libc.ioctl(fd, request)
+            if got >= 0:
+                if (name, meant) not in {("net", "owner"), ("cgroup", "owner")}:  # which are this one's
+                    found.append(f"{meant} of {name}")
+                os.close(got)
+        os.close(fd)
+    return " ".join(found) or None
+
+
+def leaves_chroot():
+    """A directory outside of a chroot is kept open; the way up from it ends at the sandbox's own root."""
+
+    def attempt():
+        os.makedirs("/tmp/jail", exist_ok=True)
+        outside = os.open("/", os.O_RDONLY)
+        os.chroot("/tmp/jail")
+        os.fchdir(outside)
+        for _ in range(64):
+            os.chdir("..")
+        os.chroot(".")
+        return host_files()
+
+    return in_child(attempt)
+
+
+def regains_capability():
+    """A program with every capability in its file, run by root and by a user: the bounding set still holds."""
+    path = "/tmp/all-capabilities"
+    shutil.copyfile("/bin/cat" if os.path.exists("/bin/cat") else "/usr/bin/cat", path)
+    os.chmod(path, 0o755)
+    try:
+        os.setxattr(path, "security.capability", struct.pack("<IIIII", 0x02000001, 0xFFFFFFFF, 0, 0xFFFFFFFF, 0))
+    except OSError:
+        return None
+    found = []
+    for number in (0, 1000):
+        try:
+            run = subprocess.run([path, "/proc/self/status"], capture_output=True, text=True, **({"user": number} if number else {}))
+        except OSError:
+            continue
+        rows = dict(line.split(":\t", 1) for line in run.stdout.splitlines() if ":\t" in line)
+        more = int(rows.get("CapPrm", "0"), 16) & ~DOCKER
+        if more:
+            found.append(f"{number}: {more:x}")
+    return " ".join(found) or None
+
+
+def raw_packets_leave():
+    """A hand-made IP packet to the world, to private networks and to the metadata service has no way out."""
+    sent = []
+    for address in ("1.1.1.1", "10.0.0.1", "169.254.169.254", "192.168.0.1", "172.17.0.1"):
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as raw:
+                packet = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20, 1, 0, 64, 253, 0, bytes(4), socket.inet_aton(address))
+                raw.sendto(packet, (address, 0))
+                sent.append(address)
+        except OSError:
+            continue
+    return " ".join(sent) or None
+
+
+def control_groups_written():
+    files = [path for path in glob.glob("/sys/fs/cgroup/*") + glob.glob("/sys/fs/cgroup/*/*") if os.path.isfile(path)]
+    changed = [path for path in files if opens(path, os.O_WRONLY)]
+    try:
+        os.mkdir("/sys/fs/cgroup/probe")
+        changed.append("made a group")
     except OSError:
         pass
-    return " ".join(filter(None, said)) or None
+    return " ".join(changed[:5]) or None
+
+
+def system_written():
+    """Of /sys nothing can be written, and the disks of other sandboxes are not in it."""
+    settings = (
+        "kernel/mm/transparent_hugepage/enabled", "module/kernel/parameters/panic", "class/net/lo/mtu", "power/state",
+        "kernel/uevent_helper",
+    )  # fmt: skip
+    bad = [name for name in settings if opens(f"/sys/{name}", os.O_WRONLY)]
+    for place in ("block", "class/block", "dev/block", "devices/virtual/block", "firmware", "fs/ext4", "kernel/debug"):
+        bad += glob.glob(f"/sys/{place}/*")
+    return " ".join(bad[:5]) or None
 
 
 def descriptors():
@@ -149,9 +323,11 @@ def descriptors():
 def capabilities():
     with open("/proc/self/status") as file:
         rows = dict(line.strip().split(":", 1) for line in file)
-    bad = {name: rows[name].strip() for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb") if int(rows[name], 16)}
-    if rows["NoNewPrivs"].strip() != "1" or rows["Seccomp"].strip() != "2":
-        bad["locks"] = rows["NoNewPrivs"] + rows["Seccomp"]
+    """Not one more than docker's default."""
+    bad = {name: rows[name].strip() for name in ("CapPrm", "CapEff", "CapBnd") if int(rows[name], 16) & ~DOCKER}
+    bad |= {name: rows[name].strip() for name in ("CapInh", "CapAmb") if int(rows[name], 16)}
+    if rows["Seccomp"].strip() != "2":
+        bad["seccomp"] = rows["Seccomp"]
     return str(bad) if bad else None
 
 
@@ -162,7 +338,8 @@ def interfaces():
 
 def devices():
     found = [name for name in os.listdir("/dev") if name not in
-             {"null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm", "fd", "stdin", "stdout", "stderr"}]  # fmt: skip
+             {"null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm", "mqueue", "fd", "stdin", "stdout", "stderr",
+              "core"}]  # fmt: skip
     return str(found) if found else None
 
 
@@ -196,14 +373,6 @@ def mounts_show_paths():
     with open("/proc/self/mountinfo") as file:
         text = file.read()
     return next((word for word in ("/sandboxes/", "upperdir=/", "/root/") if word in text), None)
-
-
-def setuid_program():
-    """A copy of the shell with the set-id bit, owned by another, stays who it was."""
-    for path in glob.glob("/usr/bin/su") + glob.glob("/usr/bin/passwd") + glob.glob("/usr/bin/mount"):
-        if os.stat(path).st_mode & 0o4000 and os.stat(path).st_uid == 0:
-            return f"{path} would run as uid 0 with set-id"
-    return None
 
 
 def device_node():
@@ -276,10 +445,14 @@ ATTEMPTS = {
     "open_tree_attr": lambda: call(467, -100, b"/", 1, b"\0" * 32, 32),
     "statmount": lambda: call(457, b"\0" * 24, b"\0" * 512, 512, 0),
     "pivot_root": lambda: call(nr(155, 41), b"/", b"/tmp"),
-    "chroot": lambda: call(nr(161, 51), b"/tmp"),
+    "chroot": leaves_chroot,
     "ptrace attach": lambda: call(nr(101, 117), 16, 1, 0, 0),
-    "ptrace traceme": lambda: in_child(lambda: call(nr(101, 117), 0, 0, 0, 0)),
-    "process_vm_readv": lambda: call(nr(310, 270), 1, 0, 0, 0, 0, 0),
+    "ptrace seize": lambda: call(nr(101, 117), 0x4206, 1, 0, 0),
+    "process_vm_readv": reads_memory_of_first_process,
+    "parent namespaces": parent_namespaces,
+    "the agent's id": becomes_the_agent,
+    "file capabilities": regains_capability,
+    "control groups": control_groups_written,
     "pidfd_getfd": lambda: call(438, 0, 0, 0),
     "kcmp": lambda: call(nr(312, 272), 1, 1, 0, 0, 0),
     "unshare user": lambda: in_child(lambda: call(nr(272, 97), 0x10000000)),
@@ -313,14 +486,11 @@ ATTEMPTS = {
     "sethostname": lambda: call(nr(170, 161), b"owned", 5),
     "syslog": lambda: call(nr(103, 116), 3, b"\0" * 4096, 4096),
     "iopl": lambda: call(172, 3) if X86 else None,
-    "modify_ldt": lambda: call(154, 0, b"\0" * 16, 16) if X86 else None,
     "fanotify": lambda: call(nr(300, 262), 0, 0),
     "a call from the future": lambda: call(999),
     "personality": lambda: in_child(lambda: call(nr(135, 92), 0x0400000)),
     "x32": wrong_architecture,
-    "raw socket": lambda: makes_socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP),
-    "raw socket v6": lambda: makes_socket(socket.AF_INET6, socket.SOCK_RAW, 58),
-    "packet socket": lambda: makes_socket(socket.AF_PACKET, socket.SOCK_RAW, 0),
+    "raw packets": raw_packets_leave,
     "netlink audit": lambda: makes_socket(socket.AF_NETLINK, socket.SOCK_RAW, 9),
     "netlink netfilter": lambda: makes_socket(socket.AF_NETLINK, socket.SOCK_RAW, 12),
     "vsock": lambda: makes_socket(40, socket.SOCK_STREAM),
@@ -335,16 +505,17 @@ ATTEMPTS = {
     "proc secrets": reads_hidden,
     "other processes": other_processes,
     "first process": first_process,
+    "signals to the first process": signals_first_process,
+    "priority of the first process": slows_first_process,
     "limits of the first process": limits_of_another,
     "descriptors": descriptors,
     "capabilities": capabilities,
     "devices": devices,
     "device node": device_node,
-    "sys": lambda: str(os.listdir("/sys")) if os.listdir("/sys") else None,
+    "sys": system_written,
     "host files": host_files,
     "host writes": writes_host,
     "mount table": mounts_show_paths,
-    "set-id programs": setuid_program,
     "terminal input": pushes_to_terminal,
 }  # fmt: skip
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from session_agent.node.namespaces import HIGH_IDS, LOW_IDS
+from session_agent.node.settings import ID_BASE
 from tests.node.harness import REPOSITORY, Node, NodeClient, ask, run
 from tests.support.requires import requires
 
@@ -94,18 +97,61 @@ async def test_what_is_shown_of_the_machine_is_read_only(client: NodeClient) -> 
     rows = [row.split() for row in (await ask(box["endpoint"], "read", path="/proc/self/mountinfo")).splitlines()]
     mounts = {row[4]: set(row[5].split(",")) for row in rows}
     assert {"ro", "nosuid", "nodev"} <= mounts["/usr"]
-    assert all("ro" in mounts[path] for path in ("/dev", "/proc/sys", "/proc/irq", "/proc/fs"))
-    assert {"nosuid", "nodev"} <= mounts["/"]
-    assert "nosuid" in mounts["/proc"]
-    assert {"/proc/keys", "/proc/timer_list"} <= set(mounts)
+    assert all("ro" in mounts[path] for path in ("/sys", "/proc/sys", "/proc/irq", "/proc/fs"))
+    assert "nodev" in mounts["/"]
+    assert "nosuid" not in mounts["/"], "programs with the set-user-ID bit work, as in docker"
+    assert all({"nosuid"} <= mounts[path] for path in ("/proc", "/sys", "/dev", "/dev/shm", "/dev/mqueue"))
+    assert {"/proc/keys", "/proc/timer_list", "/sys/firmware"} <= set(mounts)
 
 
 async def test_the_agent_itself_keeps_only_what_it_needs(client: NodeClient) -> None:
     box = await client.create("powers")
     rows = dict(line.split(":\t", 1) for line in (await ask(box["endpoint"], "read", path="/proc/self/status")).splitlines())
-    assert int(rows["CapPrm"], 16) == int(rows["CapEff"], 16) == 0b11101011
+    assert int(rows["CapPrm"], 16) == int(rows["CapEff"], 16) == 1 << 31 | 0b11111011
     assert int(rows["CapBnd"], 16) == int(rows["CapInh"], 16) == int(rows["CapAmb"], 16) == 0
-    assert (rows["NoNewPrivs"], rows["Seccomp"]) == ("1", "2")
+    assert rows["Seccomp"] == "2"
+    assert len({*rows["Uid"].split()[:3], *rows["Gid"].split()[:3]}) == 1, "its real, effective and saved ids"
+    if os.geteuid() == 0:
+        assert int(rows["Uid"].split()[0]) == LOW_IDS + HIGH_IDS - 1, "an id that no command can have"
+    assert (rows["Uid"].split()[3], rows["Gid"].split()[3]) == ("0", "0"), "its files belong to the sandbox's root"
+
+
+async def test_commands_have_dockers_capabilities(client: NodeClient) -> None:
+    box = await client.create("docker-like")
+    done = await run(box["endpoint"], "cat", "/proc/self/status")
+    rows = dict(line.split(":\t", 1) for line in done["out"].splitlines())
+    assert {rows[name] for name in ("CapPrm", "CapEff", "CapBnd")} == {"00000000a80425fb"}
+    assert {rows[name] for name in ("CapInh", "CapAmb")} == {"0000000000000000"}
+    assert (rows["NoNewPrivs"], rows["Seccomp"]) == ("0", "2")
+
+
+@requires("root")
+async def test_what_a_sandbox_makes_privileged_means_nothing_outside(shared: Node, client: NodeClient) -> None:
+    """Set-user-ID programs and file capabilities, as the machine sees them: of a user that it does not have."""
+    box = await client.create("privileged-files")
+    script = "cp /bin/cat /tmp/setuid && chmod 6755 /tmp/setuid && cp /bin/cat /tmp/capable && setcap cap_chown,cap_setuid+ep /tmp/capable"
+    done = await run(box["endpoint"], "bash", "-ec", script.replace("setcap", "/sbin/setcap" if Path("/sbin/setcap").exists() else "true"))
+    assert done["code"] == 0, done["err"]
+    setter = (
+        "import os, struct; os.setxattr('/tmp/capable', 'security.capability', struct.pack('<IIIII', 0x02000001, 0x81, 0, 0, 0)); "
+        "print(os.getxattr('/tmp/capable', 'security.capability').hex())"
+    )
+    inside = await run(box["endpoint"], "python3", "-c", setter)
+    assert inside["code"] == 0, inside["err"]
+    pid = json.loads((shared.data / "sandboxes" / "privileged-files" / "state.json").read_text())["pid"]
+    seen = Path(f"/proc/{pid}/root/tmp")
+    assert (seen / "setuid").stat().st_uid >= ID_BASE
+    raw = os.getxattr(seen / "capable", "security.capability")
+    revision, root_id = struct.unpack_from("<I", raw)[0] >> 24, struct.unpack_from("<I", raw, 20)[0]
+    assert revision == 3
+    assert root_id >= ID_BASE, "they hold only where that id is root"
+
+
+@requires("root")
+async def test_the_store_and_the_sandboxes_are_closed_to_other_users(shared: Node, client: NodeClient) -> None:
+    await client.create("closed")
+    for path in (shared.data / "images", shared.data / "sandboxes", shared.data / "sandboxes/closed"):
+        assert path.stat().st_mode & 0o077 == 0, path
 
 
 async def test_no_descriptor_leads_out(client: NodeClient) -> None:
@@ -113,15 +159,13 @@ async def test_no_descriptor_leads_out(client: NodeClient) -> None:
     config = await ask(box["endpoint"], "config")
     for name, target in (await ask(box["endpoint"], "fds")).items():
         allowed = target.startswith(("socket:", "pipe:", "anon_inode:", "/dev/null", "/proc/")) or int(name) in {
+            config["command_namespace_fd"],
             *config.get("cgroup_join_fds", ()),
-            config.get("cgroup_fd"),
             *config.get("cgroup_events_fds", ()),
             *config.get("cgroup_thread_fds", ()),
             *config.get("cgroup_pids_fds", ()),
         }
         assert allowed, f"descriptor {name} is {target}"
-    if config.get("cgroup_fd") is not None:
-        assert "cgroup.procs" in await ask(box["endpoint"], "walk_up")
 
 
 async def test_nothing_says_where_on_the_machine_it_lies(shared: Node, client: NodeClient) -> None:
@@ -129,11 +173,7 @@ async def test_nothing_says_where_on_the_machine_it_lies(shared: Node, client: N
     seen = (await run(box["endpoint"], "sh", "-c", "cat /proc/self/cgroup /proc/1/cgroup /proc/self/mountinfo /proc/mounts; env"))["out"]
     for word in (str(shared.data), "holdfast-", *filter(None, Path("/proc/self/cgroup").read_text().replace("\n", "/").split("/")[1:2])):
         assert word not in seen, word
-    assert {row.split(":", 2)[2] for row in seen.splitlines() if row.count(":") == 2 and row[0].isdigit()} <= {
-        "/",
-        "/commands",
-        "/../commands",
-    }
+    assert {row.split(":", 2)[2] for row in seen.splitlines() if row.count(":") == 2 and row[0].isdigit()} <= {"/", "/..", "/../agent"}
     assert (await run(box["endpoint"], "cat", "/proc/diskstats", "/proc/partitions"))["out"] == ""
 
 

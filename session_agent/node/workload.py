@@ -1,0 +1,86 @@
+"""The namespaces that commands have for themselves: users, network and control groups.
+
+Their user namespace lies below the agent's and lacks the agent's own id. Their network namespace belongs to it, so that root in there
+may use raw sockets and low ports; their control group namespace begins at the commands' own groups, so that programs find their limits.
+Made by a child of system calls alone (``stub``), which moves itself into the groups, makes all three and waits until they are open.
+Called by the zygote's child while it still has every capability over its sandbox.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from session_agent.node import syscalls as sys_
+from session_agent.node.namespaces import IdMap, write_id_maps
+from session_agent.stub import Call, Report, assemble
+
+_MADE = b"1"
+_MFD_EXEC = 0x10
+
+
+@dataclass(frozen=True, slots=True)
+class Namespaces:
+    """Open descriptors of the commands' namespaces."""
+
+    user: int
+    network: int
+    groups: int
+
+
+def make(ids: IdMap, group_fds: Sequence[int], proc: str) -> Namespaces:
+    """Make them. *group_fds* are open ``cgroup.procs`` files of the commands' groups, *proc* is where /proc is mounted.
+
+    Raises OSError with the step that failed.
+    """
+    report, report_w = os.pipe2(os.O_CLOEXEC)
+    pid = 0
+    try:
+        calls = [Call("write", (fd, b"0", 1)) for fd in group_fds]
+        calls += [
+            Call("unshare", (sys_.CLONE_NEWUSER | sys_.CLONE_NEWNET | sys_.CLONE_NEWCGROUP,)),
+            Call("write", (report_w, _MADE, 1)),
+            Call("ppoll", (0, 0, 0, 0)),
+        ]
+        pid = _spawn(assemble(calls, report_w), (report_w, *group_fds))
+        os.close(report_w)
+        report_w = -1
+        answer = os.read(report, 64)
+        if answer != _MADE:
+            raise _failure(calls, answer)
+        write_id_maps(pid, ids.command_extents, proc=proc)
+        opened = [os.open(f"{proc}/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in ("user", "net", "cgroup")]
+        return Namespaces(*opened)
+    finally:
+        os.close(report)
+        if report_w >= 0:
+            os.close(report_w)
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def _spawn(image: bytes, keep: Sequence[int]) -> int:
+    try:
+        file = os.memfd_create("workload", os.MFD_CLOEXEC | _MFD_EXEC)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        file = os.memfd_create("workload", os.MFD_CLOEXEC)  # before Linux 6.3
+    try:
+        os.write(file, image)
+        actions = [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in keep]
+        return os.posix_spawn(f"/proc/self/fd/{file}", ["holdfast-namespaces"], {}, file_actions=actions)
+    finally:
+        os.close(file)
+
+
+def _failure(calls: Sequence[Call], answer: bytes) -> OSError:
+    report = Report(calls)
+    report.feed(answer)
+    name = report.failed.name if report.failed else "exec"
+    number = report.errno or errno.EIO
+    return OSError(number, f"{name}: {os.strerror(number)}")
