@@ -27,6 +27,8 @@ _RANGES = (
     "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4",
 )  # fmt: skip
 _READY_S = 10.0
+# The helper leaves the machine's file tree, and what it detaches then would be gone from every tree that shares mounts with its own.
+_OWN_MOUNTS = ("unshare", "--mount", "--propagation", "slave", "--") if os.geteuid() == 0 else ()
 _RTM_NEWROUTE, _RTN_BLACKHOLE = 24, 6
 _REQUEST_ACK_CREATE_REPLACE = 0x001 | 0x004 | 0x400 | 0x100
 _MAIN_TABLE, _BY_BOOT = 254, 3
@@ -60,6 +62,8 @@ def why_not() -> tuple[str, str]:
     """What is missing and what to do about it; both empty when nothing is."""
     if shutil.which(PROGRAM) is None:
         return f"{PROGRAM} is not installed", f"install the package {PROGRAM}"
+    if _OWN_MOUNTS and shutil.which(_OWN_MOUNTS[0]) is None:
+        return f"{_OWN_MOUNTS[0]} is not installed", "install the package util-linux"
     if not os.access(_DEVICE, os.R_OK | os.W_OK):
         return f"{_DEVICE} cannot be opened by the node's user", f"load the module tun and let users open it (chmod 666 {_DEVICE})"
     return "", ""
@@ -70,6 +74,7 @@ async def start(pid: int) -> Link:
     ready, ready_w = os.pipe2(os.O_CLOEXEC)
     ended, alive = os.pipe2(os.O_CLOEXEC)
     argv = [
+        *_OWN_MOUNTS,
         PROGRAM, "--configure", "--disable-host-loopback", "--enable-sandbox", "--enable-seccomp", "--mtu=1500",
         f"--ready-fd={ready_w}", f"--exit-fd={ended}", str(pid), "tap0",
     ]  # fmt: skip

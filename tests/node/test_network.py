@@ -161,3 +161,55 @@ def test_where_the_device_is_roots_alone_the_error_says_so(monkeypatch: pytest.M
     assert "/dev/net/tun cannot be opened" in refused.value.message
     assert "chmod 666 /dev/net/tun" in refused.value.hint
     assert [check.fix for check in doctor.run(NodeSettings("/tmp/x", "/tmp/x/s")) if check.name == "slirp4netns" and not check.ok]
+
+
+async def test_mounts_of_the_machine_stay(client: NodeClient, tmp_path: Path) -> None:
+    """The helper detaches the file tree it started in; from mounts that are shared, others would lose theirs."""
+    outer, inner = tmp_path / "shared", tmp_path / "shared/child"
+    mounted: list[Path] = []
+    try:
+        for place in (outer, inner):
+            place.mkdir()
+            subprocess.run(["mount", "-t", "tmpfs", "test", str(place)], check=True)
+            mounted.append(place)
+            subprocess.run(["mount", "--make-shared", str(place)], check=True)
+        await client.create("beside-mounts", network=True)
+        await client.call("delete", sandbox_id="beside-mounts")
+        assert os.path.ismount(inner)
+    finally:
+        for place in reversed(mounted):
+            subprocess.run(["umount", str(place)], check=False, capture_output=True)
+
+
+PACKETS = """
+import errno, json, socket, struct, sys
+said = {}
+try:
+    socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 3)
+    said["packet socket"] = "made"
+except OSError as error:
+    said["packet socket"] = errno.errorcode[error.errno]
+for target in sys.argv[1:]:
+    for device in ("", "tap0"):
+        raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+        if device: raw.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode())
+        header = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 28, 1, 0, 64, 17, 0, bytes(4), socket.inet_aton(target))
+        try:
+            raw.sendto(header + struct.pack("!HHHH", 9, 8080, 8, 0), (target, 0))
+            said[target + device] = "sent"
+        except OSError as error:
+            said[target + device] = errno.errorcode[error.errno]
+print(json.dumps(said))
+"""
+
+
+async def test_hand_made_packets_take_the_same_routes(client: NodeClient) -> None:
+    """With a packet socket they would not, so there is none where there is a network; without one there is."""
+    box = await client.create("hand-made", network=True)
+    done = await run(box["endpoint"], "python3", "-c", PACKETS, PRIVATE, METADATA)
+    said = json.loads(done["out"])
+    assert said.pop("packet socket") == "EPERM"
+    # Bound to the device they wait there for the address of a neighbour, which does not answer (the test above).
+    assert {name: text for name, text in said.items() if not name.endswith("tap0")} == {PRIVATE: "EINVAL", METADATA: "EINVAL"}
+    alone = await client.create("alone")
+    assert json.loads((await run(alone["endpoint"], "python3", "-c", PACKETS))["out"]) == {"packet socket": "made"}
