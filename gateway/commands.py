@@ -102,7 +102,12 @@ async def _look(request: Request, wait_s: float | None) -> Response:
 def _params(fields: Fields) -> dict[str, Any]:
     """The Open of a command channel."""
     command = fields.command()
-    params: dict[str, Any] = {"outlive": "kill", "detached": True}
+    params: dict[str, Any] = {"detached": True}
+    outlive = fields.text("outlive")
+    if outlive is not None:
+        if outlive not in ("adopt", "kill", "wait"):
+            raise HoldfastError("invalid_argument", "outlive must be adopt, kill or wait")
+        params["outlive"] = outlive
     if fields.boolean("login_shell", False):
         # A script's own quoting stays; a list keeps its own as the shell's arguments.
         script = [command] if isinstance(command, str) else ['"$@"', "bash", *command]

@@ -84,7 +84,7 @@ class _Request:
         self.launch = launch_from(context, params)
         self.timeout_s = read.number(params, "timeout_s", None)
         self.pipe_stdin = read.choice(params, "stdin", "null", ("null", "pipe")) == "pipe"
-        self.outlive = read.choice(params, "outlive", "kill", ("kill", "adopt", "wait"))
+        self.outlive = read.choice(params, "outlive", "adopt", ("adopt", "kill", "wait"))
         self.spool = spool_from(context, params)
 
 

@@ -19,6 +19,8 @@ _WIDE_PIPE_BYTES = 256 * 1024
 MERGE_BYTES = 16 * 1024
 _HELD_BYTES = 1024 * 1024
 """As much as any pipe or terminal holds."""
+_DISCARD_PAUSE_S = 0.01
+"""How long a pipe that gave a whole chunk is left alone: some 6 MB/s are read of a process whose output goes nowhere."""
 
 
 class Source:
@@ -158,8 +160,9 @@ class Sink:
 
 
 def discard(descriptor: int) -> None:
-    """Read and forget until the other side closes."""
+    """Read and forget until the other side closes; a flood of it at a pace that leaves the loop to others."""
     loop = asyncio.get_running_loop()
+    widen(descriptor)
 
     def readable() -> None:
         try:
@@ -171,6 +174,9 @@ def discard(descriptor: int) -> None:
         if not data:
             loop.remove_reader(descriptor)
             os.close(descriptor)
+        elif len(data) == CHUNK_BYTES:
+            loop.remove_reader(descriptor)
+            loop.call_later(_DISCARD_PAUSE_S, loop.add_reader, descriptor, readable)
 
     os.set_blocking(descriptor, False)
     loop.add_reader(descriptor, readable)

@@ -33,7 +33,7 @@ from .records import Record
 from .replay import replay
 from .sandbox import AgentContext
 from .spool import Spool
-from .trees import TreeKill, members, owned_by, signal_all
+from .trees import TreeKill, owned_by
 
 SCROLLBACK_BYTES = 256 * 1024
 _MOST_CELLS = 4096
@@ -248,10 +248,7 @@ class Terminal:
 
     def _exited(self, status: int) -> None:
         self._status = status
-        if self._killing is None:
-            # whatever the program left behind lost its terminal
-            signal_all(members(owned_by(self._tag)), signal.SIGHUP)
-        self._finish()
+        self._finish()  # what it left in the foreground is sent SIGHUP by the kernel; the rest lives on, as after `docker exec -t`
 
     def _quiet(self) -> None:
         """The last holder of the PTY is gone; the exit status is on its way."""

@@ -33,7 +33,7 @@ from holdfast._arguments import (
 from holdfast._errors import HoldfastError, RequestTooLargeError, typed
 
 Command = str | Sequence[str]
-Outlive = Literal["kill", "adopt", "wait"]
+Outlive = Literal["adopt", "kill", "wait"]
 Spool = Literal["block", "tail"]
 READY_TIMEOUT_S = 3600.0
 PARAMS_BYTES = MESSAGE_BYTES - 1024
@@ -91,8 +91,8 @@ def command_params(
     detached: bool = False,
 ) -> dict[str, Any]:
     """Open params of a ``command`` channel."""
-    if outlive not in ("kill", "adopt", "wait"):
-        raise bad("outlive is 'kill', 'adopt' or 'wait'")
+    if outlive not in ("adopt", "kill", "wait"):
+        raise bad("outlive is 'adopt', 'kill' or 'wait'")
     if spool not in ("block", "tail"):
         raise bad("spool is 'block' or 'tail'")
     if spool_bytes is not None and (type(spool_bytes) is not int or not 1 <= spool_bytes <= SPOOL_COMMAND_BYTES):
@@ -108,7 +108,7 @@ def command_params(
                 timeout_s=seconds(timeout),
                 login=login or None,
                 stdin="pipe" if stdin else None,
-                outlive=None if outlive == "kill" else outlive,
+                outlive=None if outlive == "adopt" else outlive,
                 spool=None if spool == "block" else spool,
                 spool_bytes=spool_bytes,
                 detached=detached or None,

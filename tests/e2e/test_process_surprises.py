@@ -154,9 +154,8 @@ def test_a_directory_whose_name_is_no_text(sandbox: Sandbox) -> None:
 def test_what_rest_cannot_do_is_refused_and_not_passed_over(stack: Stack, sandbox: Sandbox) -> None:
     with SandboxClient(stack.url, stack.key, transport="rest") as client:
         by_rest = client.get_sandbox(sandbox.id)
-        for outlive in ("adopt", "wait"):
-            with pytest.raises(UnsupportedError, match="REST"):
-                by_rest.exec("true", outlive=outlive)
+        with pytest.raises(UnsupportedError, match="REST"):
+            by_rest.exec("true", input="data")
         with pytest.raises(UnsupportedError, match="REST"):
             by_rest.files.list("/etc", recursive=True)
         by_rest.files.write("/tmp/ten", b"0123456789")

@@ -62,7 +62,7 @@ async def test_the_dead_of_a_tree_are_buried_before_its_end_is_told(end: str) ->
     async with client(env={"PATH": PATH}) as sandbox:
         strangers = set(child_pids())  # of this test process, not of the agent
         crowd = "for i in $(seq 100); do (sleep 79 &); done; echo there" + ("; sleep 79" if end == "cancel" else "")
-        channel = sandbox.command(script=crowd)
+        channel = sandbox.command(script=crowd, outlive="kill")
         await channel.fact(Output)
         if end == "cancel":
             channel.handler.close(False)
@@ -90,16 +90,18 @@ async def test_kill_signal_ends_the_whole_tree() -> None:
         assert sleepers(nap(79)) == []
 
 
-async def test_what_outlives_is_killed_by_default() -> None:
+async def test_what_outlives_is_killed_on_request() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
-        outcome = await sandbox.execute(script=f"setsid sleep {nap(80)} & setsid sleep {nap(80)} >/dev/null 2>&1 & echo done")
+        script = f"setsid sleep {nap(80)} & setsid sleep {nap(80)} >/dev/null 2>&1 & echo done"
+        outcome = await sandbox.execute(script=script, outlive="kill")
         assert (outcome.exit_code, outcome.stdout) == (0, b"done\n")
         assert sleepers(nap(80)) == []
 
 
-async def test_what_outlives_is_adopted() -> None:
+@pytest.mark.parametrize("asked", [{}, {"outlive": "adopt"}])
+async def test_what_outlives_is_adopted(asked: dict[str, str]) -> None:
     async with client(env={"PATH": PATH}) as sandbox:
-        outcome = await sandbox.execute(script=f"(sleep 1; echo late; exec sleep {nap(81)}) & echo $!", outlive="adopt")
+        outcome = await sandbox.execute(script=f"(sleep 1; echo late; exec sleep {nap(81)}) & echo $!", **asked)
         pid = int(outcome.stdout)
         assert outcome.exit_code == 0
         await until_async(lambda: sleepers(nap(81)) == [pid], deadline_s=60, what="the adopted child to survive its output")

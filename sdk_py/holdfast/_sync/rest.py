@@ -264,8 +264,6 @@ class Rest:
         """
         if "user" in params:
             raise UnsupportedError("unsupported", "commands over REST cannot choose a user", hint="use a session (WebSocket)")
-        if "outlive" in params:
-            raise UnsupportedError("unsupported", "over REST, what a command leaves running ends with it", hint="use a session (WebSocket)")
         if isinstance(params.get("cwd"), bytes):
             raise UnsupportedError("unsupported", "a directory that is not UTF-8 needs a session", hint="use a session (WebSocket)")
         body = given(
@@ -274,6 +272,7 @@ class Rest:
             cwd=params.get("cwd"),
             env=params.get("env"),
             login_shell=params.get("login"),
+            outlive=params.get("outlive"),
         )
         path, headers = f"{_sandbox(sandbox_id)}/exec", {"Idempotency-Key": params["id"]}
         effect = Effect(known_again=True)

@@ -90,7 +90,7 @@ class Sandbox(Attachable):
         input: bytes | str | None = None,  # noqa: A002
         timeout: float | None = None,
         login: bool = False,
-        outlive: Outlive = "kill",
+        outlive: Outlive = "adopt",
         spool: Spool = "block",
         spool_bytes: int | None = None,
         command_id: str | None = None,
@@ -100,7 +100,7 @@ class Sandbox(Attachable):
 
         ``timeout`` (seconds) ends everything it started and answers exit code 124 with the output so far. ``input`` is its standard
         input, all of it; without one it reads end of file. ``outlive`` says what happens to children that live on after it:
-        ``kill``, ``adopt`` or ``wait``. The same ``command_id`` again attaches to the same command. Cancelling the wait kills it.
+        ``adopt`` (they go on, as after `docker exec`; what they still write goes nowhere), ``kill`` or ``wait``. The same ``command_id`` again attaches to the same command. Cancelling the wait kills it.
         ``spool`` and ``spool_bytes`` as for ``start``: what happens to output while this client cannot be reached.
         """
         data = input_of(input)
@@ -140,7 +140,7 @@ class Sandbox(Attachable):
         timeout: float | None = None,
         login: bool = False,
         stdin: bool = True,
-        outlive: Outlive = "kill",
+        outlive: Outlive = "adopt",
         spool: Spool = "block",
         spool_bytes: int | None = None,
         detached: bool = False,

@@ -1,0 +1,135 @@
+"""What a one-off leaves running lives on, as after `docker exec`: every way to leave a server, started by one call, used by the next."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from typing import Any
+
+import httpx
+import pytest
+from holdfast import Sandbox, SandboxClient
+
+from tests.support.pace import Stopwatch
+from tests.support.requires import requires
+from tests.support.stack import Stack
+
+pytestmark = [requires("namespaces", "redis", "bash")]
+
+LIMIT_S = 1.5
+"""A one-off that leaves something running answers as one that leaves nothing: far sooner than any wait for a pipe would let it."""
+SERVER = """
+import os, socket, sys
+where, turns = sys.argv[1], int(sys.argv[2])
+for turn in range(turns):
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+listening = socket.create_server(("127.0.0.1", int(where)))
+while True:
+    connection, _ = listening.accept()
+    for stream in sys.stdout, sys.stderr:
+        print("asked", flush=True, file=stream)  # as a server logs: nobody reads it, and it does not die of it
+    connection.sendall(b"served")
+    connection.close()
+"""
+ASK = "import socket,sys,time\nfor _ in range(500):\n  try: s=socket.create_connection(('127.0.0.1',int(sys.argv[1])))\n"
+ASK += "  except OSError: time.sleep(0.02)\n  else: print(s.recv(99).decode()); break\n"
+WAYS = {
+    "nohup": "nohup {} &",
+    "nohup to a file": "nohup {} >/tmp/log 2>&1 &",
+    "background": "{} &",
+    "disowned": "{} & disown",
+    "setsid": "setsid {} &",
+    "setsid that forks": "setsid -f {}",
+    "double fork": "(setsid sh -c '{} & exit' &)",
+    "daemon": "{daemon}",
+    "login shell": "bash -lc '{} &'",
+}
+if shutil.which("tmux"):  # the image is this machine's
+    WAYS["tmux"] = "tmux -S /tmp/tmux{port} new-session -d '{}'"
+
+
+@pytest.fixture(scope="module")
+def serving(sandbox: Sandbox) -> Sandbox:
+    sandbox.files.write("/tmp/server.py", SERVER)
+    sandbox.files.write("/tmp/ask.py", ASK)
+    return sandbox
+
+
+def line(way: str, port: int) -> str:
+    return WAYS[way].format(f"python3 -S /tmp/server.py {port} 0", daemon=f"python3 -S /tmp/server.py {port} 2", port=port)
+
+
+def ask(sandbox: Sandbox, port: int) -> str:
+    return sandbox.exec(["python3", "-S", "/tmp/ask.py", str(port)], timeout=60).check().stdout.strip()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_server_that_one_call_started_is_there_for_the_next(serving: Sandbox, way: str) -> None:
+    port = 4100 + list(WAYS).index(way)
+    with Stopwatch() as watch:
+        result = serving.exec(f"{line(way, port)}\necho started", timeout=60)
+    assert (result.exit_code, result.stdout) == (0, "started\n"), result
+    assert [ask(serving, port) for _ in range(3)] == ["served"] * 3
+    assert watch.elapsed_s < LIMIT_S
+
+
+def test_so_it_is_over_rest(stack: Stack, serving: Sandbox, rest: httpx.Client) -> None:
+    body = {"command": f"{line('nohup', 4150)} echo started", "wait": True}
+    answer = rest.post(f"/sandboxes/{serving.id}/exec", json=body).raise_for_status().json()
+    assert (answer["exit_code"], answer["stdout"]) == (0, "started\n")
+    assert ask(serving, 4150) == "served"
+    with SandboxClient(stack.url, stack.key, transport="rest") as client:
+        by_rest = client.get_sandbox(serving.id)
+        by_rest.exec(line("disowned", 4151)).check()
+        assert ask(by_rest, 4151) == "served"
+
+
+def test_a_started_command_leaves_it_too(serving: Sandbox) -> None:
+    with serving.start(line("background", 4152), stdin=False) as process:
+        assert process.wait().exit_code == 0
+    assert ask(serving, 4152) == "served"
+
+
+def test_a_terminal_leaves_what_left_its_session(serving: Sandbox) -> None:
+    with serving.terminal(["bash", "-c", line("setsid that forks", 4153) + " >/dev/null 2>&1"]) as terminal:
+        assert terminal.wait().exit_code == 0
+    assert ask(serving, 4153) == "served"
+
+
+@pytest.mark.parametrize("by", ["session", "rest"])
+def test_another_policy_is_asked_for(stack: Stack, serving: Sandbox, rest: httpx.Client, by: str) -> None:
+    def run(command: str, outlive: str) -> dict[str, Any]:
+        body = {"command": command, "outlive": outlive, "wait": True}
+        return dict(rest.post(f"/sandboxes/{serving.id}/exec", json=body).raise_for_status().json())
+
+    with SandboxClient(stack.url, stack.key, transport="rest") if by == "rest" else contextlib.nullcontext() as client:
+        sandbox = client.get_sandbox(serving.id) if client else serving
+        killed = sandbox.exec("sleep 299.5 & echo $!", outlive="kill")
+        assert serving.exec(["cat", f"/proc/{killed.stdout.strip()}/cmdline"]).stdout == ""
+        assert sandbox.exec("(sleep 0.2; echo late) & echo soon", outlive="wait").stdout == "soon\nlate\n"
+        assert run("(sleep 0.2; echo late) & echo soon", "wait")["stdout"] == "soon\nlate\n"
+
+
+def test_an_unknown_policy_is_refused_over_rest(serving: Sandbox, rest: httpx.Client) -> None:
+    answer = rest.post(f"/sandboxes/{serving.id}/exec", json={"command": "true", "outlive": "haunt", "wait": True})
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_argument")
+
+
+def test_a_time_out_still_ends_the_whole_tree(serving: Sandbox) -> None:
+    result = serving.exec("setsid sleep 299.75 & nohup sleep 299.75 & (setsid sleep 299.75 &); echo on; sleep 60", timeout=1)
+    assert (result.exit_code, result.timed_out, result.stdout) == (124, True, "on\n")
+    assert serving.exec("grep -lz '^299.75$' /proc/[0-9]*/cmdline").stdout == ""
+
+
+def test_a_leftover_that_writes_without_end_slows_nothing_down(serving: Sandbox) -> None:
+    for _ in range(4):
+        serving.exec("yes &").check()
+    try:
+        with Stopwatch() as watch:
+            for _ in range(20):
+                serving.exec("true").check()
+        assert watch.elapsed_s < 20 * 0.1
+    finally:
+        serving.exec("kill $(pidof yes)").check()
