@@ -119,6 +119,9 @@ def _params(fields: Fields) -> dict[str, Any]:
     cwd = fields.get("cwd")
     if cwd is not None:
         params["cwd"] = fields.path("cwd")
+    user = fields.user()
+    if user is not None:
+        params["user"] = user
     env = fields.environment()
     if env:
         params["env"] = env

@@ -152,6 +152,15 @@ class Fields:
         _encodable(name, value)
         return value
 
+    def user(self, name: str = "user") -> str | int | None:
+        """A name, a uid, or either with ``:group``; the sandbox knows whether there is such a user."""
+        value = self._values.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
+            return value
+        if value == "":
+            raise _wrong(name, "a user's name or number")
+        return self.text(name, most=512)
+
     def environment(self, name: str = "env") -> dict[str, str]:
         value = self._values.get(name)
         if value is None:

@@ -332,11 +332,9 @@ def explain(error: Exception, program: str, launch: Launch) -> Exception:
         return HoldfastError("spawn_failed", f"cannot start {program!r:.200}: {error}")
     assert isinstance(error, OSError)
     if error.filename == launch.cwd and not (os.path.isdir(launch.cwd) and error.filename == program):
-        return HoldfastError(
-            "invalid_argument",
-            f"cannot change to the working directory {launch.cwd!r:.200}: {error.strerror}",
-            hint="give a cwd that exists in the sandbox and that the user may enter",
-        )
+        code = "cwd_forbidden" if error.errno in (errno.EACCES, errno.EPERM) else "cwd_not_found"
+        message = f"cannot change to the working directory {launch.cwd!r:.200}: {error.strerror}"
+        return HoldfastError(code, message, detail={"cwd": os.fsencode(launch.cwd).decode("utf-8", "replace")})
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         if "/" in program and os.path.exists(program):
             return CannotExecuteError(126, f"{program}: the interpreter it names is missing")

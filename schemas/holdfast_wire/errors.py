@@ -278,7 +278,11 @@ TABLE: dict[str, ErrorKind] = _table(
         "write before close_stdin and before the command ends; wait() tells how it ended",
     ),
     _K("spawn_failed", 409, 0, "SpawnError", True, "workload", "let processes end, or create it with more memory or pids"),
-    _K("user_not_found", 422, 0, "InvalidArgumentError", False, "caller", "name a user of the image's /etc/passwd, or a numeric uid"),
+    _K("user_not_found", 422, 0, "UserNotFoundError", False, "caller", "name a user of the image's /etc/passwd, or a numeric uid"),
+    _K(
+        "cwd_not_found", 422, 0, "WorkingDirectoryError", False, "caller", "give a cwd that is a directory in the sandbox, or make it first"
+    ),
+    _K("cwd_forbidden", 403, 0, "WorkingDirectoryError", False, "caller", "give a cwd that the user may enter"),
     # files, archives, patches, tunnels
     _K("file_not_found", 404, 0, "RemoteFileNotFoundError", False, "caller", "list the directory to see what is there"),
     _K("file_exists", 409, 0, "RemoteFileExistsError", False, "caller", "choose another name, or ask for it to be replaced"),

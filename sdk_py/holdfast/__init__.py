@@ -54,7 +54,9 @@ if TYPE_CHECKING:
         ShellLostError,
         SpawnError,
         UnsupportedError,
+        UserNotFoundError,
         WaitTimeoutError,
+        WorkingDirectoryError,
     )
     from holdfast._results import (
         STDERR,
@@ -146,7 +148,9 @@ __all__ = [
     "TransferResult",
     "Tunnel",
     "UnsupportedError",
+    "UserNotFoundError",
     "WaitTimeoutError",
+    "WorkingDirectoryError",
 ]
 
 _ASYNC = {

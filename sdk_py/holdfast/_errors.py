@@ -4,6 +4,7 @@
     ├── ConfigurationError              no URL or key was found, or a setting is malformed
     ├── InvalidArgumentError            (a ValueError) the request itself is wrong
     │   ├── InvalidPathError
+    │   ├── UserNotFoundError · WorkingDirectoryError
     │   └── RequestTooLargeError
     ├── AuthenticationError             key missing or refused
     ├── QuotaError · ConflictError · UnsupportedError
@@ -61,6 +62,14 @@ class InvalidArgumentError(HoldfastError, ValueError):
 
 class InvalidPathError(InvalidArgumentError):
     """A path is empty, too long, leaves the sandbox, or names what is not a file."""
+
+
+class UserNotFoundError(InvalidArgumentError):
+    """The image has no such user or group, or the sandbox no such id."""
+
+
+class WorkingDirectoryError(InvalidArgumentError):
+    """``cwd`` is not there, is not a directory, or may not be entered."""
 
 
 class RequestTooLargeError(InvalidArgumentError):
@@ -262,6 +271,8 @@ _CLASSES: dict[str, type[HoldfastError]] = {
     for cls in (
         InvalidArgumentError,
         InvalidPathError,
+        UserNotFoundError,
+        WorkingDirectoryError,
         RequestTooLargeError,
         AuthenticationError,
         QuotaError,

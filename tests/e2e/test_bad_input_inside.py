@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -22,10 +22,13 @@ from holdfast import (
     Sandbox,
     SandboxClient,
     Shell,
+    UserNotFoundError,
+    WorkingDirectoryError,
 )
 
 from tests.e2e.telling import is_clear, is_typed
 from tests.support.requires import requires
+from tests.support.stack import Stack
 
 pytestmark = [requires("namespaces", "redis", "bash"), pytest.mark.usefixtures("nothing_lost")]
 
@@ -83,9 +86,45 @@ def test_paths_that_are_not_there(sandbox: Sandbox, rest: httpx.Client) -> None:
             attempt("/no/such/file")
         assert refused.value.filename == "/no/such/file"
         assert isinstance(refused.value, FileNotFoundError)
-    with pytest.raises(HoldfastError, match="working directory"):
-        sandbox.exec("true", cwd="/no/such")
     assert rest.get(f"/sandboxes/{sandbox.id}/files", params={"path": "/no/such"}).status_code == 404
+
+
+@pytest.mark.parametrize("by", ["session", "rest"])
+@pytest.mark.parametrize("cwd", ["/no/such", "/etc/passwd", "no/such"])
+def test_a_working_directory_that_is_none(stack: Stack, sandbox: Sandbox, rest: httpx.Client, by: str, cwd: str) -> None:
+    with SandboxClient(stack.url, stack.key, transport=cast(Any, by)) as client:
+        same = client.get_sandbox(sandbox.id)
+        attempts: list[Callable[[], object]] = [lambda: same.exec("true", cwd=cwd), lambda: same.exec(["true"], cwd=cwd, user="daemon")]
+        if by == "session":
+            attempts += [lambda: same.start("true", cwd=cwd), lambda: same.shell(cwd=cwd), lambda: same.terminal(["true"], cwd=cwd)]
+        for attempt in attempts:
+            with pytest.raises(WorkingDirectoryError, match="working directory") as refused:
+                attempt()
+            is_clear(refused.value, "cwd_not_found")
+    answer = rest.post(f"/sandboxes/{sandbox.id}/exec", json={"command": "true", "cwd": cwd, "wait": True})
+    assert (answer.status_code, answer.json()["code"]) == (422, "cwd_not_found")
+
+
+@pytest.mark.parametrize("by", ["session", "rest"])
+@pytest.mark.parametrize("user", ["nobody-of-that-name", "daemon:no-such-group", "no-such:0", 2**31])
+def test_a_user_who_is_not_there(stack: Stack, sandbox: Sandbox, rest: httpx.Client, by: str, user: str | int) -> None:
+    with SandboxClient(stack.url, stack.key, transport=cast(Any, by)) as client:
+        same = client.get_sandbox(sandbox.id)
+        attempts: list[Callable[[], object]] = [lambda: same.exec("true", user=user)]
+        if by == "session":
+            attempts += [lambda: same.start("true", user=user), lambda: same.shell(user=user), lambda: same.terminal(["true"], user=user)]
+        for attempt in attempts:
+            with pytest.raises(UserNotFoundError) as refused:
+                attempt()
+            is_clear(refused.value, "user_not_found")
+    answer = rest.post(f"/sandboxes/{sandbox.id}/exec", json={"command": "true", "user": user, "wait": True})
+    assert (answer.status_code, answer.json()["code"]) == (422, "user_not_found")
+
+
+def test_a_user_is_chosen_over_rest(sandbox: Sandbox, rest: httpx.Client) -> None:
+    for user, expected in (("daemon", "1 1"), (1, "1 1"), ("1:0", "1 0"), ("daemon:root", "1 0")):
+        answer = rest.post(f"/sandboxes/{sandbox.id}/exec", json={"command": "echo $(id -u) $(id -g)", "user": user, "wait": True}).json()
+        assert answer.get("stdout") == f"{expected}\n", answer
 
 
 def test_bad_user(sandbox: Sandbox) -> None:

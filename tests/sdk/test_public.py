@@ -23,7 +23,8 @@ ERRORS = frozenset(
     OutcomeUnknownError PatchError PortUnreachableError ProtocolError QuotaError RemoteFileError RemoteFileExistsError
     RemoteFileNotFoundError RemoteIsADirectoryError RemoteNotADirectoryError RemotePermissionError RequestTooLargeError
     SandboxLostError SandboxNotFoundError SandboxNotReadyError ServiceError ServiceUnavailableError SessionFencedError
-    SessionLostError ShellLostError SpawnError UnsupportedError WaitTimeoutError
+    SessionLostError ShellLostError SpawnError UnsupportedError UserNotFoundError WaitTimeoutError
+    WorkingDirectoryError
     """.split()  # noqa: SIM905  as text it can be read
 )
 RESULTS = frozenset(

@@ -261,8 +261,6 @@ class AsyncRest:
         No request waits for long: an answer in time is the only sign of life that HTTP has. What takes longer is a job, asked after.
         Raises ``SandboxLostError`` and ``OutcomeUnknownError`` with what is known, as a session does.
         """
-        if "user" in params:
-            raise UnsupportedError("unsupported", "commands over REST cannot choose a user", hint="use a session (WebSocket)")
         if isinstance(params.get("cwd"), bytes):
             raise UnsupportedError("unsupported", "a directory that is not UTF-8 needs a session", hint="use a session (WebSocket)")
         body = given(
@@ -271,6 +269,7 @@ class AsyncRest:
             cwd=params.get("cwd"),
             env=params.get("env"),
             login_shell=params.get("login"),
+            user=params.get("user"),
             outlive=params.get("outlive"),
         )
         path, headers = f"{_sandbox(sandbox_id)}/exec", {"Idempotency-Key": params["id"]}

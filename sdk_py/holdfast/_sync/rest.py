@@ -262,8 +262,6 @@ class Rest:
         No request waits for long: an answer in time is the only sign of life that HTTP has. What takes longer is a job, asked after.
         Raises ``SandboxLostError`` and ``OutcomeUnknownError`` with what is known, as a session does.
         """
-        if "user" in params:
-            raise UnsupportedError("unsupported", "commands over REST cannot choose a user", hint="use a session (WebSocket)")
         if isinstance(params.get("cwd"), bytes):
             raise UnsupportedError("unsupported", "a directory that is not UTF-8 needs a session", hint="use a session (WebSocket)")
         body = given(
@@ -272,6 +270,7 @@ class Rest:
             cwd=params.get("cwd"),
             env=params.get("env"),
             login_shell=params.get("login"),
+            user=params.get("user"),
             outlive=params.get("outlive"),
         )
         path, headers = f"{_sandbox(sandbox_id)}/exec", {"Idempotency-Key": params["id"]}

@@ -16,6 +16,7 @@ from typing import NoReturn
 EXIT_USAGE = 2
 EXIT_SERVICE = 125
 EXIT_INTERRUPTED = 130
+_WRONG_ARGUMENTS = ("InvalidArgumentError", "InvalidPathError", "UserNotFoundError", "WorkingDirectoryError")
 
 _EXEC_FLAGS = "it"
 _EXEC_VALUES = "cweu"
@@ -207,7 +208,7 @@ def run(arguments: Sequence[str]) -> int:
         return int(getattr(import_module(f"holdfast.cli.{module}"), function)(parsed) or 0)
     except HoldfastError as why:
         report(why, as_json=parsed.json)
-        return EXIT_USAGE if why.kind.sdk_class in ("InvalidArgumentError", "InvalidPathError") else EXIT_SERVICE
+        return EXIT_USAGE if why.kind.sdk_class in _WRONG_ARGUMENTS else EXIT_SERVICE
     except KeyboardInterrupt as why:
         return 128 + int(getattr(why, "number", EXIT_INTERRUPTED - 128))
     except BrokenPipeError:
