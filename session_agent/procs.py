@@ -1,8 +1,8 @@
 """Starting processes and learning of their end.
 
 Owns SIGCHLD, the table of children and what is known of each: whether it has started, whether it has ended. As PID 1 (or a subreaper,
-in tests) the agent also inherits every orphan of the sandbox: those are reaped here too, but never before whoever started them had the
-chance. How a child is forked is decided by ``forking``, what a command is and when to kill it by ``commands``, ``shell`` and ``trees``.
+in tests) the agent also inherits every orphan of the sandbox: those are reaped here too, at once where no other code of the process
+waits for children. How a child is forked is decided by ``forking``, what a command is and when to kill it by ``commands``, ``shell`` and ``trees``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from holdfast_wire.errors import HoldfastError
 
 from .forking import Forker, Launch, Starting, Stdio
-from .trees import read_tag
+from .trees import is_being_killed, read_tag
 
 log = logging.getLogger("session_agent.procs")
 
@@ -35,10 +35,14 @@ _DIED_UNSEEN = 255 << 8
 
 
 class Reaper:
-    """Waits for all children. ``spawn`` registers before the loop can run again, so no exit is ever missed."""
+    """Waits for all children. ``spawn`` registers before the loop can run again, so no exit is ever missed.
 
-    def __init__(self, *, oom_score_adj: int | None = None, forker: Forker | None = None) -> None:
+    ``sole``: nothing else in this process starts children, so a dead one that ``spawn`` did not make is an orphan of the sandbox.
+    """
+
+    def __init__(self, *, oom_score_adj: int | None = None, forker: Forker | None = None, sole: bool = False) -> None:
         self._forker = forker or Forker()
+        self._sole = sole
         self._owners: dict[int, Exit] = {}
         self._starting: dict[int, tuple[Starting, Start]] = {}
         self._strangers: dict[int, float] = {}
@@ -157,6 +161,9 @@ class Reaper:
                 return
             if info.si_pid in self._owners:
                 self._collect(info.si_pid)
+            elif self._sole and not is_being_killed(info.si_pid):
+                self._strangers.pop(info.si_pid, None)
+                os.waitpid(info.si_pid, os.WNOHANG)
             else:
                 # waitid keeps naming this one first, so look at our own children one by one
                 self._meet(info.si_pid)
@@ -195,7 +202,7 @@ class Reaper:
                 log.exception("the owner of process %d failed to take its exit", pid)
 
     def _meet(self, first: int) -> None:
-        """Orphans of the sandbox, or children that code of ours waits for itself: give the latter a moment."""
+        """Orphans of a tree that is being killed, or children that other code waits for itself: give both a moment (see ``bury``)."""
         assert self._loop is not None
         now = self._loop.time()
         for pid in {first, *child_pids()} - self._owners.keys():

@@ -63,14 +63,14 @@ def spool_budget(limits: SandboxLimits, memory_bytes: int) -> int:
 class AgentContext:
     """What handlers share."""
 
-    def __init__(self, settings: AgentSettings, limits: SandboxLimits | None = None) -> None:
+    def __init__(self, settings: AgentSettings, limits: SandboxLimits | None = None, *, sole: bool = False) -> None:
         self.settings = settings
         self.limits = limits or SandboxLimits()
         events = settings.cgroup_events_fds or (container_events() if settings.pod_uid else ())
         self.groups = Groups(settings.cgroup_join_fds, events)
         namespace = CommandNamespace(settings.command_namespace_fd, settings.command_ids) if settings.command_namespace_fd >= 0 else None
         forker = Forker(settings.cgroup_thread_fds, settings.cgroup_pids_fds, namespace)
-        self.reaper = Reaper(oom_score_adj=self.limits.oom_score_adj, forker=forker)
+        self.reaper = Reaper(oom_score_adj=self.limits.oom_score_adj, forker=forker, sole=sole)
         self.tags = Tags()
         self.budget = Budget(spool_budget(self.limits, settings.memory_bytes))
         self.records = Records(self.limits.timing)

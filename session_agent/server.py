@@ -47,13 +47,13 @@ LAST_WORDS_S = 1.0
 
 
 class AgentServer:
-    """One running agent. Implements ``link.Host``."""
+    """One running agent. Implements ``link.Host``. ``sole``: it is all that this process does."""
 
-    def __init__(self, settings: AgentSettings, factories: Mapping[str, Factory] | None = None) -> None:
+    def __init__(self, settings: AgentSettings, factories: Mapping[str, Factory] | None = None, *, sole: bool = False) -> None:
         self.token = settings.token
         self.identity = settings.pod_uid
         self.agent_epoch = secrets.token_hex(16)
-        self.context = AgentContext(settings)
+        self.context = AgentContext(settings, sole=sole)
         self.taken = False
         self._info = {"sandbox_id": settings.sandbox_id, "incarnation": settings.incarnation, "protocol": PROTOCOL_VERSION}
         self.sessions = Sessions(self.context, Abilities() if factories is None else factories, self.agent_epoch, self._info)
@@ -163,7 +163,7 @@ async def _serve(settings: AgentSettings, listener: socket.socket, ready_fd: int
         loop.add_signal_handler(signal.SIGTERM, stopping.set)
     if ready_fd is None:
         loop.add_signal_handler(signal.SIGINT, stopping.set)
-    server = AgentServer(settings)
+    server = AgentServer(settings, sole=True)
     await server.start(listener)
     if ready_fd is None:
         loop.call_later(SETTLE_S, _settle_in)

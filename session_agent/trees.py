@@ -29,6 +29,8 @@ _SLICE_S = 0.005
 """How long a survey may keep the loop."""
 _CROWD = 400
 """Entries of ``/proc``, some 60 of which are no processes, above which a tree is not killed before everything stands still."""
+_killing: set[TreeKill] = set()
+"""Those that are under way."""
 
 
 class Tags:
@@ -126,6 +128,14 @@ def read_tag(pid: int) -> int | None:
     return int(word) if word.isdigit() else None
 
 
+def is_being_killed(pid: int) -> bool:
+    """Whether a process, dead or alive, belongs to a tree that is being killed now."""
+    if not _killing:
+        return False
+    tag = read_tag(pid)
+    return tag is not None and any(kill.concerns(tag) for kill in _killing)
+
+
 def has_strangers(known: frozenset[int]) -> bool:
     """Whether the agent has children that nobody waits for: only then can a tree have outlived its leader."""
     children = _read(f"/proc/self/task/{os.getpid()}/children")
@@ -176,12 +186,17 @@ class TreeKill:
         self._timer: asyncio.TimerHandle | None = None
         self._stopped_all = False
         self.over = False
+        _killing.add(self)
         self._look()
         self._step()
 
+    def concerns(self, tag: int) -> bool:
+        """Whether what carries this mark is to be killed."""
+        return self._match(tag)
+
     def cancel(self) -> None:
         """Stop looking; what was killed stays dead."""
-        self.over = True
+        self._end()
         if self._timer is not None:
             self._timer.cancel()
         if self._stopped_all:
@@ -220,12 +235,16 @@ class TreeKill:
         if not alive or self._passes > _PASSES:
             if alive:
                 log.error("%d processes of a tree survived %d rounds of SIGKILL", len(alive), self._passes)
-            self.over = True
+            self._end()
             self._done()
             return
         self._roots = tuple(pid for pid in self._roots if pid in alive)
         delay = 0.001 if self._passes < 5 else _PASS_INTERVAL_S
         self._timer = asyncio.get_running_loop().call_later(delay, self._again)
+
+    def _end(self) -> None:
+        self.over = True
+        _killing.discard(self)
 
     def _again(self) -> None:
         self._look()

@@ -251,7 +251,7 @@ class Paces:
 def measured(victim: Sandbox, next_door: Shell, command: str, timeout_s: float) -> Paces:
     """Read from the victim's agent, and run commands next door, until the result of *command* is there."""
     over = threading.Event()
-    with ThreadPoolExecutor(2) as pool, victim.start(command, timeout=timeout_s, spool="tail") as process:
+    with ThreadPoolExecutor(2) as pool, victim.start(command, timeout=timeout_s, spool="tail", outlive="kill") as process:
         answers = pool.submit(times_of, lambda: victim.files.read("/etc/asked"), over)
         paces = pool.submit(times_of, lambda: next_door.run("true").check(), over)
         try:

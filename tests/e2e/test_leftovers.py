@@ -93,7 +93,8 @@ def test_a_started_command_leaves_it_too(serving: Sandbox) -> None:
 
 
 def test_a_terminal_leaves_what_left_its_session(serving: Sandbox) -> None:
-    with serving.terminal(["bash", "-c", line("setsid that forks", 4153) + " >/dev/null 2>&1"]) as terminal:
+    script = line("setsid that forks", 4153) + " >/dev/null 2>&1; python3 -S /tmp/ask.py 4153"
+    with serving.terminal(["bash", "-c", script]) as terminal:
         assert terminal.wait().exit_code == 0
     assert ask(serving, 4153) == "served"
 
@@ -133,3 +134,32 @@ def test_a_leftover_that_writes_without_end_slows_nothing_down(serving: Sandbox)
         assert watch.elapsed_s < 20 * 0.1
     finally:
         serving.exec("kill $(pidof yes)").check()
+
+
+ORPHANS = """
+import os, time
+ends = []
+for _ in range(50):
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        if os.fork() == 0:
+            while os.getppid() != 1:  # the orphan of this one's parent
+                time.sleep(0.001)
+            os.write(writer, b"%d" % os.getpid())
+            os._exit(7)
+        os._exit(0)
+    os.wait()
+    os.close(writer)
+    ends.append(int(os.read(reader, 20)))
+    os.close(reader)
+began = time.monotonic()
+while time.monotonic() - began < 30 and any(os.path.exists(f"/proc/{pid}") for pid in ends):
+    time.sleep(0.001)
+print(time.monotonic() - began)
+"""
+
+
+def test_orphans_that_end_are_reaped_at_once(serving: Sandbox) -> None:
+    """Else a program that waits for another's pid to go, such as `stop` of an init script, waits for a second."""
+    times = [float(serving.exec(["python3", "-S", "-c", ORPHANS], timeout=60).check().stdout) for _ in range(3)]
+    assert min(times) < 0.2, times

@@ -171,7 +171,7 @@ async def test_bad_runs_are_refused_and_the_shell_is_fine(params: dict[str, obje
 @pytest.mark.parametrize(
     ("params", "code"),
     [
-        ({"cwd": "/no/such"}, "invalid_argument"),
+        ({"cwd": "/no/such"}, "cwd_not_found"),
         ({"shell": "zsh"}, "invalid_argument"),
         ({"user": "nobody-of-that-name"}, "user_not_found"),
         ({"name": "x" * 200}, "invalid_argument"),
