@@ -2,7 +2,8 @@
 
 Owns SIGCHLD, the table of children and what is known of each: whether it has started, whether it has ended. As PID 1 (or a subreaper,
 in tests) the agent also inherits every orphan of the sandbox: those are reaped here too, at once where no other code of the process
-waits for children. How a child is forked is decided by ``forking``, what a command is and when to kill it by ``commands``, ``shell`` and ``trees``.
+waits for children.
+How a child is forked is decided by ``forking``, what a command is and when to kill it by ``commands``, ``shell`` and ``trees``.
 """
 
 from __future__ import annotations

@@ -100,7 +100,8 @@ class Sandbox(Attachable):
 
         ``timeout`` (seconds) ends everything it started and answers exit code 124 with the output so far. ``input`` is its standard
         input, all of it; without one it reads end of file. ``outlive`` says what happens to children that live on after it:
-        ``adopt`` (they go on, as after `docker exec`; what they still write goes nowhere), ``kill`` or ``wait``. The same ``command_id`` again attaches to the same command. Cancelling the wait kills it.
+        ``adopt`` (they go on, as after `docker exec`; what they still write goes nowhere), ``kill`` or ``wait``.
+        The same ``command_id`` again attaches to the same command. Cancelling the wait kills it.
         ``spool`` and ``spool_bytes`` as for ``start``: what happens to output while this client cannot be reached.
         """
         data = input_of(input)
