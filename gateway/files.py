@@ -68,7 +68,7 @@ async def list_files(request: Request) -> Response:
     """``GET /sandboxes/{id}/files/list?path=``."""
     gateway = gateway_of(request)
     record = await gateway.ready(gateway.owner(request), request.path_params["sandbox_id"])
-    path = Fields(dict(request.query_params)).path(default="/workspace")
+    path = Fields(dict(request.query_params)).path(default=".")
     entries = await oneshot.list_files(gateway, record, path, _ENTRIES)
     return json_response({"path": path, "files": [_entry(entry) for entry in entries]})
 

@@ -27,15 +27,15 @@ def launch_from(context: AgentContext, params: dict[str, Any], *, term: str | No
     if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, str | int)):
         raise HoldfastError("invalid_argument", "user must be a name or a number")
     user = find_user(context.settings.default_user if wanted is None else wanted)
-    cwd = path_param(params, "cwd", "") or context.settings.workdir or user.home
-    if not cwd.startswith("/"):
-        cwd = os.path.join(context.settings.workdir or user.home, cwd)
+    cwd = os.path.join(context.workdir, path_param(params, "cwd", context.workdir))
     if params.get("cwd") is None and not os.path.isdir(cwd):
         cwd = "/"
     env = _environment(user, term)
-    named = env.copy() if wanted is not None else {}
+    named = {} if wanted is None else {name: env[name] for name in ("USER", "LOGNAME")}
+    if wanted is not None and context.settings.env.get("HOME") == context.settings.given_home:
+        named["HOME"] = user.home
     env.update(context.settings.env)
-    env.update((name, named[name]) for name in ("HOME", "USER", "LOGNAME") if name in named)
+    env.update(named)
     given = read.mapping(params, "env")
     for name in given:
         if not name or "=" in name:
@@ -43,7 +43,8 @@ def launch_from(context: AgentContext, params: dict[str, Any], *, term: str | No
     env.update(given)
     env["PWD"] = cwd
     namespaced = context.settings.command_namespace_fd >= 0
-    if user.uid == os.geteuid() and not namespaced:
+    own = user.uid == os.geteuid() and user.gid == os.getegid()
+    if own and not namespaced and (wanted is None or user.uid != 0 or _in_groups(user)):
         return Launch(cwd, env)
     must_be_there(user, ids=context.settings.command_ids)
     if namespaced:
@@ -55,6 +56,11 @@ def launch_from(context: AgentContext, params: dict[str, Any], *, term: str | No
             hint="leave user out, or create the sandbox so that its agent is root",
         )
     return Launch(cwd, env, user.uid, user.gid, user.groups)
+
+
+def _in_groups(user: User) -> bool:
+    """Whether the agent itself is in all groups of the user."""
+    return {*user.groups} <= {user.gid, *os.getgroups()}
 
 
 def find_program(names: tuple[str, ...], path: str = DEFAULT_PATH) -> str | None:

@@ -21,7 +21,6 @@ from .records import Records
 from .settings import AgentSettings
 from .spool import Budget
 from .trees import Tags
-from .users import find_user
 
 if TYPE_CHECKING:
     from .commands import Command
@@ -30,6 +29,9 @@ if TYPE_CHECKING:
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+
+DEFAULT_WORKDIR = "/workspace"
+"""Where commands start when neither the image nor its caller says where, provided that it is there; else at the root."""
 
 _SHORTAGE_S = 0.5
 """How long after the kernel was seen to have killed what dies of SIGKILL is taken to have died of the same."""
@@ -115,7 +117,7 @@ class AgentContext:
     @property
     def workdir(self) -> str:
         """Where commands start, and what relative paths are relative to."""
-        return self.settings.workdir or find_user(self.settings.default_user).home
+        return self.settings.workdir or (DEFAULT_WORKDIR if os.path.isdir(DEFAULT_WORKDIR) else "/")
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

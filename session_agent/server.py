@@ -30,7 +30,7 @@ from .adoption import Adoption
 from .channels import Factory
 from .container import given_environment, wipe_settings
 from .link import Link
-from .sandbox import AgentContext
+from .sandbox import DEFAULT_WORKDIR, AgentContext
 from .sessions import Sessions
 from .settings import AgentSettings
 
@@ -187,6 +187,17 @@ def _settle_in() -> None:
     gc.enable()  # the bundle starts without
 
 
+def make_directory(path: str, mode: int) -> None:
+    """Make a directory and its parents where there is nothing yet. They are root's, whoever the agent is; a refusal is passed over."""
+    with contextlib.suppress(OSError):
+        parent = os.path.dirname(path.rstrip("/"))
+        if parent not in ("", "/") and not os.path.lexists(parent):
+            make_directory(parent, 0o755)
+        os.mkdir(path, mode)
+        os.chmod(path, mode)
+        os.chown(path, 0, 0)
+
+
 def serve_forked(config: dict[str, Any], listen_fd: int, ready_fd: int) -> None:
     """Serve inside the sandbox the node has made around this process; returns when told to stop.
 
@@ -197,8 +208,9 @@ def serve_forked(config: dict[str, Any], listen_fd: int, ready_fd: int) -> None:
     listener.setblocking(False)
     settings = AgentSettings.from_config(config)
     if settings.workdir:
-        with contextlib.suppress(OSError):
-            os.makedirs(settings.workdir, exist_ok=True)  # as in a container: an image may name one that none of its layers holds
+        make_directory(settings.workdir, 0o755)  # as in a container: an image may name one that none of its layers holds
+    else:
+        make_directory(DEFAULT_WORKDIR, 0o777)
     asyncio.run(_serve(settings, listener, ready_fd))
 
 

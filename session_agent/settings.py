@@ -14,6 +14,7 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 
 from .container import PREFIX
+from .users import find_user
 
 _KUBELET = ("KUBERNETES_SERVICE_", "KUBERNETES_PORT")
 
@@ -24,10 +25,11 @@ class AgentSettings:
 
     ``workdir`` is where commands start unless told otherwise, ``env`` what they find in their environment, ``user`` whom they run
     as (name or uid, empty: as the agent). ``memory_bytes`` is what the sandbox may use, 0 where that is not known. ``pod_uid`` is
-    what the agent proves to be, beside its token. ``grace_s`` is how long a stopping agent keeps telling what happened,
-    ``stop_reason`` why it is being stopped. ``cgroup_join_fds`` and ``cgroup_events_fds`` are described in ``groups``,
-    ``cgroup_thread_fds`` and ``cgroup_pids_fds`` in ``forking``. ``command_namespace_fd`` is the user namespace commands run in, -1
-    where that is the agent's own, and ``command_ids`` how many user and group ids it has.
+    what the agent proves to be, beside its token. ``given_home`` is the HOME in ``env`` that a container runtime put there for the
+    container's own user, as opposed to one that the image or the sandbox's caller chose. ``grace_s`` is how long a stopping agent
+    keeps telling what happened, ``stop_reason`` why it is being stopped. ``cgroup_join_fds`` and ``cgroup_events_fds`` are described
+    in ``groups``, ``cgroup_thread_fds`` and ``cgroup_pids_fds`` in ``forking``. ``command_namespace_fd`` is the user namespace that
+    commands run in, -1 where that is the agent's own, and ``command_ids`` how many user and group ids it has.
     """
 
     sandbox_id: str
@@ -42,6 +44,7 @@ class AgentSettings:
     pod_uid: str = ""
     grace_s: float = 2.0
     stop_reason: str = "evicted"
+    given_home: str = ""
     cgroup_join_fds: tuple[int, ...] = ()
     cgroup_thread_fds: tuple[int, ...] = ()
     cgroup_pids_fds: tuple[int, ...] = ()
@@ -90,6 +93,7 @@ class AgentSettings:
             env=inherited,
             memory_bytes=_memory_limit(),
             pod_uid=environ.get("HOLDFAST_AGENT_POD_UID", ""),
+            given_home=_given_home(inherited),
             grace_s=grace_s,
             stop_reason=environ.get("HOLDFAST_AGENT_STOP_REASON", "evicted"),
         )
@@ -105,6 +109,12 @@ def _memory_limit() -> int:
             continue
         return int(limit) if limit.isdigit() and int(limit) < 1 << 50 else 0
     return 0
+
+
+def _given_home(environ: Mapping[str, str]) -> str:
+    """The runtime's HOME, which it takes from the image's accounts where the image does not set one; empty where it is the image's own."""
+    home = environ.get("HOME", "")
+    return home if home == find_user(None).home else ""
 
 
 def _given_directory() -> str:

@@ -28,7 +28,8 @@ class User:
 
 
 def find_user(wanted: str | int | None, *, accounts: str = "/etc/passwd", group: str = "/etc/group") -> User:
-    """The user by name or number, by default the agent's own. A number without an entry is a user without a name.
+    """The user by name or number, by default the agent's own. A number without an entry is a user without a name, of root's group,
+    as container runtimes have it.
 
     ``USER:GROUP``, as images spell it, is that user with that group alone. Raises ``user_not_found``.
     """

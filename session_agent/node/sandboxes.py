@@ -249,14 +249,12 @@ class Sandboxes:
         finally:
             listener.close()
         env = {"PATH": DEFAULT_PATH, "LANG": "C.UTF-8", "HOSTNAME": request.sandbox_id}
-        if not box.image.user:
-            env["HOME"] = "/root"  # another user's the agent reads from the image
         config = {
             "sandbox_id": request.sandbox_id,
             "incarnation": request.incarnation,
             "token": request.token,
             "env": env | box.image.env | request.env,
-            "workdir": box.image.workdir or "/workspace",
+            "workdir": box.image.workdir,
             "user": box.image.user,
             "labels": request.labels,
             "memory_bytes": request.limits.memory_bytes,

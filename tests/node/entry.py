@@ -97,7 +97,7 @@ def _run(config: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
         input=request.get("input", "").encode(),
         capture_output=True,
         env=config["env"],
-        cwd=config["workdir"],
+        cwd=config["workdir"] or ("/workspace" if os.path.isdir("/workspace") else "/"),
         preexec_fn=join,
         check=False,
     )

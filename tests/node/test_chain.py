@@ -10,7 +10,7 @@ import pytest
 from holdfast import InvalidArgumentError, SandboxClient
 
 from tests.node.harness import REPOSITORY
-from tests.node.ociimages import directory, oci_layout, tar
+from tests.node.ociimages import directory, file, oci_layout, symlink, tar
 from tests.package.roots import debian
 from tests.support.requires import requires
 from tests.support.stack import Stack
@@ -61,6 +61,69 @@ def test_an_images_user_is_at_home(stack: Stack, tmp_path: Path) -> None:
             with client.create_sandbox(name, timeout=30) as sandbox:
                 assert sandbox.exec("echo $(id -u) $HOME").stdout == f"{said}\n"
                 assert sandbox.shell().run("echo $(id -u) $HOME").stdout == f"{said}\n"
+
+
+DIRECTORIES = {
+    "none": ({}, [], "/workspace", "777 0:0"),
+    "root": ({"WorkingDir": "/"}, [], "/", "755 0:0"),
+    "root beside a workspace": ({"WorkingDir": "/"}, [directory("workspace")], "/", "755 0:0"),
+    "one that is there": ({"WorkingDir": "/srv/app"}, [directory("srv/app", 0o705, uid=33, gid=33)], "/srv/app", "705 33:33"),
+    "one that is not": ({"WorkingDir": "/not/yet", "User": "bob"}, [], "/not/yet", "755 0:0"),
+    "a relative one": ({"WorkingDir": "app"}, [], "/app", "755 0:0"),
+    "a workspace of its own": ({}, [directory("workspace", 0o705, uid=33, gid=33)], "/workspace", "705 33:33"),
+    "a workspace that is a link": ({}, [directory("srv/code", 0o755), symlink("workspace", "srv/code")], "/srv/code", "755 0:0"),
+    "a workspace that is a link, said": (
+        {"WorkingDir": "/workspace"}, [directory("srv/code", 0o755), symlink("workspace", "srv/code")], "/srv/code", "755 0:0",
+    ),
+    "a workspace that is a file": ({}, [file("workspace", "")], "/", "755 0:0"),
+}  # fmt: skip
+
+
+@requires("root")
+@pytest.mark.parametrize("case", DIRECTORIES)
+def test_where_commands_start(stack: Stack, tmp_path: Path, layer: bytes, case: str) -> None:
+    config, members, where, owned = DIRECTORIES[case]
+    name = f"where-{list(DIRECTORIES).index(case)}"
+    with SandboxClient(stack.url, stack.key) as client:
+        client.images.import_(oci_layout(tmp_path / "layout", [layer, tar(members)], config), name)
+        with client.create_sandbox(name, timeout=30) as sandbox:
+            said = sandbox.exec("pwd -P; stat -c '%a %u:%g' .").stdout
+            assert said == f"{where}\n{owned}\n"
+            assert sandbox.shell().run("pwd -P").stdout == f"{where}\n"
+            assert sandbox.exec("pwd", cwd="usr" if where == "/" else None).ok
+            assert sandbox.exec("pwd", cwd="/usr").stdout == "/usr\n"
+            if where != "/workspace":
+                assert sandbox.exec("ls -d /workspace").ok is any("workspace" in str(getattr(one, "name", one)) for one in members)
+
+
+@requires("root")
+def test_who_commands_are(stack: Stack, tmp_path: Path, layer: bytes) -> None:
+    """As `docker run --user` has it: the groups of the image for a user it knows, root's for a number that it does not know."""
+    who = "echo $(id -u) $(id -g) $(id -G) $HOME"
+    cases = {
+        "bob": "1234 1234 1234 77 /home/bob", "1234": "1234 1234 1234 77 /home/bob", "bob:extra": "1234 77 77 /home/bob",
+        "bob:0": "1234 0 0 /home/bob", "4321": "4321 0 0 /", "4321:77": "4321 77 77 /", "root": "0 0 0 88 /root",
+        "root:extra": "0 77 77 /root",
+    }  # fmt: skip
+    with SandboxClient(stack.url, stack.key) as client:
+        client.images.import_(oci_layout(tmp_path / "plain", [layer]), "who")
+        with client.create_sandbox("who", timeout=30) as sandbox:
+            said = {user: sandbox.exec(who, user=user).stdout.strip() for user in cases}
+            assert {user: set(text.split()) for user, text in said.items()} == {user: set(text.split()) for user, text in cases.items()}
+            assert {user: text.split()[:2] for user, text in said.items()} == {user: text.split()[:2] for user, text in cases.items()}
+            assert sandbox.exec("echo $HOME", user="bob", env={"HOME": "/own"}).stdout == "/own\n"
+        client.images.import_(oci_layout(tmp_path / "home", [layer], {"User": "bob:extra", "Env": ["HOME=/srv"]}), "who-home")
+        with client.create_sandbox("who-home", timeout=30) as sandbox:
+            assert sandbox.exec("echo $(id -u) $(id -g) $HOME").stdout == "1234 77 /srv\n"
+            assert sandbox.exec("echo $(id -u) $HOME", user="root").stdout == "0 /srv\n"
+
+
+@pytest.fixture(scope="module")
+def layer(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    root = debian(tmp_path_factory.mktemp("debian") / "root")
+    (root / "etc/passwd").write_text("root:x:0:0::/root:/bin/sh\nbob:x:1234:1234::/home/bob:/bin/sh\n")
+    (root / "etc/group").write_text("root:x:0:\nbob:x:1234:\nextra:x:77:bob\ndisk:x:88:root\n")
+    return subprocess.run(["tar", "-C", root, "-c", "."], capture_output=True, check=True).stdout
 
 
 def test_a_user_that_no_sandbox_can_have_is_said(stack: Stack) -> None:

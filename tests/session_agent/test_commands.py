@@ -80,7 +80,7 @@ async def test_not_found_and_not_executable(tmp_path: Path) -> None:
         ({"argv": ["ls"], "env": {"A": 1}}, "invalid_argument"),
         ({"argv": ["ls"], "timeout_s": "soon"}, "invalid_argument"),
         ({"argv": ["ls"], "timeout_s": float("nan")}, "invalid_argument"),
-        ({"argv": ["ls"], "cwd": "/no/such/place"}, "invalid_argument"),
+        ({"argv": ["ls"], "cwd": "/no/such/place"}, "cwd_not_found"),
         ({"argv": ["ls"], "user": "nobody-of-that-name"}, "user_not_found"),
         ({"argv": ["ls"], "user": True}, "invalid_argument"),
         ({"argv": ["ls"], "outlive": "maybe"}, "invalid_argument"),
@@ -259,7 +259,7 @@ async def test_many_at_once_each_get_their_own_status() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 async def test_another_user(tmp_path: Path) -> None:
-    async with client(env={"PATH": PATH, "HOME": "/root"}) as sandbox:
+    async with client(env={"PATH": PATH, "HOME": "/root"}, given_home="/root") as sandbox:
         outcome = await sandbox.execute(script="id -u; id -g; echo $HOME $USER", user="nobody", cwd="/")
         uid, gid, home, user = outcome.stdout.split()
         assert (uid, user) == (b"65534", b"nobody")

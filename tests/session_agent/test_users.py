@@ -21,6 +21,7 @@ def test_with_a_group_it_is_that_group_and_no_other(files: dict[str, str]) -> No
     bob = User("bob", 1234, 77, "/home/bob", "/bin/bash", (77,))
     for wanted in ("bob:extra", "bob:77", "1234:77", "1234:extra"):
         assert find_user(wanted, **files) == bob
+    assert find_user("4000", **files) == find_user(4000, **files) == User("4000", 4000, 0, "/", "", (0,))
     assert find_user("4000:5000", **files) == User("4000", 4000, 5000, "/", "", (5000,))
     assert find_user("bob:", **files) == find_user("bob", **files) == User("bob", 1234, 1234, "/home/bob", "/bin/bash", (77, 1234))
 

@@ -268,7 +268,7 @@ def _source(digest: str, layers: list[Layer], config: dict[str, Any]) -> Source:
         layers,
         created=created if isinstance(created, str) else "",
         env=env,
-        workdir=workdir if isinstance(workdir, str) and workdir.startswith("/") and "\0" not in workdir else "",
+        workdir=os.path.join("/", workdir) if isinstance(workdir, str) and workdir and "\0" not in workdir else "",
         user=user if isinstance(user, str) and len(user) < 256 else "",
         volumes=_volumes(settings.get("Volumes")),
     )

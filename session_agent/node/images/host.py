@@ -50,7 +50,7 @@ def build(path: str) -> None:
     """Make the host image's own layer at *path* anew."""
     temporary = skeleton.fresh(path)
     skeleton.fill(temporary, *skeleton.LAYERS)
-    for name, mode in (("root", 0o700), ("home/user", 0o700), ("var/tmp", 0o1777), ("opt", 0o755), ("srv", 0o755)):
+    for name, mode in (("workspace", 0o777), ("root", 0o700), ("home/user", 0o700), ("var/tmp", 0o1777), ("opt", 0o755), ("srv", 0o755)):
         skeleton.make_directory(os.path.join(temporary, name), mode)
     for name in ("var/lib", "var/cache", "var/log", "mnt", "media"):
         skeleton.make_directory(os.path.join(temporary, name), 0o755)

@@ -14,10 +14,9 @@ from collections.abc import Sequence
 
 _MOUNT_POINTS = {"dev": 0o755, "proc": 0o555, "sys": 0o555}
 _EXPECTED = {"tmp": 0o1777, "etc": 0o755, "run": 0o755}
-_WORKSPACE = {"workspace": 0o777}
-TOP, BASE, WORKSPACE = "skeleton", "base", "workspace"
-LAYERS = {TOP: _MOUNT_POINTS, BASE: _EXPECTED, WORKSPACE: _WORKSPACE}
-"""The layers by name: above an image, below it, and below one that names no directory to work in."""
+TOP, BASE = "skeleton", "base"
+LAYERS = {TOP: _MOUNT_POINTS, BASE: _EXPECTED}
+"""The layers by name: above an image and below it."""
 
 
 def hosts_file(name: str) -> str:

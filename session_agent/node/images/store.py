@@ -106,11 +106,10 @@ class ImageStore:
             raise HoldfastError("image_not_found", f"there is no image {name} on this machine")
         # a layer that comes twice (an empty one often does) says nothing below its topmost place, and an overlay takes it once
         layers = dict.fromkeys(self._layer(digest) for digest in reversed(record.layers))
-        lowest = [self._path(skeleton.BASE)] if record.workdir else [self._path(skeleton.WORKSPACE), self._path(skeleton.BASE)]
         return ImageSpec(
             name=record.name,
             digest=record.digest,
-            layers=(self._path(skeleton.TOP), *layers, *lowest),
+            layers=(self._path(skeleton.TOP), *layers, self._path(skeleton.BASE)),
             env=record.env,
             workdir=record.workdir,
             user=record.user,
