@@ -18,7 +18,7 @@ from .runtimes.options import Egress, Options, Port, Reach, Toleration, Volume
 
 OPTION_FIELDS = (
     "resources", "gpu", "pids", "volumes", "node_selector", "tolerations", "runtime_class", "priority_class", "service_account",
-    "image_pull_secrets", "user", "user_group", "architecture",
+    "image_pull_secrets", "user", "user_group", "architecture", "entrypoint", "ulimits",
 )  # fmt: skip
 GPU = "nvidia.com/gpu"
 _REACHES, _PORTS, _DOMAINS, _VOLUMES, _TOLERATIONS, _SECRETS = 64, 32, 64, 32, 32, 8
@@ -30,6 +30,11 @@ _RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za
 _DOMAIN = re.compile(r"(\*\.)?([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\.)+[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _PORT = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?(?:/(tcp|udp|sctp))?", re.IGNORECASE | re.ASCII)
 _UID_MOST = 2**31 - 1
+ULIMITS = (
+    "as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio", "sigpending", "stack",
+)  # fmt: skip
+"""Those of setrlimit(2), but for rttime, which the agent itself uses."""
+_ENTRYPOINT_WORDS, _ENTRYPOINT_BYTES = 1024, 64 * 1024
 
 
 def read_network(body: Any) -> Egress:
@@ -106,6 +111,8 @@ def read_options(body: Mapping[str, Any]) -> Options:
         user=_optional(body, "user", least=0, most=_UID_MOST),
         group=_optional(body, "user_group", least=0, most=_UID_MOST),
         architecture=cast(Literal["", "amd64", "arm64"], architecture or ""),
+        entrypoint=_entrypoint(body.get("entrypoint")),
+        ulimits={name: _ulimit(name, value) for name, value in sorted(_map(body.get("ulimits"), "ulimits").items())},
     )
 
 
@@ -127,8 +134,35 @@ def options_map(options: Options) -> dict[str, Any]:
         "user": options.user,
         "user_group": options.group,
         "architecture": options.architecture,
+        "entrypoint": list(options.entrypoint) if isinstance(options.entrypoint, tuple) else options.entrypoint or None,
+        "ulimits": {name: list(limits) for name, limits in options.ulimits.items()},
     }
     return {name: value for name, value in body.items() if value not in (None, "", [], {})}
+
+
+def _entrypoint(value: Any) -> bool | tuple[str, ...]:
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    wanted = "true, false, or a list of texts: a program and its arguments"
+    if not isinstance(value, list) or not 0 < len(value) <= _ENTRYPOINT_WORDS or not value[0]:
+        raise _wrong("entrypoint", wanted)
+    if not all(isinstance(word, str) and "\0" not in word for word in value):
+        raise _wrong("entrypoint", wanted)
+    if sum(len(word.encode("utf-8", "surrogatepass")) for word in value) > _ENTRYPOINT_BYTES:
+        raise _wrong("entrypoint", f"of at most {_ENTRYPOINT_BYTES} bytes")
+    return tuple(value)
+
+
+def _ulimit(name: str, value: Any) -> tuple[int, int]:
+    if name not in ULIMITS:
+        raise _wrong("ulimits", f"a map whose names are of {', '.join(ULIMITS)}; {str(name)[:60]!r} is none of them")
+    both = value if isinstance(value, list) else [value, value]
+    if len(both) != 2 or not all(type(one) is int and -1 <= one < 2**63 for one in both):
+        raise _wrong(f"ulimits.{name}", "a whole number, or the soft and the hard limit in a list, -1 for none")
+    soft, hard = both
+    if hard != -1 and (soft == -1 or soft > hard):
+        raise _wrong(f"ulimits.{name}", "a soft limit that is no higher than the hard one")
+    return soft, hard
 
 
 def _values(toleration: Toleration) -> list[Any]:

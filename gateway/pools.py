@@ -94,6 +94,13 @@ def read_prepull(text: str | bytes) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def _options(body: dict[str, Any]) -> Options:
+    options = read_options(body)
+    if options.entrypoint:
+        raise ValueError("entrypoint: a spare starts before it is known what for")
+    return options
+
+
 def _parsed(text: str | bytes) -> dict[str, Any]:
     try:
         body = yaml.safe_load(text)
@@ -125,7 +132,7 @@ def _pool(entry: Any) -> Pool:
         memory_bytes=parse_bytes(entry.get("memory", "16Gi")),
         disk_bytes=None if entry.get("disk") is None else parse_bytes(entry["disk"], "disk"),
         egress=read_network(entry.get("egress")),
-        options=read_options(entry.get("options") or {}),
+        options=_options(entry.get("options") or {}),
         refill_per_s=refill_per_s,
         max_age_s=max_age_s,
     )

@@ -33,7 +33,11 @@ _WAIT_POLL_S = 0.05
 
 def open_command(context: AgentContext, channel: Channel) -> CommandHandler:
     """Get or create the command of this id. Raises ``HoldfastError`` for what cannot run."""
-    params = channel.params
+    return CommandHandler(context, channel, begin(context, channel.params))
+
+
+def begin(context: AgentContext, params: dict[str, Any]) -> Record:
+    """Get or create the command of this id, with or without anybody to hear of it. Raises ``HoldfastError`` for what cannot run."""
     command_id = check_id(params.get("id"))
     print_ = fingerprint("command", {name: value for name, value in params.items() if name != "keep"})  # how it is read is not what it is
     record = context.records.find(command_id, print_)
@@ -45,7 +49,7 @@ def open_command(context: AgentContext, channel: Channel) -> CommandHandler:
         except HoldfastError:
             context.records.forget(record)
             raise
-    return CommandHandler(context, channel, record)
+    return record
 
 
 def open_follow(context: AgentContext, channel: Channel) -> CommandHandler:

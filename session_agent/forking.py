@@ -15,13 +15,14 @@ import os
 import signal
 import subprocess
 import termios
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from holdfast_wire.errors import HoldfastError
 
 from .privileges import CommandNamespace
 from .stub import Call, Report, assemble, execs, supported
+from .ulimits import Ulimits, arguments_of, set_own
 
 _NO_PROGRAM = (errno.ENOEXEC, errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.ETXTBSY, errno.ELIBBAD, errno.EINVAL)
 """What is wrong with the program that was named, not with the sandbox."""
@@ -110,11 +111,19 @@ class Forker:
     commands run, where they have a user namespace of their own: every child is a stub then, as only a process itself can enter one.
     """
 
-    def __init__(self, task_fds: Sequence[int] = (), pids_fds: Sequence[int] = (), namespace: CommandNamespace | None = None) -> None:
+    def __init__(
+        self,
+        task_fds: Sequence[int] = (),
+        pids_fds: Sequence[int] = (),
+        namespace: CommandNamespace | None = None,
+        *,
+        ulimits: Ulimits | None = None,
+    ) -> None:
+        self._ulimits = ulimits or {}
         self._task_fds = tuple(task_fds)
         self._pids_fds = tuple(pids_fds)
         self._namespace = namespace
-        self._stubs = (bool(task_fds) or namespace is not None) and supported()
+        self._stubs = (bool(task_fds or ulimits) or namespace is not None) and supported()
         self._memory_flags = os.MFD_CLOEXEC | _MFD_EXEC
 
     def start(self) -> None:
@@ -145,7 +154,7 @@ class Forker:
                     f"cannot start {argv[0]!r:.200}: this kernel does not execute files in memory",
                     hint="set vm.memfd_noexec to 0 or 1 on the machine",
                 )
-            return _fork_and_wait(argv, launch, stdio, tty, place or {}), None
+            return _fork_and_wait(argv, launch, stdio, tty, place or {}, ulimits=self._ulimits), None
         except (OSError, subprocess.SubprocessError, ValueError) as error:
             raise explain(error, argv[0], launch) from None
 
@@ -179,6 +188,7 @@ class Forker:
             if self._namespace is not None:
                 entered.append(lend(self._namespace.fd, least))
                 calls += self._namespace.calls(entered[0], launch.uid or 0, launch.gid or 0, launch.groups)
+            calls += [Call("prlimit64", (0, number, limits, 0)) for number, limits in arguments_of(self._ulimits)]
             borrowed.append(file := self._memory_file())
             file = lend(file, least)
             calls += [
@@ -266,12 +276,22 @@ def _paths(program: str, path: str | None) -> tuple[bytes, ...]:
     return tuple(os.path.join(os.fsencode(folder), name) for folder in folders)
 
 
-def _fork_and_wait(argv: Sequence[str], launch: Launch, stdio: Stdio, tty: bool, place: dict[int, int], program: str | None = None) -> int:
+def _fork_and_wait(
+    argv: Sequence[str],
+    launch: Launch,
+    stdio: Stdio,
+    tty: bool,
+    place: dict[int, int],
+    program: str | None = None,
+    ulimits: Ulimits | None = None,
+) -> int:
     """Fork by ``subprocess``, which waits for the exec: of ``program``, where that is not what ``argv`` names."""
     if place:
         place, stdio = place | {descriptor: descriptor for descriptor in stdio.keep}, replace(stdio, keep=())
     reserved = _reserve_low() if place else []
     in_child = _take_terminal if tty else functools.partial(_place, place) if place else None  # costs a real fork instead of a vfork
+    if ulimits:
+        in_child = functools.partial(_limited, ulimits, in_child)
     try:
         process = subprocess.Popen(
             argv,
@@ -294,6 +314,12 @@ def _fork_and_wait(argv: Sequence[str], launch: Launch, stdio: Stdio, tty: bool,
             os.close(descriptor)
     process.returncode = 0  # its wait is the reaper's: keeps Popen from reaping or warning
     return process.pid
+
+
+def _limited(ulimits: Ulimits, then: Callable[[], None] | None) -> None:
+    set_own(ulimits)
+    if then is not None:
+        then()
 
 
 def _take_terminal() -> None:

@@ -127,7 +127,7 @@ class CommandHandler:
         self._context = context
         self._channel = channel
         self._record = record
-        self._presenter = Presenter(channel, record, starts, output=output, keep=channel.params.get("keep") is True)
+        self._presenter = Presenter(channel, record, starts, output=output, keep=record.lasting or channel.params.get("keep") is True)
         self._follower: Callable[[], None] = self._pump
         record.followers.append(self._follower)
         self._pump()

@@ -49,7 +49,7 @@ class Owner(Protocol):
 class Record:
     """One command: waiting, starting or running while ``ending`` is None, an exit record afterwards; with an ``error`` it is neither."""
 
-    __slots__ = ("command_id", "ended_at", "ending", "error", "fingerprint", "followers", "info", "owner", "spool", "started")
+    __slots__ = ("command_id", "ended_at", "ending", "error", "fingerprint", "followers", "info", "lasting", "owner", "spool", "started")
 
     def __init__(self, command_id: str, fingerprint: bytes, spool: Spool) -> None:
         self.command_id = command_id
@@ -57,6 +57,8 @@ class Record:
         self.spool = spool
         self.owner: Owner | None = None
         self.started = False
+        self.lasting = False
+        """Whether it stays, with its output, for everyone who may ask, as long as the sandbox lives."""
         self.info: dict[str, Any] = {}
         self.ending: Ending | None = None
         self.error: HoldfastError | None = None
@@ -125,6 +127,11 @@ class Records:
         record = self._records[command_id] = Record(command_id, fingerprint, spool)
         return record
 
+    def keep(self, record: Record) -> None:
+        """It is never removed, however it ended and whoever has heard of that."""
+        record.lasting = True
+        self._unacknowledged.pop(record.command_id, None)
+
     def forget(self, record: Record) -> None:
         """It never started: the id may be used again."""
         if self._records.get(record.command_id) is record:
@@ -144,7 +151,8 @@ class Records:
         record.ended_at = now
         record.owner = None
         record.spool.end()
-        self._unacknowledged[record.command_id] = record
+        if not record.lasting:
+            self._unacknowledged[record.command_id] = record
         record.notify()
         self.prune(now)
 

@@ -14,6 +14,7 @@ from holdfast_wire.codec import encode, encode_item
 from holdfast_wire.frames import Hello, Open
 from holdfast_wire.proof import DIAL_HEADER, dial_header
 
+from . import entrypoint  # noqa: F401 - a sandbox cannot import what the zygote has not
 from .handlers import FACTORIES
 from .link import Link
 from .server import AgentServer

@@ -33,6 +33,7 @@ from .link import Link
 from .sandbox import DEFAULT_WORKDIR, AgentContext
 from .sessions import Sessions
 from .settings import AgentSettings
+from .ulimits import raise_ulimits
 
 log = logging.getLogger("session_agent.server")
 
@@ -109,6 +110,10 @@ class AgentServer:
         why = HoldfastError("sandbox_gone", "the sandbox is being taken away", reason=settings.stop_reason, detail={"started": False})
         self.context.records.refuse(why)
         self.sessions.announce(settings.grace_s, settings.stop_reason)
+        if settings.entrypoint:
+            from .entrypoint import stop_entrypoint
+
+            stop_entrypoint(self.context)
         while self._unfinished() and loop.time() < deadline - LAST_WORDS_S:
             await asyncio.sleep(0.02)
         if self._server is not None:
@@ -165,6 +170,10 @@ async def _serve(settings: AgentSettings, listener: socket.socket, ready_fd: int
         loop.add_signal_handler(signal.SIGINT, stopping.set)
     server = AgentServer(settings, sole=True)
     await server.start(listener)
+    if settings.entrypoint:
+        from .entrypoint import start_entrypoint
+
+        start_entrypoint(server.context)
     if ready_fd is None:
         loop.call_later(SETTLE_S, _settle_in)
     else:
@@ -221,8 +230,9 @@ def main() -> int:
     try:
         settings = AgentSettings.from_environment(given_environment())
         wipe_settings()
+        raise_ulimits(0, settings.ulimits)
         listener = listening_socket(settings.listen)
-    except (HoldfastError, OSError) as error:
+    except (HoldfastError, OSError, ValueError) as error:
         print(f"session_agent: {error}", file=sys.stderr)
         return 78
     asyncio.run(_serve(settings, listener, None))

@@ -6,6 +6,7 @@ node forks a warm agent into a sandbox. Read once, by ``server``.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 
 from .container import PREFIX
+from .ulimits import read_ulimits
 from .users import find_user
 
 _KUBELET = ("KUBERNETES_SERVICE_", "KUBERNETES_PORT")
@@ -26,7 +28,8 @@ class AgentSettings:
     ``workdir`` is where commands start unless told otherwise, ``env`` what they find in their environment, ``user`` whom they run
     as (name or uid, empty: as the agent). ``memory_bytes`` is what the sandbox may use, 0 where that is not known. ``pod_uid`` is
     what the agent proves to be, beside its token. ``given_home`` is the HOME in ``env`` that a container runtime put there for the
-    container's own user, as opposed to one that the image or the sandbox's caller chose. ``grace_s`` is how long a stopping agent
+    container's own user, as opposed to one that the image or the sandbox's caller chose. ``entrypoint``
+    is started at once, ``ulimits`` are of all that is started. ``grace_s`` is how long a stopping agent
     keeps telling what happened, ``stop_reason`` why it is being stopped. ``cgroup_join_fds`` and ``cgroup_events_fds`` are described
     in ``groups``, ``cgroup_thread_fds`` and ``cgroup_pids_fds`` in ``forking``. ``command_namespace_fd`` is the user namespace that
     commands run in, -1 where that is the agent's own, and ``command_ids`` how many user and group ids it has.
@@ -45,6 +48,8 @@ class AgentSettings:
     grace_s: float = 2.0
     stop_reason: str = "evicted"
     given_home: str = ""
+    entrypoint: tuple[str, ...] = ()
+    ulimits: dict[str, tuple[int, int]] = field(default_factory=dict)
     cgroup_join_fds: tuple[int, ...] = ()
     cgroup_thread_fds: tuple[int, ...] = ()
     cgroup_pids_fds: tuple[int, ...] = ()
@@ -61,6 +66,8 @@ class AgentSettings:
     def from_config(cls, config: Mapping[str, Any]) -> AgentSettings:
         """From the node's map; unknown keys are ignored so that node and agent may differ by a version."""
         known = {name: config[name] for name in cls.__dataclass_fields__ if config.get(name) is not None}
+        known["ulimits"] = read_ulimits(config.get("ulimits"))
+        known["entrypoint"] = tuple(config.get("entrypoint") or ())
         return cls(**known)
 
     @classmethod
@@ -94,6 +101,8 @@ class AgentSettings:
             memory_bytes=_memory_limit(),
             pod_uid=environ.get("HOLDFAST_AGENT_POD_UID", ""),
             given_home=_given_home(inherited),
+            entrypoint=tuple(json.loads(environ.get("HOLDFAST_AGENT_ENTRYPOINT") or "[]")),
+            ulimits=read_ulimits(json.loads(environ.get("HOLDFAST_AGENT_ULIMITS") or "{}")),
             grace_s=grace_s,
             stop_reason=environ.get("HOLDFAST_AGENT_STOP_REASON", "evicted"),
         )

@@ -65,7 +65,7 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a cluster may be asked for. The default asks for nothing."""
+    """What a runtime may be asked for, all but the last two of clusters only. The default asks for nothing."""
 
     resources: dict[str, int] = field(default_factory=dict)
     """Extended resources by name: ``{"nvidia.com/gpu": 1}``."""
@@ -80,3 +80,7 @@ class Options:
     user: int | None = None
     group: int | None = None
     architecture: Literal["", "amd64", "arm64"] = ""
+    entrypoint: bool | tuple[str, ...] = False
+    """What the agent starts at once: these words, or with True what the image says."""
+    ulimits: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Soft and hard limit of each resource for all that is started, -1 for none."""

@@ -53,6 +53,8 @@ DECODE_CONTAINERS = 4096
 DECODE_DEPTH = 8
 """Deepest nesting of a decoded message."""
 
+ENTRYPOINT_ID = "entrypoint"
+"""The command id of what a sandbox starts by itself."""
 ID_BYTES = 128
 """Longest session, command, shell or terminal name, bytes."""
 

@@ -166,7 +166,7 @@ def network_body(network: Mapping[str, Any]) -> dict[str, Any]:
 
 _CREATE = (
     "image", "cpu", "memory", "disk", "env", "labels", "timeout", "lifetime_s", "idle_timeout_s", "heartbeat_timeout_s", "sandbox_id",
-    "block_network", "network", "group",
+    "block_network", "network", "group", "entrypoint", "ulimits",
 )  # fmt: skip
 
 
@@ -187,6 +187,8 @@ def create_body(
     network: Mapping[str, Any] | None = None,
     group: str | None = None,
     group_lease: str = "",
+    entrypoint: bool | Sequence[str] = False,
+    ulimits: Mapping[str, int | tuple[int, int]] | None = None,
     cluster: ClusterOptions | None = None,
 ) -> dict[str, Any]:
     """The body of ``POST /sandboxes``."""
@@ -215,10 +217,26 @@ def create_body(
             heartbeat_timeout_s=seconds(heartbeat_timeout_s, "heartbeat_timeout_s"),
             group=None if group is None else group_name_of(group),
             group_lease=group_lease or None,
+            entrypoint=_entrypoint(entrypoint),
+            ulimits=None if ulimits is None else _ulimits(ulimits),
         ),
         **cluster_body(cluster or {}),
     }
     return sendable(body)
+
+
+def _entrypoint(value: object) -> bool | list[str] | None:
+    if isinstance(value, bool):
+        return value or None
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) and value and all(isinstance(word, str) for word in value):
+        return list(value)
+    raise bad("entrypoint is True for the image's own, or a list of words: a program and its arguments")
+
+
+def _ulimits(value: object) -> dict[str, Any] | None:
+    if not isinstance(value, Mapping):
+        raise bad('ulimits is a map, as {"nofile": (1024, 4096), "core": 0}')
+    return {str(name): plain(limits) for name, limits in value.items()} or None
 
 
 def shell_params(

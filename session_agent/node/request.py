@@ -6,7 +6,7 @@ Owns the bounds of a create request. The gateway has checked most of it before; 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
@@ -14,6 +14,7 @@ from holdfast_wire.errors import HoldfastError
 from session_agent.node import network
 from session_agent.node.cgroups import Limits
 from session_agent.node.settings import MAX_SANDBOX_ID
+from session_agent.ulimits import read_ulimits
 
 _ID = re.compile(rf"[a-z0-9][a-z0-9._-]{{0,{MAX_SANDBOX_ID - 1}}}")
 _HEX = re.compile(r"[0-9a-f]{1,128}")
@@ -38,6 +39,8 @@ class CreateRequest:
     owner: str
     network: bool
     shm_bytes: int | None = None
+    entrypoint: bool | list[str] = False
+    ulimits: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"CreateRequest({self.sandbox_id}, {self.image})"
@@ -63,7 +66,17 @@ def parse_create(body: dict[str, Any], default_pids: int) -> CreateRequest:
         owner=str(body.get("owner") or "")[:256],
         network=bool(body.get("network")),
         shm_bytes=None if body.get("shm") is None else int(_number(body, "shm", 0, 1 << 16, 1 << 50)),
+        entrypoint=_entrypoint(body.get("entrypoint")),
+        ulimits=read_ulimits(body.get("ulimits")),
     )
+
+
+def _entrypoint(value: Any) -> bool | list[str]:
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    if not isinstance(value, list) or not value or not all(isinstance(word, str) and "\0" not in word for word in value):
+        raise HoldfastError("invalid_argument", "entrypoint must be true, false or a list of strings without NUL")
+    return value
 
 
 def sandbox_id(body: dict[str, Any]) -> str:

@@ -30,6 +30,7 @@ from session_agent.node.readiness import agent_epoch, prepared
 from session_agent.node.request import CreateRequest
 from session_agent.node.settings import NodeSettings
 from session_agent.node.spares import Spares
+from session_agent.ulimits import raise_ulimits
 
 log = logging.getLogger(__name__)
 
@@ -143,9 +144,13 @@ class Sandboxes:
             raise HoldfastError("draining", "the node is stopping")
         if request.sandbox_id in self._live or request.sandbox_id in self._failed:
             raise HoldfastError("sandbox_exists", f"there is a sandbox {request.sandbox_id} already")
+        image = self._images.resolve(request.image)
+        if request.entrypoint is True and not image.entrypoint:
+            message = f"image {request.image} has neither ENTRYPOINT nor CMD"
+            raise HoldfastError("invalid_argument", message, hint="give the words to start as a list")
         box = Sandbox(
             request=request,
-            image=self._images.resolve(request.image),
+            image=image,
             socket_path=self._settings.agent_socket(request.sandbox_id),
             created_at=time.time(),
         )
@@ -240,6 +245,7 @@ class Sandboxes:
         berth.agent_log.name = request.sandbox_id
         berth.group.limit(request.limits)
         berth.group.favour(berth.pid)
+        raise_ulimits(berth.pid, request.ulimits)
         self._save(box, berth)
         listener = socket.socket(socket.AF_UNIX)
         try:
@@ -256,6 +262,8 @@ class Sandboxes:
             "env": env | box.image.env | request.env,
             "workdir": box.image.workdir,
             "user": box.image.user,
+            "entrypoint": box.image.entrypoint if request.entrypoint is True else request.entrypoint or (),
+            "ulimits": request.ulimits,
             "labels": request.labels,
             "memory_bytes": request.limits.memory_bytes,
         }

@@ -218,3 +218,16 @@ def test_every_rest_option_stays_within_the_restricted_standard() -> None:
         }
     )
     check_pod(pod(order("sb-1", options=options), replace(RICH, allow_root=False), "init", "r"), restricted=True)
+
+
+def test_what_is_started_and_its_limits_are_told_the_agent() -> None:
+    options = Options(entrypoint=("sh", "-c", "echo $(HOME) é"), ulimits={"nofile": (1024, -1)})
+    made = pod(order("sb-6", options=options), PLAIN, "image", "r")
+    env = {one["name"]: one.get("value", "") for one in made["spec"]["containers"][0]["env"]}
+    assert json.loads(env["HOLDFAST_AGENT_ENTRYPOINT"].replace("$$", "$")) == ["sh", "-c", "echo $(HOME) é"]
+    assert json.loads(env["HOLDFAST_AGENT_ULIMITS"]) == {"nofile": [1024, -1]}
+    record = read_pod(made).record
+    assert record is not None and record.options == options
+    with pytest.raises(HoldfastError, match="give the words") as refused:
+        pod(order("sb-7", options=Options(entrypoint=True)), PLAIN, "image", "r")
+    assert refused.value.code == "unsupported"

@@ -127,8 +127,8 @@ def test_no_name_is_no_programs_name(tasks: int) -> None:
 def test_what_is_known_before_is_refused_before(tasks: int) -> None:
     before = descriptors()
     for argv, launch, code in (
-        (["true"], Launch("/no/such", LAUNCH.env), "invalid_argument"),
-        (["true"], Launch("/etc/passwd", LAUNCH.env), "invalid_argument"),
+        (["true"], Launch("/no/such", LAUNCH.env), "cwd_not_found"),
+        (["true"], Launch("/etc/passwd", LAUNCH.env), "cwd_not_found"),
         (["true", "x" * 200_000], LAUNCH, "request_too_large"),
         (["a\0b"], LAUNCH, "spawn_failed"),
     ):

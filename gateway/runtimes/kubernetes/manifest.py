@@ -6,6 +6,7 @@ caller may have put there (``sharing``), the network policy its label names (``n
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any, Literal
 
@@ -169,6 +170,10 @@ def _env(order: Order, settings: KubernetesSettings) -> list[dict[str, Any]]:
         "INCARNATION": order.incarnation,
         "GRACE_S": str(max(settings.grace_s - _KILL_MARGIN_S, 1)),
     }
+    if isinstance(order.options.entrypoint, tuple):
+        agent["ENTRYPOINT"] = _literal(json.dumps(order.options.entrypoint))
+    if order.options.ulimits:
+        agent["ULIMITS"] = json.dumps(order.options.ulimits)
     theirs = [{"name": name, "value": _literal(value)} for name, value in sorted(order.env.items())]
     ours: list[dict[str, Any]] = [{"name": _AGENT + name, "value": value} for name, value in agent.items()]
     return [*theirs, *ours, {"name": f"{_AGENT}POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}]

@@ -39,6 +39,12 @@ def check(order: Order, settings: KubernetesSettings) -> None:
             f"a pod cannot choose how many processes it may have: the kubelet's podPidsLimit does, and here it {have}",
             hint="leave pids out; say what the nodes enforce with HOLDFAST_POD_PIDS_LIMIT on the service",
         )
+    if options.entrypoint is True:
+        raise HoldfastError(
+            "unsupported",
+            "entrypoint: what the image of a pod starts with is known to its node alone",
+            hint="give the words themselves: entrypoint=['docker-entrypoint.sh', 'postgres']",
+        )
     if order.memory_bytes < _MEMORY_LEAST:
         raise HoldfastError("invalid_quantity", f"memory must be at least {_MEMORY_LEAST >> 20}Mi: the agent needs some of it")
     if any(name.startswith(_AGENT) for name in order.env):

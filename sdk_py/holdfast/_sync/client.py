@@ -7,7 +7,7 @@ Owns the settings and the HTTP connections; each sandbox owns its session.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Never, Self, Unpack
 
@@ -80,6 +80,8 @@ class SandboxClient:
         block_network: bool = True,
         network: Mapping[str, Any] | None = None,
         group: Group | str | None = None,
+        entrypoint: bool | Sequence[str] = False,
+        ulimits: Mapping[str, int | tuple[int, int]] | None = None,
         **cluster: Unpack[ClusterOptions],
     ) -> Sandbox:
         """Make a sandbox and return when it is ready, at the latest after ``timeout`` seconds (default 3600).
@@ -89,6 +91,9 @@ class SandboxClient:
         ``network`` says more than ``block_network``: ``{"mode": "none" | "internet" | "listed", "reaches": [{"cidr": …, "ports": […]}],
         "domains": […], "dns": True}``. What else a cluster can give, from ``gpu`` to ``volumes``, is listed in ``ClusterOptions``.
         ``group``: it ends with that group, a name or what ``client.group`` gives. While the service is full, or the quota is, this waits.
+        ``entrypoint``: start what the image says (``True``, on one machine) or these words, as the command ``"entrypoint"`` that
+        ``sandbox.follow`` reaches; the sandbox lives on when it ends. ``ulimits`` are of all that is started, as
+        ``{"nofile": (1024, 4096), "core": 0}``, -1 for none.
         Safe to call again: requests carry an idempotency key. Raises ``ImageNotFoundError``, ``QuotaError``,
         ``SandboxNotReadyError``, ``ServiceUnavailableError``, ``InvalidArgumentError``, ``UnsupportedError``.
         """
@@ -109,6 +114,8 @@ class SandboxClient:
             network=network,
             group=group.name if isinstance(group, Group) else group,
             group_lease=group._lease if isinstance(group, Group) else "",
+            entrypoint=entrypoint,
+            ulimits=ulimits,
             cluster=cluster,
         )
         try:

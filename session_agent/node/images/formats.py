@@ -49,6 +49,7 @@ class Source:
     workdir: str = ""
     user: str = ""
     volumes: tuple[str, ...] = ()
+    entrypoint: list[str] = field(default_factory=list)
 
 
 @contextlib.contextmanager
@@ -271,6 +272,7 @@ def _source(digest: str, layers: list[Layer], config: dict[str, Any]) -> Source:
         workdir=os.path.join("/", workdir) if isinstance(workdir, str) and workdir and "\0" not in workdir else "",
         user=user if isinstance(user, str) and len(user) < 256 else "",
         volumes=_volumes(settings.get("Volumes")),
+        entrypoint=[*_words(settings.get("Entrypoint")), *_words(settings.get("Cmd"))],
     )
 
 
@@ -278,6 +280,11 @@ def _volumes(value: object) -> tuple[str, ...]:
     """The directories a configuration declares as volumes: the keys of a map."""
     paths = value if isinstance(value, dict) else {}
     return tuple(sorted(path for path in paths if path.startswith("/") and "\0" not in path and len(path) < 4096))[:_MAX_VOLUMES]
+
+
+def _words(value: object) -> list[str]:
+    words = _list(value)
+    return words if all(isinstance(word, str) and "\0" not in word for word in words) else []
 
 
 def _list(value: object) -> list[Any]:

@@ -11,7 +11,10 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True, slots=True)
 class ImageSpec:
-    """`layers` are directories, topmost first; `trees` are shown read-only as they are; `hidden` paths are masked."""
+    """`layers` are directories, topmost first; `trees` are shown read-only as they are; `hidden` paths are masked.
+
+    `entrypoint` is what `docker run` of it starts: ENTRYPOINT and CMD.
+    """
 
     name: str
     digest: str
@@ -21,5 +24,6 @@ class ImageSpec:
     env: dict[str, str] = field(default_factory=dict)
     workdir: str = ""
     user: str = ""
+    entrypoint: tuple[str, ...] = ()
     size_bytes: int = 0
     created: str = ""

@@ -38,6 +38,7 @@ class ImageRecord:
     env: dict[str, str] = field(default_factory=dict)
     workdir: str = ""
     user: str = ""
+    entrypoint: list[str] = field(default_factory=list)
 
     def to_map(self) -> dict[str, Any]:
         return {
@@ -113,6 +114,7 @@ class ImageStore:
             env=record.env,
             workdir=record.workdir,
             user=record.user,
+            entrypoint=tuple(record.entrypoint),
             size_bytes=record.size_bytes,
             created=record.created,
         )
@@ -187,6 +189,7 @@ class ImageStore:
                     env=source.env,
                     workdir=source.workdir,
                     user=source.user,
+                    entrypoint=source.entrypoint,
                 )
         finally:
             shutil.rmtree(workspace, ignore_errors=True)

@@ -1,0 +1,155 @@
+"""What an image starts by itself, and limits of what is started: asked for at the creation, on the real stack."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import httpx
+import pytest
+from holdfast import InvalidArgumentError, Sandbox, SandboxClient
+
+from tests.node.ociimages import oci_layout
+from tests.package.roots import debian
+from tests.support.requires import requires
+from tests.support.stack import Stack
+from tests.support.until import until
+
+pytestmark = requires("namespaces", "redis", "root")
+
+SERVER = "echo started as $(id -u) in $(pwd) with $GIVEN $OWN \"$@\"; echo err >&2; touch /tmp/up; trap 'echo asked; exit 3' TERM; "
+SERVER += "while :; do sleep 0.05; done"
+
+
+@pytest.fixture(scope="module")
+def layer(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    root = debian(tmp_path_factory.mktemp("debian") / "root")
+    (root / "etc/passwd").write_text("root:x:0:0::/root:/bin/sh\nbob:x:1234:1234::/home/bob:/bin/sh\n")
+    return subprocess.run(["tar", "-C", root, "-c", "."], capture_output=True, check=True).stdout
+
+
+@pytest.fixture(scope="module")
+def images(stack: Stack, layer: bytes, tmp_path_factory: pytest.TempPathFactory) -> SandboxClient:
+    settings: dict[str, dict[str, Any]] = {
+        "both": {
+            "Entrypoint": ["sh", "-c", SERVER, "sh"],
+            "Cmd": ["a b", "c"],
+            "User": "bob",
+            "WorkingDir": "/srv",
+            "Env": ["GIVEN=image"],
+        },
+        "command": {"Cmd": ["sh", "-c", "echo once; exit 5"]},
+        "neither": {"Entrypoint": None, "Cmd": []},
+        "missing": {"Entrypoint": ["/no/such/program"]},
+    }
+    client = SandboxClient(stack.url, stack.key)
+    for name, config in settings.items():
+        client.images.import_(oci_layout(tmp_path_factory.mktemp(name) / "layout", [layer], config), f"starts-{name}")
+    return client
+
+
+def test_it_runs_as_the_image_says(images: SandboxClient, stack: Stack) -> None:
+    with images.create_sandbox("starts-both", entrypoint=True, env={"OWN": "creator"}, timeout=30) as sandbox:
+        until(lambda: sandbox.files.exists("/tmp/up"), deadline_s=60, what="the entrypoint to be up")
+        entrypoint = sandbox.follow("entrypoint")
+        seen = b"".join(chunk.data for chunk in _first(entrypoint, 2))
+        assert set(seen.decode().splitlines()) == {"started as 1234 in /srv with image creator a b c", "err"}
+        assert sandbox.exec("cat /proc/*/comm | grep -c '^sleep$'").stdout.strip() == "1"
+        entrypoint.detach()
+        sandbox.exec(["sh", "-c", f"kill -TERM {entrypoint.pid}"]).check()
+        result = sandbox.follow("entrypoint").wait()  # all of it again
+        assert (result.exit_code, result.stdout.splitlines()[-1], result.stderr) == (3, "asked", "err\n")
+        assert sandbox.exec("echo lives on").stdout == "lives on\n"
+        assert sandbox.follow("entrypoint").wait().stdout == result.stdout
+        with httpx.Client(base_url=stack.url, headers={"X-API-Key": stack.key}) as rest:
+            job = rest.get(f"/jobs/{sandbox.id}.entrypoint").raise_for_status().json()
+        assert (job["status"], job["exit_code"], job["stdout"], job["stderr"]) == ("failed", 3, result.stdout, "err\n")
+
+
+def _first(process: Any, lines: int) -> list[Any]:
+    chunks = []
+    for chunk in process:
+        chunks.append(chunk)
+        if b"".join(one.data for one in chunks).count(b"\n") >= lines:
+            break
+    return chunks
+
+
+def test_nothing_is_started_unasked(images: SandboxClient) -> None:
+    with images.create_sandbox("starts-both", timeout=30) as sandbox:
+        assert not sandbox.files.exists("/tmp/up")
+        assert sandbox.exec("echo mine", command_id="entrypoint").stdout == "mine\n"
+
+
+def test_a_command_alone_and_one_that_ended(images: SandboxClient) -> None:
+    with images.create_sandbox("starts-command", entrypoint=True, timeout=30) as sandbox:
+        result = sandbox.follow("entrypoint").wait()
+        assert (result.exit_code, result.stdout) == (5, "once\n")
+
+
+def test_words_of_the_creator(images: SandboxClient) -> None:
+    words = ["sh", "-c", 'echo "$0 $1" $(id -u) $(pwd)', "é x", "$HOME"]
+    with images.create_sandbox("starts-both", entrypoint=words, timeout=30) as sandbox:
+        assert sandbox.follow("entrypoint").wait().stdout == "é x $HOME 1234 /srv\n"
+
+
+def test_what_cannot_be_started(images: SandboxClient) -> None:
+    with images.create_sandbox("starts-missing", entrypoint=True, timeout=30) as sandbox:
+        result = sandbox.follow("entrypoint").wait()
+        assert (result.exit_code, "not found" in result.stderr) == (127, True)
+        assert sandbox.exec("true").ok
+    with pytest.raises(InvalidArgumentError, match="neither ENTRYPOINT nor CMD"):
+        images.create_sandbox("starts-neither", entrypoint=True, timeout=30)
+    for wrong in ("nginx", [], [1], 5):
+        with pytest.raises(InvalidArgumentError):
+            images.create_sandbox("starts-both", entrypoint=wrong, timeout=30)  # type: ignore[arg-type]
+
+
+def test_what_rest_refuses(images: SandboxClient, stack: Stack) -> None:
+    bodies: list[dict[str, Any]] = [
+        {"entrypoint": "nginx"}, {"entrypoint": []}, {"entrypoint": [""]}, {"entrypoint": ["a\0"]}, {"ulimits": {"files": 1}},
+        {"ulimits": []},
+        {"ulimits": {"nofile": [2, 1]}}, {"ulimits": {"nofile": "1"}}, {"ulimits": {"nofile": [1, 2, 3]}}, {"ulimits": {"nofile": -2}},
+        {"ulimits": {"rttime": 5}},
+    ]  # fmt: skip
+    with httpx.Client(base_url=stack.url, headers={"X-API-Key": stack.key}) as rest:
+        for body in bodies:
+            answer = rest.post("/sandboxes", json={"image": "starts-both", **body})
+            assert (answer.status_code, answer.json()["code"]) == (422, "invalid_argument"), body
+
+
+SHOW = "cat /proc/self/limits"
+LIMITS = {"nofile": (100, 200), "core": 0, "fsize": (1 << 20, -1), "nproc": 100}
+EXPECTED = {
+    "Max open files": ["100", "200"], "Max core file size": ["0", "0"], "Max file size": ["1048576", "unlimited"],
+    "Max processes": ["100", "100"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("user", [None, "bob"])
+def test_limits_are_of_all_that_is_started(images: SandboxClient, user: str | None) -> None:
+    def read(text: str) -> dict[str, list[str]]:
+        rows = {row[:26].strip(): row[26:].split()[:2] for row in text.splitlines()}
+        return {name: rows[name] for name in EXPECTED}
+
+    def limits(sandbox: Sandbox) -> list[dict[str, list[str]]]:
+        with sandbox.shell(user=user, shell="sh") as shell:
+            ways = [sandbox.exec(SHOW, user=user).stdout, shell.run(SHOW).stdout]
+        ways.append(sandbox.terminal(["sh", "-c", SHOW], user=user).wait().stdout.replace("\r", ""))
+        return [read(way) for way in ways]
+
+    words = ["sh", "-c", SHOW]
+    with images.create_sandbox("starts-command", ulimits=LIMITS, entrypoint=words, timeout=30) as sandbox:
+        assert limits(sandbox) == [EXPECTED] * 3
+        assert read(sandbox.follow("entrypoint").wait().stdout) == EXPECTED
+        assert sandbox.exec("ulimit -n 50; ulimit -n").stdout == "50\n"
+        assert sandbox.exec("sleep 60", timeout=0.5).timed_out
+
+
+def test_a_hard_limit_above_the_services_own(images: SandboxClient) -> None:
+    with images.create_sandbox("starts-command", timeout=30) as sandbox:
+        most = int(sandbox.exec("ulimit -Hn").stdout)
+    with images.create_sandbox("starts-command", ulimits={"nofile": (512, most)}, timeout=30) as sandbox:
+        assert sandbox.exec("ulimit -Sn; ulimit -Hn").stdout.split() == ["512", str(most)]
+    with pytest.raises(InvalidArgumentError, match=r"ulimits\.nofile"):
+        images.create_sandbox("starts-command", ulimits={"nofile": (1024, 1 << 62)}, timeout=30)
