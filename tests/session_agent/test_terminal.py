@@ -162,7 +162,7 @@ async def test_time_out_and_failures() -> None:
         for params in ({"rows": 0}, {"cols": "x"}, {"argv": "bash"}, {"cwd": "/no/such"}):
             refused = await sandbox.open("terminal", dict(params)).end()
             assert isinstance(refused, Failed)
-            assert refused.error["code"] == "invalid_argument"
+            assert refused.error["code"] == ("cwd_not_found" if "cwd" in params else "invalid_argument")
         assert not sandbox.context.terminals
 
 
