@@ -94,8 +94,8 @@ async def figures(folder: Path, near: AsyncSandbox, url: str, key: str, wanted: 
                 value, floor, what = slowest
                 ok = value <= BUDGET_MS or value <= _SLOW_DAY * floor
                 how = (
-                    f"p50 of {count} (the slowest of {', '.join(one for one, _ in steps)}: {what}) over TCP between client, proxy, gateway, "
-                    "proxy and agent, in turn with the same in the bench's own stack, which counts where the machine is slow"
+                    f"p50 of {count} (the slowest of {', '.join(one for one, _ in steps)}: {what}) over TCP between client, proxy, "
+                    "gateway, proxy and agent, in turn with the same in the bench's own stack, which counts where the machine is slow"
                 )
                 yield Figure(name, title, value, "ms", floor, value / floor, f"≤ {BUDGET_MS:g} ms or {_SLOW_DAY:g}×", "", ok, how)
 
