@@ -104,6 +104,7 @@ def main() -> int:
     print(figures.table(taken))
     figures.write(options.output, taken)
     missed = [figure.id for figure in taken if not figure.ok]
+    missed += sorted(wanted - {figure.id.upper() for figure in taken})
     print(f"\n{options.output}: {len(taken)} figures{', missed: ' + ', '.join(missed) if missed else ', all within their budgets'}")
     return 1 if missed else 0
 

@@ -125,7 +125,7 @@ async def test_small_answers_leave_a_tcp_socket_at_once() -> None:
     server = AgentServer(AgentSettings("sb", TOKEN), {})
     listener = listening_socket("tcp://127.0.0.1:0")
     await server.start(listener)
-    reader, writer = await asyncio.open_connection(*listener.getsockname()[:2])
+    _, writer = await asyncio.open_connection(*listener.getsockname()[:2])
     await until_async(lambda: server._links, deadline_s=20, what="the connection")
     (accepted,) = server._links
     assert accepted._transport is not None

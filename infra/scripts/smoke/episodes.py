@@ -2,7 +2,7 @@
 
 Owns the steps, their figures and the verdict: it passes only when every asked-for sandbox has done every step (``unmet``), so that a thread
 which dies silently fails it as well. One file on the standard library and the SDK alone, because it also runs as the text of a pod's
-command (`--in-cluster`). With ``--until-told`` it keeps sessions at work until SIGTERM, for a rollout to happen in between. Prints a line of JSON.
+command (`--in-cluster`). With ``--until-told`` it keeps sessions at work until SIGTERM, for a rollout in between. Prints a line of JSON.
 """
 
 from __future__ import annotations
