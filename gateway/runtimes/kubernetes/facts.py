@@ -19,7 +19,10 @@ from gateway.placement.records import Cause
 from .record import PodRecord, read_record
 
 ASKED_GRACE_S = 3
-"""Grace of our own deletes. No pod of ours has it as its own, so whoever sees a pod go sees also that it was asked to."""
+"""Grace of our own deletes of what runs. No pod of ours has it as its own, and kubectl's ``--now`` and ``--force`` are 1 and 0."""
+DELETED = Cause("deleted", "infrastructure", "its pod was deleted by somebody else")
+_DELETE_SLACK_S = 2.0
+"""Moments of a pod are whole seconds of two clocks, the API server's and the kubelet's."""
 _MESSAGE = 500
 _NOT_THERE = re.compile(
     r"not found|manifest unknown|manifest_unknown|does not exist|pull access denied|unauthorized|denied|forbidden|no match for platform"
@@ -109,8 +112,13 @@ def read_pod(pod: dict[str, Any]) -> Facts:
     disruption = _disruption(conditions)
     created_at = moment(metadata.get("creationTimestamp"))
     trouble = _trouble(status, conditions, disruption, deleted_at > 0, created_at)
+    if trouble is not None and deleted_at > 0 and trouble.cause.reason == "exited" and not _ended_before(metadata, status):
+        trouble = _over(disruption or DELETED)  # an agent that is told to stop ends with a status as well
+    states = [_map(one.get("state")) for one in _maps(status.get("containerStatuses"))]
     running = [one for one in _maps(status.get("containerStatuses")) if "running" in _map(one.get("state"))]
     started, ready = bool(running), any(one.get("ready") is True for one in running)
+    ran = started or any("terminated" in state for state in states)
+    grace = metadata.get("deletionGracePeriodSeconds")
     return Facts(
         name=str(metadata.get("name") or ""),
         uid=str(metadata.get("uid") or ""),
@@ -125,7 +133,8 @@ def read_pod(pod: dict[str, Any]) -> Facts:
         trouble=trouble,
         disruption=disruption,
         deadline=deleted_at or None,
-        asked=deleted_at > 0 and metadata.get("deletionGracePeriodSeconds") in (0, ASKED_GRACE_S),
+        # Without grace we delete only what never ran or has ended. What ran and goes so is gone at somebody else's wish.
+        asked=deleted_at > 0 and (grace == ASKED_GRACE_S or (grace == 0 and not ran)),
         pool=str(_map(metadata.get("labels")).get("holdfast.dev/pool") or ""),
     )
 
@@ -140,8 +149,16 @@ def gone_cause(last: Facts) -> Cause:
     if last.disruption is not None:
         return last.disruption
     if last.deadline is not None:
-        return Cause("deleted", "infrastructure", "its pod was deleted by somebody else")
+        return DELETED
     return Cause("node-lost", "infrastructure", "its pod vanished")
+
+
+def _ended_before(metadata: dict[str, Any], status: dict[str, Any]) -> bool:
+    """Whether its container had ended by itself when the pod was deleted."""
+    grace = metadata.get("deletionGracePeriodSeconds")
+    deleted_at = moment(metadata.get("deletionTimestamp")) - (grace if isinstance(grace, int) else 0)
+    ends = [moment(_map(_map(one.get("state")).get("terminated")).get("finishedAt")) for one in _maps(status.get("containerStatuses"))]
+    return any(0 < end < deleted_at - _DELETE_SLACK_S for end in ends)
 
 
 def moment(text: Any) -> float:

@@ -116,8 +116,8 @@ class KubernetesRuntime:
                     case Changed(facts, before):
                         for event in on_change(facts, before, self.settings) if synced else ():
                             yield event
-                    case Vanished(last):
-                        for event in on_vanish(last):
+                    case Vanished(last, before):
+                        for event in on_vanish(last, before):
                             yield event
 
     async def doctor(self) -> list[dict[str, Any]]:
