@@ -16,11 +16,18 @@ from holdfast_wire.errors import Fault, HoldfastError
 
 from gateway.placement.records import Cause
 
+from .names import ENDING
 from .record import PodRecord, read_record
 
 ASKED_GRACE_S = 3
 """Grace of our own deletes of what runs. No pod of ours has it as its own, and kubectl's ``--now`` and ``--force`` are 1 and 0."""
 DELETED = Cause("deleted", "infrastructure", "its pod was deleted by somebody else")
+ENDINGS = {
+    "isolation": Cause(
+        "isolation", "infrastructure", "this cluster does not enforce network policies: it could reach what it was kept from"
+    )
+}
+"""What the service itself ends sandboxes for, by the reason that the pod's annotation ``names.ENDING`` has."""
 _DELETE_SLACK_S = 2.0
 """Moments of a pod are whole seconds of two clocks, the API server's and the kubelet's."""
 _MESSAGE = 500
@@ -109,7 +116,7 @@ def read_pod(pod: dict[str, Any]) -> Facts:
     metadata, spec, status = _map(pod.get("metadata")), _map(pod.get("spec")), _map(pod.get("status"))
     conditions = {str(one.get("type")): one for one in _maps(status.get("conditions"))}
     deleted_at = moment(metadata.get("deletionTimestamp"))
-    disruption = _disruption(conditions)
+    disruption = ENDINGS.get(str(_map(metadata.get("annotations")).get(ENDING) or "")) or _disruption(conditions)
     created_at = moment(metadata.get("creationTimestamp"))
     trouble = _trouble(status, conditions, disruption, deleted_at > 0, created_at)
     if trouble is not None and deleted_at > 0 and trouble.cause.reason == "exited" and not _ended_before(metadata, status):
