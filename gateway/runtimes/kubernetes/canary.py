@@ -120,11 +120,17 @@ async def probe(api: Api, settings: KubernetesSettings, wait_s: float = _WAIT_S)
                 await api.delete(f"{pods}/{name}", {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
             except ApiError:
                 pass  # the pods end by themselves (activeDeadlineSeconds)
+    await note(api, settings, verdict)
+    return verdict
+
+
+async def note(api: Api, settings: KubernetesSettings, verdict: Verdict) -> None:
+    """Write a verdict where every replica reads it. Raises ``ApiError``."""
+    await _ensure_policy(api, settings)
     text = orjson.dumps({"holds": verdict.holds, "detail": verdict.detail, "at": verdict.at, "leaks": verdict.leaks}).decode()
     # A probe that says nothing, on a full cluster say, takes nothing back of what one before it has found.
     noted = {_VERDICT: text, **({_CONCLUSIVE: text} if verdict.conclusive else {})}
     await api.patch(f"{_policies(settings)}/{_NAME}", {"metadata": {"annotations": noted}})
-    return verdict
 
 
 def _judge(closed: int, opened: int, now: float) -> Verdict:
