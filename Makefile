@@ -33,7 +33,7 @@ test: .venv/.stamp ## The whole test suite (ARGS="-k shell"; WORKERS: as many as
 	@exec $(PY) -m pytest -n $(WORKERS) $(ARGS)
 
 test-cluster: .venv/.stamp ## What needs a cluster, on the one KUBECONFIG names (HOLDFAST_BUNDLE_IMAGE, HOLDFAST_TEST_IMAGE)
-	@exec $(PY) -m pytest tests/kubernetes -m cluster -s $(ARGS)
+	@CI=true exec $(PY) -m pytest tests/kubernetes -m cluster -s $(ARGS)
 
 check: .venv/.stamp ## Lint, format, types, import rules, generated code
 	@exec infra/scripts/check

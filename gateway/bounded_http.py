@@ -8,6 +8,7 @@ bounded where they are read (``parsing``). Chosen in ``__main__`` as uvicorn's `
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Final
 
 import orjson
@@ -42,6 +43,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        _send_small_writes_at_once(transport)
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -142,3 +144,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.write_eof()
         # Closed at once, what still comes would be answered by a reset, and the client might never see why.
         self._timer = self.loop.call_later(_LINGER_S, self.transport.close)
+
+
+def _send_small_writes_at_once(transport: asyncio.Transport) -> None:
+    """An answer is a head and a body, two writes: the second must not wait for the first's acknowledgement, which may be delayed by 40 ms.
+
+    uvloop sets this by itself; asyncio does not where it is given a listener that was made without naming its protocol.
+    """
+    connection = transport.get_extra_info("socket")
+    if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -18,7 +18,7 @@ from .clocks import to_labels
 from .placement.records import Cause, Entry, Record, SandboxSpec
 from .placement.store import PlacementUnavailableError, RebuildingError
 from .pools import key_of
-from .runtimes.base import Made, Order
+from .runtimes.base import Made, Order, RuntimeUnavailableError
 from .service import Gateway, live, owned_entry
 
 _MARGIN_S = 2.0
@@ -65,8 +65,9 @@ async def make(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place: 
         gateway.metrics.count("create_failed_total", code=error.code)
         if error.code == "sandbox_exists":  # another replica is at it
             return await until_settled(gateway, spec.owner, spec.sandbox_id, spec.ready_timeout_s, spec.incarnation)
-        if error.code != "runtime_unavailable":  # else it may have been made: the controller finds out
-            ready = await _fail(gateway, spec, error, forget=forget and error.retryable)
+        nothing = isinstance(error, RuntimeUnavailableError) and error.made_nothing
+        if nothing or error.code != "runtime_unavailable":  # else it may have been made: the controller finds out
+            ready = await _fail(gateway, spec, error, forget=forget and error.retryable, made=not nothing)
             if ready is not None:
                 return ready
         raise
@@ -162,8 +163,11 @@ async def _create(gateway: Gateway, spec: SandboxSpec, order: Order, end: float)
         pause_s = min(pause_s * 1.5, _EXISTS_MOST_S)
 
 
-async def _fail(gateway: Gateway, spec: SandboxSpec, error: HoldfastError, *, forget: bool) -> Record | None:
-    """End what nobody made: first the record, then what there is of it. The record, where somebody else has made it after all."""
+async def _fail(gateway: Gateway, spec: SandboxSpec, error: HoldfastError, *, forget: bool, made: bool = True) -> Record | None:
+    """End what nobody made: first the record, then what there is of it, which is nothing unless ``made``.
+
+    The record, where somebody else has made it after all.
+    """
     cause = Cause(error.reason or error.code.replace("_", "-"), error.fault, error.message)
     entry = await gateway.store.mark_failed(spec.sandbox_id, spec.incarnation, cause, was="pending")
     if not isinstance(entry, Record) or entry.incarnation != spec.incarnation:
@@ -172,7 +176,8 @@ async def _fail(gateway: Gateway, spec: SandboxSpec, error: HoldfastError, *, fo
         return entry
     await gateway.quotas.ended(spec)
     try:
-        await gateway.runtime.delete(spec.sandbox_id, spec.incarnation)
+        if made:
+            await gateway.runtime.delete(spec.sandbox_id, spec.incarnation)
     except HoldfastError:
         return None  # the controller removes it, on the evidence of the record
     if forget:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast_wire.codec import decode
@@ -80,6 +81,11 @@ class Link(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        connection = transport.get_extra_info("socket")
+        if connection.family != socket.AF_UNIX:
+            # asyncio sets it only where the listener was made with IPPROTO_TCP, which ``socket.create_server`` does not do. Without it
+            # the second of two small writes waits for the acknowledgement of the first, which the other end delays by 40 ms.
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not self._host.opened(self):
             transport.abort()
             return

@@ -22,10 +22,16 @@ from .options import Egress, Options
 
 
 class RuntimeUnavailableError(HoldfastError):
-    """The runtime is away. A create may or may not have happened: the controller finds out."""
+    """The runtime is away. A create may or may not have happened: the controller finds out.
 
-    def __init__(self, message: str = "the sandbox runtime does not answer") -> None:
-        super().__init__("runtime_unavailable", message)
+    ``made_nothing``: it has certainly not happened, so the request leaves nothing behind and can be repeated under the same key.
+    """
+
+    def __init__(
+        self, message: str = "the sandbox runtime does not answer", *, made_nothing: bool = False, retry_after_s: int | None = None
+    ) -> None:
+        super().__init__("runtime_unavailable", message, detail={} if retry_after_s is None else {"retry_after_s": retry_after_s})
+        self.made_nothing = made_nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,9 @@ _MAY_IMPORT = {
     "session_agent": {"holdfast_wire", "msgpack", "websockets"},
 }
 
+_PLANNED = {"holdfast._retry", "loadtest"}
+"""What rules name before it is there. Any other name that cannot be found is a rule that holds nothing any more."""
+
 
 def outside_imports(path: Path) -> Iterator[tuple[int, str]]:
     """(line, top-level package) of each absolute import in a file, wherever it stands."""
@@ -82,8 +85,8 @@ def main() -> int:
     breaches = allow_list_breaches(_TOP)
     print("\n".join(breaches), end="\n" if breaches else "")
     text, absent = contracts_for_what_exists((_TOP / ".importlinter").read_text())
-    if absent:
-        print(f"not there yet, so not checked: {', '.join(absent)}")
+    for name in absent:
+        print(f".importlinter: {name} is not there", "yet, so not checked" if name in _PLANNED else ": rename it there as well")
     with tempfile.NamedTemporaryFile("w", suffix=".importlinter") as file:
         file.write(text)
         file.flush()
@@ -91,7 +94,7 @@ def main() -> int:
         result = subprocess.run([linter, "--config", file.name, "--no-cache"], cwd=_TOP, capture_output=True, text=True, check=False)
     lines = [line for line in result.stdout.splitlines() if line.strip()]
     print("\n".join(lines if result.returncode else lines[-1:]), result.stderr.strip())
-    return 1 if breaches or result.returncode else 0
+    return 1 if breaches or result.returncode or set(absent) - _PLANNED else 0
 
 
 if __name__ == "__main__":

@@ -14,9 +14,10 @@ import json
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
-from holdfast import AsyncSandboxClient
+from holdfast import AsyncSandboxClient, AsyncShell
 
 from tests.bench import prototype
 from tests.bench.figures import percentile
@@ -64,8 +65,13 @@ async def _busy(count: int) -> None:
             sandbox = await stack.enter_async_context(await client.create_sandbox("host", cpu="2", memory="256Mi"))
             shell = await sandbox.shell()
             await shell.run("true")
-            work.append(lambda shell=shell: shell.run("true"))  # type: ignore[misc]
+            work.append(partial(_true, shell))
         await _work(work)
+
+
+async def _true(shell: AsyncShell) -> None:
+    result = await shell.run("true")
+    assert result.exit_code == 0, result  # what fails at once is fast
 
 
 async def _idle(count: int, sandbox_ids: list[str]) -> None:
@@ -77,7 +83,8 @@ async def _idle(count: int, sandbox_ids: list[str]) -> None:
             async with gate:
                 client = await stack.enter_async_context(AsyncSandboxClient())
                 sandbox = client.get_sandbox(sandbox_id)
-                await sandbox.exec(["true"])
+                result = await sandbox.exec(["true"])
+                assert result.exit_code == 0, result
 
         await asyncio.gather(*(attach(sandbox_ids[index % len(sandbox_ids)]) for index in range(count)))
         await _work([])

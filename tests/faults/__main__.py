@@ -69,6 +69,7 @@ def one(context: Context, name: str, scenario: Scenario, seconds: float) -> Outc
     try:
         with replicated_stack(REPLICAS.get(name, 1), HOLDFAST_DRAIN_S="4") as replicas:
             asyncio.run(scenario(context, replicas, outcome, seconds))
+        outcome.conclude()
     except Exception as broken:
         traceback.print_exc()
         outcome.violations.append(f"broke off: {type(broken).__name__}: {str(broken).partition(chr(10))[0][:300]}")

@@ -49,6 +49,11 @@ class Outcome:
         if not holds:
             self.violations.append(otherwise)
 
+    def conclude(self) -> None:
+        """A scenario that disturbed nothing, or in which nothing was answered, has shown nothing."""
+        self.expect(sum(self.faults.values()) > 0, "no fault happened")
+        self.expect(self.acknowledged > 0, "no command was acknowledged")
+
     def lines(self) -> list[str]:
         """A paragraph for people."""
         ran = f"acknowledged {self.acknowledged}, failed {self.failed}, unknown {self.unknown}"

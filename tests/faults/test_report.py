@@ -48,6 +48,14 @@ def test_a_zero_is_read_honestly_and_a_violation_is_loud(tmp_path: Path) -> None
     assert {path.name for path in tmp_path.iterdir()} == {"chaos.txt", "chaos.json"}
 
 
+@pytest.mark.parametrize(("faults", "acknowledged", "violations"), [(0, 9, 1), (9, 0, 1), (0, 0, 2), (1, 1, 0)])
+def test_a_run_in_which_nothing_happened_is_not_clean(faults: int, acknowledged: int, violations: int) -> None:
+    outcome = Outcome("a", 7, acknowledged=acknowledged)
+    outcome.faults["cut"] = faults
+    outcome.conclude()
+    assert len(outcome.violations) == violations
+
+
 def test_a_killed_worker_s_log_names_what_is_open(tmp_path: Path) -> None:
     log = Log(tmp_path / "log")
     log.asked("w-0", "w-0.0")

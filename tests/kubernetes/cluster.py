@@ -15,6 +15,7 @@ from typing import Any
 
 from holdfast_wire.bundle import AGENT_PORT
 
+from gateway.runtimes.kubernetes import canary
 from gateway.runtimes.kubernetes.client import Api, ApiError
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 from tests.support.until import until_async
@@ -41,7 +42,7 @@ async def namespace(*, with_policies: bool = True) -> AsyncIterator[KubernetesSe
         await until_async(lambda: _has_account(api, name), deadline_s=30, what="the namespace's service account")
         for policy in _policies() if with_policies else []:
             await api.post(f"/apis/networking.k8s.io/v1/namespaces/{name}/networkpolicies", policy)
-        yield KubernetesSettings(
+        settings = KubernetesSettings(
             namespace=name,
             kubeconfig=kubeconfig(),
             bundle_image=os.environ["HOLDFAST_BUNDLE_IMAGE"],
@@ -51,9 +52,25 @@ async def namespace(*, with_policies: bool = True) -> AsyncIterator[KubernetesSe
             pull_patience_s=5.0,
             cluster_cidrs=CIDRS,
         )
+        if with_policies:
+            await _note_verdict(api, settings)
+        yield settings
     finally:
         await api.delete(f"/api/v1/namespaces/{name}")
         await api.aclose()
+
+
+async def _note_verdict(api: Api, settings: KubernetesSettings) -> None:
+    """What a deployment's controller finds out before anything is isolated here, found out once for all namespaces of a run."""
+    if not _verdicts:
+        verdict = await canary.probe(api, settings)
+        assert verdict.conclusive, f"it cannot be seen whether this cluster enforces network policies: {verdict.detail}"
+        _verdicts.append(verdict)
+    else:
+        await canary.note(api, settings, _verdicts[0])
+
+
+_verdicts: list[canary.Verdict] = []
 
 
 async def _has_account(api: Api, name: str) -> bool:

@@ -178,6 +178,7 @@ async def test_the_doctor_is_content(runtime: KubernetesRuntime) -> None:
     checks = await runtime.doctor()
     for check in checks:
         print(f"\n{'ok ' if check['ok'] else 'BAD'} {check['name']}: {check['detail']}", end="")
+    assert checks
     assert all(check["ok"] or not check["required"] for check in checks)
 
 

@@ -13,7 +13,7 @@ import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 
 from gateway.runtimes.kubernetes import creating
-from gateway.runtimes.kubernetes.facts import read_pod
+from gateway.runtimes.kubernetes.facts import event_trouble, read_pod
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.runtimes.options import Options
 from tests.conformance.runtimes import CREATE_S, order
@@ -21,6 +21,7 @@ from tests.kubernetes.conftest import QUICK, settings_for
 from tests.support.kube.kubelet import Kubelet
 from tests.support.kube.objects import RefusedError, stamp
 from tests.support.kube.server import FakeApi
+from tests.support.pace import Stopwatch
 from tests.support.until import until_async
 
 SOON_S = 5.0
@@ -45,7 +46,13 @@ async def stuck(api: FakeApi, kubelet: Kubelet, tmp_path: Path, monkeypatch: pyt
 def complain(api: FakeApi, reason: str, message: str, kind: str = "Warning", uid: str | None = None) -> None:
     uid = uid or api.pods.get("hf-sb-1")["metadata"]["uid"]
     number = len(api.stores["events"].names())
-    body = {"reason": reason, "message": message, "type": kind, "involvedObject": {"uid": uid}, "lastTimestamp": stamp(number)}
+    body = {
+        "reason": reason,
+        "message": message,
+        "type": kind,
+        "involvedObject": {"kind": "Pod", "uid": uid},
+        "lastTimestamp": stamp(number),
+    }
     api.stores["events"].create({"metadata": {"name": f"event-{number}"}, **body})
 
 
@@ -119,3 +126,102 @@ async def test_root_is_refused_where_it_would_be_the_nodes(stuck: KubernetesRunt
     with pytest.raises(HoldfastError, match="gives pods no user namespaces"):
         await stuck.create(asked, CREATE_S)
     await until_async(lambda: not api.pods.names(), deadline_s=SOON_S, what="the pod to be gone")
+
+
+NOT_FOUND = (
+    'Failed to pull image "python:3.12": failed to pull and unpack image "docker.io/library/python:3.12": failed to resolve image: '
+    "docker.io/library/python:3.12: not found"
+)
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "code", "fault"),
+    [
+        ("Failed", NOT_FOUND, "image_not_found", "caller"),
+        ("Failed", 'Failed to pull image "python:3.12": pull access denied, repository does not exist', "image_not_found", "caller"),
+        (
+            "InspectFailed",
+            'Failed to apply default image tag "python:3.12": couldn\'t parse image name "python:3.12"',
+            "image_not_found",
+            "caller",
+        ),
+    ],
+)
+async def test_a_missing_image_is_told_when_the_kubelet_says_so(
+    stuck: KubernetesRuntime, api: FakeApi, reason: str, message: str, code: str, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kubelet's event is there ten seconds before the pod's status says it; so long the status is that of any new pod."""
+    monkeypatch.setattr(creating, "_SLOW_S", 600.0)
+    await stuck.injection()
+    making = asyncio.create_task(stuck.create(order("sb-1", image="python:3.12"), CREATE_S))
+    await until_async(api.pods.names, deadline_s=SOON_S, what="the pod")
+    complain(api, reason, message)
+    with Stopwatch() as watch:
+        with pytest.raises(HoldfastError) as caught:
+            await making
+        assert watch.elapsed_s <= 3.0
+    assert (caught.value.code, caught.value.reason, caught.value.fault) == (code, "image-pull", fault)
+    assert "HOLDFAST_PULL_SECRETS" in caught.value.hint
+    assert "HOLDFAST_IMAGE_FALLBACK" not in caught.value.hint
+    assert "holdfast image import" not in caught.value.hint
+
+
+async def test_many_slow_pods_ask_together(stuck: KubernetesRuntime, api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(creating, "_SLOW_S", 600.0)
+    makings = [asyncio.create_task(stuck.create(order(f"sb-{n}", image="python:3.12"), CREATE_S)) for n in range(20)]
+    await until_async(lambda: len(api.pods.names()) == 20, deadline_s=60, what="the pods")
+    await until_async(lambda: api.requests["list events"] >= 2, deadline_s=60, what="events to be asked for")
+    assert api.requests["list events"] <= 4
+    for n in range(20):
+        complain(api, "Failed", NOT_FOUND, uid=api.pods.get(f"hf-sb-{n}")["metadata"]["uid"])
+    answers = await asyncio.gather(*makings, return_exceptions=True)
+    assert {getattr(answer, "code", None) for answer in answers} == {"image_not_found"}
+    asked = api.requests["list events"]
+    await stuck._births._hearing  # type: ignore[misc]
+    assert api.requests["list events"] <= asked + 2  # nobody is slow any more
+
+
+async def test_a_pull_that_may_pass_has_its_patience(stuck: KubernetesRuntime, api: FakeApi, tmp_path: Path) -> None:
+    message = 'Failed to pull image "python:3.12": failed to do request: Head "https://r/v2": dial tcp 10.0.0.1:443: i/o timeout'
+    impatient = KubernetesRuntime(settings_for(api, tmp_path, pull_patience_s=3.0), "replica-1", QUICK)
+    making = asyncio.create_task(impatient.create(order("sb-1", image="python:3.12"), CREATE_S))
+    await until_async(api.pods.names, deadline_s=SOON_S, what="the pod")
+    complain(api, "Failed", message)
+    with pytest.raises(HoldfastError, match="i/o timeout") as caught:
+        await making
+    assert (caught.value.code, caught.value.reason, caught.value.fault) == ("image_pull_failed", "image-pull", "infrastructure")
+    assert "retry when it answers" in caught.value.hint
+    await impatient.aclose()
+
+
+@pytest.mark.parametrize(
+    ("image", "message", "code"),
+    [
+        ("r/denied:1", 'failed to pull "r/denied:1": dial tcp 10.0.0.1:443: connect: connection refused', "image_pull_failed"),
+        ("x", 'Head "https://r/v2/not found": dial tcp: lookup r on 10.96.0.10:53: no such host', "image_pull_failed"),
+        ("x", "unexpected status from HEAD request to https://r/v2/x/manifests/1: 503 Service Unavailable", "image_pull_failed"),
+        ("x", "proxyconnect tcp: dial tcp: lookup proxy: server misbehaving; x: not found in any mirror", "image_pull_failed"),
+        ("x", "toomanyrequests: You have reached your pull rate limit", "image_pull_failed"),
+        ("x", "tls: failed to verify certificate: x509: certificate signed by unknown authority", "image_pull_failed"),
+        ("x", "unexpected status: 401 Unauthorized", "image_not_found"),
+        ("x", "no match for platform in manifest: not found", "image_not_found"),
+    ],
+)
+def test_a_registry_that_is_down_is_no_missing_image(image: str, message: str, code: str) -> None:
+    for reason in ("ErrImagePull", "ImagePullBackOff"):
+        waiting = [{"name": "sandbox", "image": image, "state": {"waiting": {"reason": reason, "message": message}}}]
+        trouble = read_pod({"metadata": {}, "status": {"phase": "Pending", "containerStatuses": waiting}}).trouble
+        assert trouble is not None
+        assert trouble.code == code
+    event = event_trouble("Failed", f'Failed to pull image "{image}": {message}', image, 0.0)
+    assert event is not None
+    assert event.code == code
+
+
+def test_the_bundles_image_is_no_fault_of_the_caller() -> None:
+    message = 'Failed to pull image "r/holdfast-bundle:1": r/holdfast-bundle:1: not found'
+    trouble = event_trouble("Failed", message, "python:3.12", 0.0)
+    assert trouble is not None
+    assert (trouble.code, trouble.cause.fault, trouble.lasting) == ("image_pull_failed", "infrastructure", False)
+    assert event_trouble("Failed", "Error: container has runAsNonRoot", "python:3.12", 0.0) is None
+    assert event_trouble("BackOff", message, "python:3.12", 0.0) is None

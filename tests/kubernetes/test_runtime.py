@@ -105,6 +105,7 @@ async def test_only_policies_that_nobody_needs_are_collected(runtime: Kubernetes
 
 
 async def test_the_canary_tells_enforced_from_open_and_from_broken(runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet) -> None:
+    api.probed = False
     assert await canary.known(runtime.api, runtime.settings) is None
 
     async def play(closed: int, opened: int) -> canary.Verdict:
@@ -256,6 +257,7 @@ async def test_a_spare_that_is_not_there_cannot_be_taken(runtime: KubernetesRunt
 
 
 async def test_the_doctor_names_what_is_missing(runtime: KubernetesRuntime, api: FakeApi, tmp_path: Path) -> None:
+    api.probed = False
     checks = {check["name"]: check for check in await runtime.doctor()}
     assert all({"name", "ok", "detail", "fix", "required"} <= set(check) for check in checks.values())
     assert checks["cluster"]["ok"]

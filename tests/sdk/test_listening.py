@@ -83,3 +83,19 @@ def test_what_was_accepted_as_the_port_closed_is_closed(monkeypatch: pytest.Monk
         assert one.recv(1) == b""
     background.stop()
     assert not served.is_set()
+
+
+def test_small_pieces_leave_a_port_at_once() -> None:
+    background, options = Background(), []
+
+    def look(stream: Stream) -> None:
+        options.append(stream._connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        greet(stream)
+
+    listener = Listener(look, background)
+    listener.start("127.0.0.1", 0)
+    with socket.create_connection((listener.address.host, listener.address.port), timeout=20) as one:
+        assert one.recv(5) == b"hello"
+    listener.close()
+    background.stop()
+    assert options == [1]

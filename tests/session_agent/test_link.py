@@ -121,6 +121,19 @@ async def test_healthz_needs_no_token(agent: tuple[AgentServer, str]) -> None:
     writer.close()
 
 
+async def test_small_answers_leave_a_tcp_socket_at_once() -> None:
+    server = AgentServer(AgentSettings("sb", TOKEN), {})
+    listener = listening_socket("tcp://127.0.0.1:0")
+    await server.start(listener)
+    _, writer = await asyncio.open_connection(*listener.getsockname()[:2])
+    await until_async(lambda: server._links, deadline_s=20, what="the connection")
+    (accepted,) = server._links
+    assert accepted._transport is not None
+    assert accepted._transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+    writer.close()
+    await server.stop()
+
+
 async def test_both_sides_prove_themselves(agent: tuple[AgentServer, str]) -> None:
     nonce = secrets.token_hex(16)
     async with unix_connect(

@@ -1,7 +1,8 @@
 """News of the pods that are being made here: one watch for all of them.
 
 Owns the watch narrowed to this replica's pods, which runs while somebody waits and a little longer, and the newest look at each pod that
-is waited for: whoever is slow sees the latest, never a queue. Called by ``creating``.
+is waited for: whoever is slow sees the latest, never a queue. While pods are slow it also asks for what kubelets
+warn of. Called by ``creating``.
 """
 
 from __future__ import annotations
@@ -12,13 +13,19 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from .client import Api
+from gateway.runtimes.base import RuntimeUnavailableError
+
+from . import complaints
+from .client import Api, ApiError
+from .complaints import Warned
 from .facts import Facts, read_pod
 from .names import MADE_BY, SELECTOR, label_value
 from .watch import Changed, Listed, Vanished, Watch, WatchSettings
 
 log = logging.getLogger("gateway.kubernetes")
 
+_WARNINGS = 7
+_ASK_S = 0.5
 IDLE_S = 60.0
 """How long the watch goes on with nobody waiting."""
 
@@ -29,10 +36,18 @@ class News:
     def __init__(self) -> None:
         self.latest: Facts | None = None
         self.gone = False
+        self.warned: list[Warned] = []
+        """The newest last, at most a few."""
+        self.hears = ""
+        """The uid of the pod whose warnings it waits for as well."""
         self._changed = asyncio.Event()
 
     def tell(self, facts: Facts, *, gone: bool = False) -> None:
         self.latest, self.gone = facts, gone
+        self._changed.set()
+
+    def warn(self, warned: Warned) -> None:
+        self.warned = [*self.warned[-_WARNINGS:], warned]
         self._changed.set()
 
     async def changed(self) -> None:
@@ -51,6 +66,7 @@ class Births:
         self._settings = settings
         self._waiting: dict[str, set[News]] = {}
         self._task: asyncio.Task[None] | None = None
+        self._hearing: asyncio.Task[None] | None = None
         self._idle: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
@@ -69,13 +85,20 @@ class Births:
             if not self._waiting:
                 self._idle = asyncio.get_running_loop().call_later(IDLE_S, self._rest)
 
+    def hear(self, news: News, uid: str) -> None:
+        """Bring also what kubelets warn of, while this pod is waited for: it is slow."""
+        news.hears = uid
+        if self._hearing is None or self._hearing.done():
+            self._hearing = asyncio.get_running_loop().create_task(self._ask_often(), name="kubelets' warnings")
+
     async def aclose(self) -> None:
         if self._idle is not None:
             self._idle.cancel()
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        for task in (self._task, self._hearing):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
 
     def _wake(self) -> None:
         if self._idle is not None:
@@ -89,6 +112,23 @@ class Births:
         if self._task is not None and not self._waiting:
             self._task.cancel()
             self._task = None
+
+    async def _ask_often(self) -> None:
+        """One list for all pods that are slow, as long as there are any. A watch would want a right more, for a few seconds of use."""
+        while True:
+            slow = {news.hears: news for waiting in self._waiting.values() for news in waiting if news.hears}
+            if not slow:
+                return
+            try:
+                for warned in await complaints.warnings(self._api, self._path, self._settings.page):
+                    news = slow.get(warned.pod_uid)
+                    if news is not None and warned not in news.warned:
+                        news.warn(warned)
+            except (ApiError, RuntimeUnavailableError) as error:
+                log.info("events cannot be read: %s", error)
+                if isinstance(error, ApiError) and not error.passing:
+                    return  # each create asks for itself by and by
+            await asyncio.sleep(_ASK_S)
 
     async def _run(self) -> None:
         watch = Watch(self._api, self._path, self._selector, read_pod, self._settings)

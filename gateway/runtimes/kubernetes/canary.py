@@ -24,6 +24,7 @@ from .settings import KubernetesSettings
 
 _NAME = "hf-canary"
 _VERDICT = "holdfast.dev/canary"
+_CONCLUSIVE = "holdfast.dev/canary-conclusive"
 _PORT = 8718
 _ROLE = "holdfast.dev/canary-role"
 _TRIES = 20
@@ -65,16 +66,30 @@ class Verdict:
     at: float
     leaks: bool = False
 
+    @property
+    def conclusive(self) -> bool:
+        return self.holds or self.leaks
+
 
 async def known(api: Api, settings: KubernetesSettings) -> Verdict | None:
     """The last verdict, None where there is none. Raises ``ApiError``."""
+    return await _noted(api, settings, (_VERDICT,))
+
+
+async def found(api: Api, settings: KubernetesSettings) -> Verdict | None:
+    """The last verdict that says something, else the last one. Raises ``ApiError``."""
+    return await _noted(api, settings, (_CONCLUSIVE, _VERDICT))
+
+
+async def _noted(api: Api, settings: KubernetesSettings, names: tuple[str, ...]) -> Verdict | None:
     try:
-        found = await api.get(f"{_policies(settings)}/{_NAME}")
+        policy = await api.get(f"{_policies(settings)}/{_NAME}")
     except ApiError as error:
         if error.status == 404:
             return None
         raise
-    text = (found["metadata"].get("annotations") or {}).get(_VERDICT)
+    annotations = policy["metadata"].get("annotations") or {}
+    text = next((annotations[name] for name in names if annotations.get(name)), None)
     try:
         return Verdict(**orjson.loads(text)) if text else None
     except (TypeError, orjson.JSONDecodeError):
@@ -105,9 +120,17 @@ async def probe(api: Api, settings: KubernetesSettings, wait_s: float = _WAIT_S)
                 await api.delete(f"{pods}/{name}", {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
             except ApiError:
                 pass  # the pods end by themselves (activeDeadlineSeconds)
-    body = {"holds": verdict.holds, "detail": verdict.detail, "at": verdict.at, "leaks": verdict.leaks}
-    await api.patch(f"{_policies(settings)}/{_NAME}", {"metadata": {"annotations": {_VERDICT: orjson.dumps(body).decode()}}})
+    await note(api, settings, verdict)
     return verdict
+
+
+async def note(api: Api, settings: KubernetesSettings, verdict: Verdict) -> None:
+    """Write a verdict where every replica reads it. Raises ``ApiError``."""
+    await _ensure_policy(api, settings)
+    text = orjson.dumps({"holds": verdict.holds, "detail": verdict.detail, "at": verdict.at, "leaks": verdict.leaks}).decode()
+    # A probe that says nothing, on a full cluster say, takes nothing back of what one before it has found.
+    noted = {_VERDICT: text, **({_CONCLUSIVE: text} if verdict.conclusive else {})}
+    await api.patch(f"{_policies(settings)}/{_NAME}", {"metadata": {"annotations": noted}})
 
 
 def _judge(closed: int, opened: int, now: float) -> Verdict:

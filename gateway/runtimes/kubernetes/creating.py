@@ -12,6 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from holdfast_wire.bundle import AGENT_PORT
@@ -23,7 +24,7 @@ from gateway.runtimes.base import Made
 from . import complaints
 from .births import Births, News
 from .client import Api, ApiError, refused
-from .facts import ASKED_GRACE_S, Facts, read_pod
+from .facts import ASKED_GRACE_S, Facts, Trouble, read_pod
 from .settings import KubernetesSettings
 
 log = logging.getLogger("gateway.kubernetes")
@@ -39,6 +40,8 @@ _AWAY_S = 20.0
 _LOOK_S = 2.0
 """A pod that another replica made is not in this one's watch: it is looked at this often. Also the net under a watch that fails."""
 _OWN_LOOK_S = 15.0
+_WARNED_S = 1.5
+"""A pod that has a node for so long and does not run: the kubelets' warnings are listened to. Most run before."""
 _SLOW_S, _SLOW_MOST_S = 4.0, 30.0
 """A pod that has a node for so long and does not run is asked after among the events; then again, ever less often."""
 
@@ -158,15 +161,20 @@ class Creating:
         dialling: asyncio.Task[Made] | None = None
         changed = asyncio.ensure_future(news.changed())
         clock = asyncio.get_running_loop().time
-        patience_s, ask_at = _SLOW_S, clock() + _SLOW_S
+        patience_s, ask_at, hear_at = _SLOW_S, clock() + _SLOW_S, clock() + _WARNED_S
+        asked: Trouble | None = None
         try:
             while True:
+                facts = _with_warnings(facts, news, asked)
                 self._judge(facts)
                 if dialling is None and facts.ip:
                     dialling = asyncio.ensure_future(self.reach(facts, tokens))
                 waits: list[asyncio.Future[Any]] = [changed] if dialling is None else [changed, dialling]
                 slow = facts.placed and not facts.started and facts.trouble is None
-                wait_s = min(self._patience(facts, ours), max(ask_at - clock(), 0.0) if slow else _OWN_LOOK_S)
+                if slow and clock() >= hear_at:
+                    hear_at = float("inf")
+                    self._births.hear(news, facts.uid)
+                wait_s = min(self._patience(facts, ours), max(min(ask_at, hear_at) - clock(), 0.0) if slow else _OWN_LOOK_S)
                 done, _ = await asyncio.wait(waits, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
                 if dialling is not None and dialling in done:
                     return dialling.result()
@@ -179,13 +187,11 @@ class Creating:
                             raise _deleted()
                     else:
                         facts = await self._look(facts)  # a former pod of this name, or a later one
-                elif not done:
+                elif not done and not (slow and clock() >= hear_at):
                     if slow and clock() >= ask_at:
                         patience_s = min(2 * patience_s, _SLOW_MOST_S)
                         ask_at = clock() + patience_s
-                        complaint = await complaints.ask(self._api, self._settings, facts)
-                        if complaint.trouble is not None:
-                            raise complaint.trouble.error()
+                        asked = (await complaints.ask(self._api, self._settings, facts)).trouble or asked
                     facts = await self._look(facts)
                 if facts.deadline is not None:
                     self._judge(facts)
@@ -208,6 +214,15 @@ class Creating:
             return look_s
         patience_s = self._settings.pull_patience_s if facts.trouble.kind == "pull" else self._settings.unschedulable_patience_s
         return max(min(look_s, (facts.trouble.since or facts.created_at) + patience_s - time.time() + 0.05), 0.05)
+
+
+def _with_warnings(facts: Facts, news: News, asked: Trouble | None) -> Facts:
+    """A pod whose status says nothing of its trouble, with what its kubelet has warned of."""
+    if facts.trouble is not None or facts.started or not facts.placed:
+        return facts
+    heard = (complaints.trouble_of(facts, one.reason, one.message) for one in reversed(news.warned) if one.pod_uid == facts.uid)
+    trouble = next((one for one in heard if one is not None), asked)
+    return facts if trouble is None else replace(facts, trouble=trouble)
 
 
 def _as_private(made: dict[str, Any], asked: dict[str, Any]) -> bool:

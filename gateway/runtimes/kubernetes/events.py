@@ -6,13 +6,14 @@ Pure. Owns the rule that each fact of a sandbox is told once: ready once, leavin
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Literal
 
 from gateway.placement.records import Cause
 from gateway.runtimes.base import BecameReady, Event, Leaving, Present, WentAway
 
 from .creating import endpoint_of
-from .facts import Facts, Trouble, gone_cause
+from .facts import DELETED, Facts, Trouble, gone_cause
 from .names import pod_name
 from .settings import KubernetesSettings
 
@@ -76,14 +77,19 @@ def on_change(now_facts: Facts, before: Facts | None, settings: KubernetesSettin
     if is_ready(now_facts) and (adopted or before is None or not is_ready(before)):
         events.append(BecameReady(id_, incarnation))
     if _leaving(now_facts) and (before is None or not _leaving(before)):
-        cause = now_facts.disruption or Cause("deleted", "infrastructure", "its pod is being deleted by somebody else")
+        cause = now_facts.disruption or replace(DELETED, message="its pod is being deleted by somebody else")
         events.append(Leaving(id_, incarnation, cause, now_facts.deadline or now + settings.grace_s))
     return events
 
 
-def on_vanish(last: Facts) -> list[Event]:
-    """A pod is gone. One that had ended before was told then."""
-    if last.record is None or (last.ended() is not None and not last.asked):
+def on_vanish(last: Facts, before: Facts | None = None) -> list[Event]:
+    """A pod is gone; ``before`` is the look before the last. One that had ended before was told then.
+
+    A kubelet removes what has ended without grace, whatever grace the delete had: whether that was ours is seen in the look before.
+    """
+    if before is not None and before.uid == last.uid and before.asked:
+        last = replace(last, asked=True)
+    if last.record is None or (last.ended() is not None and not last.asked and (before is None or before.ended() is not None)):
         return []
     return [WentAway(last.record.sandbox_id, last.record.incarnation, gone_cause(last))]
 

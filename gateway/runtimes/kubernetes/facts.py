@@ -16,16 +16,42 @@ from holdfast_wire.errors import Fault, HoldfastError
 
 from gateway.placement.records import Cause
 
+from .names import ENDING
 from .record import PodRecord, read_record
 
 ASKED_GRACE_S = 3
-"""Grace of our own deletes. No pod of ours has it as its own, so whoever sees a pod go sees also that it was asked to."""
+"""Grace of our own deletes of what runs. No pod of ours has it as its own, and kubectl's ``--now`` and ``--force`` are 1 and 0."""
+DELETED = Cause("deleted", "infrastructure", "its pod was deleted by somebody else")
+ENDINGS = {
+    "isolation": Cause(
+        "isolation", "infrastructure", "this cluster does not enforce network policies: it could reach what it was kept from"
+    )
+}
+"""What the service itself ends sandboxes for, by the reason that the pod's annotation ``names.ENDING`` has."""
+_DELETE_SLACK_S = 2.0
+"""Moments of a pod are whole seconds of two clocks, the API server's and the kubelet's."""
 _MESSAGE = 500
+_QUOTED = re.compile(r'"[^"]*"|https?://\S+')
+"""Names in a message: an image may be called ``denied``."""
+_NO_ANSWER = re.compile(
+    r"dial tcp|no such host|connection refused|connection reset|i/o timeout|timed? ?out|deadline exceeded|tls handshake|x509"
+    r"|no route to host|network is unreachable|server misbehaving|temporary failure|too ?many ?requests|unexpected eof|: eof"
+    r"|\b(429|500|502|503|504)\b|bad gateway|service unavailable|internal server error",
+    re.IGNORECASE,
+)
+"""The registry, or the way to it, is in trouble: nothing is known of the image."""
+_PULL_HINTS = {
+    "image_not_found": "check the image's name; a private registry's pull secret must be in the sandboxes' namespace and named in "
+    "HOLDFAST_PULL_SECRETS, or in the request's image_pull_secrets where HOLDFAST_SHARED shares it",
+    "image_pull_failed": "the message is the registry's, as the nodes see it: retry when it answers them; `holdfast image pull NAME` has "
+    "an image on every node ahead",
+}
 _NOT_THERE = re.compile(
     r"not found|manifest unknown|manifest_unknown|does not exist|pull access denied|unauthorized|denied|forbidden|no match for platform"
     r"|no matching manifest|invalid reference|name unknown|name_unknown|unsupported media type|authentication required",
     re.IGNORECASE,
 )
+_PULLING = re.compile(r'(?:pull image|image name) "([^"]*)"')
 _OBJECTS = {"persistentvolumeclaim": "claim", "secret": "secret", "configmap": "config map"}
 _MISSING = re.compile(r'\b(persistentvolumeclaim|secret|configmap) "([a-z0-9.-]{1,253})" not found', re.IGNORECASE)
 _DISRUPTIONS = {
@@ -59,7 +85,8 @@ class Trouble:
     def error(self) -> HoldfastError:
         """Once patience is over the answer is final: a client that asked again at once would only wait as long again."""
         final = False if self.kind else None
-        return HoldfastError(self.code, self.cause.message, fault=self.cause.fault, reason=self.cause.reason, retryable=final)
+        hint = _PULL_HINTS.get(self.code)
+        return HoldfastError(self.code, self.cause.message, hint=hint, fault=self.cause.fault, reason=self.cause.reason, retryable=final)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +133,16 @@ def read_pod(pod: dict[str, Any]) -> Facts:
     metadata, spec, status = _map(pod.get("metadata")), _map(pod.get("spec")), _map(pod.get("status"))
     conditions = {str(one.get("type")): one for one in _maps(status.get("conditions"))}
     deleted_at = moment(metadata.get("deletionTimestamp"))
-    disruption = _disruption(conditions)
+    disruption = ENDINGS.get(str(_map(metadata.get("annotations")).get(ENDING) or "")) or _disruption(conditions)
     created_at = moment(metadata.get("creationTimestamp"))
     trouble = _trouble(status, conditions, disruption, deleted_at > 0, created_at)
+    if trouble is not None and deleted_at > 0 and trouble.cause.reason == "exited" and not _ended_before(metadata, status):
+        trouble = _over(disruption or DELETED)  # an agent that is told to stop ends with a status as well
+    states = [_map(one.get("state")) for one in _maps(status.get("containerStatuses"))]
     running = [one for one in _maps(status.get("containerStatuses")) if "running" in _map(one.get("state"))]
     started, ready = bool(running), any(one.get("ready") is True for one in running)
+    ran = started or any("terminated" in state for state in states)
+    grace = metadata.get("deletionGracePeriodSeconds")
     return Facts(
         name=str(metadata.get("name") or ""),
         uid=str(metadata.get("uid") or ""),
@@ -125,7 +157,8 @@ def read_pod(pod: dict[str, Any]) -> Facts:
         trouble=trouble,
         disruption=disruption,
         deadline=deleted_at or None,
-        asked=deleted_at > 0 and metadata.get("deletionGracePeriodSeconds") in (0, ASKED_GRACE_S),
+        # Without grace we delete only what never ran or has ended. What ran and goes so is gone at somebody else's wish.
+        asked=deleted_at > 0 and (grace == ASKED_GRACE_S or (grace == 0 and not ran)),
         pool=str(_map(metadata.get("labels")).get("holdfast.dev/pool") or ""),
     )
 
@@ -140,8 +173,16 @@ def gone_cause(last: Facts) -> Cause:
     if last.disruption is not None:
         return last.disruption
     if last.deadline is not None:
-        return Cause("deleted", "infrastructure", "its pod was deleted by somebody else")
+        return DELETED
     return Cause("node-lost", "infrastructure", "its pod vanished")
+
+
+def _ended_before(metadata: dict[str, Any], status: dict[str, Any]) -> bool:
+    """Whether its container had ended by itself when the pod was deleted."""
+    grace = metadata.get("deletionGracePeriodSeconds")
+    deleted_at = moment(metadata.get("deletionTimestamp")) - (grace if isinstance(grace, int) else 0)
+    ends = [moment(_map(_map(one.get("state")).get("terminated")).get("finishedAt")) for one in _maps(status.get("containerStatuses"))]
+    return any(0 < end < deleted_at - _DELETE_SLACK_S for end in ends)
 
 
 def moment(text: Any) -> float:
@@ -240,7 +281,8 @@ def _of_wait(reason: str, message: str, image: str, created_at: float) -> Troubl
         return Trouble("image_not_found", Cause("image-pull", "caller", message or f"{image!r} cannot be pulled"))
     if reason in ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "SignatureValidationFailed", "ImageInspectError"):
         text = message or f"{image!r} cannot be pulled"
-        if _NOT_THERE.search(message):
+        bare = _QUOTED.sub("", message)
+        if _NOT_THERE.search(bare) and not _NO_ANSWER.search(bare):
             return Trouble("image_not_found", Cause("image-pull", "caller", text))
         lasting = reason == "SignatureValidationFailed"
         return Trouble("image_pull_failed", Cause("image-pull", "infrastructure", text), lasting=lasting, kind="pull", since=created_at)
@@ -249,6 +291,22 @@ def _of_wait(reason: str, message: str, image: str, created_at: float) -> Troubl
     if reason in ("CreateContainerError", "RunContainerError", "PreCreateHookError", "PreStartHookError", "PostStartHookError"):
         return Trouble("sandbox_failed", Cause("start-failed", "infrastructure", f"the container cannot be started: {message}"))
     return None
+
+
+def event_trouble(reason: str, message: str, image: str, created_at: float) -> Trouble | None:
+    """The trouble that the kubelet's event tells of before the pod's status does; ``image`` is the sandbox's own.
+
+    Another image is the deployment's: that it cannot be pulled is no fault of the caller.
+    """
+    if reason == "FailedMount":
+        return missing_object(message)
+    if reason not in ("Failed", "InspectFailed") or not (found := _PULLING.search(message)):
+        return None
+    trouble = _of_wait("InvalidImageName" if reason == "InspectFailed" else "ErrImagePull", _cut(message), image, created_at)
+    if trouble is None or found[1] == image:
+        return trouble
+    cause = Cause("image-pull", "infrastructure", f"the agent's bundle cannot be pulled: {trouble.cause.message}")
+    return Trouble("image_pull_failed", cause, lasting=False, kind="pull", since=created_at)
 
 
 def _exited(how: str, message: str = "") -> Trouble:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -27,12 +28,17 @@ from .facts import ASKED_GRACE_S, Facts, read_pod
 from .images import ClusterImages
 from .injection import Injecting
 from .manifest import Injection, pod
-from .names import EGRESS, NETWORK, SANDBOX, SELECTOR, label_value, pod_name
-from .network import egress_key
+from .names import EGRESS, ENDING, NETWORK, SANDBOX, SELECTOR, label_value, pod_name
+from .network import egress_key, needs
 from .policies import Policies
 from .record import network_annotation
 from .settings import KubernetesSettings
 from .watch import Changed, Listed, Vanished, Watch, WatchSettings
+
+log = logging.getLogger("gateway.kubernetes")
+
+_UNHELD_GRACE_S = 10
+"""Grace of a sandbox that is ended because nothing keeps it from the network: its clients are told, and little more."""
 
 
 class KubernetesRuntime:
@@ -61,7 +67,7 @@ class KubernetesRuntime:
         began = asyncio.get_running_loop().time()
         with errors():
             manifest = pod(order, self.settings, await self.injection(), self._replica)
-            await self._guard.check(order.egress)
+            await self._guard.check(order.egress, timeout_s)
             await self.policies.ensure(order.egress)
         left_s = timeout_s - (asyncio.get_running_loop().time() - began)
         return await self._creating.create(manifest, order.incarnation, (order.token, *order.other_tokens), max(left_s, 0.01))
@@ -75,7 +81,7 @@ class KubernetesRuntime:
 
     async def adopt(self, spare_id: str, order: Order, timeout_s: float) -> Made:
         with errors():
-            await self._guard.check(order.egress)
+            await self._guard.check(order.egress, timeout_s)
             await self.policies.ensure(order.egress)
             return await adopting.adopt(self.api, self._creating, self.pods, self.settings, spare_id, order, timeout_s)
 
@@ -116,8 +122,8 @@ class KubernetesRuntime:
                     case Changed(facts, before):
                         for event in on_change(facts, before, self.settings) if synced else ():
                             yield event
-                    case Vanished(last):
-                        for event in on_vanish(last):
+                    case Vanished(last, before):
+                        for event in on_vanish(last, before):
                             yield event
 
     async def doctor(self) -> list[dict[str, Any]]:
@@ -135,12 +141,31 @@ class KubernetesRuntime:
     async def collect(self) -> int:
         """Remove egress policies that no sandbox needs any more; how many. The acting controller calls it now and then.
 
-        It also has the network probed where that was not done lately.
+        It also has the network probed where that was not done lately, and ends the sandboxes that are not kept from it as they asked.
         """
         with errors():
             removed = await self.policies.collect(time.time())
-            await self._guard.probe_when_due()
+            if await self._guard.leaks(await self._guard.probe_when_due()):
+                removed += await self._end_unheld()
             return removed
+
+    async def _end_unheld(self) -> int:
+        """End every sandbox that asked to be kept from the network. Its pod says why first, so that whoever sees it go can tell."""
+        ended = 0
+        async for facts in self._pods_of(SELECTOR):
+            if facts.record is None or facts.deadline is not None or facts.ended() is not None or needs(facts.record.egress) == "none":
+                continue
+            log.error("sandbox %s is ended: nothing keeps it from the network", facts.record.sandbox_id)
+            try:
+                metadata = {"uid": facts.uid, "annotations": {ENDING: "isolation"}}
+                await self.api.patch(f"{self.pods}/{facts.name}", {"metadata": metadata})
+                body = {"gracePeriodSeconds": _UNHELD_GRACE_S, "propagationPolicy": "Background", "preconditions": {"uid": facts.uid}}
+                await self.api.delete(f"{self.pods}/{facts.name}", body)
+                ended += 1
+            except ApiError as error:
+                if error.status not in (404, 409):
+                    raise
+        return ended
 
     async def aclose(self) -> None:
         await self._births.aclose()

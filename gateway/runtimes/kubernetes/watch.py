@@ -53,9 +53,10 @@ class Changed(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Vanished(Generic[T]):
-    """It is gone. ``last`` is what was last seen of it."""
+    """It is gone. ``last`` is what was last seen of it, ``before`` what was seen before the event that told so."""
 
     last: T
+    before: T | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +180,7 @@ class Watch(Generic[T]):
         if seen is None:
             return None
         if kind == "DELETED":
-            self._known.pop(seen.name, None)
-            return Vanished(seen)
+            return Vanished(seen, self._known.pop(seen.name, None))
         before = self._known.get(seen.name)
         self._known[seen.name] = seen
         return Changed(seen, before if before is not None and before.uid == seen.uid else None)

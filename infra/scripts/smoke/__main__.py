@@ -1,7 +1,8 @@
 """``python -m infra.scripts.smoke``: try a deployment, from here or from inside its cluster.
 
 Owns how the deployment is reached (an address, a port forwarded by kubectl, or a pod in the cluster), the rollouts that ``--rolling`` makes
-while sessions are at work, and what is printed. 0 when nothing failed. What is done is in ``episodes``. Called by `make smoke`.
+while sessions are at work, and what is printed. 0 when every asked-for sandbox has done every step and every asked-for rollout has
+happened; a report that shows less is a failure, whatever its own count says. What is done is in ``episodes``. Called by `make smoke`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 import secrets
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,6 +59,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.api_key_file is not None:
         options.api_key = options.api_key_file.read_text().strip()
+    if options.count < 1 or options.rolling < 0:
+        parser.error("--count is at least 1, --rolling at least 0")
     if not options.api_key:
         raise DeployError("no API key: HOLDFAST_API_KEY, or --api-key-file; `python -m infra.scripts.deploy key add OWNER` makes one")
     return options
@@ -97,11 +101,11 @@ def in_cluster(options: argparse.Namespace, cluster: Kubectl) -> dict[str, Any]:
     objects = _pod(name, options, container["image"], container.get("imagePullPolicy", "IfNotPresent"))
     try:
         cluster.apply(objects)
-        lines = _watched(options, cluster, name)
-        report = _last_json(lines)
+        lines, rollouts = _watched(options, cluster, name)
+        report = _last_report(lines)
         if report is None:
             raise DeployError(f"the smoke pod ended without a report:\n{''.join(lines)[-2000:]}")
-        return {**report, **({"rollouts": options.rolling} if options.rolling else {})}
+        return {**report, **({"rollouts": rollouts} if options.rolling else {})}
     finally:
         cluster.run("delete", "pod,secret", name, *space, "--ignore-not-found", "--wait=false")
 
@@ -131,23 +135,26 @@ def _pod(name: str, options: argparse.Namespace, image: str, policy: str) -> lis
     return [secret, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}]
 
 
-def _watched(options: argparse.Namespace, cluster: Kubectl, name: str) -> list[str]:
-    """The pod's lines, to its end; the rollouts happen between two of them."""
+def _watched(options: argparse.Namespace, cluster: Kubectl, name: str) -> tuple[list[str], int]:
+    """The pod's lines, to its end or to the end of the time for the whole, and how many rollouts happened between two of them."""
     space = ("--namespace", options.from_namespace)
     _until_started(cluster, name, options)
     command = cluster.command("logs", "--follow", name, *space)
-    lines = []
+    lines, rollouts = [], 0
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        limit = threading.Timer(options.timeout, process.terminate)
+        limit.start()
         try:
             assert process.stdout is not None
             for line in process.stdout:
                 lines.append(line)
                 if line.strip() == episodes.AT_WORK:
-                    _roll(options, cluster)
+                    rollouts = _roll(options, cluster)
                     cluster.run("exec", name, *space, "--", _PYTHON, "-c", "import os; os.kill(1, 15)")
         finally:
+            limit.cancel()
             process.terminate()
-    return lines
+    return lines, rollouts
 
 
 def _until_started(cluster: Kubectl, name: str, options: argparse.Namespace) -> None:
@@ -162,22 +169,26 @@ def _until_started(cluster: Kubectl, name: str, options: argparse.Namespace) -> 
         time.sleep(0.5)
 
 
-def _roll(options: argparse.Namespace, cluster: Kubectl) -> None:
-    """Replace every gateway, and wait until those that were there have drained and gone."""
+def _roll(options: argparse.Namespace, cluster: Kubectl) -> int:
+    """Replace every gateway, and wait until those that were there have drained and gone. How often that was done."""
     limit = f"--timeout={options.timeout}s"
     for number in range(options.rolling):
         before = cluster.run("get", "pods", "--namespace", SYSTEM, "--selector", _GATEWAYS, "--output", "name").split()
+        if not before:
+            raise DeployError("no gateway is there whose restart could show anything")
         cluster.run("rollout", "restart", "deployment/holdfast-gateway", "--namespace", SYSTEM)
         cluster.run("rollout", "status", "deployment/holdfast-gateway", "--namespace", SYSTEM, limit)
         cluster.run("wait", *before, "--namespace", SYSTEM, "--for=delete", limit)
         print(f"rollout {number + 1} of {options.rolling}: {len(before)} gateways drained and gone", file=sys.stderr)
+    return int(options.rolling)
 
 
-def _last_json(lines: list[str]) -> dict[str, Any] | None:
+def _last_report(lines: list[str]) -> dict[str, Any] | None:
     for line in reversed(lines):
-        if line.startswith("{"):
-            found: dict[str, Any] = json.loads(line)
-            return found
+        with contextlib.suppress(ValueError):
+            found = json.loads(line)
+            if isinstance(found, dict) and {"failed", "failures", "steps"} <= found.keys():
+                return found
     return None
 
 
@@ -191,10 +202,19 @@ def from_here(options: argparse.Namespace, url: str) -> dict[str, Any]:
         timeout=options.timeout,
         check=False,
     )
-    report = _last_json(done.stdout.splitlines())
+    report = _last_report(done.stdout.splitlines())
     if report is None:
         raise DeployError(f"it ended without a report: {done.stderr.strip()[-2000:]}")
     return report
+
+
+def judged(report: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """The report with what it lacks among its failures: a step that not every sandbox has done, a rollout that did not happen."""
+    wanted = episodes.WORK_STEPS if options.rolling else episodes.STEPS
+    lacking = [one for one in episodes.unmet(report["steps"], options.count, wanted) if one not in report["failures"]]
+    if (done := report.get("rollouts", 0)) != options.rolling:
+        lacking.append(f"{done} of {options.rolling} rollouts happened")
+    return {**report, "failed": report["failed"] + len(lacking), "failures": [*report["failures"], *lacking]}
 
 
 def show(report: dict[str, Any]) -> None:
@@ -221,6 +241,7 @@ def main(arguments: list[str]) -> int:
     except (DeployError, OSError, subprocess.TimeoutExpired) as error:
         print(f"smoke: {error}", file=sys.stderr)
         return 1
+    report = judged(report, options)
     show(report)
     return 1 if report["failed"] else 0
 

@@ -1,8 +1,8 @@
 """What a smoke test does with a deployment: sandboxes made, used and deleted, each step checked and timed.
 
-Owns the steps and their figures. One file on the standard library and the SDK alone, because it also runs as the text of a pod's command
-(`--in-cluster`). With ``--until-told`` it keeps sessions at work until SIGTERM, for a rollout to happen in between. Prints one line of
-JSON; 0 when nothing failed.
+Owns the steps, their figures and the verdict: it passes only when every asked-for sandbox has done every step (``unmet``), so that a thread
+which dies silently fails it as well. One file on the standard library and the SDK alone, because it also runs as the text of a pod's
+command (`--in-cluster`). With ``--until-told`` it keeps sessions at work until SIGTERM, for a rollout in between. Prints a line of JSON.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ from holdfast import Sandbox, SandboxClient
 
 AT_WORK = "at work"
 """Printed once every session of ``--until-told`` has had its first answer."""
+STEPS = ("create", "open a shell", "first command", "command", "exec", "write 1 MiB", "read 1 MiB", "delete")
+"""What each sandbox does once."""
+WORK_STEPS = ("create", "open a shell", "first command", "command", "delete")
+"""The same with ``--until-told``; there ``command`` is done at least once, and again until SIGTERM."""
 
 
 class Figures:
@@ -45,30 +49,38 @@ class Figures:
         if got != wanted:
             self.failed(f"{what}: {got!r} instead of {wanted!r}")
 
-    def report(self) -> dict[str, Any]:
-        steps = {}
+    def report(self, count: int, wanted: tuple[str, ...]) -> dict[str, Any]:
+        steps: dict[str, Any] = {}
         for step, times in self.times.items():
             times.sort()
             steps[step] = {"n": len(times), "p50_ms": round(times[len(times) // 2], 1), "max_ms": round(times[-1], 1)}
-        return {"failed": len(self.failures), "failures": self.failures[:20], "steps": steps}
+        failures = [*self.failures, *unmet(steps, count, wanted)]
+        return {"failed": len(failures), "failures": failures[:20], "asked": count, "steps": steps}
+
+
+def unmet(steps: dict[str, Any], count: int, wanted: tuple[str, ...]) -> list[str]:
+    """The steps that fewer than ``count`` sandboxes have done, or all of them where none was asked for: nothing done is nothing shown."""
+    if count < 1:
+        return ["no sandbox was asked for"]
+    done = {step: int(steps.get(step, {}).get("n", 0)) for step in wanted}
+    return [f"{step}: done by {n} of {count} sandboxes" for step, n in done.items() if n < count]
 
 
 def episode(client: SandboxClient, options: argparse.Namespace, figures: Figures) -> None:
     """One sandbox, from nothing to nothing."""
-    made = figures.timed("create", lambda: create(client, options))
     try:
-        with made as sandbox:
+        with figures.timed("create", lambda: create(client, options)) as sandbox:
             shell = figures.timed("open a shell", sandbox.shell)
-            figures.timed("first command", lambda: shell.run("cd / && export N=41", timeout=30))
+            result = figures.timed("first command", lambda: shell.run("cd / && export N=41", timeout=30))
+            figures.expect("the first command", (result.stderr, result.exit_code), ("", 0))
             result = figures.timed("command", lambda: shell.run("echo $((N + 1)); pwd >&2; (exit 3)", timeout=30))
             figures.expect("a living shell", (result.stdout, result.stderr, result.exit_code), ("42\n", "/\n", 3))
             result = figures.timed("exec", lambda: sandbox.exec(["/bin/sh", "-c", "cat; exit 4"], input="to the end", timeout=30))
             figures.expect("a one-off command", (result.stdout, result.exit_code), ("to the end", 4))
             content = bytes(range(256)) * 4096
             figures.timed("write 1 MiB", lambda: sandbox.files.write(options.folder + "/holdfast-smoke", content))
-            figures.expect(
-                "the file's size", len(figures.timed("read 1 MiB", lambda: sandbox.files.read(options.folder + "/holdfast-smoke"))), 2**20
-            )
+            back = figures.timed("read 1 MiB", lambda: sandbox.files.read(options.folder + "/holdfast-smoke"))
+            figures.expect("the file's size and content", (len(back), back == content), (2**20, True))
             shell.close()
             figures.timed("delete", sandbox.delete)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is a failure to report
@@ -90,20 +102,26 @@ def create(client: SandboxClient, options: argparse.Namespace) -> Sandbox:
 
 def work(client: SandboxClient, options: argparse.Namespace, figures: Figures, told: threading.Event, started: threading.Semaphore) -> None:
     """One session at work until told: a number counted in the shell's own memory, so that a lost or repeated command shows."""
+    begun = False
     try:
-        with create(client, options) as sandbox:
-            shell = sandbox.shell()
-            shell.run("count=0")
+        with figures.timed("create", lambda: create(client, options)) as sandbox:
+            shell = figures.timed("open a shell", sandbox.shell)
+            result = figures.timed("first command", lambda: shell.run("count=0", timeout=60))
+            figures.expect("the first command", (result.stderr, result.exit_code), ("", 0))
+            begun = True
             started.release()
             done = 0
-            while not told.is_set():
+            while done == 0 or not told.is_set():
                 result = figures.timed("command", lambda: shell.run("count=$((count + 1)); echo $count", timeout=60))
                 done += 1
                 figures.expect("the count", (result.stdout, result.exit_code), (f"{done}\n", 0))
                 told.wait(options.pause)
+            figures.timed("delete", sandbox.delete)
     except Exception as error:  # noqa: BLE001 - see above
         figures.failed(f"{type(error).__name__}: {error}")
-        started.release()
+    finally:
+        if not begun:
+            started.release()
 
 
 def main(arguments: list[str]) -> int:
@@ -133,8 +151,9 @@ def main(arguments: list[str]) -> int:
             print(AT_WORK, flush=True)
         for thread in threads:
             thread.join()
-    print(json.dumps(figures.report()), flush=True)
-    return 1 if figures.failures else 0
+    report = figures.report(options.count, WORK_STEPS if options.until_told else STEPS)
+    print(json.dumps(report), flush=True)
+    return 1 if report["failed"] else 0
 
 
 if __name__ == "__main__":

@@ -68,6 +68,7 @@ class Listener:
                 if self._closed.wait(PAUSE_S):
                     return
                 continue  # no descriptor was to spare; the next connection may find one
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as asyncio does for the other face
             stream = Stream(connection)
             try:
                 self._background.start(self._one, stream, name="holdfast-tunnel")

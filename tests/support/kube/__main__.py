@@ -13,6 +13,7 @@ from .thin import ThinAgent
 
 async def main() -> None:
     api = FakeApi()
+    api.probed = False
     for store in api.stores.values():
         store.resize(100_000)
     async with api.serve(), Kubelet(api, cores=1e6, agent=ThinAgent).run():

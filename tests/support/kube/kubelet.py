@@ -105,7 +105,8 @@ class Kubelet:
     def end(self, name: str, *, reason: str = "Error", code: int = 137, pod: dict[str, Any] | None = None) -> None:
         """A container's end as a kubelet tells it; ``pod`` is laid over the pod's status (an eviction, say)."""
         ended = {"terminated": {"reason": reason, "exitCode": code, "finishedAt": stamp()}}
-        status = {"phase": "Failed", "containerStatuses": [{"name": "sandbox", "state": ended}], **(pod or {})}
+        phase = "Succeeded" if code == 0 else "Failed"
+        status = {"phase": phase, "containerStatuses": [{"name": "sandbox", "state": ended}], **(pod or {})}
         self._status(name, status)
 
     def _on_write(self, entry: Entry) -> None:
@@ -155,7 +156,9 @@ class Kubelet:
             if found is None:
                 return
             if found["metadata"].get("deletionTimestamp"):
-                self.api.pods.remove(name)
+                if self._runs(name, uid):
+                    self.end(name, reason="Completed" if code == 0 else "Error", code=code if code >= 0 else 128 - code)
+                self.api.pods.remove(name, grace=0)
             elif self._runs(name, uid):
                 self.end(name, code=code if code >= 0 else 128 - code)
         finally:

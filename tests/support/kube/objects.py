@@ -97,16 +97,24 @@ class Store:
         grace = options.get("gracePeriodSeconds")
         if grace is None:
             grace = (found.get("spec") or {}).get("terminationGracePeriodSeconds", 0)
-        if not grace or self.resource != "pods" or not (found.get("spec") or {}).get("nodeName"):
+        if self.resource != "pods":
             return self.remove(name)
+        over = (found.get("status") or {}).get("phase") in ("Failed", "Succeeded")
+        if not grace or over or not (found.get("spec") or {}).get("nodeName"):
+            return self.remove(name, grace=0)
         at = stamp(grace)
         mark = {"deletionTimestamp": found["metadata"].get("deletionTimestamp") or at, "deletionGracePeriodSeconds": grace}
         return self.update(name, lambda body: body["metadata"].update(mark))
 
-    def remove(self, name: str) -> Object:
+    def remove(self, name: str, *, grace: int | None = None) -> Object:
+        """At once. ``grace`` is what the event that tells of it says: 0 for every pod that a delete ended, whatever grace that had."""
         before = self.get(name)
         del self._objects[name]
-        return self._write("DELETED", copy.deepcopy(before), before, keep=False)
+        last = copy.deepcopy(before)
+        if grace is not None:
+            last["metadata"]["deletionTimestamp"] = last["metadata"].get("deletionTimestamp") or stamp()
+            last["metadata"]["deletionGracePeriodSeconds"] = grace
+        return self._write("DELETED", last, before, keep=False)
 
     def since(self, version: int) -> list[Entry]:
         if version < self._oldest or (len(self.log) == self.log.maxlen and self.log[0].version > version + 1):

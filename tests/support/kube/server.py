@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -46,6 +47,8 @@ class FakeApi:
         """So many continue tokens are answered with 410."""
         self.broken_lines = 0
         """So many watch events are cut in half."""
+        self.probed = True
+        """A canary found before that policies are enforced; without that creates wait until one has looked."""
         self.url = ""
         self.watches: dict[int, web.Request] = {}
         self._told = asyncio.Event()
@@ -56,6 +59,13 @@ class FakeApi:
         )
         allocatable = {"cpu": "64", "memory": "256Gi", "pods": "5000"}
         self.stores["nodes"].create({"metadata": {"name": "node-1"}, "kind": "Node", "spec": {}, "status": {"allocatable": allocatable}})
+
+    def note_verdict(self, *, holds: bool, leaks: bool = False) -> None:
+        """As a controller notes what its canary found."""
+        store, text = self.stores["networkpolicies"], json.dumps({"holds": holds, "leaks": leaks, "detail": "planted", "at": time.time()})
+        if "hf-canary" not in store.names():
+            store.create({"kind": "NetworkPolicy", "metadata": {"name": "hf-canary"}, "spec": {}})
+        store.merge("hf-canary", {"metadata": {"annotations": {"holdfast.dev/canary": text}}})
 
     @property
     def pods(self) -> Store:
@@ -141,6 +151,8 @@ class FakeApi:
             return web.json_response(store.merge(name, body))
         if verb == "delete":
             return web.json_response(store.delete(name, body))
+        if self.probed and (resource, name) == ("networkpolicies", "hf-canary") and name not in store.names():
+            return web.json_response(_PROBED)
         return web.json_response(store.get(name))
 
     def _resource(self, path: str) -> tuple[str, str]:
@@ -244,6 +256,15 @@ class FakeApi:
                 await response.write(line)
             version = entry.version
         return version
+
+
+_PROBED = {
+    "kind": "NetworkPolicy",
+    "metadata": {
+        "name": "hf-canary",
+        "annotations": {"holdfast.dev/canary": json.dumps({"holds": True, "leaks": False, "detail": "found before", "at": time.time()})},
+    },
+}
 
 
 def _field(body: Object, path: str) -> Any:
