@@ -21,6 +21,8 @@ _TOP = Path(__file__).resolve().parents[2]
 # Room → the packages beside the standard library and itself that it may import anywhere.
 _MAY_IMPORT = {
     "schemas/holdfast_wire": {"msgpack"},
+    "sdk_py/holdfast_recipes/core": {"holdfast_recipes"},
+    "sdk_py/holdfast_recipes/prompts": {"holdfast_recipes"},
     "session_agent": {"holdfast_wire", "msgpack", "websockets"},
 }
 

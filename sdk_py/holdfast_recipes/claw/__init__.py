@@ -1,0 +1,1 @@
+"""Assistant tasks with tool services (P §5). So far: ``scoring``."""

@@ -1,0 +1,76 @@
+"""The command line of the recipes: ``cost`` so far.
+
+Owns arguments and printing. ``main(words)`` returns an exit code and is what a subcommand of ``holdfast`` calls too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+
+from holdfast_recipes.core import cost
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the command that ``words`` name; 0, or 2 for arguments that cannot be."""
+    parser = argparse.ArgumentParser(prog="holdfast recipes", description="Training and evaluation recipes on Holdfast.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    _add_cost(commands.add_parser("cost", help="what sandboxes cost here and at hosted services (Table 2 of the Orchard paper)"))
+    arguments = parser.parse_args(words)
+    try:
+        print(_cost(arguments))
+    except ValueError as error:
+        parser.exit(2, f"holdfast recipes {arguments.command}: {error}\n")
+    return 0
+
+
+def _add_cost(parser: argparse.ArgumentParser) -> None:
+    paper = cost.Workload()
+    parser.add_argument("--sandboxes", type=int, default=paper.sandboxes, help="at the same time (%(default)s)")
+    parser.add_argument("--hours", type=_decimal, default=paper.hours, help="for how long (%(default)s)")
+    parser.add_argument("--cpu", type=_decimal, default=paper.cpu, help="vCPU of a sandbox (%(default)s)")
+    parser.add_argument("--memory", type=_decimal, default=paper.memory_gib, help="GiB of a sandbox (%(default)s)")
+    parser.add_argument("--allocatable-cpu", type=_decimal, help="vCPU of a node that sandboxes can have (16: all of it)")
+    parser.add_argument("--allocatable-memory", type=_decimal, help="GiB of a node that sandboxes can have (64: all of it)")
+    parser.add_argument("--overcommit", type=_decimal, help="how many times over a node is given away (1)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _cost(arguments: argparse.Namespace) -> str:
+    work = cost.Workload(arguments.sandboxes, arguments.hours, arguments.cpu, arguments.memory)
+    rates = cost.with_cluster(
+        allocatable_cpu=arguments.allocatable_cpu, allocatable_gib=arguments.allocatable_memory, overcommit=arguments.overcommit
+    )
+    lines = cost.table(work, rates)
+    if arguments.json:
+        fields = [
+            {
+                "name": line.name,
+                "total_usd": float(round(line.total, 2)),
+                "usd_per_sandbox_hour": float(round(line.per_sandbox_hour, 4)),
+                "relative_to_daytona": float(round(line.relative, 3)),
+                "nodes": line.nodes,
+            }
+            for line in lines
+        ]
+        return json.dumps({"sandbox_hours": float(work.sandbox_hours), "lines": fields}, indent=2)
+    rows = [f"{'':32}{'total $':>12}{'$/sandbox-h':>14}{'relative':>10}{'nodes':>7}"]
+    for line in lines:
+        nodes = "" if line.nodes is None else line.nodes
+        rows.append(f"{line.name:32}{line.total:12,.2f}{line.per_sandbox_hour:14.4f}{line.relative:10.3f}{nodes:>7}")
+    rows.append(
+        f"{work.sandboxes} sandboxes of {work.cpu} vCPU and {work.memory_gib} GiB for {work.hours} h = {work.sandbox_hours} sandbox-hours"
+    )
+    return "\n".join(rows)
+
+
+def _decimal(text: str) -> Decimal:
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        raise argparse.ArgumentTypeError(f"not a number: {text}") from None
+    if not value.is_finite() or value <= 0:
+        raise argparse.ArgumentTypeError(f"must be above zero: {text}")
+    return value

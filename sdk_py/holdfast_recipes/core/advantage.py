@@ -1,0 +1,49 @@
+"""Group-relative advantages (P §3.3.3, §4.4, §5.3): one number per rollout, and how it reaches tokens and recorded pairs.
+
+Owns the normalisation within a group. Does not decide who is in the group (``balance``) and holds no tensors: engines take the numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+Deviation: TypeAlias = Literal["sample", "population", "none"]
+
+
+def advantages(rewards: Sequence[float | None], *, std: Deviation = "sample", eps: float = 1e-6) -> list[float]:
+    """[N] rewards → [N] advantages (r − mean) / std over those that are not None; None gives 0.0 and is left out of both.
+
+    ``std``: "sample" divides by √(Σ(r − mean)²/(N − 1)) as slime, verl and TRL do, "population" by √(Σ(r − mean)²/N) as the formula of
+    the paper reads, "none" only subtracts the mean. A deviation of at most ``eps`` counts as none at all and gives zeros, never NaN.
+    ``eps`` is such a bound and is not added to the divisor (engines add 1e-6 or 1e-4, which shrinks every advantage a little).
+    """
+    used = [reward for reward in rewards if reward is not None]
+    if not all(math.isfinite(reward) for reward in used):
+        raise ValueError("rewards must be finite")
+    if not used:
+        return [0.0] * len(rewards)
+    mean = math.fsum(used) / len(used)
+    divisor = 1.0
+    if std != "none":
+        degrees = len(used) - (std == "sample")
+        divisor = math.sqrt(math.fsum((reward - mean) ** 2 for reward in used) / degrees) if degrees else 0.0
+        if divisor <= eps:
+            return [0.0] * len(rewards)
+    return [0.0 if reward is None else (reward - mean) / divisor for reward in rewards]
+
+
+def broadcast(advantage: float, mask: Sequence[int]) -> list[float]:
+    """[T] the advantage of a rollout on each token that gets loss, 0.0 elsewhere (P §4.4)."""
+    return [advantage if bit else 0.0 for bit in mask]
+
+
+def pair_weights(pairs: Sequence[int]) -> list[float]:
+    """[R] weight of each recorded pair or branch of a rollout that left ``pairs[r]`` of them: 1/K, so that a rollout counts once (Z14).
+
+    The advantage is normalised over rollouts, then given to all K pairs with this weight. A rollout without pairs has weight 0.
+    """
+    if any(count < 0 for count in pairs):
+        raise ValueError("a rollout cannot have a negative number of pairs")
+    return [1 / count if count else 0.0 for count in pairs]

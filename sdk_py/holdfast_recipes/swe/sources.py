@@ -1,0 +1,217 @@
+"""Readers of the task rows that others publish: SWE-bench, SWE-rebench and its V2, Scale-SWE, SWE-smith → ``SweTask`` (A6).
+
+Owns what each column means. In four of the formats ``patch`` is the fix; in SWE-smith it is the *bug*, and the fix is its reverse. What a
+policy may see is ``prompt`` alone: patches and tests are for the sandbox and the grader. Downloading rows is the pipeline's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from holdfast_recipes.core import diffs
+
+from .images import image_of, swebench_image
+
+Row = Mapping[str, Any]
+
+
+class RowError(ValueError):
+    """A row lacks a field, or a field has a form that its format does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweTask:
+    """A repository in a start state, an issue, and the tests that decide.
+
+    Start state: the image, then ``start_commands``, then ``start_patch``. ``gold_patch`` turns the start state into a solved one.
+    ``test_patch`` or ``test_script`` (a file's text) brings the tests, only when grading. ``test_commands`` empty: the grader's default.
+    """
+
+    task_id: str
+    source: str
+    repo: str
+    image: str
+    prompt: str
+    gold_patch: str
+    fail_to_pass: tuple[str, ...]
+    pass_to_pass: tuple[str, ...] = ()
+    workdir: str = "/testbed"
+    base_commit: str = ""
+    language: str = "python"
+    version: str = ""
+    hints: str = ""
+    start_commands: tuple[str, ...] = ()
+    start_patch: str = ""
+    test_patch: str = ""
+    test_script: str = ""
+    test_commands: tuple[str, ...] = ()
+    log_parser: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The record of ``schemas/recipes/task.schema.json``."""
+        fields = asdict(self)
+        start = {"commands": list(self.start_commands), "patch": self.start_patch}
+        graded = ("gold_patch", "test_patch", "test_script", "fail_to_pass", "pass_to_pass", "log_parser")
+        grading = {"kind": "tests", "commands": list(self.test_commands)} | {key: _listed(fields[key]) for key in graded}
+        shown = ("task_id", "source", "image", "workdir", "repo", "base_commit", "language", "version", "prompt", "hints")
+        return {"format": 1, "domain": "swe"} | {key: fields[key] for key in shown} | {"start": start, "grading": grading}
+
+
+def swe_bench(row: Row) -> SweTask:
+    """SWE-bench (Verified, Multilingual): the image is at the base commit, unless named it follows from the instance."""
+    name = _text(row, "instance_id")
+    return SweTask(
+        **_common(row, "swe_bench"),
+        image=image_of(row) or swebench_image(name),
+        gold_patch=_text(row, "patch"),
+        test_patch=_text(row, "test_patch"),
+        base_commit=_text(row, "base_commit"),
+    )
+
+
+def swe_rebench(row: Row) -> SweTask:
+    """SWE-rebench: as SWE-bench, with an image of its own and ``install_config`` for the test command."""
+    config = _config(row)
+    return SweTask(
+        **_common(row, "swe_rebench"),
+        image=_image(row),
+        gold_patch=_text(row, "patch"),
+        test_patch=_text(row, "test_patch"),
+        base_commit=_text(row, "base_commit"),
+        test_commands=_commands(config),
+        log_parser=str(config.get("log_parser") or ""),
+    )
+
+
+def swe_rebench_v2(row: Row) -> SweTask:
+    """SWE-rebench V2: 20 languages, work directory named after the repository, its own parser per task."""
+    config = _config(row)
+    return SweTask(
+        **_common(row, "swe_rebench_v2"),
+        image=_image(row),
+        gold_patch=_text(row, "patch"),
+        test_patch=_text(row, "test_patch"),
+        base_commit=str(row.get("base_commit") or ""),
+        workdir="/" + _text(row, "repo").rpartition("/")[2],
+        test_commands=_commands(config),
+        log_parser=str(config.get("log_parser") or ""),
+    )
+
+
+def scale_swe(row: Row) -> SweTask:
+    """Scale-SWE: ``pre_commands`` on entry, the failing tests as a patch or as the text of a file."""
+    owner, repo = str(row.get("user") or ""), _text(row, "repo")
+    fields = _common(row, "scale_swe")
+    fields["repo"] = f"{owner}/{repo}" if owner and "/" not in repo else repo
+    return SweTask(
+        **fields,
+        image=_image(row),
+        workdir=_text(row, "workdir"),
+        gold_patch=_text(row, "patch"),
+        test_patch=str(row.get("f2p_patch") or ""),
+        test_script=str(row.get("f2p_script") or ""),
+        base_commit=str(row.get("parent_commit") or ""),
+        start_commands=_strings(row.get("pre_commands")),
+    )
+
+
+def swe_smith(row: Row) -> SweTask:
+    """SWE-smith: ``patch`` breaks the program. It makes the start state, and its reverse is the solution."""
+    bug = _text(row, "patch")
+    try:
+        gold = diffs.reverse(bug)
+    except diffs.DiffError as error:
+        raise RowError(f"{row.get('instance_id')}: {error}") from error
+    return SweTask(
+        **_common(row, "swe_smith"), image=_image(row), start_patch=bug, gold_patch=gold, base_commit=str(row.get("base_commit") or "")
+    )
+
+
+READERS: Mapping[str, Callable[[Row], SweTask]] = {
+    "swe_bench": swe_bench,
+    "swe_rebench": swe_rebench,
+    "swe_rebench_v2": swe_rebench_v2,
+    "scale_swe": scale_swe,
+    "swe_smith": swe_smith,
+}
+
+
+def read_row(row: Row, source: str) -> SweTask:
+    """A row of a named format. Raises RowError, with the row's id where it has one."""
+    if source not in READERS:
+        raise RowError(f"unknown format {source!r}; there are {sorted(READERS)}")
+    return READERS[source](row)
+
+
+def _common(row: Row, source: str) -> dict[str, Any]:
+    fail_to_pass = _strings(row.get("FAIL_TO_PASS"))
+    if not fail_to_pass:
+        raise RowError(f"{row.get('instance_id')}: FAIL_TO_PASS is empty, so nothing could show a solution")
+    return {
+        "task_id": _text(row, "instance_id"),
+        "source": source,
+        "repo": _text(row, "repo"),
+        "prompt": _text(row, "problem_statement"),
+        "fail_to_pass": fail_to_pass,
+        "pass_to_pass": _strings(row.get("PASS_TO_PASS")),
+        "version": str(row.get("version") or ""),
+        "hints": str(row.get("hints_text") or ""),
+        "language": str(row.get("language") or "python").lower(),
+    }
+
+
+def _text(row: Row, key: str) -> str:
+    value = row.get(key)
+    if not isinstance(value, str) or not value:
+        raise RowError(f"{row.get('instance_id')}: {key} is missing")
+    return value
+
+
+def _image(row: Row) -> str:
+    image = image_of(row)
+    if not image:
+        raise RowError(f"{row.get('instance_id')}: the row names no image")
+    return image
+
+
+def _strings(value: Any) -> tuple[str, ...]:
+    """A list, or the JSON text of one, as several sets store it; a plain text is one entry."""
+    if isinstance(value, str):
+        text = value.strip()
+        if not text.startswith("["):
+            return (value,) if text else ()
+        try:
+            value = json.loads(text)
+        except ValueError as error:
+            raise RowError(f"not a list: {value[:80]!r}") from error
+    if value is None:
+        return ()
+    if not isinstance(value, Sequence) and not hasattr(value, "tolist"):
+        raise RowError(f"not a list: {value!r}")
+    entries = value.tolist() if hasattr(value, "tolist") else value  # parquet readers give arrays
+    if not all(isinstance(entry, str) for entry in entries):
+        raise RowError("a list of names holds something else")
+    return tuple(entries)
+
+
+def _config(row: Row) -> Mapping[str, Any]:
+    config = row.get("install_config") or {}
+    if isinstance(config, str):
+        try:
+            config = json.loads(config)
+        except ValueError as error:
+            raise RowError(f"{row.get('instance_id')}: install_config is not JSON") from error
+    if not isinstance(config, Mapping):
+        raise RowError(f"{row.get('instance_id')}: install_config is no object")
+    return config
+
+
+def _commands(config: Mapping[str, Any]) -> tuple[str, ...]:
+    return _strings(config.get("test_cmd") or config.get("test_cmds"))
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

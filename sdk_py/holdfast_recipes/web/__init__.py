@@ -1,0 +1,1 @@
+"""Browser tasks (P §4). So far the pure parts: ``coordinates``, ``observation`` and ``reward``."""

@@ -1,0 +1,89 @@
+"""D6: coordinates, what is kept of screenshots, and the reward table."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from holdfast_recipes.web.coordinates import to_pixels
+from holdfast_recipes.web.observation import keep_last_images
+from holdfast_recipes.web.reward import Verdict, read_verdict, reward
+
+
+@pytest.mark.parametrize(
+    ("point", "pixels"),
+    [
+        ([501, 213], (641, 213)),
+        ([385, 31], (493, 31)),
+        ([649, 31], (831, 31)),
+        ([27, 509], (35, 509)),
+        ([496, 514], (635, 514)),
+        ([1000, 1000], (1279, 999)),
+        ([0, 0], (0, 0)),
+        ([500.5, 0.4], (641, 0)),
+    ],
+)
+def test_permille(point: list[float], pixels: tuple[int, int]) -> None:
+    assert to_pixels(point) == pixels
+
+
+def test_other_viewports_and_plain_pixels() -> None:
+    assert to_pixels([500, 999], (800, 600)) == (400, 599)
+    assert to_pixels([1279.4, 1000], coordinates="pixel") == (1279, 999)
+    for point in ([1001, 0], [-1, 0], [1], [1, 2, 3], [float("nan"), 1], [True, 1]):
+        with pytest.raises(ValueError, match="coordinate"):
+            to_pixels(point)
+
+
+def turns(count: int) -> list[dict[str, Any]]:
+    said: list[dict[str, Any]] = []
+    for turn in range(count):
+        said.append(
+            {"role": "user", "content": [{"type": "text", "text": f"tab {turn}"}, {"type": "image_url", "image_url": {"url": str(turn)}}]}
+        )
+        said.append({"role": "assistant", "content": f"<think>{turn}</think>"})
+    return said
+
+
+def test_only_the_last_screenshots_stay() -> None:
+    said = turns(3)
+    before = copy.deepcopy(said)
+    cut = keep_last_images(said, 1)
+    assert said == before
+    assert [[part["type"] for part in message["content"]] for message in cut[::2]] == [["text"], ["text"], ["text", "image_url"]]
+    assert [message["content"] for message in cut[1::2]] == [message["content"] for message in said[1::2]]
+    assert [part["text"] for message in cut[::2] for part in message["content"] if part["type"] == "text"] == ["tab 0", "tab 1", "tab 2"]
+    assert keep_last_images(said, 3) == keep_last_images(said, 9) == said
+    assert not any(part["type"] == "image_url" for message in keep_last_images(said, 0)[::2] for part in message["content"])
+    assert keep_last_images([], 1) == []
+    with pytest.raises(ValueError, match="negative"):
+        keep_last_images(said, -1)
+
+
+@pytest.mark.parametrize(
+    ("parsed", "answer", "captcha", "expected"),
+    [
+        ([True, True], "It worked. SUCCESS", False, 1.0),
+        ([True, False, True], "SUCCESS", False, 0.0),
+        ([True, False, False, False], "SUCCESS", False, -1.0),
+        ([False, False, False], None, False, -1.0),
+        ([False, False, False, True], "SUCCESS", False, 0.0),
+        ([True, False, False], "SUCCESS", False, 0.0),
+        ([True], "NOT SUCCESS", False, 0.0),
+        ([True], "I cannot say", False, 0.0),
+        ([True], "", False, 0.0),
+        ([True], None, False, None),
+        ([True], "SUCCESS", True, None),
+        ([], "SUCCESS", False, 0.0),
+    ],
+)
+def test_reward_table(parsed: list[bool], answer: str | None, captcha: bool, expected: float | None) -> None:
+    assert reward(parsed, read_verdict(answer), captcha=captcha) == expected
+
+
+def test_verdict_words() -> None:
+    assert read_verdict("at first SUCCESS, but in the end NOT SUCCESS") is Verdict.FAILURE
+    assert read_verdict("NOT_SUCCESS") is read_verdict("NOT\nSUCCESS") is Verdict.FAILURE
+    assert read_verdict("UNSUCCESSFUL") is read_verdict("it was a success") is Verdict.MISSING
+    assert read_verdict("Verdict: SUCCESS.") is Verdict.SUCCESS
