@@ -31,11 +31,9 @@ def launch_from(context: AgentContext, params: dict[str, Any], *, term: str | No
     if params.get("cwd") is None and not os.path.isdir(cwd):
         cwd = "/"
     env = _environment(user, term)
-    named = {} if wanted is None else {name: env[name] for name in ("USER", "LOGNAME")}
-    if wanted is not None and context.settings.env.get("HOME") == context.settings.given_home:
-        named["HOME"] = user.home
     env.update(context.settings.env)
-    env.update(named)
+    if wanted is not None and context.settings.env.get("HOME") == context.settings.given_home:
+        env["HOME"] = user.home
     given = read.mapping(params, "env")
     for name in given:
         if not name or "=" in name:
@@ -109,14 +107,8 @@ def _says_busybox(path: str, device: int, inode: int, changed: int) -> bool:
 
 
 def _environment(user: User, term: str | None) -> dict[str, str]:
-    env = {
-        "PATH": DEFAULT_PATH,
-        "HOME": user.home,
-        "USER": user.name,
-        "LOGNAME": user.name,
-        "LANG": "C.UTF-8",
-        "TERM": term or "dumb",
-    }
-    if user.shell:
-        env["SHELL"] = user.shell
+    """What docker gives a command beside its image's own: TERM only where there is a terminal."""
+    env = {"PATH": DEFAULT_PATH, "HOME": user.home}
+    if term is not None:
+        env["TERM"] = term
     return env

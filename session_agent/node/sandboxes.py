@@ -254,7 +254,7 @@ class Sandboxes:
             fds = {"listen_fds": [os.dup(listener.fileno())]}
         finally:
             listener.close()
-        env = {"PATH": DEFAULT_PATH, "LANG": "C.UTF-8", "HOSTNAME": request.sandbox_id}
+        env = {"PATH": DEFAULT_PATH, "HOSTNAME": request.sandbox_id}
         config = {
             "sandbox_id": request.sandbox_id,
             "incarnation": request.incarnation,

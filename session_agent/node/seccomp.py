@@ -22,7 +22,7 @@ _KILL = 0x80000000
 _NR, _ARCH = 0, 4
 _NEWEST = 466
 _NEW_NAMESPACES = 0x7E020000
-_NEW_TIME = 0x80
+_NEW_USER = 0x10000000
 _TIOCSTI, _TIOCLINUX, _TIOCSETD = 0x5412, 0x541C, 0x5423
 _RLIMIT_RTTIME = 15
 _SIGNED_ERRNO = 0x00050000
@@ -46,8 +46,9 @@ _ENOSYS = [_refuse(errno.ENOSYS)]
 _UNLESS_NEW_NAMESPACE = [
     _load_arg(0), (_JSET, 0, 1, _NEW_NAMESPACES), _refuse(errno.EPERM), _ret(_ALLOW),
 ]  # fmt: skip
-_UNSHARE = [
-    _load_arg(0), (_JSET, 0, 1, _NEW_NAMESPACES | _NEW_TIME), _refuse(errno.EPERM), _ret(_ALLOW),
+# The agent's children enter the commands' user namespace with it (privileges.py); anybody else lacks the capability.
+_SETNS = [
+    _load_arg(1), (_JEQ, 0, 1, _NEW_USER), _ret(_ALLOW), _refuse(errno.EPERM),
 ]  # fmt: skip
 _IOCTL = [
     _load_arg(1),
@@ -124,8 +125,10 @@ _NUMBERS: Mapping[str, tuple[int | None, int | None]] = {
     "acct": (163, 89), "vhangup": (153, 58), "uselib": (134, None), "_sysctl": (156, None),
     "sethostname": (170, 161), "setdomainname": (171, 162), "syslog": (103, 116),
     "fanotify_init": (300, 262), "move_pages": (279, 239), "migrate_pages": (256, 238), "vserver": (236, None),
+    "get_mempolicy": (239, 236), "set_mempolicy": (238, 237), "mbind": (237, 235), "process_madvise": (440, 440),
+    "ustat": (136, None), "sysfs": (139, None), "setns": (308, 268),
     "clone3": (435, 435), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427), "memfd_secret": (447, 447), "statmount": (457, 457), "listmount": (458, 458),
+    "io_uring_register": (427, 427), "statmount": (457, 457), "listmount": (458, 458),
     "lsm_get_self_attr": (459, 459), "lsm_set_self_attr": (460, 460), "lsm_list_modules": (461, 461),
     "clone": (56, 220), "unshare": (272, 97), "ioctl": (16, 29), "socket": (41, 198), "personality": (135, 92),
     "prlimit64": (302, 261), "setpriority": (141, 140), "ioprio_set": (251, 30), "sched_setparam": (142, 118),
@@ -134,12 +137,11 @@ _NUMBERS: Mapping[str, tuple[int | None, int | None]] = {
 
 # ENOSYS where programs know how to go on without the call, and EPERM everywhere else.
 _WITHOUT = {
-    "clone3", "io_uring_setup", "io_uring_enter", "io_uring_register", "memfd_secret", "statmount", "listmount",
-    "lsm_get_self_attr", "lsm_set_self_attr", "lsm_list_modules",
+    "clone3", "statmount", "listmount", "lsm_get_self_attr", "lsm_set_self_attr", "lsm_list_modules",
 }  # fmt: skip
 _CONDITIONAL: Mapping[str, Sequence[Instruction]] = {
     "clone": _UNLESS_NEW_NAMESPACE,
-    "unshare": _UNSHARE,
+    "setns": _SETNS,
     "ioctl": _IOCTL,
     "personality": _PERSONALITY,
 }

@@ -260,7 +260,7 @@ async def test_many_at_once_each_get_their_own_status() -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 async def test_another_user(tmp_path: Path) -> None:
     async with client(env={"PATH": PATH, "HOME": "/root"}, given_home="/root") as sandbox:
-        outcome = await sandbox.execute(script="id -u; id -g; echo $HOME $USER", user="nobody", cwd="/")
+        outcome = await sandbox.execute(script="id -u; id -g; echo $HOME $(id -un)", user="nobody", cwd="/")
         uid, gid, home, user = outcome.stdout.split()
         assert (uid, user) == (b"65534", b"nobody")
         assert home != b"/root"

@@ -80,7 +80,7 @@ def spec(path: str) -> ImageSpec:
         digest="host",
         layers=(path,),
         trees=tuple(Tree(f"/{name}", name) for name in present),
-        env={"PATH": f"{DEFAULT_PATH}:{_NAMES}"},
+        env={"PATH": f"{DEFAULT_PATH}:{_NAMES}", "LANG": "C.UTF-8"},
         hidden=tuple(name for name in _HIDDEN if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}")),
     )
 

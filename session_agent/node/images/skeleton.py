@@ -19,8 +19,18 @@ LAYERS = {TOP: _MOUNT_POINTS, BASE: _EXPECTED}
 """The layers by name: above an image and below it."""
 
 
+_HOSTS = """127.0.0.1\tlocalhost
+::1\tlocalhost ip6-localhost ip6-loopback
+fe00::0\tip6-localnet
+ff00::0\tip6-mcastprefix
+ff02::1\tip6-allnodes
+ff02::2\tip6-allrouters
+"""
+
+
 def hosts_file(name: str) -> str:
-    return f"127.0.0.1\tlocalhost {name}\n::1\tlocalhost ip6-localhost\n".replace(" \n", "\n")
+    """As docker writes it, with the sandbox's own name last."""
+    return f"{_HOSTS}127.0.0.1\t{name}\n"
 
 
 def make_directory(path: str, mode: int) -> None:
