@@ -86,8 +86,9 @@ async def run(
     opened = False
     try:
         async with agent_call(gateway, record) as call:
-            call.open("command", {**params, "keep": True})  # where this answer is lost it is asked for again
             opened = True
+            async with _limit(_CALL_S):
+                await call.begin("command", {**params, "keep": True})  # where this answer is lost it is asked for again
             try:
                 async with asyncio.timeout(_CALL_S if wait_s is None else wait_s):
                     async for fact in call.facts():
