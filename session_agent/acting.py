@@ -170,11 +170,16 @@ def _call(name: str, *arguments: Any) -> int:
     import ctypes
 
     converted = [ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments]
-    answer = _library().syscall(ctypes.c_long(_NUMBERS[os.uname().machine][name]), *converted)
+    answer = _library().syscall(ctypes.c_long(_numbers()[name]), *converted)
     if answer == -1:
         number = ctypes.get_errno()
         raise OSError(number, f"{name}: {os.strerror(number)}")
     return int(answer)
+
+
+@functools.cache
+def _numbers() -> dict[str, int]:
+    return _NUMBERS[os.uname().machine]
 
 
 @functools.cache

@@ -12,6 +12,7 @@ from holdfast import ArgumentsTooLongError, ConflictError, HoldfastError, Reques
 from holdfast_wire.limits import PARAMS_BYTES
 
 from tests.e2e.telling import is_clear
+from tests.faults.proxy import FaultProxy
 from tests.support.requires import requires
 from tests.support.stack import Stack
 
@@ -108,3 +109,17 @@ def _runs(shell: Shell) -> bool:
         return shell.run(f": {'x' * 200_000}; echo ran").stdout == "ran\n"
     except HoldfastError:
         return False
+
+
+@pytest.mark.parametrize("cuts", [(300_000,), (700_000, 400_000), (700_000, 400_000, 300_000)])
+def test_a_connection_that_breaks_on_the_way(stack: Stack, sandbox: Sandbox, cuts: tuple[int, ...]) -> None:
+    """The rest of the parameters comes over the next one; nothing runs before, and it runs once."""
+    words = WORDS["a few long ones"]
+    with FaultProxy(stack.url.replace("http://", "tcp://"), seed=3) as proxy, SandboxClient(proxy.url, stack.key) as client:
+        proxy.cut_next(*cuts)
+        through = client.get_sandbox(sandbox.id)
+        mark = f"/tmp/cut-{len(cuts)}"
+        script = f"import sys\nopen({mark!r}, 'a').write('run ')\n{SHOW}"
+        assert json.loads(through.exec(["python3", "-S", "-c", script, *words], timeout=60).check().stdout) == expected(words)
+        assert sandbox.files.read(mark) == b"run "
+        assert proxy.faults.cuts == len(cuts)
