@@ -131,6 +131,16 @@ def test_root_and_nobody_in_particular_may_do_everything(box: Sandbox) -> None:
         box.files.remove("/srv/closed/new", user=user)
 
 
+def test_a_patch_of_a_user(box: Sandbox) -> None:
+    diff = "--- /dev/null\n+++ b/made\n@@ -0,0 +1 @@\n+line\n"
+    assert box.apply_patch(diff, cwd="/srv/own", user=USER).success
+    assert owner(box, "/srv/own/made") == "1000:1000"
+    with pytest.raises(RemotePermissionError):
+        box.apply_patch(diff, cwd="/srv/closed", user=USER)
+    with pytest.raises(RemotePermissionError):
+        box.apply_patch(diff, cwd="/srv", user=USER)
+
+
 def test_users_that_are_not_there(box: Sandbox) -> None:
     for user in ("nobody-of-that-name", "user:no-such-group"):
         with pytest.raises(UserNotFoundError):
