@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
+import msgpack
 from holdfast_wire import PROTOCOL_VERSION
 from holdfast_wire.codec import decode, encode, encode_item
 from holdfast_wire.errors import HoldfastError, ProtocolError
@@ -41,11 +42,22 @@ from holdfast_wire.frames import (
     Welcome,
     Write,
 )
-from holdfast_wire.limits import CONTROL_SLACK, DATA_BYTES, ITEM_BYTES, MESSAGE_BYTES, WINDOW_BYTES, Timing
+from holdfast_wire.limits import (
+    CONTROL_SLACK,
+    DATA_BYTES,
+    DECODE_ITEMS,
+    ITEM_BYTES,
+    MESSAGE_BYTES,
+    PARAMS_BYTES,
+    WINDOW_BYTES,
+    Timing,
+)
 
 from .frame_headers import BINARY, CLOSE, PING, PONG
 
 CHANNEL: Final = 1
+_OPEN_BYTES: Final = MESSAGE_BYTES - 1024
+"""Parameters up to this size fit a message."""
 _QUEUED_BYTES: Final = 2 * WINDOW_BYTES
 """Received bytes that may wait for us before the socket is read no further."""
 _PONG_BYTES: Final = 64 * 1024
@@ -103,6 +115,19 @@ class AgentCall:
     def open(self, kind: str, params: dict[str, Any]) -> None:
         self.send(Open(CHANNEL, kind, params))
 
+    async def begin(self, kind: str, params: dict[str, Any]) -> None:
+        """As ``open``, also for parameters that are larger than a message (PROTOCOL §7.8)."""
+        packed = msgpack.packb(params)
+        if len(packed) <= _OPEN_BYTES and not any(
+            isinstance(value, list | dict) and len(value) > DECODE_ITEMS for value in params.values()
+        ):
+            self.open(kind, params)
+            return
+        if len(packed) > PARAMS_BYTES:
+            raise HoldfastError("arguments_too_long", f"the command and its variables are {len(packed)} bytes, over {PARAMS_BYTES}")
+        self.open(kind, {"packed": len(packed)})
+        await self.write_all(packed, eof=False)
+
     def send(self, item: AnyItem) -> None:
         """Send an imperative without bytes, or bytes for which there is credit."""
         self._socket.send(encode_item(item, self._sent))
@@ -113,8 +138,8 @@ class AgentCall:
         if not self.ended:
             self.send(Close(CHANNEL, detach=True))
 
-    async def write_all(self, data: bytes | memoryview) -> None:
-        """Send bytes and the end of input, within the agent's credit. Stops early when the channel has ended."""
+    async def write_all(self, data: bytes | memoryview, *, eof: bool = True) -> None:
+        """Send bytes and, with ``eof``, the end of input, within the agent's credit. Stops early when the channel has ended."""
         view = memoryview(data)
         while view and not self.ended:
             piece = view[: min(DATA_BYTES, self._allowed - self._sent)]
@@ -123,7 +148,7 @@ class AgentCall:
                 continue
             self.send(Write(CHANNEL, bytes(piece)))
             view = view[len(piece) :]
-        if not self.ended:
+        if eof and not self.ended:
             self.send(Write(CHANNEL, b"", eof=True))
 
     async def write(self, data: bytes) -> None:

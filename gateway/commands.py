@@ -13,6 +13,7 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import STDERR, STDOUT
+from holdfast_wire.limits import PARAMS_BYTES, PARAMS_ITEMS
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -122,7 +123,7 @@ def _params(fields: Fields) -> dict[str, Any]:
     user = fields.user()
     if user is not None:
         params["user"] = user
-    env = fields.environment()
+    env = fields.environment(most_bytes=PARAMS_BYTES, most=PARAMS_ITEMS)
     if env:
         params["env"] = env
     timeout_s = fields.seconds("timeout_seconds")

@@ -29,7 +29,7 @@ _TAIL = b'"}'
 
 
 async def write(request: Request) -> Response:
-    """``POST /sandboxes/{id}/files`` ``{path, content: base64}``."""
+    """``POST /sandboxes/{id}/files`` ``{path, content: base64, user?}``."""
     gateway = gateway_of(request)
     record = await gateway.ready(gateway.owner(request), request.path_params["sandbox_id"])
     async with in_use(gateway, record):
@@ -40,16 +40,17 @@ async def write(request: Request) -> Response:
         content = base64.b64decode(text if isinstance(text, str) else "*", validate=True)
     except (binascii.Error, ValueError):
         raise HoldfastError("invalid_argument", "content must be base64") from None
-    await oneshot.write_file(gateway, record, path, content)
+    await oneshot.write_file(gateway, record, path, content, fields.user())
     return json_response({"success": True, "path": path, "size": len(content)})
 
 
 async def read(request: Request) -> Response:
-    """``GET /sandboxes/{id}/files?path=``."""
+    """``GET /sandboxes/{id}/files?path=&user=``."""
     gateway = gateway_of(request)
     record = await gateway.ready(gateway.owner(request), request.path_params["sandbox_id"])
-    path = Fields(dict(request.query_params)).path()
-    content = await oneshot.read_file(gateway, record, path, gateway.settings.rest.file_bytes)
+    fields = Fields(dict(request.query_params))
+    path = fields.path()
+    content = await oneshot.read_file(gateway, record, path, gateway.settings.rest.file_bytes, fields.user())
     # Encoded as it goes out: a file is here once, not four times.
     head = orjson.dumps({"path": path, "size": len(content)})[:-1] + b',"content":"'
     size = len(head) + (len(content) + 2) // 3 * 4 + len(_TAIL)
@@ -65,11 +66,12 @@ async def _encoded(head: bytes, content: bytearray) -> AsyncIterator[bytes]:
 
 
 async def list_files(request: Request) -> Response:
-    """``GET /sandboxes/{id}/files/list?path=``."""
+    """``GET /sandboxes/{id}/files/list?path=&user=``."""
     gateway = gateway_of(request)
     record = await gateway.ready(gateway.owner(request), request.path_params["sandbox_id"])
-    path = Fields(dict(request.query_params)).path(default=".")
-    entries = await oneshot.list_files(gateway, record, path, _ENTRIES)
+    fields = Fields(dict(request.query_params))
+    path = fields.path(default=".")
+    entries = await oneshot.list_files(gateway, record, path, _ENTRIES, fields.user())
     return json_response({"path": path, "files": [_entry(entry) for entry in entries]})
 
 

@@ -86,8 +86,9 @@ async def run(
     opened = False
     try:
         async with agent_call(gateway, record) as call:
-            call.open("command", {**params, "keep": True})  # where this answer is lost it is asked for again
             opened = True
+            async with _limit(_CALL_S):
+                await call.begin("command", {**params, "keep": True})  # where this answer is lost it is asked for again
             try:
                 async with asyncio.timeout(_CALL_S if wait_s is None else wait_s):
                     async for fact in call.facts():
@@ -166,7 +167,7 @@ async def look(gateway: Gateway, record: Record, command_id: str, wait_s: float 
     return whole
 
 
-async def read_file(gateway: Gateway, record: Record, path: str, most_bytes: int) -> bytearray:
+async def read_file(gateway: Gateway, record: Record, path: str, most_bytes: int, user: str | int | None = None) -> bytearray:
     """A whole file. Raises ``request_too_large`` for more than ``most_bytes``."""
     content = bytearray()
 
@@ -176,13 +177,17 @@ async def read_file(gateway: Gateway, record: Record, path: str, most_bytes: int
         if len(content) > most_bytes:
             raise HoldfastError("request_too_large", f"the file is over {most_bytes} bytes", hint="read it over a session, which streams")
 
-    await _request(gateway, record, "read", {"path": path, "length": most_bytes + 1}, take=take)
+    await _request(gateway, record, "read", {"path": path, "length": most_bytes + 1, **_as(user)}, take=take)
     return content
 
 
-async def write_file(gateway: Gateway, record: Record, path: str, content: bytes) -> dict[str, Any]:
+def _as(user: str | int | None) -> dict[str, str | int]:
+    return {} if user is None else {"user": user}
+
+
+async def write_file(gateway: Gateway, record: Record, path: str, content: bytes, user: str | int | None = None) -> dict[str, Any]:
     """Write a whole file, atomically, with its parents; the agent's answer."""
-    return await _request(gateway, record, "write", {"path": path, "size": len(content)}, data=content)
+    return await _request(gateway, record, "write", {"path": path, "size": len(content), **_as(user)}, data=content)
 
 
 async def apply_patch(gateway: Gateway, record: Record, diff: bytes, timeout_s: float) -> dict[str, Any]:
@@ -190,7 +195,7 @@ async def apply_patch(gateway: Gateway, record: Record, diff: bytes, timeout_s: 
     return await _request(gateway, record, "patch", {}, data=diff, timeout_s=timeout_s)
 
 
-async def list_files(gateway: Gateway, record: Record, path: str, most: int) -> list[dict[str, Any]]:
+async def list_files(gateway: Gateway, record: Record, path: str, most: int, user: str | int | None = None) -> list[dict[str, Any]]:
     """At most ``most`` entries of a directory: of each its name, type, size and mtime. Raises ``request_too_large``."""
     unpacker = msgpack.Unpacker(
         raw=False, strict_map_key=True, max_buffer_size=4 * 1024 * 1024, max_ext_len=0, max_array_len=64, max_map_len=64
@@ -214,7 +219,7 @@ async def list_files(gateway: Gateway, record: Record, path: str, most: int) -> 
         except Exception as error:  # msgpack has many kinds, and the bytes come from a sandbox
             raise AgentCallError("agent_unreachable", "the session agent sent a listing that cannot be read") from error
 
-    await _request(gateway, record, "fs", {"op": "list", "path": path, "limit": most}, take=take)
+    await _request(gateway, record, "fs", {"op": "list", "path": path, "limit": most, **_as(user)}, take=take)
     return entries[:most]
 
 

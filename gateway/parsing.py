@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.limits import DECODE_ITEMS, PATH_BYTES
+from holdfast_wire.limits import DECODE_ITEMS, PARAMS_ITEMS, PATH_BYTES
 from starlette.requests import ClientDisconnect, Request
 
 from .held import hold
@@ -161,22 +161,22 @@ class Fields:
             raise _wrong(name, "a user's name or number")
         return self.text(name, most=512)
 
-    def environment(self, name: str = "env") -> dict[str, str]:
+    def environment(self, name: str = "env", *, most_bytes: int = _ENV_BYTES, most: int = DECODE_ITEMS) -> dict[str, str]:
         value = self._values.get(name)
         if value is None:
             return {}
         if not isinstance(value, dict):
             raise _wrong(name, "a map of texts")
-        if len(value) > DECODE_ITEMS:
-            raise _wrong(name, f"a map of at most {DECODE_ITEMS} texts")
+        if len(value) > most:
+            raise _wrong(name, f"a map of at most {most} texts")
         size = 0
         for key, text in value.items():
             if not isinstance(text, str) or not key or "=" in key or "\0" in key + text:
                 raise _wrong(name, "a map of texts, its keys without '=' and all without NUL")
             _encodable(name, key + text)
             size += len(key) + len(text)
-        if size > _ENV_BYTES:
-            raise _wrong(name, f"at most {_ENV_BYTES} characters in all, not {size}")
+        if size > most_bytes:
+            raise _wrong(name, f"at most {most_bytes} characters in all, not {size}")
         return dict(value)
 
     def labels(self) -> dict[str, str]:
@@ -200,8 +200,8 @@ class Fields:
         if isinstance(value, list) and value and value[0] and all(isinstance(part, str) and "\0" not in part for part in value):
             for part in value:
                 _encodable("command", part)
-            if len(value) > DECODE_ITEMS:
-                raise _wrong("command", f"of at most {DECODE_ITEMS} texts")
+            if len(value) > PARAMS_ITEMS:
+                raise HoldfastError("arguments_too_long", f"command has {len(value)} texts, over {PARAMS_ITEMS}")
             return list(value)
         raise _wrong("command", "a text for the shell, or a list of texts: a program and its arguments")
 

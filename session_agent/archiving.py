@@ -17,6 +17,7 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import DATA_BYTES
 
+from .acting import acting
 from .beneath import Beneath
 from .channels import Channel, Handler
 from .params import texts
@@ -31,14 +32,14 @@ _JOIN_BYTES = 64 * 1024
 
 
 def open_download(context: TransferContext, channel: Channel) -> Handler:
-    """``download {path, exclude?: [glob]}``: Opened{type}, a tar stream, Closed{entries, bytes, skipped, changed, …_names}.
+    """``download {path, exclude?: [glob], user?}``: Opened{type}, a tar stream, Closed{entries, bytes, skipped, changed, …_names}.
 
     A directory's members are named from inside it, its own first as ``./``; a file is one member of its own name. A glob is for
     names, or for paths below the start when it has a slash.
     """
     params = channel.params
     path = absolute(context.workdir, path_param(params))
-    return Outgoing(channel, TreeSource(path, tuple(texts(params, "exclude") or ())))
+    return Outgoing(channel, TreeSource(path, tuple(texts(params, "exclude") or ())), acting(context, params)[0])
 
 
 class TreeSource:

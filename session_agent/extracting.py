@@ -18,10 +18,11 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
+from .acting import acting
 from .beneath import Beneath, Resolver
 from .channels import Channel, Handler
 from .file_write import make_parents
-from .owners import AGENT, Ownership, owner_param
+from .owners import AGENT, Ownership
 from .params import boolean, integer
 from .paths import absolute, os_failure, path_param, shown, wire
 from .tar_format import Member
@@ -51,7 +52,8 @@ def open_upload(context: TransferContext, channel: Channel) -> Handler:
         entries=integer(params, "limit_entries", bounds.entries, least=1),
         size_bytes=integer(params, "limit_bytes", bounds.size_bytes),
     )
-    return Incoming(channel, TarSink(path, ExtractOptions(owner_param(context, params), boolean(params, "special_bits", False)), limits))
+    actor, owner = acting(context, params)
+    return Incoming(channel, TarSink(path, ExtractOptions(owner, boolean(params, "special_bits", False)), limits), actor)
 
 
 class TarSink:

@@ -17,11 +17,12 @@ import msgpack
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import PATH_BYTES
 
+from .acting import acting
 from .channels import Channel, Handler
 from .file_search import Search, search_params
 from .file_write import make_parents
 from .moving import move_across, remove_tree
-from .owners import Ownership, owner_param
+from .owners import Ownership
 from .params import boolean, choice, integer
 from .paths import absolute, os_failure, path_param, shown, start_of, told, wire
 from .transfers import Outgoing, TransferContext
@@ -39,20 +40,21 @@ def open_fs(context: TransferContext, channel: Channel) -> Handler:
     """``fs {op, path, …}``: Opened{}, for list and search Output(1) = entry or match maps, Closed{…}.
 
     list {depth?: 1, recursive?, limit?} → Closed{entries, truncated, errors}; stat {follow?: true} → Closed{entry};
-    exists {} → Closed{exists}; mkdir {parents?: true, exist_ok?: true, mode?, user?} → Closed{created};
+    exists {} → Closed{exists}; mkdir {parents?: true, exist_ok?: true, mode?} → Closed{created};
     move {to, overwrite?: false, parents?: false} → Closed{}; remove {recursive?: false, missing_ok?: false} → Closed{existed};
-    chmod {mode} → Closed{}; search {glob?, pattern?, …} → Closed{matches, files, truncated}.
+    chmod {mode} → Closed{}; search {glob?, pattern?, …} → Closed{matches, files, truncated}. All take user?.
     """
     params = channel.params
     operation = choice(params, "op", "", _OPERATIONS)
     path = absolute(context.workdir, path_param(params))
+    actor, owner = acting(context, params)
     if operation == "list":
         depth = _MOST_DEPTH if boolean(params, "recursive", False) else 1
         depth = integer(params, "depth", depth, least=1, most=_MOST_DEPTH)
-        return Outgoing(channel, Listing(path, depth, integer(params, "limit", MOST_ENTRIES, least=1, most=MOST_ENTRIES)))
+        return Outgoing(channel, Listing(path, depth, integer(params, "limit", MOST_ENTRIES, least=1, most=MOST_ENTRIES)), actor)
     if operation == "search":
-        return Outgoing(channel, Search(path, search_params(params)))
-    return Outgoing(channel, _Answer(path, _action(context, operation, path, params)))
+        return Outgoing(channel, Search(path, search_params(params)), actor)
+    return Outgoing(channel, _Answer(path, _action(context, operation, path, params, owner)), actor)
 
 
 def describe(path: str, name: str, state: os.stat_result, target: str | None) -> dict[str, Any]:
@@ -169,7 +171,7 @@ class _Answer:
         """Nothing is held."""
 
 
-def _action(context: TransferContext, operation: str, path: str, params: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+def _action(context: TransferContext, operation: str, path: str, params: dict[str, Any], owner: Ownership) -> Callable[[], dict[str, Any]]:
     if operation == "stat":
         follow = boolean(params, "follow", True)
         return lambda: {"entry": _stat(path, follow)}
@@ -177,13 +179,12 @@ def _action(context: TransferContext, operation: str, path: str, params: dict[st
         return lambda: {"exists": _exists(path)}
     if operation == "mkdir":
         parents, exist_ok = boolean(params, "parents", True), boolean(params, "exist_ok", True)
-        mode, owner = integer(params, "mode", None, most=0o7777), owner_param(context, params)
+        mode = integer(params, "mode", None, most=0o7777)
         return lambda: {"created": _mkdir(path, parents, exist_ok, mode, owner)}
     if operation == "move":
         to = absolute(context.workdir, path_param(params, "to"))
         overwrite, make = boolean(params, "overwrite", False), boolean(params, "parents", False)
-        maker = owner_param(context, params)
-        return lambda: _move(path, to, overwrite, make, maker)
+        return lambda: _move(path, to, overwrite, make, owner)
     if operation == "remove":
         recursive, missing_ok = boolean(params, "recursive", False), boolean(params, "missing_ok", False)
         return lambda: {"existed": _remove(path, recursive, missing_ok)}

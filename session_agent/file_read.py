@@ -16,6 +16,7 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import DATA_BYTES
 
+from .acting import acting
 from .channels import Channel, Handler
 from .params import integer
 from .paths import absolute, os_failure, path_param, shown
@@ -26,10 +27,11 @@ _PRETENDED_BYTES = 2**40  # a file that claims more without having a block of it
 
 
 def open_read(context: TransferContext, channel: Channel) -> Handler:
-    """``read {path, offset?, length?}``: Opened{size, mode, mtime}, the bytes, Closed{size, sha256} of what was sent."""
+    """``read {path, offset?, length?, user?}``: Opened{size, mode, mtime}, the bytes, Closed{size, sha256} of what was sent."""
     params = channel.params
     path = absolute(context.workdir, path_param(params))
-    return Outgoing(channel, FileSource(path, integer(params, "offset", 0), integer(params, "length", None)))
+    source = FileSource(path, integer(params, "offset", 0), integer(params, "length", None))
+    return Outgoing(channel, source, acting(context, params)[0])
 
 
 class FileSource:

@@ -19,8 +19,9 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import DATA_BYTES
 
+from .acting import acting
 from .channels import Channel, Handler
-from .owners import AGENT, Ownership, owner_param
+from .owners import AGENT, Ownership
 from .params import boolean, integer, text
 from .paths import absolute, os_failure, path_param, shown
 from .transfers import Incoming, TransferContext
@@ -38,7 +39,8 @@ class WriteOptions:
     """What a client may ask of a write. ``offset`` keeps that many bytes of the existing file and replaces the rest;
     ``size`` and ``sha256`` are checked against the whole resulting file. Where nobody asks for a digest, an append in place
     does not read what it keeps, and its result has none. ``append``: in place, and at the end wherever that is when the bytes come, so
-    that other writers lose nothing; ``offset`` says nothing then."""
+    that other writers lose nothing; ``offset`` says nothing then. ``writer`` is the user whose permissions hold: what that one may not
+    write is not replaced, and what another owns, or lies where nothing may be made, is written in place."""
 
     mode: int | None = None
     offset: int = 0
@@ -48,6 +50,7 @@ class WriteOptions:
     atomic: bool = True
     append: bool = False
     owner: Ownership = AGENT
+    writer: int | None = None
 
 
 def open_write(context: TransferContext, channel: Channel) -> Handler:
@@ -60,6 +63,7 @@ def open_write(context: TransferContext, channel: Channel) -> Handler:
     append = boolean(params, "append", False)
     if append and (sha256 is not None or params.get("size") is not None):
         raise HoldfastError("invalid_argument", "what others may append to at the same time has no size or sha256 that could be known")
+    actor, owner = acting(context, params)
     options = WriteOptions(
         mode=integer(params, "mode", None, most=0o7777),
         offset=0 if append else integer(params, "offset", 0),
@@ -68,9 +72,10 @@ def open_write(context: TransferContext, channel: Channel) -> Handler:
         parents=boolean(params, "parents", True),
         atomic=boolean(params, "atomic", True) and not append,
         append=append,
-        owner=owner_param(context, params),
+        owner=owner,
+        writer=None if actor is None or actor.is_root else actor.uid,
     )
-    return Incoming(channel, FileSink(path, options))
+    return Incoming(channel, FileSink(path, options), actor)
 
 
 def make_parents(directory: str, owner: Ownership) -> None:
@@ -164,12 +169,16 @@ class FileSink:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if state is not None and stat.S_ISLNK(state.st_mode):  # a loop: any other link was followed above
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        if options.atomic:
+        if options.atomic and not self._stays(state):
             if state is not None and not stat.S_ISREG(state.st_mode):
                 how = "a command" if stat.S_ISFIFO(state.st_mode) or stat.S_ISSOCK(state.st_mode) else "atomic=False"
                 raise HoldfastError("not_a_file", f"{shown(self._path)} is a special file", hint=f"write to it with {how}")
             try:
                 self._open_temporary(state)
+            except PermissionError:
+                if state is None or options.writer is None:
+                    raise
+                self._open_in_place(state)
             except FileNotFoundError:
                 if state is None:
                     raise
@@ -177,6 +186,13 @@ class FileSink:
                 raise HoldfastError("not_a_file", message, hint="write to it with atomic=False") from None
         else:
             self._open_in_place(state)
+
+    def _stays(self, state: os.stat_result | None) -> bool:
+        """Whether the file that is there is another user's, and is not to become the writer's. Raises where it may not be written."""
+        if self._options.writer is None or state is None or not stat.S_ISREG(state.st_mode):
+            return False
+        os.close(os.open(self._name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._directory))
+        return state.st_uid != self._options.writer
 
     def _existing(self) -> os.stat_result | None:
         try:

@@ -366,11 +366,7 @@ def explain(error: Exception, program: str, launch: Launch) -> Exception:
             return CannotExecuteError(126, f"{program}: the interpreter it names is missing")
         return CannotExecuteError(127, f"{program}: command not found")
     if error.errno == errno.E2BIG:
-        return HoldfastError(
-            "request_too_large",
-            f"the arguments and environment of {program!r:.200} are too long for the kernel",
-            hint="one argument may have 128 KiB, all together 2 MiB: pass the rest as input or in a file",
-        )
+        return HoldfastError("arguments_too_long", f"the arguments and environment of {program!r:.200} are too long for the kernel")
     if isinstance(error, PermissionError) or error.errno in _NO_PROGRAM:
         return CannotExecuteError(126, f"{program:.300}: {error.strerror}")
     return HoldfastError(

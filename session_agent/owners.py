@@ -67,6 +67,9 @@ class _Settings(Protocol):
     @property
     def user(self) -> str: ...
 
+    @property
+    def command_ids(self) -> int: ...
+
 
 class OwnerContext(Protocol):
     """What is needed of the agent."""

@@ -15,11 +15,12 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
+from .acting import acting
 from .beneath import Beneath
 from .channels import Channel, Handler
 from .diff_parser import parse
 from .exchange import Exchange, NewFile
-from .owners import AGENT, Ownership, owner_param
+from .owners import AGENT, Ownership
 from .params import boolean, integer
 from .paths import absolute, os_failure, path_param, shown, wire
 from .transfers import Incoming, TransferContext
@@ -41,7 +42,8 @@ def open_patch(context: TransferContext, channel: Channel) -> Handler:
     params = channel.params
     cwd = absolute(context.workdir, path_param(params, "cwd", context.workdir))
     strip = integer(params, "strip", None, most=64)
-    return Incoming(channel, PatchSink(cwd, strip, boolean(params, "check", False), owner_param(context, params)))
+    actor, owner = acting(context, params)
+    return Incoming(channel, PatchSink(cwd, strip, boolean(params, "check", False), owner), actor)
 
 
 class PatchSink:

@@ -19,6 +19,7 @@ from holdfast_wire.limits import SESSIONS, UNACKED_MEMORY_SHARE, UNACKED_SANDBOX
 from holdfast_wire.session import AgentSession, check_hello
 
 from .channels import Factory, Handler
+from .gathering import PACKED, Gathering
 
 if TYPE_CHECKING:
     from .sandbox import AgentContext
@@ -178,7 +179,10 @@ class HeldSession:
             if factory is None:
                 raise HoldfastError("unsupported", f"this agent has no channels of kind {event.kind!r}")
             channel = _Channel(self, number, event.params)
-            self._handlers[number] = factory(self._context, channel)
+            if PACKED in event.params:
+                self._handlers[number] = Gathering(channel, lambda params: factory(self._context, _Channel(self, number, params)))
+            else:
+                self._handlers[number] = factory(self._context, channel)
             return
         if isinstance(event, Attached):
             return  # _resume has queued a Writable for every channel

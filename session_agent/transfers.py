@@ -22,6 +22,7 @@ from holdfast_wire.frames import STDOUT, Closed, Failed, Opened, Output
 from holdfast_wire.halves import Tally
 from holdfast_wire.limits import DATA_BYTES
 
+from .acting import Actor
 from .channels import Channel
 from .owners import OwnerContext
 
@@ -86,11 +87,15 @@ class Sink(Protocol):
 
 
 class _Transfer:
-    """What both directions share: one step at a time on a thread, one final fact, and ``close`` after the last step."""
+    """What both directions share: one step at a time on a thread, one final fact, and ``close`` after the last step.
 
-    def __init__(self, channel: Channel, work: Source | Sink) -> None:
+    With an ``actor`` every step is done as that user.
+    """
+
+    def __init__(self, channel: Channel, work: Source | Sink, actor: Actor | None) -> None:
         self._channel = channel
         self._work = work
+        self._actor = actor
         self._loop = asyncio.get_running_loop()
         self._busy = False
         self._ready = False
@@ -149,15 +154,23 @@ class _Transfer:
             if self._last is not None:
                 self._channel.send(self._last)
 
-        _Job(self._loop, lambda: _quietly(self._work.close), undone).start()
+        def undo() -> None:
+            with self._acting():
+                _quietly(self._work.close)
+
+        _Job(self._loop, undo, undone).start()
+
+    def _acting(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._actor is None else self._actor.switched()
 
     def _step(self, work: Callable[[], _T], done: Callable[[_T], None]) -> None:
         def guarded() -> _T:
-            try:
-                return work()
-            except BaseException:
-                _quietly(self._work.close)
-                raise
+            with self._acting():
+                try:
+                    return work()
+                except BaseException:
+                    _quietly(self._work.close)
+                    raise
 
         def stepped(result: _T | None, error: BaseException | None) -> None:
             self._busy = False
@@ -181,14 +194,14 @@ class Outgoing(_Transfer):
     """Those that read a piece although that is much; the others wait for their turn."""
     _waiting: ClassVar[dict[Outgoing, None]] = {}
 
-    def __init__(self, channel: Channel, source: Source) -> None:
+    def __init__(self, channel: Channel, source: Source, actor: Actor | None = None) -> None:
         self._source = source
         self._chunks: Iterator[bytes] | None = None
         self._ahead: deque[bytes] = deque()
         self._ahead_bytes = 0
         self._read_ahead = Tally(self._together)
         self._result: dict[str, Any] | None = None
-        super().__init__(channel, source)
+        super().__init__(channel, source, actor)
 
     def _pump(self) -> None:
         if self._over or not self._ready:
@@ -276,12 +289,12 @@ class Outgoing(_Transfer):
 class Incoming(_Transfer):
     """Takes the client's input into a sink."""
 
-    def __init__(self, channel: Channel, sink: Sink) -> None:
+    def __init__(self, channel: Channel, sink: Sink, actor: Actor | None = None) -> None:
         self._sink = sink
         self._waiting: list[bytes] = []
         self._eof = False
         self._finishing = False
-        super().__init__(channel, sink)
+        super().__init__(channel, sink, actor)
 
     def close(self, detach: bool) -> None:
         if not self._finishing:  # what is about to count cannot be undone: the client hears how that went

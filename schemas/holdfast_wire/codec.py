@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgpack
 
-from .errors import ProtocolError
+from .errors import HoldfastError, ProtocolError
 from .frames import (
     Ack,
     AnyItem,
@@ -41,7 +41,16 @@ from .frames import (
     Welcome,
     Write,
 )
-from .limits import DATA_BYTES, DECODE_CONTAINERS, DECODE_DEPTH, DECODE_ITEMS, MESSAGE_BYTES
+from .limits import (
+    DATA_BYTES,
+    DECODE_CONTAINERS,
+    DECODE_DEPTH,
+    DECODE_ITEMS,
+    MESSAGE_BYTES,
+    PARAMS_BYTES,
+    PARAMS_CONTAINERS,
+    PARAMS_ITEMS,
+)
 
 MAX_OFFSET: Final = 2**53
 MAX_CHANNEL: Final = 2**31
@@ -139,6 +148,30 @@ def decode(message: bytes) -> tuple[Frame, int]:
     return cls(*values), 0
 
 
+def decode_params(packed: bytes) -> dict[str, Any]:
+    """The map of parameters that were sent after their Open. Raises ``HoldfastError`` for anything else, or beyond the limits."""
+    counter = _Containers(PARAMS_CONTAINERS)
+    try:
+        params = msgpack.unpackb(
+            packed,
+            raw=False,
+            strict_map_key=True,
+            max_array_len=PARAMS_ITEMS,
+            max_map_len=PARAMS_ITEMS,
+            max_str_len=PARAMS_BYTES,
+            max_bin_len=PARAMS_BYTES,
+            max_ext_len=0,
+            object_hook=counter,
+            list_hook=counter,
+        )
+        if type(params) is dict:
+            _check_map(params, 1)
+            return params
+    except (ProtocolError, ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException):
+        pass
+    raise HoldfastError("invalid_argument", "the parameters are no msgpack map within the limits")
+
+
 def _check(cls: type[Any], values: list[Any], types: tuple[Any, ...], message: bytes) -> None:
     for value, wanted in zip(values, types):  # noqa: B905  of one length, and checked for every message
         kind = type(value)
@@ -174,13 +207,13 @@ class _Containers:
 
     __slots__ = ("left",)
 
-    def __init__(self) -> None:
-        self.left = DECODE_CONTAINERS
+    def __init__(self, most: int = DECODE_CONTAINERS) -> None:
+        self.left = most
 
     def __call__(self, value: Any) -> Any:
         self.left -= 1
         if self.left < 0:
-            raise ProtocolError(f"a message holds more than {DECODE_CONTAINERS} arrays and maps")
+            raise ProtocolError("a message holds too many arrays and maps")
         return value
 
 

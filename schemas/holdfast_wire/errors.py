@@ -278,6 +278,15 @@ TABLE: dict[str, ErrorKind] = _table(
         "write before close_stdin and before the command ends; wait() tells how it ended",
     ),
     _K("spawn_failed", 409, 0, "SpawnError", True, "workload", "let processes end, or create it with more memory or pids"),
+    _K(
+        "arguments_too_long",
+        413,
+        0,
+        "ArgumentsTooLongError",
+        False,
+        "caller",
+        "one argument or variable may have 128 KiB, all together 2 MiB: pass the rest as input or in a file",
+    ),
     _K("user_not_found", 422, 0, "UserNotFoundError", False, "caller", "name a user of the image's /etc/passwd, or a numeric uid"),
     _K(
         "cwd_not_found", 422, 0, "WorkingDirectoryError", False, "caller", "give a cwd that is a directory in the sandbox, or make it first"

@@ -53,6 +53,18 @@ DECODE_CONTAINERS = 4096
 DECODE_DEPTH = 8
 """Deepest nesting of a decoded message."""
 
+PARAMS_BYTES = 4 * MIB
+"""Most bytes of parameters that follow their Open (PROTOCOL §7.8): twice what the kernel takes as arguments and environment."""
+
+PARAMS_ITEMS = 128 * KIB
+"""Most elements in one array or map of them."""
+
+PARAMS_CONTAINERS = 64
+"""Most arrays and maps in them."""
+
+PARAMS_SANDBOX_BYTES = 16 * MIB
+"""Most of them that an agent gathers at once."""
+
 ENTRYPOINT_ID = "entrypoint"
 """The command id of what a sandbox starts by itself."""
 ID_BYTES = 128

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast._async.tunnel import AsyncTunnel
     from holdfast._errors import (
         ArchiveError,
+        ArgumentsTooLongError,
         AuthenticationError,
         CancelledRemotelyError,
         ChecksumError,
@@ -86,6 +87,7 @@ __all__ = [
     "STDOUT",
     "Address",
     "ArchiveError",
+    "ArgumentsTooLongError",
     "AsyncCommandStream",
     "AsyncGroup",
     "AsyncProcess",

@@ -6,6 +6,7 @@
     │   ├── InvalidPathError
     │   ├── UserNotFoundError · WorkingDirectoryError
     │   └── RequestTooLargeError
+    │       └── ArgumentsTooLongError
     ├── AuthenticationError             key missing or refused
     ├── QuotaError · ConflictError · UnsupportedError
     ├── NotFoundError
@@ -74,6 +75,10 @@ class WorkingDirectoryError(InvalidArgumentError):
 
 class RequestTooLargeError(InvalidArgumentError):
     """More was sent at once than a limit allows."""
+
+
+class ArgumentsTooLongError(RequestTooLargeError):
+    """The arguments and variables of a command are more than the kernel, or a request, takes."""
 
 
 class AuthenticationError(HoldfastError):
@@ -274,6 +279,7 @@ _CLASSES: dict[str, type[HoldfastError]] = {
         UserNotFoundError,
         WorkingDirectoryError,
         RequestTooLargeError,
+        ArgumentsTooLongError,
         AuthenticationError,
         QuotaError,
         ConflictError,

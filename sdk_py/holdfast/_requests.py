@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Literal, TypedDict
 
 import msgpack
-from holdfast_wire.limits import DECODE_ITEMS, MESSAGE_BYTES, SPOOL_COMMAND_BYTES
+from holdfast_wire.limits import DECODE_ITEMS, MESSAGE_BYTES, PARAMS_BYTES, PARAMS_ITEMS, SPOOL_COMMAND_BYTES
 from holdfast_wire.rest import parse_bytes, parse_cpu
 
 from holdfast._arguments import (
@@ -30,14 +30,14 @@ from holdfast._arguments import (
     seconds,
     size_of,
 )
-from holdfast._errors import HoldfastError, RequestTooLargeError, typed
+from holdfast._errors import ArgumentsTooLongError, HoldfastError, RequestTooLargeError, typed
 
 Command = str | Sequence[str]
 Outlive = Literal["adopt", "kill", "wait"]
 Spool = Literal["block", "tail"]
 READY_TIMEOUT_S = 3600.0
-PARAMS_BYTES = MESSAGE_BYTES - 1024
-"""What all parameters of one request come to at most: it travels as one message, with its ids."""
+MESSAGE_PARAMS_BYTES = MESSAGE_BYTES - 1024
+"""What all parameters of a request that travels as one message, with its ids, come to at most."""
 
 
 def command_of(command: Command) -> dict[str, Any]:
@@ -50,8 +50,19 @@ def command_of(command: Command) -> dict[str, Any]:
     return {"argv": argv}
 
 
-def bounded(params: dict[str, Any]) -> dict[str, Any]:
-    """``params``, when they can travel: valid text that fits one message, in no more words than the other end takes."""
+class LargeParams(dict[str, Any]):
+    """Parameters that do not fit one message: they are sent after the channel's Open (PROTOCOL §7.8)."""
+
+    def packed(self) -> bytes:
+        """As they travel."""
+        return bytes(msgpack.packb(dict(self)))
+
+
+def bounded(params: dict[str, Any], *, may_follow: bool = False) -> dict[str, Any]:
+    """``params``, when they can travel: valid text that fits one message, in no more words than the other end takes.
+
+    With ``may_follow`` they may be larger, and are ``LargeParams`` then.
+    """
     try:
         size = len(msgpack.packb(params))
     except UnicodeEncodeError:
@@ -59,11 +70,14 @@ def bounded(params: dict[str, Any]) -> dict[str, Any]:
     except (TypeError, ValueError, OverflowError) as wrong:
         raise bad(f"a parameter has the wrong type: {wrong}") from None
     hint = "write the script or data to a file with sandbox.files.write() and run that, or give it as input"
-    if size > PARAMS_BYTES:
-        raise RequestTooLargeError("request_too_large", f"the command and its variables are {size} bytes, over {PARAMS_BYTES}", hint=hint)
-    if any(isinstance(value, (list, dict)) and len(value) > DECODE_ITEMS for value in params.values()):
-        raise RequestTooLargeError("request_too_large", f"one request takes at most {DECODE_ITEMS} words or variables", hint=hint)
-    return params
+    cls, code = (ArgumentsTooLongError, "arguments_too_long") if may_follow else (RequestTooLargeError, "request_too_large")
+    most_bytes, most_items = (PARAMS_BYTES, PARAMS_ITEMS) if may_follow else (MESSAGE_PARAMS_BYTES, DECODE_ITEMS)
+    items = max((len(value) for value in params.values() if isinstance(value, (list, dict))), default=0)
+    if size > most_bytes:
+        raise cls(code, f"the command and its variables are {size} bytes, over {most_bytes}", hint=hint)
+    if items > most_items:
+        raise cls(code, f"one request takes at most {most_items} words or variables", hint=hint)
+    return LargeParams(params) if size > MESSAGE_PARAMS_BYTES or items > DECODE_ITEMS else params
 
 
 def sendable(body: dict[str, Any]) -> dict[str, Any]:
@@ -113,7 +127,8 @@ def command_params(
                 spool_bytes=spool_bytes,
                 detached=detached or None,
             ),
-        }
+        },
+        may_follow=True,
     )
 
 
@@ -252,7 +267,8 @@ def shell_params(
             cwd=None if cwd is None else path_of(cwd),
             env=environment(env),
             user=user,
-        )
+        ),
+        may_follow=True,
     )
 
 
@@ -287,5 +303,6 @@ def terminal_params(
                 user=user,
                 login=login or None,
             ),
-        }
+        },
+        may_follow=True,
     )

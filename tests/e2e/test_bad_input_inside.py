@@ -35,20 +35,10 @@ pytestmark = [requires("namespaces", "redis", "bash"), pytest.mark.usefixtures("
 
 def test_too_large_for_one_message(sandbox: Sandbox, living: Shell) -> None:
     huge = "x" * 300_000
-    attempts: list[Callable[[], object]] = [
-        lambda: sandbox.exec(f": {huge}"),
-        lambda: sandbox.exec(["true", huge]),
-        lambda: sandbox.exec("true", env={"HUGE": huge}),
-        lambda: sandbox.start(f": {huge}"),
-        lambda: living.run(f": {huge}"),
-        lambda: sandbox.shell(env={"HUGE": huge}),
-        lambda: sandbox.terminal(["true", huge]),
-    ]
-    for attempt in attempts:
-        with pytest.raises(RequestTooLargeError) as refused:
-            attempt()
-        is_clear(refused.value, "request_too_large")
-        assert "files.write" in refused.value.hint
+    with pytest.raises(RequestTooLargeError) as refused:
+        living.run(f": {huge}")
+    is_clear(refused.value, "request_too_large")
+    assert "files.write" in refused.value.hint
     assert sandbox.exec("wc -c", input=huge * 20).stdout == f"{20 * len(huge)}\n", "what the hint says works"
 
 

@@ -119,7 +119,7 @@ def test_what_rest_refuses(images: SandboxClient, stack: Stack) -> None:
 
 
 SHOW = "cat /proc/self/limits"
-LIMITS = {"nofile": (100, 200), "core": 0, "fsize": (1 << 20, -1), "nproc": 100}
+LIMITS: dict[str, int | tuple[int, int]] = {"nofile": (100, 200), "core": 0, "fsize": (1 << 20, -1), "nproc": 100}
 EXPECTED = {
     "Max open files": ["100", "200"], "Max core file size": ["0", "0"], "Max file size": ["1048576", "unlimited"],
     "Max processes": ["100", "100"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -212,3 +213,21 @@ async def test_the_agent_is_the_first_process_and_reaps(start: Started) -> None:
         await until_async(buried, deadline_s=60, what="the orphan to be buried")
         assert (await sandbox.exec(["/bin/kill", "-9", "1"])).exit_code == 0
         assert (await sandbox.exec("echo still here")).stdout == "still here\n"
+
+
+async def test_an_entrypoint_and_limits(start: Started) -> None:
+    """What a pod's agent starts by itself, and the limits of that and of commands."""
+    show = ["/bin/sh", "-c", "echo $IMAGE_SAYS $(ulimit -Sn) $(ulimit -Hn)"]
+    own = {"HOLDFAST_AGENT_ENTRYPOINT": json.dumps(show), "HOLDFAST_AGENT_ULIMITS": '{"nofile": [64, 128]}'}
+    async with start("busybox", env={**IMAGE_ENV, **own}) as sandbox:
+        for _ in range(2):
+            process = await sandbox.follow("entrypoint")
+            result = await process.wait()
+            assert (result.exit_code, result.stdout) == (0, "hello 64 128\n")
+        assert (await sandbox.exec(show)).stdout == "hello 64 128\n"
+        shell = await sandbox.shell()
+        assert (await shell.run("echo $(ulimit -Sn) $(ulimit -Hn)")).stdout == "64 128\n"
+        assert (
+            await sandbox.exec(["/bin/sh", "-c", "echo ${#A} ${#1}", "sh", "y" * 100_000], env={"A": "x" * 120_000})
+        ).stdout == "120000 100000\n"
+        await shell.close()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from holdfast import AsyncSandboxClient, ConfigurationError, InvalidArgumentError, RequestTooLargeError, SandboxClient
+from holdfast import ArgumentsTooLongError, AsyncSandboxClient, ConfigurationError, InvalidArgumentError, SandboxClient
 from holdfast._options import find_options
-from holdfast._requests import command_params
-from holdfast_wire.codec import decode, encode_item
+from holdfast._requests import LargeParams, command_params
+from holdfast_wire.codec import decode, decode_params, encode_item
 from holdfast_wire.frames import Open
-from holdfast_wire.limits import DECODE_ITEMS
+from holdfast_wire.limits import DECODE_ITEMS, PARAMS_ITEMS
 
 NAN = float("nan")
 
@@ -67,12 +67,18 @@ def test_a_sandbox_that_cannot_be_asked_for(wrong: dict[str, Any]) -> None:
 
 
 def test_more_words_than_travel_are_refused_and_cost_no_session() -> None:
-    with pytest.raises(RequestTooLargeError, match=str(DECODE_ITEMS)) as refused:
-        _command(["rm", *["a"] * DECODE_ITEMS])
+    with pytest.raises(ArgumentsTooLongError, match=str(PARAMS_ITEMS)) as refused:
+        _command(["rm", *["a"] * PARAMS_ITEMS])
     assert "file" in refused.value.hint
-    with pytest.raises(RequestTooLargeError, match=str(DECODE_ITEMS)):
-        _command(["env"], {f"A{at}": "" for at in range(DECODE_ITEMS + 1)})
-    decode(encode_item(Open(1, "command", _command(["rm", *["a"] * (DECODE_ITEMS - 1)])), 0))
+    with pytest.raises(ArgumentsTooLongError, match=str(PARAMS_ITEMS)):
+        _command(["env"], {f"A{at}": "" for at in range(PARAMS_ITEMS + 1)})
+    one = _command(["rm", *["a"] * (DECODE_ITEMS - 1)])
+    assert not isinstance(one, LargeParams)
+    decode(encode_item(Open(1, "command", one), 0))
+    for many in (["rm", *["a"] * (PARAMS_ITEMS - 1)], ["rm", "a" * 300_000]):
+        large = _command(many)
+        assert isinstance(large, LargeParams)
+        assert decode_params(large.packed()) == large
 
 
 def _command(argv: list[str], env: dict[str, str] | None = None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from infra.scripts import generate_sync
 OBJECTS = ["SandboxClient", "Sandbox", "Group", "Shell", "CommandStream", "Process", "Terminal", "Tunnel"]
 ERRORS = frozenset(
     """
-    ArchiveError AuthenticationError CancelledRemotelyError ChecksumError CommandFailedError ConfigurationError
+    ArchiveError ArgumentsTooLongError AuthenticationError CancelledRemotelyError ChecksumError CommandFailedError ConfigurationError
     ConflictError HoldfastError ImageNotFoundError InputClosedError InvalidArgumentError InvalidPathError NoSpaceError NotFoundError
     OutcomeUnknownError PatchError PortUnreachableError ProtocolError QuotaError RemoteFileError RemoteFileExistsError
     RemoteFileNotFoundError RemoteIsADirectoryError RemoteNotADirectoryError RemotePermissionError RequestTooLargeError

@@ -6,6 +6,8 @@ import asyncio
 import io
 import os
 import tarfile
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -141,12 +143,21 @@ async def test_privilege_bits_are_dropped_unless_asked_for(tmp_path: Path) -> No
     assert os.stat(tmp_path / "kept/d").st_mode & 0o7777 == 0o2775
 
 
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """Which every user can reach, unlike a test's own."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        os.chmod(name, 0o777)
+        yield Path(name)
+
+
 @root_only
-async def test_owner_is_the_user_asked_for(tmp_path: Path) -> None:
+async def test_owner_is_the_user_asked_for(tmp_path: Path, open_folder: Path) -> None:
     archive = tar((info("new/f", uid=0, gid=0), b"x"), info("l", LINK, linkname="x"), info("d", DIR, mode=0o755))
-    await (await send(tmp_path / "in", archive, user=1234)).result()
+    await (await send(open_folder / "in", archive, user=1234)).result()
     for path in ("", "new", "new/f", "l", "d"):
-        assert os.lstat(tmp_path / "in" / path).st_uid == 1234
+        assert os.lstat(open_folder / "in" / path).st_uid == 1234
+    assert (await (await send(tmp_path / "in", archive, user=1234)).error())["code"] == "permission_denied"
     await (await send(tmp_path / "mine", tar((info("f", uid=77), b"x")))).result()
     assert os.lstat(tmp_path / "mine/f").st_uid == 0
 

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -85,11 +86,13 @@ async def test_owner_stays_or_becomes_the_user_asked_for(tmp_path: Path) -> None
     os.chown(tmp_path / "a", 1234, 2345)
     await put(tmp_path, "a", b"x")
     assert (os.stat(tmp_path / "a").st_uid, os.stat(tmp_path / "a").st_gid) == (1234, 2345)
-    await put(tmp_path, "new/dir/b", b"x", user="77:88")
-    for path in ("new", "new/dir", "new/dir/b"):
-        assert (os.stat(tmp_path / path).st_uid, os.stat(tmp_path / path).st_gid) == (77, 88)
-    await put(tmp_path, "a", b"x", user="daemon")
-    assert os.stat(tmp_path / "a").st_uid == 1
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:  # which others can reach, unlike the test's own
+        os.chmod(name, 0o777)
+        await put(Path(name), "new/dir/b", b"x", user="77:88")
+        for path in ("new", "new/dir", "new/dir/b"):
+            assert (os.stat(f"{name}/{path}").st_uid, os.stat(f"{name}/{path}").st_gid) == (77, 88)
+    assert (await write(tmp_path, "a", user="daemon").error())["code"] == "permission_denied"
+    assert os.stat(tmp_path / "a").st_uid == 1234
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_what_is_known_before_is_refused_before(tasks: int) -> None:
     for argv, launch, code in (
         (["true"], Launch("/no/such", LAUNCH.env), "cwd_not_found"),
         (["true"], Launch("/etc/passwd", LAUNCH.env), "cwd_not_found"),
-        (["true", "x" * 200_000], LAUNCH, "request_too_large"),
+        (["true", "x" * 200_000], LAUNCH, "arguments_too_long"),
         (["a\0b"], LAUNCH, "spawn_failed"),
     ):
         with pytest.raises(HoldfastError) as refused:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+from holdfast_wire.errors import HoldfastError
+
 from session_agent.settings import AgentSettings
+from session_agent.users import find_user
 
 
 def test_commands_see_the_image_and_not_the_cluster() -> None:
@@ -17,3 +21,24 @@ def test_commands_see_the_image_and_not_the_cluster() -> None:
         }
     )
     assert settings.env == {"PATH": "/usr/bin", "KUBERNETES_FLAVOUR": "theirs"}
+
+
+def test_whose_home_the_environment_names() -> None:
+    own = find_user(None).home
+    needed = {"HOLDFAST_AGENT_TOKEN": "t", "HOLDFAST_AGENT_LISTEN": "tcp://0.0.0.0:1"}
+    for home, given in ((own, own), ("/srv/elsewhere", ""), (None, "")):
+        environ = needed if home is None else {**needed, "HOME": home}
+        assert AgentSettings.from_environment(environ).given_home == given
+
+
+def test_what_is_started_and_its_limits() -> None:
+    needed = {"HOLDFAST_AGENT_TOKEN": "t", "HOLDFAST_AGENT_LISTEN": "tcp://0.0.0.0:1"}
+    plain = AgentSettings.from_environment(needed)
+    assert (plain.entrypoint, plain.ulimits) == ((), {})
+    environ = {**needed, "HOLDFAST_AGENT_ENTRYPOINT": '["sh", "-c", "é $HOME"]', "HOLDFAST_AGENT_ULIMITS": '{"nofile": [64, 128]}'}
+    settings = AgentSettings.from_environment(environ)
+    assert (settings.entrypoint, settings.ulimits) == (("sh", "-c", "é $HOME"), {"nofile": (64, 128)})
+    assert "HOLDFAST_AGENT_ENTRYPOINT" not in settings.env
+    for wrong in ('{"files": [1, 2]}', '{"nofile": [1]}', '{"nofile": ["1", 2]}', "[]"):
+        with pytest.raises(HoldfastError, match="ulimits"):
+            AgentSettings.from_environment({**needed, "HOLDFAST_AGENT_ULIMITS": wrong})

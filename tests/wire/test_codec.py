@@ -10,7 +10,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from holdfast_wire.codec import decode, encode, encode_item
+from holdfast_wire.codec import decode, decode_params, encode, encode_item
 from holdfast_wire.errors import ProtocolError
 from holdfast_wire.frames import (
     Ack,
@@ -40,6 +40,7 @@ from holdfast_wire.limits import DATA_BYTES, MESSAGE_BYTES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+PARAMS = Path(__file__).parents[2] / "schemas" / "vectors" / "params.json"
 VECTORS = Path(__file__).parents[2] / "schemas" / "vectors" / "frames.json"
 
 EXAMPLES: list[tuple[Frame, int]] = [
@@ -71,6 +72,20 @@ EXAMPLES: list[tuple[Frame, int]] = [
 
 def _encode(frame: Frame, offset: int) -> bytes:
     return encode_item(frame, offset) if isinstance(frame, Item) else encode(frame)
+
+
+def test_golden_parameters_that_follow_their_open() -> None:
+    example = json.loads(PARAMS.read_text())
+    opened, *writes = (decode(bytes.fromhex(message)) for message in example["messages"])
+    packed = bytes.fromhex(example["packed"])
+    assert opened == (Open(1, "command", {"packed": len(packed)}), 0)
+    offset, data = 1, b""
+    for frame, at in writes:
+        assert isinstance(frame, Write)
+        assert (at, frame.eof) == (offset, False)
+        offset, data = offset + frame.length, data + frame.data
+    assert data == packed
+    assert decode_params(packed) == example["params"]
 
 
 def test_golden_vectors() -> None:

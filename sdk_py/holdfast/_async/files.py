@@ -64,34 +64,40 @@ class _Seen:
 
 
 class AsyncFiles:
-    """The files of one sandbox. Every method raises ``RemoteFileNotFoundError``, ``RemotePermissionError`` and their kin."""
+    """The files of one sandbox. Every method raises ``RemoteFileNotFoundError``, ``RemotePermissionError`` and their kin.
+
+    With ``user``, a name or uid of the sandbox, either with ``:group``, it is done with that user's permissions, and what is made is that
+    user's. Without, nothing is refused, and what is made belongs to the sandbox's own user.
+    """
 
     def __init__(self, sandbox: AsyncSandbox) -> None:
         self._sandbox = sandbox
 
     # Contents ---------------------------------------------------------------------------------------------------
 
-    async def read(self, path: RemotePath, *, offset: int = 0, length: int | None = None) -> bytes:
+    async def read(self, path: RemotePath, *, offset: int = 0, length: int | None = None, user: str | int | None = None) -> bytes:
         """The content of a file, or ``length`` bytes of it from ``offset``."""
         part_of(offset, length)
         rest = await self._sandbox._fallback()
         if rest is not None:
-            data = await rest.read_file(text_path(path))
+            data = await rest.read_file(text_path(path), user)
             return data[offset:] if length is None else data[offset : offset + length]
-        return b"".join([piece async for piece in self.stream(path, offset=offset, length=length)])
+        return b"".join([piece async for piece in self.stream(path, offset=offset, length=length, user=user)])
 
-    async def read_text(self, path: RemotePath, *, encoding: str = "utf-8", errors: str = "strict") -> str:
+    async def read_text(self, path: RemotePath, *, encoding: str = "utf-8", errors: str = "strict", user: str | int | None = None) -> str:
         """The content of a text file. Raises ``UnicodeDecodeError`` with ``errors="strict"``."""
-        return (await self.read(path)).decode(encoding, errors)
+        return (await self.read(path, user=user)).decode(encoding, errors)
 
-    async def stream(self, path: RemotePath, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+    async def stream(
+        self, path: RemotePath, *, offset: int = 0, length: int | None = None, user: str | int | None = None
+    ) -> AsyncIterator[bytes]:
         """The content of a file piece by piece, checked at the end. Raises ``ChecksumError`` when it is not what was sent."""
-        async for piece in self._pieces(path, offset, length, _Seen()):
+        async for piece in self._pieces(path, offset, length, _Seen(), user):
             yield piece
 
-    async def _pieces(self, path: RemotePath, offset: int, length: int | None, seen: _Seen) -> AsyncIterator[bytes]:
+    async def _pieces(self, path: RemotePath, offset: int, length: int | None, seen: _Seen, user: str | int | None) -> AsyncIterator[bytes]:
         part_of(offset, length)
-        params: dict[str, Any] = {"path": path_of(path), **given(offset=offset or None, length=length)}
+        params: dict[str, Any] = {"path": path_of(path), **given(offset=offset or None, length=length, user=user)}
         transfer = AsyncTransfer(await self._sandbox._attached(), "read", params)
         try:
             await transfer.opened()
@@ -118,31 +124,33 @@ class AsyncFiles:
     ) -> TransferResult:
         """Write a file: bytes, text (as UTF-8) or everything a file object gives, open for bytes or for text.
 
-        ``mode`` are its permission bits (a file that was there keeps its own), ``user`` owns a new one, ``parents`` makes directories.
-        ``atomic``: the target is replaced at the end, in one step; readers see the old or the new content, never a part.
+        ``mode`` are its permission bits (a file that was there keeps its own), ``parents`` makes directories.
+        ``atomic``: the target is replaced at the end, in one step; readers see the old or the new content, never a part. What ``user`` may
+        write and another owns is written in place.
         """
         whole = None if hasattr(data, "read") else content_of(data)
         rest = await self._sandbox._fallback()
         if rest is not None:
-            if mode is not None or user is not None or not parents or not atomic:
+            if mode is not None or not parents or not atomic:
                 raise UnsupportedError("unsupported", "files over REST take no options", hint="use a session (WebSocket)")
             content = content_of(await run_blocking(data.read)) if whole is None else whole  # type: ignore[union-attr]
-            return TransferResult(await rest.write_file(text_path(path), content))
+            return TransferResult(await rest.write_file(text_path(path), content, user))
         params = given(path=path_of(path), mode=mode, user=user)
         params |= {"parents": parents, "atomic": atomic}
         if whole is not None:
             params |= {"size": len(whole), "sha256": hashlib.sha256(whole).hexdigest()}
         return await self._send(params, whole, None if whole is not None else data)  # type: ignore[arg-type]
 
-    async def append(self, path: RemotePath, data: bytes | str) -> TransferResult:
+    async def append(self, path: RemotePath, data: bytes | str, *, user: str | int | None = None) -> TransferResult:
         """Write at the end of a file, which is made where there is none: after what others write meanwhile, never over it. Not atomic."""
         whole = content_of(data)
         try:
-            size = (await self.stat(path)).size
+            size = (await self.stat(path, user=user)).size
         except RemoteFileNotFoundError:
             size = 0
         # An agent that is too old to know ``append`` goes by ``offset``, and would empty the file without it.
-        return await self._send({"path": path_of(path), "offset": size, "atomic": False, "append": True}, whole, None)
+        params = {"path": path_of(path), "offset": size, "atomic": False, "append": True, **given(user=user)}
+        return await self._send(params, whole, None)
 
     async def _send(self, params: dict[str, Any], whole: bytes | None, source: IO[bytes] | IO[str] | None) -> TransferResult:
         transfer = AsyncTransfer(await self._sandbox._attached(), "write", params)
@@ -165,7 +173,7 @@ class AsyncFiles:
 
     # Names ------------------------------------------------------------------------------------------------------
 
-    async def list(self, path: RemotePath = ".", *, recursive: bool = False) -> Entries:
+    async def list(self, path: RemotePath = ".", *, recursive: bool = False, user: str | int | None = None) -> Entries:
         """The entries of a directory by name; with ``recursive`` all below it.
 
         Raises ``RequestTooLargeError`` where there are more than a million, or some below deeper than a path leads.
@@ -174,8 +182,8 @@ class AsyncFiles:
         if rest is not None:
             if recursive:
                 raise UnsupportedError("unsupported", "a list over REST is of one directory", hint="use a session (WebSocket)")
-            return await rest.list_files(text_path(path))
-        return await self._maps("list", path, read_entry, recursive=recursive or None)
+            return await rest.list_files(text_path(path), user)
+        return await self._maps("list", path, read_entry, recursive=recursive or None, user=user)
 
     async def search(
         self,
@@ -186,6 +194,7 @@ class AsyncFiles:
         ignore_case: bool = False,
         limit: int = 1000,
         exclude: Sequence[str] | str | None = None,
+        user: str | int | None = None,
     ) -> Matches:
         """Names below ``path`` that match ``glob``, or the lines of such files that contain the plain text ``pattern``; at most ``limit``.
 
@@ -193,7 +202,7 @@ class AsyncFiles:
         ``.git``, ``node_modules``, ``__pycache__`` and ``.venv``. Links are not followed. Sessions only.
         """
         skip = None if exclude is None else [exclude] if isinstance(exclude, str) else words_of(exclude, "exclude")
-        params = {"glob": glob, "pattern": pattern, "ignore_case": ignore_case or None, "limit": limit, "exclude": skip}
+        params = {"glob": glob, "pattern": pattern, "ignore_case": ignore_case or None, "limit": limit, "exclude": skip, "user": user}
         return await self._maps("search", path, read_match, **params)
 
     async def _maps(self, operation: str, path: RemotePath, read: Callable[[Any], _Found], **params: Any) -> _Founds[_Found]:
@@ -212,29 +221,31 @@ class AsyncFiles:
             raise RequestTooLargeError("request_too_large", message, hint="list its directories one by one, or run find")
         return found
 
-    async def stat(self, path: RemotePath, *, follow: bool = True) -> FileEntry:
+    async def stat(self, path: RemotePath, *, follow: bool = True, user: str | int | None = None) -> FileEntry:
         """What a path is; with ``follow`` what a symbolic link points to."""
-        return read_entry(take(await self._ask("stat", path, follow=follow), "entry", dict))
+        return read_entry(take(await self._ask("stat", path, follow=follow, user=user), "entry", dict))
 
-    async def exists(self, path: RemotePath) -> bool:
+    async def exists(self, path: RemotePath, *, user: str | int | None = None) -> bool:
         """Whether there is something at ``path``."""
-        return take(await self._ask("exists", path), "exists", bool, default=False) is True
+        return take(await self._ask("exists", path, user=user), "exists", bool, default=False) is True
 
-    async def mkdir(self, path: RemotePath, *, parents: bool = True, exist_ok: bool = True, mode: int | None = None) -> None:
+    async def mkdir(
+        self, path: RemotePath, *, parents: bool = True, exist_ok: bool = True, mode: int | None = None, user: str | int | None = None
+    ) -> None:
         """Make a directory."""
-        await self._ask("mkdir", path, parents=parents, exist_ok=exist_ok, mode=mode)
+        await self._ask("mkdir", path, parents=parents, exist_ok=exist_ok, mode=mode, user=user)
 
-    async def move(self, path: RemotePath, to: RemotePath, *, overwrite: bool = False) -> None:
+    async def move(self, path: RemotePath, to: RemotePath, *, overwrite: bool = False, user: str | int | None = None) -> None:
         """Rename ``path`` to exactly ``to``. Raises ``RemoteFileExistsError`` unless ``overwrite``."""
-        await self._ask("move", path, to=path_of(to), overwrite=overwrite)
+        await self._ask("move", path, to=path_of(to), overwrite=overwrite, user=user)
 
-    async def remove(self, path: RemotePath, *, recursive: bool = False, missing_ok: bool = False) -> None:
+    async def remove(self, path: RemotePath, *, recursive: bool = False, missing_ok: bool = False, user: str | int | None = None) -> None:
         """Remove a file or an empty directory; with ``recursive`` a whole tree."""
-        await self._ask("remove", path, recursive=recursive, missing_ok=missing_ok)
+        await self._ask("remove", path, recursive=recursive, missing_ok=missing_ok, user=user)
 
-    async def chmod(self, path: RemotePath, mode: int) -> None:
+    async def chmod(self, path: RemotePath, mode: int, *, user: str | int | None = None) -> None:
         """Set the permission bits, such as ``0o755``."""
-        await self._ask("chmod", path, mode=mode)
+        await self._ask("chmod", path, mode=mode, user=user)
 
     async def _ask(self, operation: str, path: RemotePath, **params: Any) -> dict[str, Any]:
         transfer = AsyncTransfer(await self._sandbox._attached(), "fs", {"op": operation, "path": path_of(path), **given(**params)})
@@ -245,24 +256,25 @@ class AsyncFiles:
 
     # Between this machine and the sandbox ------------------------------------------------------------------------
 
-    async def upload(self, local: LocalPath, remote: RemotePath) -> TransferResult:
+    async def upload(self, local: LocalPath, remote: RemotePath, *, user: str | int | None = None) -> TransferResult:
         """Copy a local file to the file ``remote`` (into it where that is a directory), or a local directory's content into ``remote``.
 
         Directories on the way are made, permission bits are kept (not over REST). Local failures are the ``OSError`` of ``open``.
         """
         source = _local(local)
         if await run_blocking(source.is_dir):
-            return await self._upload_tree(source, remote)
+            return await self._upload_tree(source, remote, user)
         with await run_blocking(source.open, "rb") as file:
             mode = None if await self._sandbox._fallback() else os.fstat(file.fileno()).st_mode & 0o777
             try:
-                return await self.write(remote, file, mode=mode)
+                return await self.write(remote, file, mode=mode, user=user)
             except RemoteIsADirectoryError:
                 file.seek(0)
-                return await self.write(os.path.join(os.fsencode(path_of(remote)), os.fsencode(source.name)), file, mode=mode)
+                inside = os.path.join(os.fsencode(path_of(remote)), os.fsencode(source.name))
+                return await self.write(inside, file, mode=mode, user=user)
 
-    async def _upload_tree(self, source: Path, remote: RemotePath) -> TransferResult:
-        transfer = AsyncTransfer(await self._sandbox._attached(), "upload", {"path": path_of(remote)})
+    async def _upload_tree(self, source: Path, remote: RemotePath, user: str | int | None) -> TransferResult:
+        transfer = AsyncTransfer(await self._sandbox._attached(), "upload", {"path": path_of(remote), **given(user=user)})
         left_out: list[Path] = []
         pieces = pack(source, left_out=left_out)
         try:
@@ -280,16 +292,16 @@ class AsyncFiles:
         skipped = take(result, "skipped", int, default=0) + len(left_out)
         return TransferResult(take(result, "bytes", int, default=0), take(result, "entries", int, default=0), skipped=skipped)
 
-    async def download(self, remote: RemotePath, local: LocalPath) -> TransferResult:
+    async def download(self, remote: RemotePath, local: LocalPath, *, user: str | int | None = None) -> TransferResult:
         """Copy the file ``remote`` to the local file ``local``, or the directory ``remote`` into the directory ``local``.
 
         Where ``local`` is a directory, a file is put into it; directories on the way are made. A file appears whole or not at all. What an
         archive from the sandbox may do here is limited: links that lead out of ``local`` are left out.
         """
         target = _local(local)
-        there = await self.stat(remote)
+        there = await self.stat(remote, user=user)
         if there.is_dir:
-            return await self._download_tree(remote, target)
+            return await self._download_tree(remote, target, user)
         if await run_blocking(target.is_dir):
             target /= PurePosixPath(os.fsdecode(path_of(remote))).name
         special = await run_blocking(_is_special, target)  # /dev/null, say: it takes the bytes, and stays what it is
@@ -299,7 +311,7 @@ class AsyncFiles:
             with await run_blocking(_begun, part, target, there.mode & 0o777) as file:
                 held: list[bytes] = []
                 flushed = 0
-                async for data in self._pieces(remote, 0, None, seen):
+                async for data in self._pieces(remote, 0, None, seen, user):
                     held.append(data)
                     if seen.size - flushed >= PIECE_BYTES:
                         await run_blocking(file.writelines, held)
@@ -313,8 +325,8 @@ class AsyncFiles:
                     part.unlink()
         return TransferResult(seen.size, 1, seen.sha256)
 
-    async def _download_tree(self, remote: RemotePath, target: Path) -> TransferResult:
-        transfer = AsyncTransfer(await self._sandbox._attached(), "download", {"path": path_of(remote)})
+    async def _download_tree(self, remote: RemotePath, target: Path, user: str | int | None) -> TransferResult:
+        transfer = AsyncTransfer(await self._sandbox._attached(), "download", {"path": path_of(remote), **given(user=user)})
         with tempfile.TemporaryFile() as spooled:
             try:
                 while data := await transfer.read():

@@ -296,20 +296,20 @@ class AsyncRest:
             raise error("outcome_unknown", f"whether the patch was applied cannot be known: {why.message}", reason=why.code) from None
         return read_patch(answer.map())
 
-    async def read_file(self, sandbox_id: str, path: str) -> bytes:
-        body = (await self.request("GET", f"{_sandbox(sandbox_id)}/files", params={"path": path})).map()
+    async def read_file(self, sandbox_id: str, path: str, user: str | int | None = None) -> bytes:
+        body = (await self.request("GET", f"{_sandbox(sandbox_id)}/files", params=given(path=path, user=user))).map()
         try:
             return base64.b64decode(take(body, "content", str, default=""), validate=True)
         except binascii.Error:
             raise ServiceError("internal", "the service answered a file that is not base64") from None
 
-    async def write_file(self, sandbox_id: str, path: str, data: bytes) -> int:
-        body = {"path": path, "content": base64.b64encode(data).decode()}
+    async def write_file(self, sandbox_id: str, path: str, data: bytes, user: str | int | None = None) -> int:
+        body = {"path": path, "content": base64.b64encode(data).decode(), **given(user=user)}
         await self.request("POST", f"{_sandbox(sandbox_id)}/files", json=body)
         return len(data)
 
-    async def list_files(self, sandbox_id: str, path: str) -> Entries:
-        body = (await self.request("GET", f"{_sandbox(sandbox_id)}/files/list", params={"path": path})).map()
+    async def list_files(self, sandbox_id: str, path: str, user: str | int | None = None) -> Entries:
+        body = (await self.request("GET", f"{_sandbox(sandbox_id)}/files/list", params=given(path=path, user=user))).map()
         base = path.rstrip("/")
         return [
             FileEntry(
@@ -344,14 +344,14 @@ class AsyncRestSandbox:
     async def patch(self, diff: str) -> PatchResult:
         return await self._rest.patch(self._id, diff)
 
-    async def read_file(self, path: str) -> bytes:
-        return await self._rest.read_file(self._id, path)
+    async def read_file(self, path: str, user: str | int | None) -> bytes:
+        return await self._rest.read_file(self._id, path, user)
 
-    async def write_file(self, path: str, data: bytes) -> int:
-        return await self._rest.write_file(self._id, path, data)
+    async def write_file(self, path: str, data: bytes, user: str | int | None) -> int:
+        return await self._rest.write_file(self._id, path, data, user)
 
-    async def list_files(self, path: str) -> Entries:
-        return await self._rest.list_files(self._id, path)
+    async def list_files(self, path: str, user: str | int | None) -> Entries:
+        return await self._rest.list_files(self._id, path, user)
 
 
 Records = list[SandboxInfo]

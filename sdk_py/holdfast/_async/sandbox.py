@@ -234,16 +234,25 @@ class AsyncSandbox(AsyncAttachable):
     # Files and ports --------------------------------------------------------------------------------------------
 
     async def apply_patch(
-        self, diff: str | bytes, *, cwd: RemotePath | None = None, strip: int | None = None, check: bool = False
+        self,
+        diff: str | bytes,
+        *,
+        cwd: RemotePath | None = None,
+        strip: int | None = None,
+        check: bool = False,
+        user: str | int | None = None,
     ) -> PatchResult:
-        """Apply a unified diff, all of it or nothing; ``check`` only tries. What does not apply is a result, not an exception."""
+        """Apply a unified diff, all of it or nothing; ``check`` only tries, ``user`` is as for ``files``.
+
+        What does not apply is a result, not an exception.
+        """
         data = content_of(diff, "a diff")
         rest = await self._fallback()
         if rest is not None:
-            if cwd is not None or strip is not None or check:
+            if cwd is not None or strip is not None or check or user is not None:
                 raise UnsupportedError("unsupported", "patches over REST take no options", hint="use a session (WebSocket)")
             return await rest.patch(data.decode("utf-8", "surrogateescape"))
-        params = given(cwd=None if cwd is None else path_of(cwd), strip=strip, check=check or None)
+        params = given(cwd=None if cwd is None else path_of(cwd), strip=strip, check=check or None, user=user)
         transfer = AsyncTransfer(await self._attached(), "patch", params)
         try:
             await transfer.write(data, eof=True)

@@ -297,20 +297,20 @@ class Rest:
             raise error("outcome_unknown", f"whether the patch was applied cannot be known: {why.message}", reason=why.code) from None
         return read_patch(answer.map())
 
-    def read_file(self, sandbox_id: str, path: str) -> bytes:
-        body = (self.request("GET", f"{_sandbox(sandbox_id)}/files", params={"path": path})).map()
+    def read_file(self, sandbox_id: str, path: str, user: str | int | None = None) -> bytes:
+        body = (self.request("GET", f"{_sandbox(sandbox_id)}/files", params=given(path=path, user=user))).map()
         try:
             return base64.b64decode(take(body, "content", str, default=""), validate=True)
         except binascii.Error:
             raise ServiceError("internal", "the service answered a file that is not base64") from None
 
-    def write_file(self, sandbox_id: str, path: str, data: bytes) -> int:
-        body = {"path": path, "content": base64.b64encode(data).decode()}
+    def write_file(self, sandbox_id: str, path: str, data: bytes, user: str | int | None = None) -> int:
+        body = {"path": path, "content": base64.b64encode(data).decode(), **given(user=user)}
         self.request("POST", f"{_sandbox(sandbox_id)}/files", json=body)
         return len(data)
 
-    def list_files(self, sandbox_id: str, path: str) -> Entries:
-        body = (self.request("GET", f"{_sandbox(sandbox_id)}/files/list", params={"path": path})).map()
+    def list_files(self, sandbox_id: str, path: str, user: str | int | None = None) -> Entries:
+        body = (self.request("GET", f"{_sandbox(sandbox_id)}/files/list", params=given(path=path, user=user))).map()
         base = path.rstrip("/")
         return [
             FileEntry(
@@ -345,14 +345,14 @@ class RestSandbox:
     def patch(self, diff: str) -> PatchResult:
         return self._rest.patch(self._id, diff)
 
-    def read_file(self, path: str) -> bytes:
-        return self._rest.read_file(self._id, path)
+    def read_file(self, path: str, user: str | int | None) -> bytes:
+        return self._rest.read_file(self._id, path, user)
 
-    def write_file(self, path: str, data: bytes) -> int:
-        return self._rest.write_file(self._id, path, data)
+    def write_file(self, path: str, data: bytes, user: str | int | None) -> int:
+        return self._rest.write_file(self._id, path, data, user)
 
-    def list_files(self, path: str) -> Entries:
-        return self._rest.list_files(self._id, path)
+    def list_files(self, path: str, user: str | int | None) -> Entries:
+        return self._rest.list_files(self._id, path, user)
 
 
 Records = list[SandboxInfo]

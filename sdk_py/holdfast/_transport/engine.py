@@ -18,6 +18,7 @@ from holdfast_wire.session import ClientSession
 
 from holdfast._errors import error, from_map, typed
 from holdfast._options import Options
+from holdfast._requests import LargeParams
 from holdfast._session_token import SessionToken
 from holdfast._transport.policy import Backoff, Verdict, judge_close, judge_refusal
 from holdfast._transport.sinks import GateFactory, Sink
@@ -187,12 +188,15 @@ class Engine:
         """Open a channel whose facts go to ``sink``. Raises the error the session ended with."""
         if self.error is not None:
             raise from_map(self.error.to_map())
+        large = params.packed() if isinstance(params, LargeParams) else None
         try:
-            sink.number = self.session.open(kind, params)
+            sink.number = self.session.open(kind, params if large is None else {"packed": len(large)})
         except HoldfastError as why:
             raise typed(why) from None
         self._sinks[sink.number] = sink
         self._fresh.append(sink)
+        if large is not None:
+            sink.precede(large)
 
     def fail(self, why: HoldfastError) -> None:
         """The session is over: every sink hears why."""

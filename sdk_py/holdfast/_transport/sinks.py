@@ -40,6 +40,18 @@ class Sink:
         self.handed = False
         self.ended = False
         self.error: HoldfastError | None = None
+        self._params = memoryview(b"")
+
+    def precede(self, params: bytes) -> None:
+        """Send parameters that did not fit the Open, before any input and as credit allows."""
+        self._params = memoryview(params)
+        self.has_params()
+
+    def has_params(self) -> bool:
+        """Send on; whether all of them are sent."""
+        if self._params:
+            self._params = self._params[self._send(self._params, False) :]
+        return not self._params
 
     def fact(self, item: Item) -> None:
         """A fact came. Raises ``ProtocolError`` when it makes no sense."""
@@ -47,6 +59,7 @@ class Sink:
 
     def writable(self) -> None:
         """Credit came back."""
+        self.has_params()
         self.space.set()
 
     def fail(self, why: HoldfastError) -> None:
@@ -56,6 +69,7 @@ class Sink:
     def end(self, why: HoldfastError | None) -> None:
         """Nothing more comes."""
         self.ended = True
+        self._params = memoryview(b"")
         if self.error is None:
             self.error = why
         self.gate.set()
@@ -65,6 +79,12 @@ class Sink:
         """Send as much of ``data`` as there is credit for, and ``eof`` after all of it. Returns the bytes taken, -1 at the end."""
         if self.ended:
             return -1
+        if not self.has_params():
+            self.space.clear()
+            return 0
+        return self._send(data, eof)
+
+    def _send(self, data: memoryview, eof: bool) -> int:
         sent, size = 0, len(data)
         while sent < size:
             room = min(self.session.room(self.number), DATA_BYTES, size - sent)
@@ -106,6 +126,7 @@ class CommandSink(Sink):
             self.call.finish(why)
 
     def writable(self) -> None:
+        self.has_params()
         self.call.pump()
         self.space.set()
 
@@ -184,6 +205,7 @@ class ShellSink(Sink):
                 call.on_gap(item)  # type: ignore[arg-type]
 
     def writable(self) -> None:
+        self.has_params()
         if self.current is not None and self.current.started:
             self.current.pump()
         self.space.set()

@@ -1,0 +1,113 @@
+"""Parameters that are larger than a message: gathered before the channel they are for is opened (PROTOCOL §7.8).
+
+Owns the wait for them, their bounds, and what else the client says meanwhile, which is passed on in its order once the channel is there.
+Nothing runs before the last byte has come, so a request that is cut off has had no effect. Called by ``sessions``; what the parameters
+mean is the affair of the channel's own handler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from holdfast_wire.codec import decode_params
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.frames import Failed
+from holdfast_wire.halves import Tally
+from holdfast_wire.limits import PARAMS_BYTES, PARAMS_SANDBOX_BYTES
+
+from .channels import Channel, Handler
+
+Opener = Callable[[dict[str, Any]], Handler]
+"""Opens the channel with its parameters. Raises ``HoldfastError``."""
+PACKED = "packed"
+
+
+class Gathering:
+    """A channel until it has its parameters, and from then on whatever serves it."""
+
+    _together: ClassVar[Tally] = Tally()
+    """What all of them have announced."""
+
+    def __init__(self, channel: Channel, opener: Opener) -> None:
+        size = channel.params[PACKED]
+        if type(size) is not int or size < 1:
+            raise HoldfastError("invalid_argument", f"{PACKED} is the size of the parameters that follow, in bytes")
+        if size > PARAMS_BYTES:
+            raise HoldfastError("arguments_too_long", f"{size} bytes of parameters are over {PARAMS_BYTES}")
+        if self._together.held + size > PARAMS_SANDBOX_BYTES:
+            raise HoldfastError("queue_full", "too many large requests are on their way to this sandbox")
+        self._channel = channel
+        self._opener = opener
+        self._left = size
+        self._held = Tally(self._together)
+        self._held.add(size)
+        self._pieces: list[bytes] = []
+        self._later: list[Callable[[Handler], None]] = []
+        self._handler: Handler | None = None
+        self._over = False
+
+    def write(self, data: bytes, eof: bool) -> None:
+        if self._handler is not None:
+            self._handler.write(data, eof)
+            return
+        if self._over:
+            self._channel.consume(len(data))
+            return
+        piece, rest = data[: self._left], data[self._left :]
+        self._left -= len(piece)
+        self._pieces.append(piece)
+        self._channel.consume(len(piece))
+        if self._left:
+            if eof:
+                raise HoldfastError("invalid_argument", "the input ended before its parameters were there")
+            return
+        packed = b"".join(self._pieces)
+        self._release()
+        self._handler = handler = self._opener(decode_params(packed))
+        for call in self._later:
+            call(handler)
+        self._later.clear()
+        if rest or eof:
+            handler.write(rest, eof)
+
+    def run(self, command_id: str, params: dict[str, Any]) -> None:
+        self._pass(lambda handler: handler.run(command_id, params))
+
+    def resize(self, rows: int, columns: int) -> None:
+        self._pass(lambda handler: handler.resize(rows, columns))
+
+    def signal(self, name: str) -> None:
+        self._pass(lambda handler: handler.signal(name))
+
+    def close(self, detach: bool) -> None:
+        if self._handler is not None:
+            self._handler.close(detach)
+        elif not self._over:
+            self.drop()
+            error = HoldfastError("cancelled", "the channel was closed before its parameters were there")
+            self._channel.send(Failed(self._channel.number, error.to_map()))
+
+    def writable(self) -> None:
+        if self._handler is not None:
+            self._handler.writable()
+
+    def delivered(self, command_id: str) -> None:
+        if self._handler is not None:
+            self._handler.delivered(command_id)
+
+    def drop(self) -> None:
+        self._over = True
+        self._release()
+        if self._handler is not None:
+            self._handler.drop()
+
+    def _pass(self, call: Callable[[Handler], None]) -> None:
+        if self._handler is not None:
+            call(self._handler)
+        elif not self._over:
+            self._later.append(call)  # bounded: items without bytes may not run far ahead of the credit (PROTOCOL §5.3)
+
+    def _release(self) -> None:
+        self._pieces.clear()
+        self._held.clear()

@@ -1,0 +1,124 @@
+"""Parameters that follow their Open: gathered whole before anything happens, bounded, and given up when the client goes."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import msgpack
+import pytest
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.frames import Failed
+from holdfast_wire.limits import PARAMS_BYTES, PARAMS_CONTAINERS, PARAMS_ITEMS, PARAMS_SANDBOX_BYTES
+
+from session_agent.channels import Handler
+from session_agent.gathering import Gathering
+
+
+class Told:
+    """A channel and a handler that write down what they hear."""
+
+    def __init__(self, params: dict[str, Any]) -> None:
+        self.number, self.params = 1, params
+        self.consumed = 0
+        self.sent: list[Any] = []
+        self.opened: list[dict[str, Any]] = []
+        self.heard: list[tuple[Any, ...]] = []
+
+    def consume(self, size_bytes: int) -> None:
+        self.consumed += size_bytes
+
+    def send(self, fact: Any) -> None:
+        self.sent.append(fact)
+
+    def open(self, params: dict[str, Any]) -> Handler:
+        self.opened.append(params)
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: self.heard.append((name, *arguments))
+
+
+def gathering(size: object) -> tuple[Told, Gathering]:
+    told = Told({"packed": size})
+    return told, Gathering(told, told.open)
+
+
+PARAMS = {"id": "c", "argv": ["x" * 100_000] * 10}
+
+
+@pytest.mark.parametrize("piece", [1000, 131_072, 10_000_000])
+def test_nothing_is_opened_before_all_is_there(piece: int) -> None:
+    packed = msgpack.packb(PARAMS)
+    told, channel = gathering(len(packed))
+    channel.signal("INT")
+    for start in range(0, len(packed) - 1, piece):
+        channel.write(packed[start : min(start + piece, len(packed) - 1)], False)
+    assert (told.opened, told.heard) == ([], [])
+    assert told.consumed == len(packed) - 1
+    channel.resize(3, 4)
+    channel.write(packed[-1:] + b"input", True)
+    assert told.opened == [PARAMS]
+    assert told.heard == [("signal", "INT"), ("resize", 3, 4), ("write", b"input", True)]
+    channel.write(b"more", False)
+    channel.close(True)
+    assert told.heard[3:] == [("write", b"more", False), ("close", True)]
+
+
+def test_a_client_that_goes_leaves_nothing() -> None:
+    for _ in range(3 * PARAMS_SANDBOX_BYTES // PARAMS_BYTES):  # what each announced is given back
+        told, channel = gathering(PARAMS_BYTES)
+        channel.write(os.urandom(1000), False)
+        channel.drop()
+        channel.write(b"late", False)
+        assert (told.opened, told.heard, told.consumed) == ([], [], 1004)
+    told, channel = gathering(100)
+    channel.close(False)
+    assert [type(fact) for fact in told.sent] == [Failed]
+    assert told.sent[0].error["code"] == "cancelled"
+
+
+def test_how_much_is_gathered_is_bounded() -> None:
+    held = [gathering(PARAMS_BYTES)[1] for _ in range(PARAMS_SANDBOX_BYTES // PARAMS_BYTES)]
+    with pytest.raises(HoldfastError) as full:
+        gathering(1)
+    assert full.value.code == "queue_full"
+    held.pop().drop()
+    _, channel = gathering(1)
+    for one in (channel, *held):
+        one.drop()
+
+
+@pytest.mark.parametrize("size", [0, -1, "5", None, 1.5, True])
+def test_sizes_that_are_none(size: object) -> None:
+    with pytest.raises(HoldfastError) as refused:
+        gathering(size)
+    assert refused.value.code == "invalid_argument"
+
+
+def test_too_large() -> None:
+    with pytest.raises(HoldfastError) as refused:
+        gathering(PARAMS_BYTES + 1)
+    assert refused.value.code == "arguments_too_long"
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        b"\xc1", b"\x90", msgpack.packb([1]), msgpack.packb({"a": 1}) + b"x", msgpack.packb({1: 2}), msgpack.packb({"a": "b"})[:-1],
+        msgpack.packb({"a": [[]] * PARAMS_CONTAINERS}), msgpack.packb({"a": [0] * (PARAMS_ITEMS + 1)}),
+        b"\x81\xa1a" + b"\x91" * 20 + b"\x90", b"\x81\xa1a\xc7\x01\x05x", b"\x81\xa1a\xa1\xff",
+    ],
+)  # fmt: skip
+def test_what_is_no_map_within_the_limits(packed: bytes) -> None:
+    told, channel = gathering(len(packed))
+    with pytest.raises(HoldfastError) as refused:
+        channel.write(packed, False)
+    assert (refused.value.code, told.opened) == ("invalid_argument", [])
+
+
+def test_an_input_that_ends_early() -> None:
+    _, channel = gathering(10)
+    with pytest.raises(HoldfastError, match="ended before"):
+        channel.write(b"123", True)
+    channel.drop()
