@@ -97,7 +97,7 @@ def parser() -> argparse.ArgumentParser:
     exec_.add_argument("-i", "--stdin", action="store_true", help="pass standard input on; without it the command reads nothing")
     exec_.add_argument("-t", "--tty", action="store_true", help="run it on a terminal, which also takes what is typed here")
     exec_.add_argument("--timeout", type=float, metavar="SECONDS", help="end it after this time, with exit code 124")
-    exec_.add_argument("--raw", action="store_true", help="write output to a file or pipe byte for byte, escape characters too")
+    exec_.add_argument("--raw", action="store_true", help="let output drive the terminal here; a file or pipe always gets it byte for byte")
     exec_.add_argument("--login", action="store_true", help="run it by a login shell")
 
     shell = command("shell", "open a terminal in a sandbox", "interactive:shell")

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import select
-import stat
 import sys
-import termios
 import threading
 from typing import Any
 
-from holdfast import STDOUT, Chunk, CommandResult, HoldfastError, Process, Sandbox, SandboxClient, UnsupportedError
+from holdfast import STDERR, STDOUT, Chunk, CommandResult, HoldfastError, Process, Sandbox, SandboxClient, UnsupportedError
 from holdfast._arguments import bad
 from holdfast.cli.leaving import attended, told_by_signals
-from holdfast.cli.output import escape_bytes, note, pairs, say_json
+from holdfast.cli.output import TerminalFilter, note, pairs, say_json
 
 PIECE_BYTES = 64 * 1024
 
@@ -36,10 +33,7 @@ def exec_(arguments: argparse.Namespace) -> int:
         try:
             if arguments.tty:
                 return _on_terminal(sandbox, command, options, arguments.json)
-            status = run(sandbox, command, options, stdin=arguments.stdin, raw=arguments.raw, as_json=arguments.json)
-            if not arguments.json and not arguments.stdin and _input_waits():
-                note("holdfast: standard input was not passed on; `exec -i` does that")
-            return status
+            return run(sandbox, command, options, stdin=arguments.stdin, raw=arguments.raw, as_json=arguments.json)
         finally:
             sandbox.close()
 
@@ -64,33 +58,24 @@ def _on_terminal(sandbox: Sandbox, command: str | list[str], options: dict[str, 
     return attend(sandbox.terminal(words, rows=rows, cols=cols, max_output_bytes=0, **options), as_json=as_json)
 
 
-def _input_waits() -> bool:
-    """Whether somebody piped something in that nobody has read."""
-    try:
-        state = os.fstat(0)
-        if stat.S_ISREG(state.st_mode):
-            return state.st_size > os.lseek(0, 0, os.SEEK_CUR)
-        if stat.S_ISFIFO(state.st_mode):
-            return any(fcntl.ioctl(0, termios.FIONREAD, bytes(4)))
-    except OSError:
-        pass
-    return False
-
-
 def _live(sandbox: Sandbox, command: str | list[str], options: dict[str, object], stdin: bool, raw: bool) -> int:
     try:
         process = sandbox.start(command, stdin=stdin, max_output_bytes=0, **options)  # type: ignore[arg-type]
     except UnsupportedError:
         result = sandbox.exec(command, **options)  # type: ignore[arg-type]
-        show(Chunk(1, result.stdout_bytes), raw)
-        show(Chunk(2, result.stderr_bytes), raw)
+        screen = Screen(raw=raw)
+        screen.show(Chunk(1, result.stdout_bytes))
+        screen.show(Chunk(2, result.stderr_bytes))
+        screen.end()
         return finish(result)
+    screen = Screen(raw=raw)
     try:
         if stdin:
             threading.Thread(target=_feed, args=(process,), daemon=True).start()
         with attended(lambda: process.signal("INT"), process.close):
             for chunk in process:
-                show(chunk, raw)
+                screen.show(chunk)
+            screen.end()
             return finish(process.wait())
     except BaseException:  # whatever ended us ends it too
         process.close()
@@ -118,11 +103,28 @@ def _piece(source: int) -> bytes:
             return b""
 
 
-def show(chunk: Chunk, raw: bool = False) -> None:
-    """Output to our own stream of the same kind; escapes reach a terminal only, unless ``raw``."""
-    stream = sys.stdout if chunk.stream == STDOUT else sys.stderr
-    stream.buffer.write(chunk.data if raw or stream.isatty() else escape_bytes(chunk.data))
-    stream.buffer.flush()
+class Screen:
+    """Our own standard streams: a command's output goes to the one of the same kind, byte for byte.
+
+    On a terminal, sequences that would drive it are spelled out, unless ``raw``.
+    """
+
+    def __init__(self, *, raw: bool = False) -> None:
+        self._filters = {} if raw else {n: TerminalFilter() for n, out in ((STDOUT, sys.stdout), (STDERR, sys.stderr)) if out.isatty()}
+
+    def show(self, chunk: Chunk) -> None:
+        filter_ = self._filters.get(chunk.stream)
+        self._write(chunk.stream, chunk.data if filter_ is None else filter_.feed(chunk.data))
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        for stream, filter_ in self._filters.items():
+            self._write(stream, filter_.end())
+
+    def _write(self, stream: int, data: bytes) -> None:
+        out = (sys.stdout if stream == STDOUT else sys.stderr).buffer
+        out.write(data)
+        out.flush()
 
 
 def finish(result: CommandResult) -> int:

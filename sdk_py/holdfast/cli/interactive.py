@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from holdfast import CancelledRemotelyError, HoldfastError, SandboxClient, Terminal
 from holdfast.cli.execute import finish, run
 from holdfast.cli.leaving import followed, told_by_signals
-from holdfast.cli.output import escape_bytes, note, say_json
+from holdfast.cli.output import note, say_json
 
 DETACH_KEY = b"\x1d"  # Ctrl-]
 PIECE_BYTES = 16 * 1024
@@ -59,7 +59,7 @@ def attend(terminal: Terminal, *, attach: str | None = None, as_json: bool = Fal
             feeder.start()
             for chunk in terminal:
                 out = sys.stdout.buffer
-                out.write(chunk.data if sys.stdout.isatty() else escape_bytes(chunk.data))
+                out.write(chunk.data)
                 out.flush()
         result = None if detached.is_set() else terminal.wait()
     except CancelledRemotelyError:

@@ -1,12 +1,13 @@
 """Printing: tables, JSON, errors, and text from sandboxes that must not drive the user's terminal.
 
-Owns escaping. Output of a sandbox goes to a terminal or a pipe as it is (that is what ``exec`` is for) only where the user asked for
-it; names, messages and labels are always escaped.
+Owns escaping. Output of a command goes to a file or pipe byte for byte, as with other remote shells; only a terminal is protected, and
+only where the user did not ask for a terminal in the sandbox too. Names, messages and labels are always escaped.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -24,10 +25,36 @@ def escape(text: str) -> str:
 
 
 def escape_bytes(data: bytes) -> bytes:
-    """Bytes of a command for a file or pipe: escapes are spelled out, all else is kept."""
-    if b"\x1b" not in data and b"\x9b" not in data:
-        return data
+    """Bytes for a terminal: escape characters are spelled out, all else is kept."""
     return data.replace(b"\x1b", b"\\x1b")
+
+
+_SEQUENCE = re.compile(rb"\x1b(?!\[[0-9;:]{0,32}[mK])")
+_UNFINISHED = re.compile(rb"\x1b(?:\[[0-9;:]{0,32})?\Z")
+
+
+class TerminalFilter:
+    """Output on its way to a terminal: colours and the erasing of a line pass, every other escape character is spelled out.
+
+    A sequence may come in pieces: its beginning is held back until the rest is there, or ``end`` says that there is none.
+    """
+
+    def __init__(self) -> None:
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """What may be written now."""
+        if not self._held and b"\x1b" not in data:
+            return data
+        data = self._held + data
+        unfinished = _UNFINISHED.search(data)
+        self._held = unfinished.group() if unfinished else b""
+        return _SEQUENCE.sub(rb"\\x1b", data[: len(data) - len(self._held)])
+
+    def end(self) -> bytes:
+        """What was held back."""
+        held, self._held = self._held, b""
+        return escape_bytes(held)
 
 
 def say(text: str) -> None:
