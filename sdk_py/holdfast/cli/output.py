@@ -7,12 +7,16 @@ only where the user did not ask for a terminal in the sandbox too. Names, messag
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast._errors import HoldfastError
+from holdfast.cli.words import Arguments, bad
+
+if TYPE_CHECKING:
+    from holdfast._errors import HoldfastError
 
 _ALLOWED = frozenset("\n\t")
 
@@ -84,25 +88,39 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 def report(why: HoldfastError, *, as_json: bool) -> None:
     """An error on standard error: its message, then what to do about it; with ``--json`` its map."""
     if as_json:
-        json.dump({"error": why.to_map()}, sys.stderr, default=str)
-        sys.stderr.write("\n")
+        report_map(why.to_map())
         return
     note(f"holdfast: {why.message}")
     if why.hint:
         note(f"  {why.hint}")
 
 
+def report_map(error: dict[str, Any]) -> None:
+    """An error as JSON on standard error."""
+    json.dump({"error": error}, sys.stderr, default=str)
+    sys.stderr.write("\n")
+
+
 def pairs(words: Sequence[str], what: str) -> dict[str, str]:
-    """``NAME=VALUE`` words as a map. Raises ``InvalidArgumentError``."""
+    """``NAME=VALUE`` words as a map. Raises ``UsageError``."""
     found = {}
     for word in words:
         name, separator, value = word.partition("=")
         if not separator or not name:
-            from holdfast._arguments import bad
-
             raise bad(f"{what} is written NAME=VALUE, not {word!r}", hint=f"as in {what} RUN=7")
         found[name] = value
     return found
+
+
+def variables(arguments: Arguments) -> dict[str, str]:
+    """``--env-file`` and ``--env``. A NAME alone has the value it has here, as docker does it. Raises ``UsageError``, ``OSError``."""
+    words = list[str]()
+    for file in arguments.env_file:
+        with open(file, encoding="utf-8") as lines:
+            words += [line.rstrip("\n") for line in lines if line.strip() and not line.startswith("#")]
+    words += arguments.env
+    given = [f"{word}={os.environ[word]}" if "=" not in word and word in os.environ else word for word in words]
+    return pairs(given, "--env")
 
 
 def age(since_s: float, now_s: float) -> str:
