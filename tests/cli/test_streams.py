@@ -1,4 +1,4 @@
-"""``holdfast exec`` to files, pipes and terminals: byte for byte where no terminal reads, filtered where one does (issue: corrupt archives)."""
+"""``holdfast exec`` to files and pipes is byte for byte; a terminal gets no sequence that would drive it."""
 
 from __future__ import annotations
 

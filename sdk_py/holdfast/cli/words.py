@@ -66,7 +66,7 @@ class Option:
 
     def takes(self, following: Sequence[str]) -> bool:
         """Whether the next word is its value."""
-        return bool(self.metavar) and (not self.bare or (following[:1] != [] and following[0] in self.values))
+        return bool(self.metavar and following) and (not self.bare or following[0] in self.values)
 
 
 HELP = Option("-h --help", "show this and exit")
