@@ -10,8 +10,9 @@ its exception class by ``sdk_class``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from .records import dataclass
 
 Fault = Literal["workload", "infrastructure", "caller"]
 

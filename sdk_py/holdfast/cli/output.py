@@ -6,7 +6,6 @@ only where the user did not ask for a terminal in the sandbox too. Names, messag
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -73,6 +72,8 @@ def note(text: str) -> None:
 
 def say_json(value: Any) -> None:
     """One JSON document on standard output."""
+    import json
+
     json.dump(value, sys.stdout, indent=2, default=str)
     sys.stdout.write("\n")
 
@@ -97,6 +98,8 @@ def report(why: HoldfastError, *, as_json: bool) -> None:
 
 def report_map(error: dict[str, Any]) -> None:
     """An error as JSON on standard error."""
+    import json
+
     json.dump({"error": error}, sys.stderr, default=str)
     sys.stderr.write("\n")
 
