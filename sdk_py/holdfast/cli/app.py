@@ -6,6 +6,7 @@ each command lives in the module its entry names and is imported when it is used
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -117,7 +118,11 @@ def _run(parsed: Arguments) -> int:
     from holdfast._errors import HoldfastError
 
     try:
-        return int(getattr(import_module(f"holdfast.cli.{module}"), function)(parsed) or 0)
+        command = getattr(import_module(f"holdfast.cli.{module}"), function)
+        gc.enable()
+        status = int(command(parsed) or 0)
+        sys.stdout.flush()
+        return status
     except UsageError as why:
         _report_usage(why if why.usage else parsed.command.wrong(str(why), why.hint), as_json=parsed.json)
         return EXIT_USAGE
