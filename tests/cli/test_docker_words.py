@@ -18,6 +18,8 @@ from holdfast.cli.guesses import COMMANDS, OPTIONS
 from holdfast.cli.logs import last_lines
 from holdfast.cli.words import UsageError
 
+from tests.node.ociimages import oci_layout
+from tests.package.roots import debian
 from tests.support.requires import requires
 from tests.support.stack import running_stack
 from tests.support.until import until
@@ -60,7 +62,6 @@ def refusal(typed: str) -> UsageError:
         ("run -itv /a:/b host ls", "holdfast cp"),
         ("run -p 80:80 host ls", "holdfast port"),
         ("run --gpus all host ls", "gpu=1"),
-        ("run --entrypoint sh host", "after the image"),
         ("exec --privileged sb ls", "ordinary container"),
         ("inspect --format {{.Id}} sb", "--json"),
         ("stop -t 5 sb", "-t"),
@@ -100,6 +101,7 @@ def test_nothing_that_is_there_is_guessed_at() -> None:
         ("run --network host true", {"network": "internet", "image": "host", "argv": ["true"]}),
         ("run --network none host true", {"network": "none", "image": "host"}),
         ("run --network bridge host true", {"network": "bridge", "image": "host"}),
+        ("run --entrypoint sh --ulimit nofile=9 host -c x", {"entrypoint": "sh", "ulimit": ["nofile=9"], "c": "x"}),
         ("run --rm host -- -x", {"rm": True, "image": "host", "argv": ["-x"]}),
         ("container exec sb ls -l", {"sandbox": "sb", "argv": ["ls", "-l"]}),
         ("exec -w /tmp -u 0 sb ls -w", {"cwd": "/tmp", "user": "0", "argv": ["ls", "-w"]}),
@@ -181,9 +183,32 @@ def test_run(holdfast: Run, made: list[str], stack: Any, tmp_path: Path) -> None
     done = holdfast("run", "--rm", "--env-file", str(tmp_path / "env"), "host", "sh", "-c", "echo $FILE $HERE", env=environment)
     assert done.stdout == "1 too\n"
     assert holdfast("ps", "-q", "-l", "words=rm").stdout == "", "--rm leaves nothing"
+    done = holdfast("run", "--rm", "--entrypoint", "sh", "--ulimit", "nofile=99:100", "host", "--", "-c", "ulimit -n; ulimit -Hn")
+    assert (done.returncode, done.stdout) == (0, "99\n100\n")
     nowhere = stack.environment() | {"HOLDFAST_URL": "http://127.0.0.1:9"}
     assert holdfast("run", "--rm", "host", "true", env=nowhere).returncode == 125
-    assert holdfast("run", "host").returncode == 2
+    neither = holdfast("run", "host")
+    assert (neither.returncode, "holdfast run host COMMAND" in neither.stderr) == (2, True)
+
+
+@pytest.fixture
+def image(stack: Any, tmp_path: Path) -> str:
+    layer = subprocess.run(["tar", "-C", debian(tmp_path / "root"), "-c", "."], capture_output=True, check=True).stdout
+    config = {"Entrypoint": ["sh", "-c", "echo started $0; exit 4"], "Cmd": ["as said"]}
+    with SandboxClient(stack.url, stack.key) as client:
+        client.images.import_(oci_layout(tmp_path / "layout", [layer], config), "words-starts")
+    return "words-starts"
+
+
+@needs_stack
+@requires("root")
+def test_run_what_the_image_starts(holdfast: Run, made: list[str], image: str) -> None:
+    done = holdfast("run", "--rm", image)
+    assert (done.returncode, done.stdout, done.stderr) == (4, "started as said\n", "")
+    made.append("words-image")
+    assert holdfast("run", "-d", "--name", "words-image", image).stdout == "words-image\n"
+    for _ in range(2):
+        assert holdfast("logs", "-f", "words-image").stdout == "started as said\n"
 
 
 @needs_stack
@@ -302,3 +327,11 @@ def test_shell_and_exec_bash_are_alike(stack: Any) -> None:
             command = [sys.executable, "-m", "holdfast.cli", "shell", *options, sandbox.id]
             done = subprocess.run(command, env=stack.environment(), input=piped, capture_output=True, text=True, timeout=60)
             assert done.stdout == expected
+
+
+@needs_stack
+def test_what_exec_leaves_running_lives_on(holdfast: Run, stack: Any) -> None:
+    with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", memory="256Mi") as sandbox:
+        for way, mark in ([], "987.1"), (["--json"], "987.2"):
+            assert holdfast("exec", *way, sandbox.id, "sh", "-c", f"nohup sleep {mark} >/dev/null 2>&1 & sleep 0.1").returncode == 0
+            assert sandbox.exec(["ps", "-eo", "args"]).stdout.splitlines().count(f"sleep {mark}") == 1

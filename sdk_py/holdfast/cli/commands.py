@@ -59,6 +59,7 @@ def _making() -> list[Option]:
         Option("-m --memory", "512m, 4g, 512Mi, 4Gi", "SIZE"),
         Option("--disk", "10g, 10Gi", "SIZE"),
         *_env(),
+        Option("--ulimit", "a limit of all that is started in it", "NAME=SOFT:HARD", many=True),
         _label("set a label"),
         Option("--ready-timeout", "how long to wait until it is ready", "SECONDS", read=number),
         Option("--lifetime", "delete it after this time", "SECONDS", read=number),
@@ -87,11 +88,13 @@ def _create() -> Command:
 def _run() -> Command:
     return Command(
         "run", "make a sandbox and run a command in it", "running:run", "IMAGE",
-        Option("--rm", "delete the sandbox when the command has ended"), *_running(), *_making(), *_place(),
+        Option("--rm", "delete the sandbox when the command has ended"),
+        Option("--entrypoint", "the program that the words after the image are arguments of", "PROGRAM"),
+        *_running(), *_making(), *_place(),
         inner="[COMMAND ARGUMENTS...]",
         more="""
-The sandbox stays unless --rm says otherwise; -d prints its id, and without a command only makes it. With -t and no command it is a
-shell. The image's variables, user and directory hold; its ENTRYPOINT and CMD are not used: write the command.
+The sandbox stays unless --rm says otherwise; -d prints its id and returns. Without COMMAND what the image starts is run, and with -t a
+shell. The image's variables, user and directory hold; its ENTRYPOINT is not put before a COMMAND.
 """,
     )  # fmt: skip
 

@@ -46,7 +46,6 @@ OPTIONS = {
     **dict.fromkeys(("-v", "--volume", "--mount"), _FILES),
     **dict.fromkeys(("-p", "-P", "--publish", "--expose", "--publish-all"), _PORTS),
     "--gpus": "GPUs are asked for in the SDK: create_sandbox(…, gpu=1)",
-    "--entrypoint": "an image's entry point is not used: write the command after the image",
     "--privileged": "a sandbox has the rights of an ordinary container, root included",
     **dict.fromkeys(("--cap-add", "--cap-drop", "--security-opt"), "a sandbox has the rights of an ordinary container"),
     "--restart": "a sandbox is not started again; --lifetime says how long it may live",

@@ -13,7 +13,7 @@ from holdfast.cli.execute import Screen
 from holdfast.cli.finding import opened
 from holdfast.cli.leaving import told_by_signals
 from holdfast.cli.output import note, say_json
-from holdfast.cli.running import MAIN
+from holdfast.cli.running import ENTRYPOINT, MAIN
 from holdfast.cli.words import Arguments
 
 _QUIET_ROUNDS = 2
@@ -22,7 +22,7 @@ _QUIET_ROUNDS = 2
 
 def logs(arguments: Arguments) -> int:
     with told_by_signals(), SandboxClient() as client, opened(client, arguments.sandbox) as sandbox:
-        process = _found(sandbox, arguments.command_id or MAIN)
+        process = _found(sandbox, *([arguments.command_id] if arguments.command_id else [MAIN, ENTRYPOINT]))
         try:
             chunks = [*_present(sandbox, process)]
             if arguments.tail is not None:
@@ -43,12 +43,15 @@ def logs(arguments: Arguments) -> int:
     return 0
 
 
-def _found(sandbox: Sandbox, command_id: str) -> Process:
+def _found(sandbox: Sandbox, command_id: str, *others: str) -> Process:
+    """The command of the first of these ids that there is."""
     try:
         return sandbox._process("follow", {"id": command_id, "keep": True}, None)
     except NotFoundError as why:
         if why.code != "command_not_found":
             raise
+        if others:
+            return _found(sandbox, *others)
         why.hint = "logs shows what `run` or `exec -d` started; of `exec -d`, give the id that it printed"
         raise
     except OutcomeUnknownError as why:

@@ -1,7 +1,7 @@
 """``run``: a sandbox and its command in one step, as ``docker run``.
 
-Owns the sandbox's life around the command. The command has the id ``main`` in it, by which ``logs`` finds its output; how it runs is
-``execute``'s.
+Owns the sandbox's life around the command. A command that was typed has the id ``main``, by which ``logs`` finds its output; without
+one what the image starts runs, which the service calls ``entrypoint``. How commands run is ``execute``'s.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from holdfast import Sandbox, SandboxClient
-from holdfast.cli.execute import Command, attached, command_of, leave, options_of
-from holdfast.cli.leaving import told_by_signals
+from holdfast import InvalidArgumentError, Sandbox, SandboxClient, UnsupportedError
+from holdfast.cli.execute import Command, Screen, attached, command_of, finish, leave, options_of
+from holdfast.cli.leaving import attended, told_by_signals
 from holdfast.cli.output import note, say, say_json
 from holdfast.cli.sandboxes import make
 from holdfast.cli.words import Arguments, bad
 
+ENTRYPOINT = "entrypoint"
 MAIN = "main"
 """The id of the command a sandbox was made for, and the name of its terminal with ``-dt``."""
 
@@ -23,17 +24,27 @@ MAIN = "main"
 def run(arguments: Arguments) -> int:
     command = command_of(arguments)
     options = options_of(arguments)
-    if command is None and not arguments.detach and not arguments.tty:
-        raise bad(
-            "a command is missing: an image's own is not used", hint=f"holdfast run {arguments.image} COMMAND, or run -it for a shell"
-        )
+    if arguments.entrypoint is not None:
+        if isinstance(command, str):
+            raise bad("-c and --entrypoint do not go together", hint="write the words after the image, behind --")
+        command = [arguments.entrypoint, *(command or [])]
+    own = command is None and not arguments.tty
+    if own and arguments.stdin:
+        raise bad("what the image starts reads nothing", hint=f"holdfast run -i {arguments.image} COMMAND")
     if arguments.detach and arguments.rm:
         raise bad(
             "nobody waits for the end of what -d starts, so --rm has nobody who deletes", hint="--lifetime SECONDS ends it at the latest"
         )
     with told_by_signals(), SandboxClient() as client:
-        sandbox = make(client, arguments)
         try:
+            sandbox = make(client, arguments, entrypoint=own)
+        except (InvalidArgumentError, UnsupportedError) as why:
+            if own and "entrypoint" in why.message.lower():
+                why.hint = f"write the command: holdfast run {arguments.image} COMMAND; holdfast create makes a sandbox without one"
+            raise
+        try:
+            if own and not arguments.detach:
+                return _of_image(sandbox, arguments)
             if arguments.detach:
                 return _left(sandbox, command, options, arguments)
             return attached(sandbox, command, options, arguments, **({} if arguments.tty else {"command_id": MAIN}))
@@ -44,6 +55,17 @@ def run(arguments: Arguments) -> int:
                 sandbox.close()
                 if not arguments.detach and sys.stderr.isatty():
                     note(f"holdfast: the sandbox stays: holdfast rm {sandbox.id}")
+
+
+def _of_image(sandbox: Sandbox, arguments: Arguments) -> int:
+    """Show what the image's own command writes until it ends. The exit status."""
+    process = sandbox.follow(ENTRYPOINT, max_output_bytes=0)
+    screen = Screen(raw=arguments.raw)
+    with attended(lambda: process.signal("INT"), process.close):
+        for chunk in process:
+            screen.show(chunk)
+        screen.end()
+        return finish(process.wait())
 
 
 def _left(sandbox: Sandbox, command: Command | None, options: dict[str, Any], arguments: Arguments) -> int:

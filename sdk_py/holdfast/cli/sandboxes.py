@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from holdfast import NotFoundError, Sandbox, SandboxClient, SandboxInfo, SandboxLostError
@@ -22,21 +22,35 @@ _ASK_FROM = 2
 """From how many on `rm --all` asks first, on a terminal."""
 
 
-def make(client: SandboxClient, arguments: Arguments, labels: Mapping[str, str] | None = None) -> Sandbox:
-    """The sandbox that the options of ``create`` and ``run`` ask for."""
+def make(client: SandboxClient, arguments: Arguments, *, entrypoint: bool = False) -> Sandbox:
+    """The sandbox that the options of ``create`` and ``run`` ask for; with ``entrypoint`` the image's own command is started in it."""
     return client.create_sandbox(
         arguments.image,
         cpu=arguments.cpu,
         memory=_size("--memory", arguments.memory),
         disk=_size("--disk", arguments.disk),
         env=variables(arguments),
-        labels={**pairs(arguments.label, "--label"), **(labels or {})},
+        labels=pairs(arguments.label, "--label"),
         timeout=arguments.ready_timeout,
         lifetime_s=arguments.lifetime,
         idle_timeout_s=arguments.idle_timeout,
         sandbox_id=arguments.id,
         block_network=arguments.network in (None, "none"),
+        entrypoint=entrypoint,
+        ulimits=_ulimits(arguments.ulimit),
     )
+
+
+def _ulimits(words: list[str]) -> dict[str, int | tuple[int, int]] | None:
+    """``nofile=1024:4096`` as docker writes limits."""
+    found: dict[str, int | tuple[int, int]] = {}
+    for name, value in pairs(words, "--ulimit").items():
+        soft, _, hard = value.partition(":")
+        try:
+            found[name] = (int(soft), int(hard or soft))
+        except ValueError:
+            raise bad(f"--ulimit is written NAME=SOFT:HARD, not {name}={value}", hint="as in --ulimit nofile=1024:4096") from None
+    return found or None
 
 
 def _size(option: str, text: str | None) -> str | None:
