@@ -28,7 +28,7 @@ TOO_BIG = 1009
 BAD_DATA = 1003
 REFUSAL_BYTES = 64 * 1024
 _ACCEPT_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-_SMALL_BYTES = 4096
+_SMALL_BYTES = 1024
 """Up to here masking by integers is as good as the library's C code, which has to be loaded first."""
 
 
