@@ -64,7 +64,7 @@ def test_both_make_the_same(shape: Any, options: dict[str, Any]) -> None:
         ((1,), {"no": 1}),
         ((-1,), {}),
     ):
-        outcomes = []
+        outcomes: list[Any] = []
         for kind in (ours, theirs):
             try:
                 made = kind(*arguments, **named)
