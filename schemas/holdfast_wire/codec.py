@@ -8,7 +8,6 @@ one-off requests; the relay never calls it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 from operator import attrgetter
 from typing import Any, Final
 
@@ -87,7 +86,7 @@ _BOOKKEEPING: Final[dict[int, tuple[type[Any], tuple[Any, ...]]]] = {
 
 def _reader(cls: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
     """What reads the fields of a frame that follow kind, or kind, channel and offset."""
-    names = [field.name for field in fields(cls) if not (issubclass(cls, Item) and field.name == "channel")]
+    names = [name for name in cls.__match_args__ if not (issubclass(cls, Item) and name == "channel")]
     read = attrgetter(*names)
     return read if len(names) > 1 else lambda frame: (read(frame),)
 

@@ -10,8 +10,9 @@ its exception class by ``sdk_class``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from .records import dataclass
 
 Fault = Literal["workload", "infrastructure", "caller"]
 
@@ -117,7 +118,7 @@ TABLE: dict[str, ErrorKind] = _table(
         "ImageNotFoundError",
         False,
         "caller",
-        "import it with `holdfast image import`, or set HOLDFAST_IMAGE_FALLBACK=host",
+        "check the name; fetch it with `holdfast image pull NAME`, or bring it with `holdfast image import FILE NAME`",
     ),
     _K("image_in_use", 409, 0, "ConflictError", True, "caller", "delete the sandboxes that use it first"),
     _K(

@@ -5,11 +5,11 @@ Owns one small dataclass for each. ``session`` makes them; the SDK's engine and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from .errors import HoldfastError
 from .frames import AnyItem, GoAway
+from .records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ the connection itself and are never replayed. Printing a frame never prints its 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
+
+from .records import dataclass
 
 STDOUT = 1
 STDERR = 2

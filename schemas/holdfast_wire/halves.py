@@ -8,12 +8,12 @@ time. The send half stores before it sends and trims on ack; the receive half dr
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
 from .codec import encode_item
 from .errors import HoldfastError, ProtocolError
 from .frames import AnyItem, Exited, Output, Write
 from .limits import CONTROL_SLACK, ITEM_BYTES, WINDOW_BYTES
+from .records import dataclass
 
 
 class Tally:

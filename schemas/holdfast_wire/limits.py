@@ -6,7 +6,7 @@ connection fails with ``protocol_error``; a caller that would cross one gets a t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from .records import dataclass
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -6,10 +6,10 @@ Owns the shape of a sandbox's specification and record as JSON maps, and how ``"
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from .errors import HoldfastError
+from .records import dataclass, field
 
 Status = Literal["pending", "ready", "failed"]
 
@@ -109,12 +109,12 @@ class SandboxRecord:
 
     def to_map(self) -> dict[str, Any]:
         """The record as it stands in JSON."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {name: getattr(self, name) for name in self.__match_args__}
 
     @classmethod
     def from_map(cls, body: dict[str, Any]) -> SandboxRecord:
         """Read a record, ignoring fields of newer services. Raises ``HoldfastError`` when a needed one is missing."""
-        known = {name: body[name] for name in cls.__dataclass_fields__ if name in body}
+        known = {name: body[name] for name in cls.__match_args__ if name in body}
         try:
             return cls(**known)
         except TypeError as error:

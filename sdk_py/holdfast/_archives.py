@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -18,7 +17,7 @@ from holdfast._errors import ArchiveError
 PIECE_BYTES = 1024 * 1024
 MOST_ENTRIES = 1_000_000
 MOST_BYTES = 1 << 40
-_BLOCK = tarfile.BLOCKSIZE
+_BLOCK = 512
 _JOIN_BYTES = 128 * 1024
 LocalImage = str | os.PathLike[str]
 
@@ -42,6 +41,8 @@ def pack(root: Path, *, owners: bool = False, left_out: list[Path] | None = None
 
 
 def _members(root: Path, owners: bool, left_out: list[Path] | None) -> Iterator[bytes]:
+    import tarfile
+
     for path, state in _walk(root):
         info = tarfile.TarInfo("." if path == root else path.relative_to(root).as_posix())
         info.mode = stat.S_IMODE(state.st_mode)
@@ -104,6 +105,8 @@ def _read(path: Path) -> Iterator[bytes]:
 
 def unpack(file: IO[bytes], target: Path) -> tuple[int, int, int]:
     """Unpack the tar in ``file`` below ``target``; returns entries, bytes and links left out. Raises ``ArchiveError``."""
+    import tarfile
+
     entries = size = left_out = 0
     made: list[tuple[Path, int]] = []
     target.mkdir(parents=True, exist_ok=True)

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 from urllib.parse import urlsplit
 
 from holdfast_wire.limits import MIB, Timing
+from holdfast_wire.records import dataclass, field
 
 from ._errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TransportChoice = Literal["auto", "session", "rest"]
 _LONGEST_S = 1e9
@@ -115,9 +117,10 @@ def check_key(key: str) -> str:
 
 
 def _read_env_file(environ: Mapping[str, str], folder: Path | None) -> dict[str, str]:
-    path = (folder or Path(environ.get("HOLDFAST_DATA") or ".holdfast")) / "env"
+    path = os.path.join(folder or environ.get("HOLDFAST_DATA") or ".holdfast", "env")
     try:
-        text = path.read_text(encoding="utf-8")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
     except OSError:
         return {}
     values: dict[str, str] = {}

@@ -6,7 +6,6 @@ single argument may be (``_arguments``). Called by the generated and the written
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Literal, TypedDict
@@ -82,6 +81,8 @@ def bounded(params: dict[str, Any], *, may_follow: bool = False) -> dict[str, An
 
 def sendable(body: dict[str, Any]) -> dict[str, Any]:
     """``body``, when REST can carry it."""
+    import json
+
     try:
         json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as wrong:

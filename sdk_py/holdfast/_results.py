@@ -7,10 +7,10 @@ maps from the agent, which code in the sandbox may own: every type is checked, a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Self
 
 from holdfast_wire.errors import ProtocolError
+from holdfast_wire.records import dataclass, field
 from holdfast_wire.rest import SandboxRecord
 
 from ._errors import CommandFailedError
@@ -107,6 +107,8 @@ def cut(result: CommandResult, limit: int) -> CommandResult:
     """The same with at most ``limit`` bytes of each stream."""
     if max(len(result.stdout_bytes), len(result.stderr_bytes)) <= limit:
         return result
+    from dataclasses import replace
+
     return replace(result, stdout_bytes=result.stdout_bytes[:limit], stderr_bytes=result.stderr_bytes[:limit], truncated=True)
 
 
@@ -221,7 +223,7 @@ class SandboxInfo(SandboxRecord):
     def read(cls, body: dict[str, Any]) -> SandboxInfo:
         """From a REST answer."""
         record = SandboxRecord.from_map(body)
-        return cls(**{name: getattr(record, name) for name in SandboxRecord.__dataclass_fields__})
+        return cls(**{name: getattr(record, name) for name in SandboxRecord.__match_args__})
 
 
 # Reading what an agent says --------------------------------------------------------------------------------------

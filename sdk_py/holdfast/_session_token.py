@@ -6,13 +6,12 @@ Owns the token's form, which is nobody else's business: a prefix and a URL-safe 
 
 from __future__ import annotations
 
-import base64
 import re
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgpack
 from holdfast_wire.limits import ID_BYTES
+from holdfast_wire.records import dataclass, field
 
 from holdfast._errors import InvalidArgumentError
 
@@ -35,6 +34,8 @@ class SessionToken:
 
     def write(self) -> str:
         """As text."""
+        import base64
+
         packed: bytes = msgpack.packb([self.sandbox_id, self.session_id, self.secret, self.agent_epoch, self.heartbeat_s])
         return _PREFIX + base64.urlsafe_b64encode(packed).decode().rstrip("=")
 
@@ -43,6 +44,8 @@ class SessionToken:
         """From text. Raises ``InvalidArgumentError``, which does not repeat it."""
         if not isinstance(text, str) or not text.startswith(_PREFIX) or not text.isascii() or len(text) > _MOST_CHARACTERS:
             raise _bad()
+        import base64
+
         body = text[len(_PREFIX) :]
         try:
             fields = msgpack.unpackb(base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True))

@@ -77,8 +77,8 @@ def test_exec_as_json(agent: FakeAgent) -> None:
     assert (body["stdout"], body["stderr"], body["exit_code"], body["timed_out"]) == ("out", "err", 0, False)
 
 
-def test_escapes_do_not_reach_pipes_unless_asked(agent: FakeAgent) -> None:
-    assert holdfast(agent, "exec", "sb", "-c", "echo \x1b[2J").stdout == "\\x1b[2J\n"
+def test_escapes_reach_pipes_as_they_are(agent: FakeAgent) -> None:
+    assert holdfast(agent, "exec", "sb", "-c", "echo \x1b[2J").stdout == "\x1b[2J\n"
     assert holdfast(agent, "exec", "sb", "--raw", "-c", "echo \x1b[2J").stdout == "\x1b[2J\n"
 
 

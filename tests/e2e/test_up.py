@@ -303,6 +303,32 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "refused") == ["redis"]
 
 
+@pytest.mark.parametrize("name", ["notes.txt", "lock", ".git/HEAD", "images/holiday.jpg", "run/one.pid", "env/bin/python", "logs/a.log"])
+def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path, name: str) -> None:
+    """As in HOLDFAST_DATA=$HOME, or /var/lib/dpkg, which has a `lock` too."""
+    there = tmp_path / "refused" / name
+    there.parent.mkdir(parents=True)
+    there.write_text("somebody's")
+    (tmp_path / "refused" / "other").write_text("somebody's")
+    message = refused(tmp_path)
+    assert "is no data folder of a stack, and it is not empty" in message
+    assert "HOLDFAST_DATA" in message
+    assert sorted(os.listdir(tmp_path / "refused")) == sorted({"other", name.partition("/")[0]})
+
+
+def test_a_folder_of_a_stack_is_known_again(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "secret").write_text("s" * 64 + "\n")
+    (tmp_path / "data" / "demo").mkdir()
+    for _ in range(2):
+        with up(tmp_path, f"a: {_SLEEPER}\n") as run:
+            run.wait_text("a | up")
+    assert (tmp_path / "data" / "secret").read_text() == "s" * 64 + "\n"
+    (tmp_path / "data" / "more").write_text("of the user's")
+    with up(tmp_path, f"a: {_SLEEPER}\n") as run:
+        run.wait_text("a | up")
+
+
 def test_what_is_said_to_be_typed_can_be_typed(tmp_path: Path) -> None:
     with up(tmp_path, f"a: {_SLEEPER}\n", name="it's $HOME") as run:
         run.wait_text("a | up")
@@ -366,11 +392,11 @@ def test_a_full_data_folder_is_said_and_survived(tmp_path: Path) -> None:
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], check=True)
     try:
-        (disk / "all").write_bytes(bytes(16 << 12))
+        (disk / "runner.out").write_bytes(bytes(16 << 12))
         message = refused(tmp_path, HOLDFAST_DATA=str(disk))
         assert "No space left on device" in message
         assert "HOLDFAST_DATA" in message
-        (disk / "all").unlink()
+        (disk / "runner.out").unlink()
         flood = "sh -c 'head -c 100000 /dev/zero | tr \\\\0 x; echo; echo through; exec sleep 600'"
         with up(tmp_path, f"a: {flood}\n", name="full") as run:
             run.wait_text("a | through")

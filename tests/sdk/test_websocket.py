@@ -167,3 +167,49 @@ def test_delays_grow_to_a_cap_and_jitter() -> None:
     assert max(delays) <= 2.0
     assert len(set(delays)) > 30
     assert backoff.delay_s(at_least_s=5.0) >= 5.0
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("", ""),
+        ("Upgrade: websocket", "upgrade: WebSocket"),
+        ("Connection: Upgrade", "Connection: keep-alive, Upgrade"),
+        ("Connection: Upgrade", "Connection: close"),
+        ("Upgrade: websocket", "Upgrade: h2c"),
+        ("HTTP/1.1 101", "HTTP/1.1 200"),
+        ("HTTP/1.1 101", "HTTP/1.0 101"),
+        ("X-Holdfast-Ticket: t", "Sec-WebSocket-Extensions: permessage-deflate"),
+        ("X-Holdfast-Ticket: t", "Sec-WebSocket-Protocol: other"),
+        ("X-Holdfast-Ticket: t", "Sec-WebSocket-Accept: again"),
+        ("X-Holdfast-Ticket: t", "no colon"),
+        ("X-Holdfast-Ticket: t", "Bad Name: t"),
+    ],
+)
+def test_an_answer_is_judged_as_the_library_judges_it(old: str, new: str) -> None:
+    websocket = WebSocket("ws://127.0.0.1:1/x", {})
+    answer = shake(websocket)[1].replace(old.encode(), new.encode(), 1)
+    library = WebSocket("ws://127.0.0.1:1/x", {})
+    library._protocol.key = websocket._key
+    library.greeting()
+    for one in (websocket, library):
+        assert one.feed(answer) == []
+        one.feed_eof()
+    assert (websocket.open, websocket.headers, websocket.refusal, websocket.closed) == (
+        library.open,
+        library.headers,
+        library.refusal,
+        library.closed,
+    )
+
+
+def test_nothing_usual_loads_the_library() -> None:
+    websocket, server = opened()
+    server.receive_data(websocket.pack([b"x" * 100]))
+    server.send_binary(b"answer")
+    server.send_ping(b"there?")
+    assert websocket.feed(b"".join(server.data_to_send())) == [b"answer"]
+    server.receive_data(websocket.reply() + websocket.close(1000, "done"))
+    assert websocket._library is None
+    assert server.close_rcvd == Close(1000, "done")
+    assert websocket.closed == CloseInfo(1000, "done")

@@ -21,7 +21,9 @@ from infra.scripts.up.errors import UpError
 
 _SOCKET_PATH_LIMIT = 100  # Linux takes 107 bytes; the rest is room for a suffix
 _DEV_OWNER = "dev"
-_CLEARED = ("redis", "run", "sandboxes", "trash")
+_MADE = frozenset({"logs", "run", "redis"})
+"""What a start makes before it takes the lock."""
+_FILES_BEFORE = frozenset({"lock", "secret", "other-secrets", "keys", "env", "runner.out"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +82,33 @@ def open_data_dir(path: Path) -> DataDir:
 
 
 def _must_be_ours(root: Path) -> None:
-    """A start clears some of these folders: `/var/lib` has a `redis` as well, and that one is somebody's."""
-    if (root / "lock").is_file():
+    """A start writes into the folder and clears parts of it: one that holds anything of others is left alone, `/var/lib` and a home too."""
+    try:
+        names = {entry.name for entry in root.iterdir()}
+    except FileNotFoundError:
         return
-    for name in _CLEARED:
-        with contextlib.suppress(OSError):
-            if any((root / name).iterdir()):
-                raise UpError(
-                    f"{root} is no data folder of a stack, and what is in its {name} would be lost",
-                    hint="set HOLDFAST_DATA to a folder that is empty or not there yet",
-                )
+    except NotADirectoryError as error:
+        raise UpError(f"{root} is no folder", hint="set HOLDFAST_DATA to a folder that is empty or not there yet") from error
+    except OSError as error:
+        raise UpError(f"cannot read the data folder {root}: {error.strerror}", hint="set HOLDFAST_DATA to one you may write") from error
+    if "lock" in names and names >= _MADE:
+        return
+    strange = sorted(name for name in names if not _may_be_there(root / name))
+    if strange:
+        some = f"{', '.join(strange[:3])}{', …' if len(strange) > 3 else ''}"
+        raise UpError(
+            f"{root} is no data folder of a stack, and it is not empty: it holds {some}",
+            hint="set HOLDFAST_DATA to a folder that is empty or not there yet",
+        )
+
+
+def _may_be_there(path: Path) -> bool:
+    """Whether it may lie in the folder before the first start, or after one that was cut short."""
+    if path.name in _FILES_BEFORE:
+        return path.is_file()
+    if path.name in _MADE:
+        return path.is_dir() and not any(path.iterdir())
+    return path.name == "demo"
 
 
 @contextlib.contextmanager

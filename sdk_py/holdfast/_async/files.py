@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import secrets
-import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, TypeVar
@@ -305,7 +303,7 @@ class AsyncFiles:
         if await run_blocking(target.is_dir):
             target /= PurePosixPath(os.fsdecode(path_of(remote))).name
         special = await run_blocking(_is_special, target)  # /dev/null, say: it takes the bytes, and stays what it is
-        part = target if special else target.with_name(f".holdfast-{secrets.token_hex(8)}.part")
+        part = target if special else target.with_name(f".holdfast-{os.urandom(8).hex()}.part")
         seen = _Seen()
         try:
             with await run_blocking(_begun, part, target, there.mode & 0o777) as file:
@@ -327,6 +325,8 @@ class AsyncFiles:
 
     async def _download_tree(self, remote: RemotePath, target: Path, user: str | int | None) -> TransferResult:
         transfer = AsyncTransfer(await self._sandbox._attached(), "download", {"path": path_of(remote), **given(user=user)})
+        import tempfile
+
         with tempfile.TemporaryFile() as spooled:
             try:
                 while data := await transfer.read():

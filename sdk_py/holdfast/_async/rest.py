@@ -6,11 +6,8 @@ that happens inside a sandbox.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -298,12 +295,17 @@ class AsyncRest:
 
     async def read_file(self, sandbox_id: str, path: str, user: str | int | None = None) -> bytes:
         body = (await self.request("GET", f"{_sandbox(sandbox_id)}/files", params=given(path=path, user=user))).map()
+        import base64
+        import binascii
+
         try:
             return base64.b64decode(take(body, "content", str, default=""), validate=True)
         except binascii.Error:
             raise ServiceError("internal", "the service answered a file that is not base64") from None
 
     async def write_file(self, sandbox_id: str, path: str, data: bytes, user: str | int | None = None) -> int:
+        import base64
+
         body = {"path": path, "content": base64.b64encode(data).decode(), **given(user=user)}
         await self.request("POST", f"{_sandbox(sandbox_id)}/files", json=body)
         return len(data)
@@ -382,6 +384,8 @@ def _image(row: dict[str, Any]) -> ImageInfo:
 
 def _seconds(text: object) -> float:
     """Seconds since the epoch of a listing's UTC time; 0 where there is none."""
+    from datetime import UTC, datetime
+
     try:
         return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() if isinstance(text, str) else 0.0
     except ValueError:

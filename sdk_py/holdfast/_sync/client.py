@@ -6,7 +6,7 @@ Owns the settings and the HTTP connections; each sandbox owns its session.
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Never, Self, Unpack
@@ -97,7 +97,7 @@ class SandboxClient:
         Safe to call again: requests carry an idempotency key. Raises ``ImageNotFoundError``, ``QuotaError``,
         ``SandboxNotReadyError``, ``ServiceUnavailableError``, ``InvalidArgumentError``, ``UnsupportedError``.
         """
-        chosen = name_of(sandbox_id, "sandbox_id") or f"sb-{secrets.token_hex(8)}"
+        chosen = name_of(sandbox_id, "sandbox_id") or f"sb-{os.urandom(8).hex()}"
         body = create_body(
             image,
             sandbox_id=chosen,

@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import secrets
-import tempfile
 from collections.abc import Iterator, Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, TypeVar
@@ -306,7 +304,7 @@ class Files:
         if run_blocking(target.is_dir):
             target /= PurePosixPath(os.fsdecode(path_of(remote))).name
         special = run_blocking(_is_special, target)  # /dev/null, say: it takes the bytes, and stays what it is
-        part = target if special else target.with_name(f".holdfast-{secrets.token_hex(8)}.part")
+        part = target if special else target.with_name(f".holdfast-{os.urandom(8).hex()}.part")
         seen = _Seen()
         try:
             with run_blocking(_begun, part, target, there.mode & 0o777) as file:
@@ -328,6 +326,8 @@ class Files:
 
     def _download_tree(self, remote: RemotePath, target: Path, user: str | int | None) -> TransferResult:
         transfer = Transfer(self._sandbox._attached(), "download", {"path": path_of(remote), **given(user=user)})
+        import tempfile
+
         with tempfile.TemporaryFile() as spooled:
             try:
                 while data := transfer.read():

@@ -6,10 +6,9 @@ GoAway, or to give up with a typed error. No sockets, threads, tasks or clocks: 
 
 from __future__ import annotations
 
-import random
-import secrets
+import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast_wire.errors import TABLE, HoldfastError, ProtocolError
 from holdfast_wire.events import Attached, Lost, Silent, Writable
@@ -20,9 +19,12 @@ from holdfast._errors import error, from_map, typed
 from holdfast._options import Options
 from holdfast._requests import LargeParams
 from holdfast._session_token import SessionToken
-from holdfast._transport.policy import Backoff, Verdict, judge_close, judge_refusal
+from holdfast._transport.policy import Backoff, Verdict, jitter, judge_close, judge_refusal
 from holdfast._transport.sinks import GateFactory, Sink
 from holdfast._transport.websocket import WebSocket
+
+if TYPE_CHECKING:
+    import random
 
 TICKET_HEADER = "X-Holdfast-Ticket"
 BATCH_BYTES = 256 * 1024
@@ -49,7 +51,7 @@ class Engine:
         self.sandbox_id = sandbox_id
         self.gates = gates
         if token is None:
-            self.session = ClientSession(secrets.token_hex(16), secrets.token_bytes(32), options.timing)
+            self.session = ClientSession(os.urandom(16).hex(), os.urandom(32), options.timing)
         else:
             self.session = ClientSession(token.session_id, token.secret, options.timing, take_over=True)
             self.session.agent_epoch = token.agent_epoch  # an agent that lost the session says so, instead of making an empty one
@@ -72,7 +74,7 @@ class Engine:
         self._down_since: float | None = None
         self._attached_at: float | None = None
         self._progressed = False
-        self._random = random_ or random.Random()  # noqa: S311  jitter needs no secrecy
+        self._random = random_
         self._backoff = Backoff(options.backoff_base_s, options.backoff_cap_s, self._random)
 
     # The connection ---------------------------------------------------------------------------------------------
@@ -233,7 +235,7 @@ class Engine:
             elif type(event) is GoAway and event.reason in ENDINGS:
                 self._ending, self._ends_at = event.reason, now + min(event.deadline_s, 3600.0)
             elif type(event) is GoAway:
-                self._leave_at = now + self._random.uniform(0, min(event.jitter_s, event.deadline_s, 60.0))
+                self._leave_at = now + jitter(self._random).uniform(0, min(event.jitter_s, event.deadline_s, 60.0))
             elif type(event) is Lost:
                 self.fail(typed(event.error))
             elif type(event) is Silent:

@@ -5,13 +5,12 @@ Pure. The faces own the HTTP client (``aio_http``, ``threads_http``); ``_async.r
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
+from holdfast_wire.records import dataclass
 
 from holdfast._errors import ServiceError, ServiceUnavailableError, error
 from holdfast._transport.policy import BALANCER_STATUSES, problem, retry_after
@@ -50,6 +49,8 @@ class Answer:
 
     def value(self) -> Any:
         """The JSON in the body. Raises ``ServiceError`` when it is none."""
+        import json
+
         try:
             return json.loads(self.body) if self.body else {}
         except (ValueError, RecursionError):

@@ -6,15 +6,17 @@ Called by ``engine``; the same reading of problem documents serves REST requests
 
 from __future__ import annotations
 
-import json
-import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from holdfast_wire.errors import TABLE, HoldfastError
+from holdfast_wire.records import dataclass
 
 from holdfast._errors import error, from_map
 from holdfast._transport.websocket import CloseInfo, Refusal
+
+if TYPE_CHECKING:
+    import random
 
 RESUMABLE_CLOSES = frozenset({1000, 1001, 1005, 1006, 1011, 1012, 1013, 1014, 1015})
 BALANCER_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -36,6 +38,8 @@ def problem(status: int, headers: Mapping[str, str], body: bytes) -> HoldfastErr
     """The error in a problem document, None when ``body`` is not one of ours."""
     if "json" not in headers.get("content-type", ""):
         return None
+    import json  # here and not above, as elsewhere in this package: a short command that needs none of it starts sooner
+
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
@@ -98,15 +102,25 @@ class Backoff:
     def __init__(self, base_s: float, cap_s: float, random_: random.Random | None = None) -> None:
         self._base_s = base_s
         self._cap_s = cap_s
-        self._random = random_ or random.Random()  # noqa: S311  jitter needs no secrecy
+        self._random = random_
         self.attempts = 0
 
     def delay_s(self, at_least_s: float = 0.0) -> float:
         """The next delay. ``at_least_s``: what the service asked for; jitter comes on top."""
         ceiling = min(self._cap_s, self._base_s * 2 ** min(self.attempts, 30))
         self.attempts += 1
+        self._random = jitter(self._random)
         return at_least_s + self._random.uniform(0, ceiling)
 
     def reset(self) -> None:
         """It worked: begin anew."""
         self.attempts = 0
+
+
+def jitter(chosen: random.Random | None = None) -> random.Random:
+    """What delays are drawn from: ``chosen``, or one of its own."""
+    if chosen is not None:
+        return chosen
+    import random
+
+    return random.Random()  # noqa: S311  jitter needs no secrecy

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import select
 import socket
-import ssl
 import threading
 import time
 from collections import deque
@@ -47,6 +46,8 @@ class Link:
     def __init__(self, options: Options, sandbox_id: str, token: SessionToken | None = None) -> None:
         self.options = options
         self._pid = os.getpid()
+        self.tls = options.url.startswith("https:")
+        self.would_block = _would_block(self.tls)
         self._turn = Turn(self)
         self.engine = Engine(options, sandbox_id, self.gate, token=token)
         self._socket: socket.socket | None = None
@@ -240,7 +241,7 @@ class Link:
         while True:
             try:
                 data = connection.recv(RECEIVE_BYTES)
-            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            except self.would_block:
                 break
             except OSError:
                 data = b""
@@ -254,7 +255,7 @@ class Link:
             if websocket.over:
                 ended = True
                 break
-            if not isinstance(connection, ssl.SSLSocket):
+            if not self.tls:
                 break
         due, now = self.engine.deadline(), time.monotonic()
         if due is not None and due <= now:
@@ -305,7 +306,7 @@ class Link:
             return
         try:
             sent = connection.send(data)
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        except self.would_block:
             sent = 0
         except OSError:
             return  # the reading side will see the end
@@ -335,6 +336,15 @@ class Link:
             os.close(self._wake_read)
             os.close(self._wake_write)
             self._wake_read = self._wake_write = -1
+
+
+def _would_block(tls: bool) -> tuple[type[OSError], ...]:
+    """What a socket says that has nothing to read, or no room to write."""
+    if not tls:
+        return (BlockingIOError,)
+    import ssl
+
+    return (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 def run_blocking(step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,19 +1,30 @@
 """The HTTP client of the blocking face: one request, one answer.
 
-Owns the connection pool. The library is loaded with the first request: who only attaches does not pay for it.
+Owns the connections: each carries one request at a time, and idle ones are kept for a while. No library: the one that the asynchronous
+face uses takes longer to import than a short command takes altogether (decision 0042).
 """
 
 from __future__ import annotations
 
 import os
+import select
+import socket
+import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode, urlsplit
 
 from holdfast._options import Options
 from holdfast._transport.http import KEEPALIVE, KEPT, Answer, unreachable
+from holdfast._transport.http1 import AnswerError, AnswerReader, chunked, request_head
 from holdfast._transport.threads_gates import Lock
 
 if TYPE_CHECKING:
-    import httpx
+    from ssl import SSLContext
+
+RECEIVE_BYTES = 256 * 1024
+KEPT_S = 5.0
+"""How long an idle connection is kept: servers close theirs after about as long."""
 
 
 class Http:
@@ -21,42 +32,152 @@ class Http:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._client: httpx.Client | None = None
+        parts = urlsplit(options.url)
+        self._tls = parts.scheme == "https"
+        self._host, self._port = parts.hostname or "", parts.port or (443 if self._tls else 80)
+        self._prefix = parts.path
+        self._headers = {
+            "Host": parts.netloc.rpartition("@")[2],
+            "Accept": "*/*",
+            "X-API-Key": options.api_key,
+            "User-Agent": "holdfast-python",
+        }
+        self._client: list[tuple[socket.socket, float]] | None = None
+        self._context: SSLContext | None = None
         self._pid = 0
         self._lock = Lock()
 
     def send(self, method: str, path: str, *, timeout_s: float, headers: dict[str, str] | None = None, **more: Any) -> Answer:
         """One exchange; ``more`` is ``json``, ``params`` or ``content``. Raises ``ServiceUnavailableError`` without an answer."""
-        import httpx
-
-        client = self._client
-        if client is None or self._pid != os.getpid():
-            client = self._opened()
-        timeout = httpx.Timeout(timeout_s, connect=self._options.connect_timeout_s)
+        body, about = _body(method, more)
+        params = more.get("params")
+        target = f"{self._prefix}{path}{'?' + urlencode(_pairs(params)) if params else ''}"
+        head = request_head(method, target, {**self._headers, **about, **(headers or {})})
+        reached = False
         try:
-            response = client.request(method, path, timeout=timeout, headers=headers, **more)
-        except httpx.HTTPError as failure:
-            reached = not isinstance(failure, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
-            raise unreachable(self._options.url, str(failure) or type(failure).__name__, reached=reached) from None
-        return Answer(response.status_code, response.headers, response.content)
+            connection = self._idle() or self._connected()
+            reached = True
+            try:
+                reader = self._exchange(connection, head, body, timeout_s)
+            except BaseException:
+                connection.close()
+                raise
+        except _LocalFailureError as local:
+            raise local.why from None
+        except TimeoutError:
+            why = f"no answer within {timeout_s:g} s" if reached else f"no connection within {self._options.connect_timeout_s:g} s"
+            raise unreachable(self._options.url, why, reached=reached) from None
+        except (OSError, AnswerError, UnicodeError) as failure:
+            why = getattr(failure, "verify_message", None) or getattr(failure, "strerror", None) or str(failure) or type(failure).__name__
+            raise unreachable(self._options.url, why, reached=reached) from None
+        if reader.reusable:
+            self._keep(connection)
+        else:
+            connection.close()
+        return Answer(reader.status, reader.headers, reader.body)
 
-    def _opened(self) -> httpx.Client:
-        """The client of this process: a fork must not speak on its parent's connections."""
-        import httpx
+    def _exchange(self, connection: socket.socket, head: bytes, body: Iterator[bytes], timeout_s: float) -> AnswerReader:
+        connection.settimeout(timeout_s)
+        reader = AnswerReader()
+        try:
+            connection.sendall(head + next(body, b""))
+            for piece in body:
+                connection.sendall(piece)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it may have said why it takes no more
+        while not reader.done:
+            reader.feed(connection.recv(RECEIVE_BYTES))
+        return reader
 
+    # Connections ------------------------------------------------------------------------------------------------
+
+    def _connected(self) -> socket.socket:
+        connection = socket.create_connection((self._host, self._port), timeout=self._options.connect_timeout_s)
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for option in KEEPALIVE:
+                connection.setsockopt(*option)
+            return self._wrapped(connection) if self._tls else connection
+        except BaseException:
+            connection.close()
+            raise
+
+    def _wrapped(self, connection: socket.socket) -> socket.socket:
+        if self._context is None:
+            import ssl
+
+            self._context = ssl.create_default_context()
+        return self._context.wrap_socket(connection, server_hostname=self._host)
+
+    def _idle(self) -> socket.socket | None:
+        """A connection that was kept and that the service has not closed; None where there is none."""
+        now = time.monotonic()
+        while True:
+            with self._lock.own:
+                kept = self._client
+                if kept is None or self._pid != os.getpid():  # a fork must not speak on its parent's connections
+                    self._client, self._pid = [], os.getpid()
+                    return None
+                if not kept:
+                    return None
+                connection, since = kept.pop()
+            if now - since <= KEPT_S and not _is_readable(connection):
+                return connection
+            connection.close()
+
+    def _keep(self, connection: socket.socket) -> None:
         with self._lock.own:
-            client = self._client
-            if client is None or self._pid != os.getpid():
-                transport = httpx.HTTPTransport(
-                    trust_env=False, socket_options=KEEPALIVE, limits=httpx.Limits(max_keepalive_connections=KEPT)
-                )
-                headers = {"X-API-Key": self._options.api_key, "User-Agent": "holdfast-python"}
-                client = httpx.Client(base_url=self._options.url, headers=headers, trust_env=False, transport=transport)
-                self._client, self._pid = client, os.getpid()
-            return client
+            if self._client is not None and self._pid == os.getpid() and len(self._client) < KEPT:
+                self._client.append((connection, time.monotonic()))
+                return
+        connection.close()
 
     def close(self) -> None:
         """Give the connections back."""
-        client, self._client = self._client, None
-        if client is not None and self._pid == os.getpid():
-            client.close()
+        with self._lock.own:
+            kept, self._client = self._client, None
+        if kept is not None and self._pid == os.getpid():
+            for connection, _ in kept:
+                connection.close()
+
+
+def _is_readable(connection: socket.socket) -> bool:
+    """Whether something comes that nobody asked for: its end, most often."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _body(method: str, more: dict[str, Any]) -> tuple[Iterator[bytes], dict[str, str]]:
+    """The bytes of a request's body, and the headers that describe it."""
+    if "json" in more:
+        import json
+
+        data = json.dumps(more["json"], ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        return iter((data,)), {"Content-Type": "application/json", "Content-Length": str(len(data))}
+    content = more.get("content")
+    if content is None:
+        return iter(()), {} if method in ("GET", "DELETE") else {"Content-Length": "0"}
+    if isinstance(content, bytes):
+        return iter((content,)), {"Content-Length": str(len(content))}
+    return chunked(_local(content)), {"Transfer-Encoding": "chunked"}
+
+
+class _LocalFailureError(Exception):
+    """What was to be sent could not be read here."""
+
+    def __init__(self, why: OSError) -> None:
+        super().__init__()
+        self.why = why
+
+
+def _local(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    try:
+        yield from pieces
+    except OSError as why:
+        raise _LocalFailureError(why) from None
+
+
+def _pairs(params: Any) -> list[tuple[str, str]]:
+    items = params.items() if isinstance(params, dict) else params
+    return [(name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in items]

@@ -6,7 +6,6 @@ Owns making connections and the pauses between attempts. It shares the link's st
 from __future__ import annotations
 
 import socket
-import ssl
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -16,6 +15,8 @@ from holdfast._errors import error
 from holdfast._transport.websocket import WebSocket
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from holdfast._transport.threads import Link
 
 RECEIVE_BYTES = 64 * 1024
@@ -71,7 +72,7 @@ class Keeper:
     def _connect(self) -> float | None:
         """Make a connection and shake hands. Returns None when it stands, else the seconds until the next attempt."""
         parts = urlsplit(self._link.options.websocket_url)
-        context = ssl.create_default_context() if parts.scheme == "wss" else None
+        context = _tls_context() if self._link.tls else None
         port = parts.port or (443 if context else 80)
         limit_s = self._link.options.connect_timeout_s
         websocket = self._link.engine.websocket()
@@ -89,10 +90,10 @@ class Keeper:
                 return None
         except TimeoutError:
             why = f"no answer from {parts.hostname}:{port} within {limit_s:g} s"
-        except ssl.SSLCertVerificationError as failure:
-            with self._link._turn:
-                self._link.engine.fail(error("agent_identity", f"the service's certificate is refused: {failure.verify_message}"))
         except Exception as failure:  # noqa: BLE001  also a name that is none: nobody else would tell
+            if (refused := getattr(failure, "verify_message", None)) is not None:
+                with self._link._turn:
+                    self._link.engine.fail(error("agent_identity", f"the service's certificate is refused: {refused}"))
             why = f"cannot connect to {parts.hostname}:{port}: {getattr(failure, 'strerror', None) or type(failure).__name__}"
         if connection is not None:
             connection.close()
@@ -109,7 +110,7 @@ class Keeper:
             self._link.engine.connected(websocket.headers, now)
             self._link.engine.receive(messages, now)
             self._link._flush()
-            if isinstance(connection, ssl.SSLSocket):
+            if self._link.tls:
                 self._link._serve(connection)  # what TLS has decrypted already never shows up in poll
             self._link._promote()
 
@@ -154,3 +155,9 @@ def _shake(connection: socket.socket, websocket: WebSocket, limit_s: float) -> l
         else:
             websocket.feed_eof()
     return messages
+
+
+def _tls_context() -> SSLContext:
+    import ssl
+
+    return ssl.create_default_context()

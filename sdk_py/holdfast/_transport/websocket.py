@@ -1,33 +1,52 @@
 """One WebSocket connection without I/O: bytes in, messages out, and the reverse.
 
-Owns the handshake, framing, and what a refusal or a close said. The ``websockets`` library does the protocol; whole binary frames,
-which is nearly all traffic, are framed here because they are on the path of every command. Called by both faces.
+Owns the handshake, framing, and what a refusal or a close said. What every session does is done here: a handshake that is accepted, whole
+binary frames, pings, and our own close. All else (refusals, fragments, breaches, the peer's close) is left to the ``websockets`` library,
+which is loaded for it: its import takes a third of the time in which a command line starts. Called by both faces.
 """
 
 from __future__ import annotations
 
+import binascii
+import hashlib
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-
-from websockets.client import ClientProtocol
-from websockets.exceptions import InvalidStatus
-from websockets.frames import BINARY, CONT, TEXT, Frame
-from websockets.http11 import Response
-from websockets.protocol import OPEN
-from websockets.uri import parse_uri
-
-try:
-    from websockets.speedups import apply_mask
-except ImportError:  # the wheel for this machine has no C extension
-    from websockets.utils import apply_mask
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
 
 from holdfast_wire.limits import MESSAGE_BYTES
+from holdfast_wire.records import dataclass
+
+if TYPE_CHECKING:
+    from websockets.client import ClientProtocol
+    from websockets.frames import Frame
+    from websockets.http11 import Response
 
 ABNORMAL = 1006
 TOO_BIG = 1009
 BAD_DATA = 1003
 REFUSAL_BYTES = 64 * 1024
+_ACCEPT_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_SMALL_BYTES = 1024
+"""Up to here masking by integers is as good as the library's C code, which has to be loaded first."""
+
+
+def apply_mask(data: bytes, mask: bytes) -> bytes:
+    """``data`` masked (RFC 6455 §5.3)."""
+    size = len(data)
+    if size > _SMALL_BYTES:
+        return _fast_mask()(data, mask)
+    repeated = mask * (size // 4 + 1)
+    return (int.from_bytes(data, sys.byteorder) ^ int.from_bytes(repeated[:size], sys.byteorder)).to_bytes(size, sys.byteorder)
+
+
+def _fast_mask() -> Callable[[bytes, bytes], bytes]:
+    try:
+        from websockets.speedups import apply_mask
+    except ImportError:  # the wheel for this machine has no C extension
+        from websockets.utils import apply_mask
+    return apply_mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +70,11 @@ class WebSocket:
     """Feed it what the socket gives, write what it returns. ``messages`` of other types than binary end it with 1003."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
-        self._protocol = ClientProtocol(parse_uri(url), max_size=MESSAGE_BYTES)
+        self._url = url
+        self._key = binascii.b2a_base64(os.urandom(16), newline=False).decode()
+        self._library: ClientProtocol | None = None
         self._headers = dict(headers)
+        self._goodbye = b""
         self._buffer = bytearray()
         self._needed = 0
         self._shaken = False
@@ -71,10 +93,35 @@ class WebSocket:
 
     def greeting(self) -> bytes:
         """The handshake request."""
-        request = self._protocol.connect()
-        request.headers.update(self._headers)
-        self._protocol.send_request(request)
-        return b"".join(self._protocol.data_to_send())
+        if self._library is not None:
+            request = self._library.connect()
+            request.headers.update(self._headers)
+            self._library.send_request(request)
+            return b"".join(self._library.data_to_send())
+        host, resource = _place(self._url)
+        headers = {
+            "Host": host,
+            "Upgrade": "websocket",
+            "Connection": "Upgrade",
+            "Sec-WebSocket-Key": self._key,
+            "Sec-WebSocket-Version": "13",
+            **self._headers,
+        }
+        lines = [f"GET {resource} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+        return "\r\n".join(lines).encode()
+
+    @property
+    def _protocol(self) -> ClientProtocol:
+        """The library, in the state that the connection is in."""
+        if self._library is None:
+            from websockets.client import ClientProtocol
+            from websockets.protocol import CONNECTING, OPEN
+            from websockets.uri import parse_uri
+
+            state = OPEN if self.open else CONNECTING
+            self._library = ClientProtocol(parse_uri(self._url), max_size=MESSAGE_BYTES, state=state)
+            self._library.key = self._key
+        return self._library
 
     def feed(self, data: bytes) -> list[bytes]:
         """Whole messages in ``data`` and what came before it. Look at ``open``, ``refusal`` and ``closed`` afterwards."""
@@ -122,10 +169,11 @@ class WebSocket:
 
     def feed_eof(self) -> None:
         """The socket has ended."""
-        if self._protocol.reader.eof:
-            return
-        self._protocol.receive_eof()
-        self._read_events([])
+        if self._library is not None:
+            if self._library.reader.eof:
+                return
+            self._library.receive_eof()
+            self._read_events([])
         if not self.over:
             if self.open:
                 self.closed = CloseInfo(ABNORMAL)
@@ -149,7 +197,10 @@ class WebSocket:
 
     def reply(self) -> bytes:
         """What the protocol itself wants to say (a pong, the echo of a close)."""
-        reply = b"".join(self._protocol.data_to_send()) if self._protocol.writes else b""
+        library = self._library
+        reply = b"".join(library.data_to_send()) if library is not None and library.writes else b""
+        reply += self._goodbye
+        self._goodbye = b""
         pong, self._pong = self._pong, None
         if pong is not None and self.closed is None:
             mask = os.urandom(4)
@@ -159,12 +210,19 @@ class WebSocket:
     @property
     def has_reply(self) -> bool:
         """Whether ``reply`` has anything to say."""
-        return self._pong is not None or bool(self._protocol.writes)
+        return self._pong is not None or bool(self._goodbye) or (self._library is not None and bool(self._library.writes))
 
     def close(self, code: int, reason: str = "") -> bytes:
         """The closing frame; nothing is received afterwards."""
-        if self._protocol.state is OPEN:
-            self._protocol.send_close(code, reason[:100])
+        if self._library is not None:
+            from websockets.protocol import OPEN
+
+            if self._library.state is OPEN:
+                self._library.send_close(code, reason[:100])
+        elif self.open and self.closed is None:
+            body = code.to_bytes(2, "big") + reason[:100].encode()[:123]
+            mask = os.urandom(4)
+            self._goodbye = bytes((0x88, 0x80 | len(body))) + mask + apply_mask(body, mask)
         self.closed = self.closed or CloseInfo(code, reason)
         return self.reply()
 
@@ -182,6 +240,9 @@ class WebSocket:
         if end < 0 and not self._shaken and len(data) <= REFUSAL_BYTES:
             return b""
         self._buffer.clear()
+        if self._library is None and self._shaken and (headers := accepted(data, self._key)) is not None:
+            self.open, self.headers = True, headers
+            return rest
         self._protocol.receive_data(data)
         self._read_events([])
         if rest and not self.open and self.refusal is None:
@@ -195,6 +256,10 @@ class WebSocket:
         self._read_events(messages)
 
     def _read_events(self, messages: list[bytes]) -> None:
+        from websockets.exceptions import InvalidStatus
+        from websockets.frames import Frame
+        from websockets.http11 import Response
+
         for event in self._protocol.events_received():
             if isinstance(event, Response):
                 self._read_response(event)
@@ -219,6 +284,8 @@ class WebSocket:
             self.refusal = Refusal(status, headers, bytes(response.body)[:REFUSAL_BYTES])
 
     def _read_frame(self, frame: Frame, messages: list[bytes]) -> None:
+        from websockets.frames import BINARY, CONT, TEXT
+
         if frame.opcode is BINARY or frame.opcode is CONT:
             self._fragments.append(bytes(frame.data))
             self._in_fragments = not frame.fin
@@ -229,3 +296,37 @@ class WebSocket:
             self.close(BAD_DATA, "binary messages only")
         elif self._protocol.close_rcvd is not None and self.closed is None:
             self.closed = CloseInfo(self._protocol.close_rcvd.code, self._protocol.close_rcvd.reason)
+
+
+def _place(url: str) -> tuple[str, str]:
+    """``Host`` and the resource of a ``ws`` or ``wss`` URL."""
+    parts = urlsplit(url)
+    name = parts.hostname or ""
+    name = name if name.isascii() else name.encode("idna").decode()
+    host = f"[{name}]" if ":" in name else name
+    port = parts.port or (443 if parts.scheme == "wss" else 80)
+    if port != (443 if parts.scheme == "wss" else 80):
+        host = f"{host}:{port}"
+    resource = quote(parts.path or "/", safe="/:@!$&'()*+,;=~%-._")
+    return host, f"{resource}?{parts.query}" if parts.query else resource
+
+
+def accepted(head: bytes, key: str) -> dict[str, str] | None:
+    """The headers of an answer that accepts the handshake; None for any other, and for one that is unusual in any way."""
+    lines = head[:-4].split(b"\r\n")
+    if not lines[0].startswith(b"HTTP/1.1 101 ") or len(head) > REFUSAL_BYTES:
+        return None
+    headers: dict[str, str] = {}
+    for line in lines[1:]:
+        name, colon, value = line.decode("ascii", "replace").partition(":")
+        name = name.lower()
+        if not colon or not name.replace("-", "").isalnum() or name in headers or not value.replace("\t", " ").isprintable():
+            return None
+        headers[name] = value.strip(" \t")
+    digest = binascii.b2a_base64(hashlib.sha1(key.encode() + _ACCEPT_GUID, usedforsecurity=False).digest(), newline=False).decode()
+    good = headers.get("upgrade", "").lower() == "websocket" and headers.get("connection", "").lower() == "upgrade"
+    if not good or headers.get("sec-websocket-accept") != digest:
+        return None
+    if "sec-websocket-extensions" in headers or "sec-websocket-protocol" in headers:
+        return None
+    return headers

@@ -1,58 +1,70 @@
-"""``cp``: a file or a directory, in or out. The remote side is written ``SANDBOX:PATH``."""
+"""``cp``: a file or a directory, in or out, where ``docker cp`` would put it. The remote side is written ``SANDBOX:PATH``.
+
+Owns docker's table (``landing``): what is copied, to which path, and what is refused. ``-`` is a tar archive on standard input or output.
+Differs on purpose: relative remote paths start at the working directory, and a link named as the source in a sandbox is followed, since
+a link that the sandbox chose must not come to lie here.
+"""
 
 from __future__ import annotations
 
-import argparse
+import io
+import os
+import posixpath
 import sys
+import tarfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
-from holdfast import SandboxClient, TransferResult
-from holdfast._arguments import bad
-from holdfast.cli.output import say_json
+from holdfast import (
+    ArchiveError,
+    FileEntry,
+    RemoteFileNotFoundError,
+    RemoteNotADirectoryError,
+    SandboxClient,
+    TransferResult,
+    UnsupportedError,
+)
+from holdfast._results import take
+from holdfast._sync.transfers import Transfer
+from holdfast.cli.finding import opened
+from holdfast.cli.output import note, say_json
+from holdfast.cli.words import Arguments, bad
 
 if TYPE_CHECKING:
+    from holdfast import Sandbox
     from holdfast._sync.files import Files
 
+PIECE_BYTES = 256 * 1024
+_TAR_MAGIC_AT = 257
+_COMPRESSED = ((b"\x1f\x8b", "gz"), (b"BZh", "bz2"), (b"\xfd7zXZ\0", "xz"))
+_NO_ENTRY = (RemoteFileNotFoundError, RemoteNotADirectoryError)
 
-def copy(arguments: argparse.Namespace) -> None:
+
+def copy(arguments: Arguments) -> None:
     source, target = remote(arguments.source), remote(arguments.target)
     if (source is None) == (target is None):
         raise bad("exactly one side is remote", hint="holdfast cp LOCAL SANDBOX:/path, or holdfast cp SANDBOX:/path LOCAL")
     if arguments.json and arguments.target == "-":
-        raise bad("standard output cannot take the file and JSON at once", hint="leave out --json, or copy to a file")
-    with SandboxClient() as client:
-        sandbox = client.get_sandbox((source or target or ("", ""))[0])
-        try:
-            if target is not None:
-                moved = _upload(sandbox.files, arguments.source, target[1])
+        raise bad("standard output cannot take the archive and JSON at once", hint="leave out --json, or copy to a file")
+    if "" in (arguments.source, arguments.target):
+        raise bad("a local path is empty", hint="write . for the working directory")
+    archive: IO[bytes] | None = _archive_here() if arguments.source == "-" else None
+    if source is None and archive is None:
+        _local_source(arguments.source)  # before anything is asked: a mistake here needs no service
+    with SandboxClient() as client, opened(client, (source or target or ("", ""))[0]) as sandbox:
+        if source is not None:
+            moved = _to_output(sandbox, source[1]) if arguments.target == "-" else _download(sandbox.files, source[1], arguments.target)
+        else:
+            assert target is not None
+            if archive is None:
+                moved = _upload(sandbox, arguments.source, target[1], follow=arguments.follow_link)
             else:
-                assert source is not None
-                if arguments.target == "-":
-                    _to_output(sandbox.files, source[1])
-                    return
-                moved = sandbox.files.download(source[1], arguments.target)
-        finally:
-            sandbox.close()
+                moved = _unpack_there(sandbox, archive, target[1])
     if arguments.json:
-        say_json({"size_bytes": moved.size_bytes, "entries": moved.entries, "sha256": moved.sha256})
-
-
-def _to_output(files: Files, path: str) -> None:
-    """Byte for byte, as it comes; a check that fails at the end is an error all the same."""
-    for piece in files.stream(path):
-        sys.stdout.buffer.write(piece)
-    sys.stdout.buffer.flush()
-
-
-def _upload(files: Files, local: str, path: str) -> TransferResult:
-    if local == "-":
-        if path.endswith("/"):
-            raise bad("standard input has no name: give the whole path of the file", hint=f"holdfast cp - SANDBOX:{path}NAME")
-        return files.write(path, sys.stdin.buffer)
-    if path.endswith("/") and not Path(local).is_dir():
-        path += Path(local).name
-    return files.upload(local, path)
+        say_json({"size_bytes": moved.size_bytes, "entries": moved.entries, "sha256": moved.sha256, "skipped": moved.skipped})
+    elif moved.skipped and not arguments.quiet:
+        note(f"holdfast: {moved.skipped} entries were left out: special files, or links that lead out of the directory")
 
 
 def remote(word: str) -> tuple[str, str] | None:
@@ -61,3 +73,220 @@ def remote(word: str) -> tuple[str, str] | None:
     if not separator or not sandbox or "/" in sandbox or sandbox == ".":
         return None
     return sandbox, path or "."
+
+
+def landing(name: str, *, is_directory: bool, contents: bool, target: str, there: str | None) -> str:
+    """The path that a source called ``name`` gets at ``target``, which is a ``directory``, a ``file`` or nothing (``there``).
+
+    ``contents``: the source was written with ``/.``. Raises ``UsageError`` for what docker refuses.
+    """
+    if there == "directory":
+        return target if is_directory and contents else posixpath.join(target, name)
+    if is_directory:
+        if there is not None:
+            raise bad(f"a directory cannot be copied to the file {target}", hint="name a directory, or one that is not there yet")
+        return target.rstrip("/") or "/"
+    if target.endswith(("/", "/.")):
+        raise bad(f"there is no directory {target}", hint="make it first, or leave out the slash to name the file itself")
+    return target
+
+
+def _wants_contents(path: str) -> bool:
+    return path == "." or path.endswith("/.") or not path.strip("/")
+
+
+# Out of the sandbox --------------------------------------------------------------------------------------------------
+
+
+def _download(files: Files, path: str, local: str) -> TransferResult:
+    source = files.stat(path)
+    name = _name_of(source, path)
+    there = "directory" if os.path.isdir(local) else "file" if os.path.lexists(local) else None
+    place = landing(name, is_directory=source.is_dir, contents=_wants_contents(path), target=local, there=there)
+    parent = os.path.dirname(os.path.abspath(place))
+    if not os.path.isdir(parent):
+        raise bad(f"there is no directory {parent}", hint="make it first: mkdir -p")
+    if source.is_dir and os.path.lexists(place) and not os.path.isdir(place):
+        raise bad(f"a directory cannot replace the file {place}", hint="remove it first")
+    if not source.is_dir and os.path.isdir(place):
+        raise bad(f"a file cannot replace the directory {place}", hint="remove it first")
+    return files.download(path, place)
+
+
+def _name_of(source: FileEntry, path: str) -> str:
+    """The last name of the path as it was written: that of a link, not of what it points to."""
+    last = posixpath.basename(path.rstrip("/").removesuffix("/."))
+    return last if last not in ("", ".", "..") else posixpath.basename(source.path.rstrip("/"))
+
+
+class _Incoming(io.RawIOBase):
+    """What a transfer sends, as a file to read."""
+
+    def __init__(self, transfer: Transfer) -> None:
+        self._transfer = transfer
+        self._left = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._left:
+            self._left = memoryview(self._transfer.read())
+        size = min(len(buffer), len(self._left))
+        buffer[:size] = self._left[:size]
+        self._left = self._left[size:]
+        return size
+
+
+def _to_output(sandbox: Sandbox, path: str) -> TransferResult:
+    """A tar archive on standard output whose members begin with the source's name, or with ``./`` for ``DIR/.``."""
+    source = sandbox.files.stat(path)
+    top = "." if source.is_dir and _wants_contents(path) else _name_of(source, path) or "."
+    transfer = Transfer(sandbox._attached(), "download", {"path": path})
+    out = sys.stdout.buffer
+    entries = size = 0
+    try:
+        with (
+            tarfile.open(fileobj=io.BufferedReader(_Incoming(transfer), PIECE_BYTES), mode="r|") as packed,
+            tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as archive,
+        ):
+            for member in packed:
+                inner = posixpath.normpath(member.name) if source.is_dir else ""
+                member.name = top if inner in ("", ".") else f"{top}/{inner}"
+                member.pax_headers = {}  # they would say the old name again
+                archive.addfile(member, packed.extractfile(member) if member.isreg() else None)
+                entries, size = entries + 1, size + member.size
+        out.flush()
+        result = transfer.closed()
+    except tarfile.TarError as wrong:
+        raise ArchiveError("archive_invalid", f"the archive from the sandbox cannot be read: {wrong}") from None
+    finally:
+        transfer.stop()
+    return TransferResult(size, entries, skipped=take(result, "skipped", int, default=0))
+
+
+# Into the sandbox ----------------------------------------------------------------------------------------------------
+
+
+def _local_source(local: str) -> Path:
+    source = Path(local)
+    if not source.is_symlink() or local.endswith("/"):
+        source.stat()
+    return source
+
+
+def _kind(files: Files, path: str) -> str | None:
+    """What is at a remote path: ``directory``, ``file`` for anything else, None for nothing."""
+    try:
+        return "directory" if files.stat(path).is_dir else "file"
+    except _NO_ENTRY:
+        return None
+
+
+def _upload(sandbox: Sandbox, local: str, path: str, *, follow: bool) -> TransferResult:
+    source, files = Path(local), sandbox.files
+    as_link = source.is_symlink() and not follow and not local.endswith(("/", "/."))
+    is_directory = source.is_dir() and not as_link
+    if not is_directory and local.endswith(("/", "/.")):
+        raise bad(f"{local} is no directory", hint="leave out what follows its name")
+    name = os.path.basename(os.path.abspath(local))
+    try:
+        there = _kind(files, path)
+    except UnsupportedError:  # REST alone cannot ask: then the path is taken for the file's own
+        return files.upload(local, path)
+    place = landing(name, is_directory=is_directory, contents=_wants_contents(local), target=path, there=there)
+    if there is None and _kind(files, parent := posixpath.dirname(place) or ".") != "directory":
+        raise bad(f"there is no directory {parent} in the sandbox", hint=f"holdfast exec {sandbox.id} mkdir -p {parent}")
+    if place != path and there is not None:
+        beneath = _kind(files, place)
+        if beneath is not None and (beneath == "directory") != is_directory:
+            kinds = ("directory", "file") if is_directory else ("file", "directory")
+            raise bad(f"a {kinds[0]} cannot replace the {kinds[1]} {place} in the sandbox", hint="remove it first")
+    if as_link:
+        return _send(sandbox, posixpath.dirname(place) or ".", _link_archive(source, posixpath.basename(place)))
+    return files.upload(os.path.realpath(local) if follow else local, place)
+
+
+def _link_archive(link: Path, name: str) -> Iterator[bytes]:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as packed:
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname, member.mtime = tarfile.SYMTYPE, os.readlink(link), int(link.lstat().st_mtime)
+        packed.addfile(member)
+    yield archive.getvalue()
+
+
+def _archive_here() -> Any:
+    """The archive on standard input, unpacked where it is compressed. Raises ``UsageError`` where it is none."""
+    source = io.BufferedReader(_Input(), PIECE_BYTES)
+    begun = source.peek(tarfile.BLOCKSIZE)
+    for magic, how in _COMPRESSED:
+        if begun.startswith(magic):
+            return _decompressed(source, how)
+    if begun[_TAR_MAGIC_AT : _TAR_MAGIC_AT + 5] != b"ustar" and (len(begun) < tarfile.BLOCKSIZE or any(begun[: tarfile.BLOCKSIZE])):
+        raise bad(
+            "what comes on standard input is no tar archive",
+            hint="tar c DIR | holdfast cp - SANDBOX:/path; to write one file: holdfast exec -i SANDBOX sh -c 'cat > /path'",
+        )
+    return source
+
+
+class _Input(io.RawIOBase):
+    """Standard input, in pieces of at least a block."""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        view, got = memoryview(buffer), 0
+        while got < min(tarfile.BLOCKSIZE, len(view)):
+            size = sys.stdin.buffer.readinto1(view[got:])  # type: ignore[union-attr]
+            if not size:
+                break
+            got += size
+        return got
+
+
+def _decompressed(source: IO[bytes], how: str) -> Any:
+    if how == "gz":
+        import gzip
+
+        return gzip.GzipFile(fileobj=source)
+    if how == "bz2":
+        import bz2
+
+        return bz2.BZ2File(source)
+    import lzma
+
+    return lzma.LZMAFile(source)
+
+
+def _unpack_there(sandbox: Sandbox, archive: IO[bytes], path: str) -> TransferResult:
+    if _kind(sandbox.files, path) != "directory":
+        raise bad(f"an archive goes into a directory, and {path} is none", hint=f"holdfast exec {sandbox.id} mkdir -p {path}")
+    return _send(sandbox, path, _pieces(archive))
+
+
+def _pieces(archive: IO[bytes]) -> Iterator[bytes]:
+    while True:
+        try:
+            piece = archive.read(PIECE_BYTES)
+        except Exception as wrong:  # noqa: BLE001  each library that decompresses has its own kinds
+            raise bad(f"what comes on standard input cannot be unpacked: {wrong}", hint="send it again, whole") from None
+        if not piece:
+            return
+        yield piece
+
+
+def _send(sandbox: Sandbox, directory: str, pieces: Iterator[bytes]) -> TransferResult:
+    """Have the sandbox unpack a tar stream into a directory."""
+    transfer = Transfer(sandbox._attached(), "upload", {"path": directory})
+    try:
+        for piece in pieces:
+            transfer.write(piece)
+        transfer.write(b"", eof=True)
+        result = transfer.closed()
+    finally:
+        transfer.stop()
+    skipped = take(result, "skipped", int, default=0)
+    return TransferResult(take(result, "bytes", int, default=0), take(result, "entries", int, default=0), skipped=skipped)

@@ -5,7 +5,6 @@ Exit status 0 when all that is required is there, 125 otherwise.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 
 from holdfast import HoldfastError, SandboxClient
 from holdfast.cli.output import say, say_json
+from holdfast.cli.words import Arguments
 
 NODE = "session_agent.node"
 NODE_TIMEOUT_S = 60.0
@@ -31,7 +31,7 @@ class Check:
     required: bool = True
 
 
-def doctor(arguments: argparse.Namespace) -> int:
+def doctor(arguments: Arguments) -> int:
     service = _service()
     checks = [_python(), *service]
     if not service[0].ok:

@@ -1,100 +1,158 @@
-"""``exec``: one command, its output as it comes, its exit code as ours."""
+"""``exec``: one command, its output as it comes, its exit code as ours; and what ``run`` shares with it.
+
+Owns the options of commands, our standard streams while one runs, and commands that are started and left.
+"""
 
 from __future__ import annotations
 
-import argparse
-import fcntl
 import os
 import select
-import stat
 import sys
-import termios
-import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast import STDOUT, Chunk, CommandResult, HoldfastError, Process, Sandbox, SandboxClient, UnsupportedError
-from holdfast._arguments import bad
+from holdfast import STDERR, STDOUT, Chunk, CommandResult, HoldfastError, Process, Sandbox, SandboxClient, UnsupportedError
+from holdfast._requests import command_params
+from holdfast.cli.finding import opened
 from holdfast.cli.leaving import attended, told_by_signals
-from holdfast.cli.output import escape_bytes, note, pairs, say_json
+from holdfast.cli.output import TerminalFilter, note, say, say_json, variables
+from holdfast.cli.words import Arguments, bad
+
+if TYPE_CHECKING:
+    import threading
 
 PIECE_BYTES = 64 * 1024
+NOT_FOUND = 127
+CANNOT_EXECUTE = 126
+_SHELL_SIGNS = frozenset(" |&;<>$*?'\"`\n")
+Command = str | list[str]
 
 
-def exec_(arguments: argparse.Namespace) -> int:
-    if (arguments.script is None) == (not arguments.argv):
-        raise bad("give either the command's words or a string with -c", hint="holdfast exec SANDBOX -- ls -l")
-    command = arguments.script if arguments.script is not None else arguments.argv
-    options = {
+def exec_(arguments: Arguments) -> int:
+    command = command_of(arguments)
+    if command is None:
+        raise bad("a command is missing", hint="holdfast exec SANDBOX ls -l, or holdfast exec SANDBOX -c 'ls | wc -l'")
+    options = options_of(arguments) | {"env": variables(arguments) or None}
+    with told_by_signals(), SandboxClient() as client, opened(client, arguments.sandbox) as sandbox:
+        if arguments.detach:
+            return _detached(sandbox, command, options, arguments)
+        return attached(sandbox, command, options, arguments)
+
+
+def command_of(arguments: Arguments) -> Command | None:
+    """The command to run, None where there is none. Raises ``UsageError`` for both words and ``-c``."""
+    if arguments.c is not None and arguments.argv:
+        raise bad("give either the command's words or a string with -c", hint="bash -c STRING can be written as words too")
+    return arguments.c if arguments.c is not None else arguments.argv or None
+
+
+def options_of(arguments: Arguments) -> dict[str, Any]:
+    """What ``Sandbox.exec`` and ``start`` are called with."""
+    if arguments.tty and arguments.timeout is not None:
+        raise bad("a terminal has no time-out", hint="leave out --timeout, or -t")
+    user = arguments.user
+    return {
         "cwd": arguments.cwd,
-        "env": pairs(arguments.env, "--env") or None,
-        "user": _user(arguments.user),
+        "user": int(user) if user is not None and user.isdecimal() else user,
         "timeout": arguments.timeout,
         "login": arguments.login,
     }
-    with told_by_signals(), SandboxClient() as client:
-        sandbox = client.get_sandbox(arguments.sandbox)
-        try:
-            if arguments.tty:
-                return _on_terminal(sandbox, command, options, arguments.json)
-            status = run(sandbox, command, options, stdin=arguments.stdin, raw=arguments.raw, as_json=arguments.json)
-            if not arguments.json and not arguments.stdin and _input_waits():
-                note("holdfast: standard input was not passed on; `exec -i` does that")
-            return status
-        finally:
-            sandbox.close()
 
 
-def run(
-    sandbox: Sandbox, command: str | list[str], options: dict[str, Any], *, stdin: bool, raw: bool = False, as_json: bool = False
-) -> int:
+def attached(sandbox: Sandbox, command: Command | None, options: dict[str, Any], arguments: Arguments, **more: Any) -> int:
+    """Run it with our standard streams, or on our terminal. The exit status."""
+    if arguments.tty:
+        return _on_terminal(sandbox, command, options, arguments.json)
+    assert command is not None
+    status = run(sandbox, command, options | more, stdin=arguments.stdin, raw=arguments.raw, as_json=arguments.json)
+    if status == NOT_FOUND and not arguments.json:
+        _hint(command)
+    return status
+
+
+def _hint(command: Command) -> None:
+    """A whole command line was given as the name of one program."""
+    if isinstance(command, list) and len(command) == 1 and _SHELL_SIGNS & set(command[0]):
+        import shlex
+
+        note(f"holdfast: words are passed on as they are; a shell reads them with -c {shlex.quote(command[0])}, or bash -c")
+
+
+def run(sandbox: Sandbox, command: Command, options: dict[str, Any], *, stdin: bool, raw: bool = False, as_json: bool = False) -> int:
     """Run it, its output as it comes or the whole of it as JSON. The exit status."""
     if not as_json:
         return _live(sandbox, command, options, stdin, raw)
     data = sys.stdin.buffer.read() if stdin else None
-    return _as_json(sandbox.exec(command, input=data, **options))
+    return _as_json(sandbox, sandbox.exec(command, input=data, **options))
 
 
-def _on_terminal(sandbox: Sandbox, command: str | list[str], options: dict[str, Any], as_json: bool) -> int:
+def _on_terminal(sandbox: Sandbox, command: Command | None, options: dict[str, Any], as_json: bool) -> int:
     from holdfast.cli.interactive import attend, size
 
-    if options.pop("timeout") is not None:
-        raise bad("a terminal has no time-out", hint="leave out --timeout, or -t")
     rows, cols = size()
+    options = {name: value for name, value in options.items() if name != "timeout"}
     words = ["sh", "-c", command] if isinstance(command, str) else command
     return attend(sandbox.terminal(words, rows=rows, cols=cols, max_output_bytes=0, **options), as_json=as_json)
 
 
-def _input_waits() -> bool:
-    """Whether somebody piped something in that nobody has read."""
-    try:
-        state = os.fstat(0)
-        if stat.S_ISREG(state.st_mode):
-            return state.st_size > os.lseek(0, 0, os.SEEK_CUR)
-        if stat.S_ISFIFO(state.st_mode):
-            return any(fcntl.ioctl(0, termios.FIONREAD, bytes(4)))
-    except OSError:
-        pass
-    return False
+def _detached(sandbox: Sandbox, command: Command, options: dict[str, Any], arguments: Arguments) -> int:
+    if arguments.tty or arguments.stdin:
+        raise bad(
+            "a command that is left has no terminal and no input here", hint="leave out -i and -t; shell --attach NAME keeps a terminal"
+        )
+    process, status = leave(sandbox, command, options, None)
+    if arguments.json:
+        say_json({"sandbox_id": sandbox.id, "command_id": process.command_id})
+    elif not status:
+        say(process.command_id)
+    return status
 
 
-def _live(sandbox: Sandbox, command: str | list[str], options: dict[str, object], stdin: bool, raw: bool) -> int:
+def leave(sandbox: Sandbox, command: Command, options: dict[str, Any], command_id: str | None) -> tuple[Process, int]:
+    """Start it and leave it, with its output kept for ``logs``. The exit status is not 0 where it could not be started."""
+    more = {"command_id": command_id, "env": None, "stdin": False, "outlive": "adopt", "spool": "tail", "detached": True}
+    params = command_params(command, **{**more, **options})
+    process = sandbox._process("command", params | {"keep": True}, None)
+    if process.done:
+        result = process.wait()
+        if result.exit_code in (CANNOT_EXECUTE, NOT_FOUND) and not result.stdout_bytes:
+            screen = Screen()
+            screen.show(Chunk(STDERR, result.stderr_bytes))
+            screen.end()
+            _hint(command)
+            return process, result.exit_code
+    process.detach()
+    return process, 0
+
+
+def _live(sandbox: Sandbox, command: Command, options: dict[str, object], stdin: bool, raw: bool) -> int:
+    screen = Screen(raw=raw)
     try:
         process = sandbox.start(command, stdin=stdin, max_output_bytes=0, **options)  # type: ignore[arg-type]
     except UnsupportedError:
         result = sandbox.exec(command, **options)  # type: ignore[arg-type]
-        show(Chunk(1, result.stdout_bytes), raw)
-        show(Chunk(2, result.stderr_bytes), raw)
+        screen.show(Chunk(1, result.stdout_bytes))
+        screen.show(Chunk(2, result.stderr_bytes))
+        screen.end()
         return finish(result)
     try:
         if stdin:
-            threading.Thread(target=_feed, args=(process,), daemon=True).start()
+            _fed(process)
         with attended(lambda: process.signal("INT"), process.close):
             for chunk in process:
-                show(chunk, raw)
+                screen.show(chunk)
+            screen.end()
             return finish(process.wait())
     except BaseException:  # whatever ended us ends it too
         process.close()
         raise
+
+
+def _fed(process: Process) -> threading.Thread:
+    import threading
+
+    thread = threading.Thread(target=_feed, args=(process,), daemon=True)
+    thread.start()
+    return thread
 
 
 def _feed(process: Process) -> None:
@@ -118,11 +176,28 @@ def _piece(source: int) -> bytes:
             return b""
 
 
-def show(chunk: Chunk, raw: bool = False) -> None:
-    """Output to our own stream of the same kind; escapes reach a terminal only, unless ``raw``."""
-    stream = sys.stdout if chunk.stream == STDOUT else sys.stderr
-    stream.buffer.write(chunk.data if raw or stream.isatty() else escape_bytes(chunk.data))
-    stream.buffer.flush()
+class Screen:
+    """Our own standard streams: a command's output goes to the one of the same kind, byte for byte.
+
+    On a terminal, sequences that would drive it are spelled out, unless ``raw``.
+    """
+
+    def __init__(self, *, raw: bool = False) -> None:
+        self._filters = {} if raw else {n: TerminalFilter() for n, out in ((STDOUT, sys.stdout), (STDERR, sys.stderr)) if out.isatty()}
+
+    def show(self, chunk: Chunk) -> None:
+        filter_ = self._filters.get(chunk.stream)
+        self._write(chunk.stream, chunk.data if filter_ is None else filter_.feed(chunk.data))
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        for stream, filter_ in self._filters.items():
+            self._write(stream, filter_.end())
+
+    def _write(self, stream: int, data: bytes) -> None:
+        out = (sys.stdout if stream == STDOUT else sys.stderr).buffer
+        out.write(data)
+        out.flush()
 
 
 def finish(result: CommandResult) -> int:
@@ -134,9 +209,10 @@ def finish(result: CommandResult) -> int:
     return result.exit_code
 
 
-def _as_json(result: CommandResult) -> int:
+def _as_json(sandbox: Sandbox, result: CommandResult) -> int:
     say_json(
         {
+            "sandbox_id": sandbox.id,
             "command_id": result.command_id,
             "exit_code": result.exit_code,
             "signal": result.signal,
@@ -149,7 +225,3 @@ def _as_json(result: CommandResult) -> int:
         }
     )
     return 125 if result.exit_code is None else result.exit_code
-
-
-def _user(text: str | None) -> str | int | None:
-    return int(text) if text is not None and text.isdecimal() else text

@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 
 from holdfast import ImageInfo, SandboxClient
 from holdfast.cli.output import say, say_json, table
+from holdfast.cli.words import Arguments
 
 
-def list_(arguments: argparse.Namespace) -> None:
+def list_(arguments: Arguments) -> None:
     with SandboxClient() as client:
         images = client.images.list()
     if arguments.json:
         say_json([dataclasses.asdict(image) for image in images])
+    elif arguments.quiet:
+        for image in images:
+            say(image.name)
     elif any(image.nodes_wanted is not None for image in images):
         table(("IMAGE", "NODES"), ((i.name, f"{i.nodes_ready or 0}/{i.nodes_wanted or 0}") for i in images))
     else:
         table(("IMAGE", "DIGEST", "SIZE"), ((i.name, i.digest[:19], _size(i.size_bytes)) for i in images))
 
 
-def import_(arguments: argparse.Namespace) -> None:
+def import_(arguments: Arguments) -> None:
     with SandboxClient() as client:
         _show(client.images.import_(arguments.path, arguments.name), arguments.json)
 
 
-def pull(arguments: argparse.Namespace) -> None:
+def pull(arguments: Arguments) -> None:
     with SandboxClient() as client:
         _show(client.images.pull(arguments.name), arguments.json)
 
 
-def remove(arguments: argparse.Namespace) -> None:
+def remove(arguments: Arguments) -> None:
     with SandboxClient() as client:
         for name in arguments.name:
             client.images.remove(name)

@@ -6,7 +6,6 @@ remote shells: no prompts, no echo. Only a terminal with a name is one all the s
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import signal
@@ -18,34 +17,26 @@ from collections.abc import Iterator
 
 from holdfast import CancelledRemotelyError, HoldfastError, SandboxClient, Terminal
 from holdfast.cli.execute import finish, run
+from holdfast.cli.finding import opened
 from holdfast.cli.leaving import followed, told_by_signals
-from holdfast.cli.output import escape_bytes, note, say_json
+from holdfast.cli.output import note, say_json, variables
+from holdfast.cli.words import Arguments
 
 DETACH_KEY = b"\x1d"  # Ctrl-]
 PIECE_BYTES = 16 * 1024
 _END_AGAIN_S = 0.25
-_PIPED = "command -v bash >/dev/null 2>&1 && exec bash -l; exec sh -l"
+_PIPED = "command -v bash >/dev/null 2>&1 && exec bash{login}; exec sh{login}"
 
 
-def shell(arguments: argparse.Namespace) -> int:
-    with told_by_signals(), SandboxClient() as client:
-        sandbox = client.get_sandbox(arguments.sandbox)
-        try:
-            if arguments.attach is None and not sys.stdin.isatty():
-                return run(sandbox, _PIPED, {"cwd": arguments.cwd, "user": arguments.user}, stdin=True, as_json=arguments.json)
-            rows, cols = size()
-            terminal = sandbox.terminal(
-                rows=rows,
-                cols=cols,
-                name=arguments.attach,
-                cwd=arguments.cwd,
-                user=arguments.user,
-                login=True,
-                max_output_bytes=0,
-            )
-            return attend(terminal, attach=arguments.attach, as_json=arguments.json)
-        finally:
-            sandbox.close()
+def shell(arguments: Arguments) -> int:
+    with told_by_signals(), SandboxClient() as client, opened(client, arguments.sandbox) as sandbox:
+        place = {"cwd": arguments.cwd, "user": arguments.user, "env": variables(arguments) or None}
+        if arguments.attach is None and not sys.stdin.isatty():
+            script = _PIPED.format(login=" -l" if arguments.login else "")
+            return run(sandbox, script, place, stdin=True, as_json=arguments.json)
+        rows, cols = size()
+        terminal = sandbox.terminal(rows=rows, cols=cols, name=arguments.attach, login=arguments.login, max_output_bytes=0, **place)
+        return attend(terminal, attach=arguments.attach, as_json=arguments.json)
 
 
 def attend(terminal: Terminal, *, attach: str | None = None, as_json: bool = False) -> int:
@@ -59,7 +50,7 @@ def attend(terminal: Terminal, *, attach: str | None = None, as_json: bool = Fal
             feeder.start()
             for chunk in terminal:
                 out = sys.stdout.buffer
-                out.write(chunk.data if sys.stdout.isatty() else escape_bytes(chunk.data))
+                out.write(chunk.data)
                 out.flush()
         result = None if detached.is_set() else terminal.wait()
     except CancelledRemotelyError:

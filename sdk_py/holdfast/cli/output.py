@@ -1,17 +1,21 @@
 """Printing: tables, JSON, errors, and text from sandboxes that must not drive the user's terminal.
 
-Owns escaping. Output of a sandbox goes to a terminal or a pipe as it is (that is what ``exec`` is for) only where the user asked for
-it; names, messages and labels are always escaped.
+Owns escaping. Output of a command goes to a file or pipe byte for byte, as with other remote shells; only a terminal is protected, and
+only where the user did not ask for a terminal in the sandbox too. Names, messages and labels are always escaped.
 """
 
 from __future__ import annotations
 
-import json
+import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast._errors import HoldfastError
+from holdfast.cli.words import Arguments, bad
+
+if TYPE_CHECKING:
+    from holdfast._errors import HoldfastError
 
 _ALLOWED = frozenset("\n\t")
 
@@ -24,10 +28,36 @@ def escape(text: str) -> str:
 
 
 def escape_bytes(data: bytes) -> bytes:
-    """Bytes of a command for a file or pipe: escapes are spelled out, all else is kept."""
-    if b"\x1b" not in data and b"\x9b" not in data:
-        return data
+    """Bytes for a terminal: escape characters are spelled out, all else is kept."""
     return data.replace(b"\x1b", b"\\x1b")
+
+
+_SEQUENCE = re.compile(rb"\x1b(?!\[[0-9;:]{0,32}[mK])")
+_UNFINISHED = re.compile(rb"\x1b(?:\[[0-9;:]{0,32})?\Z")
+
+
+class TerminalFilter:
+    """Output on its way to a terminal: colours and the erasing of a line pass, every other escape character is spelled out.
+
+    A sequence may come in pieces: its beginning is held back until the rest is there, or ``end`` says that there is none.
+    """
+
+    def __init__(self) -> None:
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """What may be written now."""
+        if not self._held and b"\x1b" not in data:
+            return data
+        data = self._held + data
+        unfinished = _UNFINISHED.search(data)
+        self._held = unfinished.group() if unfinished else b""
+        return _SEQUENCE.sub(rb"\\x1b", data[: len(data) - len(self._held)])
+
+    def end(self) -> bytes:
+        """What was held back."""
+        held, self._held = self._held, b""
+        return escape_bytes(held)
 
 
 def say(text: str) -> None:
@@ -42,6 +72,8 @@ def note(text: str) -> None:
 
 def say_json(value: Any) -> None:
     """One JSON document on standard output."""
+    import json
+
     json.dump(value, sys.stdout, indent=2, default=str)
     sys.stdout.write("\n")
 
@@ -57,25 +89,41 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 def report(why: HoldfastError, *, as_json: bool) -> None:
     """An error on standard error: its message, then what to do about it; with ``--json`` its map."""
     if as_json:
-        json.dump({"error": why.to_map()}, sys.stderr, default=str)
-        sys.stderr.write("\n")
+        report_map(why.to_map())
         return
     note(f"holdfast: {why.message}")
     if why.hint:
         note(f"  {why.hint}")
 
 
+def report_map(error: dict[str, Any]) -> None:
+    """An error as JSON on standard error."""
+    import json
+
+    json.dump({"error": error}, sys.stderr, default=str)
+    sys.stderr.write("\n")
+
+
 def pairs(words: Sequence[str], what: str) -> dict[str, str]:
-    """``NAME=VALUE`` words as a map. Raises ``InvalidArgumentError``."""
+    """``NAME=VALUE`` words as a map. Raises ``UsageError``."""
     found = {}
     for word in words:
         name, separator, value = word.partition("=")
         if not separator or not name:
-            from holdfast._arguments import bad
-
             raise bad(f"{what} is written NAME=VALUE, not {word!r}", hint=f"as in {what} RUN=7")
         found[name] = value
     return found
+
+
+def variables(arguments: Arguments) -> dict[str, str]:
+    """``--env-file`` and ``--env``. A NAME alone has the value it has here, as docker does it. Raises ``UsageError``, ``OSError``."""
+    words = list[str]()
+    for file in arguments.env_file:
+        with open(file, encoding="utf-8") as lines:
+            words += [line.rstrip("\n") for line in lines if line.strip() and not line.startswith("#")]
+    words += arguments.env
+    given = [f"{word}={os.environ[word]}" if "=" not in word and word in os.environ else word for word in words]
+    return pairs(given, "--env")
 
 
 def age(since_s: float, now_s: float) -> str:

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
 import threading
 
 from holdfast import SandboxClient
-from holdfast._arguments import bad
+from holdfast.cli.finding import opened
 from holdfast.cli.output import say, say_json
+from holdfast.cli.words import Arguments, bad
 
 
-def port(arguments: argparse.Namespace) -> None:
+def port(arguments: Arguments) -> None:
     local, separator, remote = arguments.port.rpartition(":")
     if not remote.isdecimal() or (separator and not local.isdecimal()):
         raise bad("a port is written PORT or LOCAL:PORT", hint="holdfast port SANDBOX 8000, or holdfast port SANDBOX 9000:8000")
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    with SandboxClient() as client:
-        sandbox = client.get_sandbox(arguments.sandbox)
-        try:
-            with sandbox.tunnel(int(remote), local_port=int(local or 0)) as address:
-                if arguments.json:
-                    say_json({"host": address.host, "port": address.port})
-                else:
-                    say(str(address))
-                sys.stdout.flush()
-                stop.wait()
-        finally:
-            sandbox.close()
+    with (
+        SandboxClient() as client,
+        opened(client, arguments.sandbox) as sandbox,
+        sandbox.tunnel(int(remote), local_port=int(local or 0)) as address,
+    ):
+        if arguments.json:
+            say_json({"host": address.host, "port": address.port})
+        else:
+            say(str(address))
+        sys.stdout.flush()
+        stop.wait()

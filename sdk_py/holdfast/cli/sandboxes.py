@@ -1,38 +1,84 @@
-"""``create``, ``list`` and ``rm``."""
+"""``create``, ``list``, ``inspect``, ``stop`` and ``rm``.
+
+Owns how options become a request for a sandbox (``make``, which ``run`` uses too) and what is printed of records.
+"""
 
 from __future__ import annotations
 
-import argparse
+import re
+import sys
 import time
+from collections.abc import Iterable
+from typing import Any
 
-from holdfast import NotFoundError, SandboxClient, SandboxInfo, SandboxLostError
-from holdfast.cli.output import age, note, pairs, say, say_json, table
+from holdfast import NotFoundError, Sandbox, SandboxClient, SandboxInfo, SandboxLostError
+from holdfast.cli.finding import asked, whole_id
+from holdfast.cli.output import age, note, pairs, say, say_json, table, variables
+from holdfast.cli.words import Arguments, bad
+
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?)([A-Za-z]*)")
+_DOCKER_UNITS = {"k": "Ki", "m": "Mi", "g": "Gi", "t": "Ti"}
+_ASK_FROM = 2
+"""From how many on `rm --all` asks first, on a terminal."""
 
 
-def create(arguments: argparse.Namespace) -> None:
+def make(client: SandboxClient, arguments: Arguments, *, entrypoint: bool = False) -> Sandbox:
+    """The sandbox that the options of ``create`` and ``run`` ask for; with ``entrypoint`` the image's own command is started in it."""
+    return client.create_sandbox(
+        arguments.image,
+        cpu=arguments.cpu,
+        memory=_size("--memory", arguments.memory),
+        disk=_size("--disk", arguments.disk),
+        env=variables(arguments),
+        labels=pairs(arguments.label, "--label"),
+        timeout=arguments.ready_timeout,
+        lifetime_s=arguments.lifetime,
+        idle_timeout_s=arguments.idle_timeout,
+        sandbox_id=arguments.id,
+        block_network=arguments.network in (None, "none"),
+        entrypoint=entrypoint,
+        ulimits=_ulimits(arguments.ulimit),
+    )
+
+
+def _ulimits(words: list[str]) -> dict[str, int | tuple[int, int]] | None:
+    """``nofile=1024:4096`` as docker writes limits."""
+    found: dict[str, int | tuple[int, int]] = {}
+    for name, value in pairs(words, "--ulimit").items():
+        soft, _, hard = value.partition(":")
+        try:
+            found[name] = (int(soft), int(hard or soft))
+        except ValueError:
+            raise bad(f"--ulimit is written NAME=SOFT:HARD, not {name}={value}", hint="as in --ulimit nofile=1024:4096") from None
+    return found or None
+
+
+def _size(option: str, text: str | None) -> str | None:
+    """A size with docker's units, ``512m`` or ``4gb``, in the service's."""
+    if text is None:
+        return None
+    size = _SIZE.fullmatch(text)
+    if size is None:
+        raise bad(f"{option} is a size, not {text!r}", hint="as in 512m, 4g, 512Mi, 4Gi")
+    digits, unit = size.groups()
+    return digits + _DOCKER_UNITS.get(unit.removesuffix("b"), unit)
+
+
+def create(arguments: Arguments) -> None:
     with SandboxClient() as client:
-        sandbox = client.create_sandbox(
-            arguments.image,
-            cpu=arguments.cpu,
-            memory=arguments.memory,
-            disk=arguments.disk,
-            env=pairs(arguments.env, "--env"),
-            labels=pairs(arguments.label, "--label"),
-            timeout=arguments.timeout,
-            lifetime_s=arguments.lifetime,
-            idle_timeout_s=arguments.idle_timeout,
-            sandbox_id=arguments.id,
-            block_network=not arguments.network,
-        )
+        sandbox = make(client, arguments)
         if arguments.json:
             say_json(sandbox.info().to_map())
         else:
             say(sandbox.id)
 
 
-def list_(arguments: argparse.Namespace) -> None:
+def list_(arguments: Arguments) -> None:
+    filters = [word.partition("=")[::2] for word in arguments.filter]
+    labels = pairs([*arguments.label, *(value for what, value in filters if what == "label")], "--label")
     with SandboxClient() as client:
-        found = sorted(client.list_sandboxes(pairs(arguments.label, "--label")), key=lambda info: info.created_at)
+        found = sorted(client.list_sandboxes(labels), key=lambda info: info.created_at)
+    found = [info for info in found if all(_passes(info, what, value) for what, value in filters)]
     if arguments.json:
         say_json([info.to_map() for info in found])
     elif arguments.quiet:
@@ -43,24 +89,85 @@ def list_(arguments: argparse.Namespace) -> None:
         table(("SANDBOX", "IMAGE", "STATUS", "AGE", "CPU", "MEMORY", "LABELS"), (_row(info, now) for info in found))
 
 
+def _passes(info: SandboxInfo, what: str, value: str) -> bool:
+    if what == "label":
+        return True  # the service has seen to it
+    if what == "status":
+        return value == info.status or (value == "running" and info.status == "ready")
+    if what == "ancestor":
+        return value in info.image
+    if what in ("id", "name"):
+        return value in info.sandbox_id
+    raise bad(f"there is no filter {what!r}", hint="label=NAME=VALUE, status=ready, ancestor=IMAGE, id=ID")
+
+
 def _row(info: SandboxInfo, now: float) -> tuple[object, ...]:
     labels = ",".join(f"{name}={value}" for name, value in sorted(info.labels.items()))
     status = f"{info.status} ({info.reason})" if info.reason else info.status
     return (info.sandbox_id, info.image, status, age(info.created_at, now), info.cpu, info.memory, labels)
 
 
-def remove(arguments: argparse.Namespace) -> int:
+def inspect(arguments: Arguments) -> None:
+    found: list[dict[str, Any]] = []
+    with SandboxClient() as client:
+        try:
+            for word in arguments.sandbox:
+                info = asked(client, word, lambda sandbox: sandbox.refresh())
+                found.append(info.to_map())
+        finally:
+            if found or len(arguments.sandbox) > 1:
+                say_json(found)
+
+
+def stop(arguments: Arguments) -> int:
+    with SandboxClient() as client:
+        return _removed(client, arguments.sandbox, as_json=arguments.json)
+
+
+def remove(arguments: Arguments) -> int:
+    everything = arguments.all or bool(arguments.label)
+    if everything == bool(arguments.sandbox):
+        raise bad("give ids of sandboxes, or --all, or -l NAME=VALUE", hint="" if everything else "holdfast list shows the ids")
+    with SandboxClient() as client:
+        ids = list(arguments.sandbox)
+        if everything:
+            ids = [info.sandbox_id for info in client.list_sandboxes(pairs(arguments.label, "--label"))]
+            if len(ids) >= _ASK_FROM and not arguments.force and not _agreed(len(ids)):
+                return 1
+        return _removed(client, ids, as_json=arguments.json, quiet=arguments.force or everything)
+
+
+def _agreed(count: int) -> bool:
+    """Whether the user wants it, where there is one to ask."""
+    if not sys.stdin.isatty() or not sys.stderr.isatty():
+        return True
+    sys.stderr.write(f"delete {count} sandboxes? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _removed(client: SandboxClient, ids: Iterable[str], *, as_json: bool, quiet: bool = False) -> int:
+    """Delete them, each though another is missing. The exit status."""
     missing: list[str] = []
     removed: list[str] = []
-    with SandboxClient() as client:
-        for sandbox_id in arguments.sandbox:
-            try:
-                there = client.get_sandbox(sandbox_id).delete()
-            except (NotFoundError, SandboxLostError):
-                there = False
-            (removed if there else missing).append(sandbox_id)
-    if arguments.json:
+    for word in ids:
+        sandbox_id = _delete(client, word)
+        (missing if sandbox_id is None else removed).append(sandbox_id or word)
+        if sandbox_id is not None and not as_json:
+            say(sandbox_id)
+    if as_json:
         say_json({"removed": removed, "missing": missing})
-    for sandbox_id in missing if not arguments.force else ():
-        note(f"holdfast: there is no sandbox {sandbox_id}")
-    return 125 if missing and not arguments.force else 0
+    for word in missing if not quiet else ():
+        note(f"holdfast: there is no sandbox {word}")
+    return 125 if missing and not quiet else 0
+
+
+def _delete(client: SandboxClient, word: str) -> str | None:
+    """The id that was deleted; None where there was none."""
+    try:
+        if client.get_sandbox(word).delete():
+            return word
+    except (NotFoundError, SandboxLostError):
+        return None
+    full = whole_id(client, word)
+    return full if full is not None and client.get_sandbox(full).delete() else None

@@ -1,0 +1,164 @@
+"""HTTP/1.1 without I/O, as much as requests to one service need: a request as bytes, and one answer from the bytes that come.
+
+Pure. Owns framing (lengths, chunks, answers that end with their connection) and when a connection may carry the next request. Does not own
+sockets (``threads_http``) nor what an answer means (``http``). Reference: RFC 9112.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping
+
+HEAD_BYTES = 64 * 1024
+_LINE_BYTES = 4096
+_DIGITS = frozenset(b"0123456789")
+_HEX = frozenset(b"0123456789abcdefABCDEF")
+_NO_BODY = frozenset({204, 304})
+
+
+class AnswerError(ValueError):
+    """What came is no HTTP answer."""
+
+
+def request_head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
+    """The head of a request. Raises ``ValueError`` where a value holds what would end its line."""
+    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    if any(not line.isascii() or not line.isprintable() for line in lines) or " " in target:
+        raise ValueError("a header or path holds characters that HTTP has no room for")
+    return "\r\n".join([*lines, "", ""]).encode("ascii")
+
+
+def chunked(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """A body of unknown length, chunk by chunk (RFC 9112 §7.1)."""
+    for piece in pieces:
+        if piece:
+            yield b"%x\r\n%b\r\n" % (len(piece), piece)
+    yield b"0\r\n\r\n"
+
+
+class AnswerReader:
+    """Feed it what the socket gives until it is ``done``. Raises ``AnswerError``."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.done = False
+        self.begun = False
+        """Whether any byte of an answer has come."""
+        self._keeps = False
+        self._buffer = bytearray()
+        self._body: list[bytes] = []
+        self._parts = self._parse()
+        next(self._parts)
+        self._ended = False
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self._body)
+
+    @property
+    def reusable(self) -> bool:
+        """Whether the connection may carry another request: its answer is whole, and nothing comes behind it."""
+        return self.done and self._keeps and not self._buffer
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes; none are the end of the connection."""
+        if self.done:
+            self._buffer += data
+            return
+        self.begun |= bool(data)
+        self._ended = not data
+        self._buffer += data
+        try:
+            next(self._parts)
+        except StopIteration:
+            self.done = True
+            return
+        if self._ended:
+            raise AnswerError(
+                "the connection ended in the middle of the answer" if self.begun else "the connection ended without an answer"
+            )
+
+    def _parse(self) -> Iterator[None]:
+        yield
+        while True:
+            yield from self._head()
+            if self.status >= 200:
+                break
+        if self.status in _NO_BODY:
+            return
+        coding = self.headers.get("transfer-encoding", "").strip().lower()
+        length = self.headers.get("content-length")
+        if coding == "chunked":
+            yield from self._chunks()
+        elif coding:
+            raise AnswerError(f"the answer is coded as {coding:.40}")
+        elif length is not None:
+            if not length or not set(length.encode()) <= _DIGITS or len(length) > 18:
+                raise AnswerError("the answer has a malformed length")
+            yield from self._take(int(length))
+        else:
+            self._keeps = False
+            while not self._ended:
+                self._move(len(self._buffer))
+                yield
+            self._move(len(self._buffer))
+
+    def _head(self) -> Iterator[None]:
+        while (end := self._buffer.find(b"\r\n\r\n")) < 0:
+            if len(self._buffer) > HEAD_BYTES or not self._buffer.startswith(b"HTTP/1."[: len(self._buffer)]):
+                raise AnswerError("what came is no HTTP/1.1 answer")
+            yield
+        first, *lines = bytes(self._buffer[:end]).split(b"\r\n")
+        del self._buffer[: end + 4]
+        version, _, rest = first.partition(b" ")
+        status = rest[:3]
+        if version not in (b"HTTP/1.1", b"HTTP/1.0") or len(status) != 3 or not set(status) <= _DIGITS or rest[3:4] not in (b"", b" "):
+            raise AnswerError("what came is no HTTP/1.1 answer")
+        self.status = int(status)
+        self.headers = {}
+        for line in lines:
+            name, colon, value = line.decode("latin-1").partition(":")
+            if not colon or not name or name != name.strip():
+                raise AnswerError("the answer has a malformed header")
+            name, value = name.lower(), value.strip(" \t")
+            if name in self.headers and name == "content-length" and self.headers[name] != value:
+                raise AnswerError("the answer has two lengths")
+            self.headers[name] = f"{self.headers[name]}, {value}" if name in self.headers and name != "content-length" else value
+        said = {word.strip().lower() for word in self.headers.get("connection", "").split(",")}
+        self._keeps = "close" not in said and (version == b"HTTP/1.1" or "keep-alive" in said)
+
+    def _chunks(self) -> Iterator[None]:
+        while True:
+            line = yield from self._line()
+            size = line.partition(b";")[0].strip()
+            if not size or not set(size) <= _HEX or len(size) > 15:
+                raise AnswerError("the answer has a malformed chunk")
+            if not int(size, 16):
+                break
+            yield from self._take(int(size, 16))
+            if (yield from self._line()):
+                raise AnswerError("the answer has a malformed chunk")
+        while (yield from self._line()):
+            pass  # trailers say nothing here
+
+    def _line(self) -> Generator[None, None, bytes]:
+        while (end := self._buffer.find(b"\r\n")) < 0:
+            if len(self._buffer) > _LINE_BYTES:
+                raise AnswerError("the answer has a malformed chunk")
+            yield
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 2]
+        return line
+
+    def _take(self, size: int) -> Iterator[None]:
+        while size > len(self._buffer):
+            size -= self._move(len(self._buffer))
+            yield
+        self._move(size)
+
+    def _move(self, size: int) -> int:
+        """Bytes of the body, out of the buffer."""
+        if size:
+            self._body.append(bytes(memoryview(self._buffer)[:size]))
+            del self._buffer[:size]
+        return size

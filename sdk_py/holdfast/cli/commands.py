@@ -1,0 +1,264 @@
+"""The commands there are: names, options, and which function each is.
+
+Owns the tree and its words; ``words`` reads command lines by it. Functions are named ``module:function`` below ``holdfast.cli`` and
+imported when they are used, and only the command that was typed is put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from holdfast.cli.words import HELP, JSON, Command, Option, columns, number
+
+NETWORKS = ("none", "bridge", "internet")
+
+ALIASES = {
+    "ls": "list",
+    "ps": "list",
+    "images": "image list",
+    "pull": "image pull",
+    "rmi": "image rm",
+    "import": "image import",
+    "image ls": "image list",
+    "image remove": "image rm",
+    "image load": "image import",
+    "load": "image import",
+}
+GROUPS = ("container", "sandbox")
+"""Words of docker's that may stand before a command and say nothing more."""
+
+EPILOG = """\
+exit codes: 0 done; 2 wrong usage or arguments; 125 the service, session or sandbox failed; 130 interrupted.
+`run`, `exec` and `shell` end with the exit code of what they ran: 126 cannot be executed, 127 not found, 124 after a time-out,
+128+n after signal n.
+
+SANDBOX is an id, or the beginning of a generated one. --json may also stand before the command.
+The service and its key: HOLDFAST_URL and HOLDFAST_API_KEY, else the file .holdfast/env that `make up` writes.
+"""
+
+
+def _env() -> list[Option]:
+    return [
+        Option("-e --env", "set a variable; NAME alone has its value here", "NAME=VALUE", many=True),
+        Option("--env-file", "set the variables of a file of NAME=VALUE lines", "FILE", many=True),
+    ]
+
+
+def _label(help_: str) -> Option:
+    return Option("-l --label", help_, "NAME=VALUE", many=True)
+
+
+def _place() -> list[Option]:
+    return [Option("-w --cwd --workdir", "working directory", "DIR"), Option("-u --user", "user name or id", "USER")]
+
+
+def _making() -> list[Option]:
+    return [
+        Option("--id --name", "the sandbox's id, else one is generated", "ID"),
+        Option("--cpu --cpus", "cores: 2, 0.5, 500m", "CORES"),
+        Option("-m --memory", "512m, 4g, 512Mi, 4Gi", "SIZE"),
+        Option("--disk", "10g, 10Gi", "SIZE"),
+        *_env(),
+        Option("--ulimit", "a limit of all that is started in it", "NAME=SOFT:HARD", many=True),
+        _label("set a label"),
+        Option("--ready-timeout", "how long to wait until it is ready", "SECONDS", read=number),
+        Option("--lifetime", "delete it after this time", "SECONDS", read=number),
+        Option("--idle-timeout", "delete it when idle for this time", "SECONDS", read=number),
+        Option("--network --net", "let it reach the internet; without this, or with none, it reaches no network", "MODE",
+               bare="internet", values=NETWORKS),
+    ]  # fmt: skip
+
+
+def _running() -> list[Option]:
+    return [
+        Option("-i --stdin --interactive", "pass standard input on; without it the command reads nothing"),
+        Option("-t --tty", "run it on a terminal, which also takes what is typed here"),
+        Option("-d --detach", "start it and return; `logs` shows its output"),
+        Option("--timeout", "end the command after this time, with exit code 124", "SECONDS", read=number),
+        Option("--raw", "let output drive the terminal here; a file or pipe always gets it byte for byte"),
+        Option("--login", "run it by a login shell"),
+        Option("-c", "a command string, run by the sandbox's shell, instead of words", "STRING"),
+    ]
+
+
+def _create() -> Command:
+    return Command("create", "make a sandbox and print its id", "sandboxes:create", "IMAGE", *_making())
+
+
+def _run() -> Command:
+    return Command(
+        "run", "make a sandbox and run a command in it", "running:run", "IMAGE",
+        Option("--rm", "delete the sandbox when the command has ended"),
+        Option("--entrypoint", "the program that the words after the image are arguments of", "PROGRAM"),
+        *_running(), *_making(), *_place(),
+        inner="[COMMAND ARGUMENTS...]",
+        more="""
+The sandbox stays unless --rm says otherwise; -d prints its id and returns. Without COMMAND what the image starts is run, and with -t a
+shell. The image's variables, user and directory hold; its ENTRYPOINT is not put before a COMMAND.
+""",
+    )  # fmt: skip
+
+
+def _exec() -> Command:
+    return Command(
+        "exec", "run a command in a sandbox", "execute:exec_", "SANDBOX", *_running(), *_env(), *_place(),
+        inner="[--] COMMAND ARGUMENTS...",
+        more="""
+Words are passed on as they are: what a shell should read goes behind -c, or bash -c. What the command leaves running lives on.
+-d prints the id of the command, for `logs`.
+""",
+    )  # fmt: skip
+
+
+def _list() -> Command:
+    return Command(
+        "list", "list sandboxes", "sandboxes:list_", "",
+        _label("only those with this label"), Option("-q --quiet", "print ids only"),
+        Option("-f --filter", "label=NAME=VALUE, status=..., ancestor=IMAGE, id=..., name=...", "WHAT=VALUE", many=True),
+        Option("-a --all", "all are listed anyway"), Option("--no-trunc", "nothing is cut anyway"),
+    )  # fmt: skip
+
+
+def _rm() -> Command:
+    return Command(
+        "rm", "delete sandboxes, with what runs in them", "sandboxes:remove", "SANDBOX*",
+        Option("-f --force", "ask nothing, and say nothing of those that are gone already"),
+        Option("-a --all", "all sandboxes of this key"), _label("those with this label"), Option("-v --volumes", "nothing more"),
+    )  # fmt: skip
+
+
+def _stop() -> Command:
+    return Command(
+        "stop", "end sandboxes", "sandboxes:stop", "SANDBOX...",
+        more="A sandbox that has ended cannot be started again, and nothing of it stays: this is rm.",
+    )  # fmt: skip
+
+
+def _shell() -> Command:
+    return Command(
+        "shell", "open a terminal in a sandbox", "interactive:shell", "SANDBOX",
+        Option("--attach", "attach to the terminal of this name, made where there is none; it lives on", "NAME"),
+        Option("-l --login", "a login shell"), *_env(), *_place(),
+        more="Bash where there is one, else sh: as exec -it SANDBOX bash.",
+    )  # fmt: skip
+
+
+def _cp() -> Command:
+    return Command(
+        "cp", "copy a file or directory: LOCAL SANDBOX:PATH, or SANDBOX:PATH LOCAL", "copying:copy", "SOURCE TARGET",
+        Option("-L --follow-link", "follow a local link that is named as the source"),
+        Option("-q --quiet", "do not say what is left out"),
+        Option("-r -a -R --recursive --archive", "nothing more: directories are copied whole, with their modes"),
+        more="""
+As docker cp:  a file goes to the file TARGET, or into the directory TARGET.
+  A directory becomes TARGET where there is none, else TARGET/DIR; DIR/. copies what it holds.
+  The directory above TARGET must be there. - is a tar archive on standard input or output.
+  Remote paths may be relative to the sandbox's working directory.
+""",
+    )  # fmt: skip
+
+
+def _port() -> Command:
+    return Command("port", "reach a port of a sandbox at a local one, until interrupted", "ports:port", "SANDBOX PORT",
+                   more="PORT is PORT, or LOCAL:PORT.")  # fmt: skip
+
+
+def _logs() -> Command:
+    return Command(
+        "logs", "show the output of what `run` or `exec -d` started", "logs:logs", "SANDBOX COMMAND_ID?",
+        Option("-f --follow", "go on until it ends"), Option("-n --tail", "only the last lines", "LINES", read=_lines),
+        Option("--raw", "let output drive the terminal here"),
+        more="""
+The sandbox keeps the last 64 MiB of it in memory (a quarter of its memory where that is less), and once the command has ended and its
+output was read to the end, for five minutes more.
+""",
+    )  # fmt: skip
+
+
+def _lines(text: str) -> int | None:
+    return None if text == "all" else int(number(text))
+
+
+def _inspect() -> Command:
+    return Command("inspect", "print all there is to know of sandboxes, as JSON", "sandboxes:inspect", "SANDBOX...")
+
+
+def _stats() -> Command:
+    return Command(
+        "stats", "show what sandboxes use: CPU, memory, processes", "processes:stats", "SANDBOX*",
+        Option("--no-stream", "once, and not again every two seconds"), Option("-a --all", "all are shown anyway"),
+        more="Sums over the processes inside; memory that they share counts for each.",
+    )  # fmt: skip
+
+
+def _top() -> Command:
+    return Command("top", "list the processes in a sandbox", "processes:top", "SANDBOX")
+
+
+def _doctor() -> Command:
+    return Command("doctor", "check that this machine and the service can do their work, and say what to do", "doctor:doctor")
+
+
+def _image_list() -> Command:
+    return Command("image list", "list images", "images:list_", "", Option("-a --all", "all are listed anyway"),
+                   Option("-q --quiet", "print names only"))  # fmt: skip
+
+
+def _image_import() -> Command:
+    return Command("image import", "import an OCI layout, a docker or OCI archive, or a root directory", "images:import_", "PATH NAME",
+                   more="PATH is an archive or a directory on this machine, as docker save or docker export write them.")  # fmt: skip
+
+
+def _image_pull() -> Command:
+    return Command("image pull", "fetch an image from a registry", "images:pull", "NAME", Option("-q --quiet", "nothing less is said"))
+
+
+def _image_rm() -> Command:
+    return Command("image rm", "remove images", "images:remove", "NAME...", Option("-f --force", "nothing more"))
+
+
+def _version() -> Command:
+    return Command("version", "print the version", "app:version")
+
+
+_MADE: dict[str, tuple[Callable[[], Command], str, str]] = {
+    "run": (_run, "IMAGE COMMAND", "make a sandbox and run a command in it"),
+    "create": (_create, "IMAGE", "make a sandbox and print its id"),
+    "exec": (_exec, "SANDBOX COMMAND", "run a command in a sandbox"),
+    "shell": (_shell, "SANDBOX", "open a terminal in a sandbox"),
+    "cp": (_cp, "SOURCE TARGET", "copy a file or directory in (LOCAL SANDBOX:PATH) or out"),
+    "port": (_port, "SANDBOX PORT", "reach a port of a sandbox at a local one"),
+    "logs": (_logs, "SANDBOX", "show the output of what `run` or `exec -d` started"),
+    "list": (_list, "", "list sandboxes (also ps, ls)"),
+    "inspect": (_inspect, "SANDBOX...", "print all there is to know of sandboxes"),
+    "stats": (_stats, "[SANDBOX...]", "show what sandboxes use"),
+    "top": (_top, "SANDBOX", "list the processes in a sandbox"),
+    "stop": (_stop, "SANDBOX...", "end sandboxes"),
+    "rm": (_rm, "SANDBOX...", "delete sandboxes"),
+    "image list": (_image_list, "", "list images (also images)"),
+    "image pull": (_image_pull, "NAME", "fetch an image from a registry (also pull)"),
+    "image import": (_image_import, "PATH NAME", "import an archive or a root directory"),
+    "image rm": (_image_rm, "NAME...", "remove images (also rmi)"),
+    "doctor": (_doctor, "", "check this machine and the service"),
+    "version": (_version, "", "print the version"),
+}
+NAMES = sorted({*_MADE, *ALIASES, "help"})
+
+
+def named(words: Sequence[str]) -> tuple[Command | None, int]:
+    """The command that words begin with, and how many of them name it; None where they name none."""
+    at = 1 if len(words) > 1 and words[0] in GROUPS else 0
+    for size in (2, 1):
+        name = " ".join(words[at : at + size])
+        made = _MADE.get(ALIASES.get(name, name))
+        if made is not None and len(words) >= at + size:
+            return made[0](), at + size
+    return None, 0
+
+
+def help_text() -> str:
+    """What ``holdfast --help`` prints."""
+    rows = [(f"{name} {places}".strip(), what) for name, (_, places, what) in _MADE.items()]
+    top = columns([(", ".join(o.names), o.help) for o in (JSON, HELP)] + [("--version", "print the version")])
+    head = "usage: holdfast COMMAND ...\n\nIsolated sandboxes for language-model agents.\n\ncommands (COMMAND --help says more):\n"
+    return f"{head}{columns(rows)}\noptions:\n{top}\n{EPILOG}"

@@ -1,0 +1,61 @@
+"""The sandbox that a word names: its id, or the beginning of a generated one, with or without ``sb-``, as with docker's ids.
+
+Owns what counts as a beginning. A chosen id is never shortened: ``worker-1`` means no ``worker-10``, also where the first is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from holdfast import Sandbox, SandboxClient, SandboxNotFoundError
+from holdfast.cli.words import bad
+
+_BEGINNING = re.compile(r"(?:sb-)?([0-9a-f]{1,15})")
+_GENERATED = re.compile(r"sb-[0-9a-f]{16}")
+T = TypeVar("T")
+
+
+def whole_id(client: SandboxClient, word: str) -> str | None:
+    """The generated id that ``word`` begins, None where there is none. Raises ``UsageError`` where several begin so."""
+    beginning = _BEGINNING.fullmatch(word)
+    if beginning is None:
+        return None
+    wanted = f"sb-{beginning.group(1)}"
+    ids = [info.sandbox_id for info in client.list_sandboxes() if info.sandbox_id.startswith(wanted)]
+    found = [id_ for id_ in ids if _GENERATED.fullmatch(id_)]
+    if len(found) > 1:
+        raise bad(f"{word} is the beginning of {len(found)} ids: {', '.join(sorted(found)[:5])}", hint="write more of it")
+    return found[0] if found else None
+
+
+@contextlib.contextmanager
+def opened(client: SandboxClient, word: str) -> Iterator[Sandbox]:
+    """The sandbox, let go of at the end."""
+    sandbox = client.get_sandbox(word)
+    try:
+        if _BEGINNING.fullmatch(word):
+            try:
+                sandbox._fallback()  # attaches: the service knows whether this is an id
+            except SandboxNotFoundError:
+                full = whole_id(client, word)
+                if full is None:
+                    raise
+                sandbox.close()
+                sandbox = client.get_sandbox(full)
+        yield sandbox
+    finally:
+        sandbox.close()
+
+
+def asked(client: SandboxClient, word: str, question: Callable[[Sandbox], T]) -> T:
+    """What REST answers about the sandbox."""
+    try:
+        return question(client.get_sandbox(word))
+    except SandboxNotFoundError:
+        full = whole_id(client, word)
+        if full is None:
+            raise
+        return question(client.get_sandbox(full))

@@ -1,0 +1,80 @@
+"""What was meant by a word that is no command or option here: typing mistakes, and the words of docker and other tools.
+
+Loaded only after a mistake. Owns the tables of words and nothing that decides: nothing is run on a guess.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.cli.words import Command
+
+_AGAIN = "a sandbox runs from `create` to `rm`, and what ended is made again: holdfast run or create"
+_ELSEWHERE = "build or save it elsewhere and bring it in: docker save NAME -o x.tar; holdfast image import x.tar NAME"
+_SERVICE = "the service is run with `make up`, or on a cluster with `make deploy`"
+
+COMMANDS = {
+    **dict.fromkeys(("kill", "delete", "remove", "destroy", "terminate", "down", "del"), "holdfast rm SANDBOX, or holdfast stop SANDBOX"),
+    "prune": "holdfast rm --all, or holdfast rm -l NAME=VALUE",
+    **dict.fromkeys(("start", "restart", "pause", "unpause", "resume"), _AGAIN),
+    **dict.fromkeys(("build", "commit", "save", "export", "tag", "push", "buildx"), _ELSEWHERE),
+    **dict.fromkeys(("new", "spawn", "launch", "make"), "holdfast create IMAGE, or holdfast run IMAGE COMMAND"),
+    **dict.fromkeys(("ssh", "bash", "sh", "console", "connect", "enter", "login", "terminal"), "holdfast shell SANDBOX"),
+    "attach": "holdfast logs -f SANDBOX for what `run -d` started, or holdfast shell SANDBOX --attach NAME for a terminal",
+    **dict.fromkeys(("scp", "copy", "upload", "download", "put", "rsync"), "holdfast cp LOCAL SANDBOX:/path, or cp SANDBOX:/path LOCAL"),
+    **dict.fromkeys(("forward", "port-forward", "tunnel", "expose", "publish", "proxy"), "holdfast port SANDBOX PORT"),
+    **dict.fromkeys(("describe", "show", "get"), "holdfast inspect SANDBOX"),
+    **dict.fromkeys(("info", "system", "status", "health", "check", "context"), "holdfast doctor"),
+    **dict.fromkeys(("execute", "cmd", "command", "eval"), "holdfast exec SANDBOX COMMAND"),
+    "log": "holdfast logs SANDBOX",
+    "wait": "holdfast logs -f SANDBOX waits until what `run -d` started has ended",
+    **dict.fromkeys(("up", "serve", "server", "gateway", "compose", "deploy"), _SERVICE),
+    **dict.fromkeys(("volume", "diff", "history"), "holdfast exec SANDBOX COMMAND looks inside; holdfast cp moves files"),
+    "network": "holdfast run --network IMAGE COMMAND; without it a sandbox reaches no network",
+    "search": "holdfast pull NAME fetches an image by its whole name",
+    "rename": "a sandbox is named when it is made: holdfast run --name NAME",
+    "update": "limits are given when it is made: holdfast run -m 4g --cpus 2",
+    "events": "holdfast list shows what there is",
+}
+"""Words of other tools, and what does it here."""
+
+_FILES = "files go in and out with holdfast cp"
+_PORTS = "holdfast port SANDBOX PORT reaches a port of it"
+OPTIONS = {
+    **dict.fromkeys(("-v", "--volume", "--mount"), _FILES),
+    **dict.fromkeys(("-p", "-P", "--publish", "--expose", "--publish-all"), _PORTS),
+    "--gpus": "GPUs are asked for in the SDK: create_sandbox(…, gpu=1)",
+    "--privileged": "a sandbox has the rights of an ordinary container, root included",
+    **dict.fromkeys(("--cap-add", "--cap-drop", "--security-opt"), "a sandbox has the rights of an ordinary container"),
+    "--restart": "a sandbox is not started again; --lifetime says how long it may live",
+    "--init": "the first process is the agent, which reaps orphans",
+    "--platform": "an image is run as it is",
+    "--hostname": "--name names the sandbox, and its host name is its id",
+    "--format": "--json prints all there is",
+    "--time": "it ends at once",
+    "--timeout": "--ready-timeout is how long to wait until it is ready, --lifetime how long it may live",
+    "--pull": "holdfast pull IMAGE fetches an image",
+    "--no-stdin": "standard input is passed on only with -i",
+    "--sig-proxy": "signals always reach the command",
+}
+
+
+def option_meant(name: str, command: Command) -> str:
+    """The end of the sentence about an option that ``command`` does not have."""
+    if name in OPTIONS:
+        return f": {OPTIONS[name]}"
+    names = [known for option in command.options for known in option.names if known.startswith("--")]
+    close = get_close_matches(name, names, 1, 0.6) or [known for known in names if len(name) > 4 and known.startswith(name)]
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def command_meant(word: str, known: list[str]) -> str:
+    """The end of the sentence about a command that there is not."""
+    if word in COMMANDS:
+        return f": {COMMANDS[word]}"
+    close = get_close_matches(word, known, 1, 0.6) or get_close_matches(word, COMMANDS, 1, 0.8)
+    if close and close[0] in COMMANDS:
+        return f": {COMMANDS[close[0]]}"
+    return f"; did you mean `holdfast {close[0]}`?" if close else ""

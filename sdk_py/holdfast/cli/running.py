@@ -1,0 +1,83 @@
+"""``run``: a sandbox and its command in one step, as ``docker run``.
+
+Owns the sandbox's life around the command. A command that was typed has the id ``main``, by which ``logs`` finds its output; without
+one what the image starts runs, which the service calls ``entrypoint``. How commands run is ``execute``'s.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from holdfast import InvalidArgumentError, Sandbox, SandboxClient, UnsupportedError
+from holdfast.cli.execute import Command, Screen, attached, command_of, finish, leave, options_of
+from holdfast.cli.leaving import attended, told_by_signals
+from holdfast.cli.output import note, say, say_json
+from holdfast.cli.sandboxes import make
+from holdfast.cli.words import Arguments, bad
+
+ENTRYPOINT = "entrypoint"
+MAIN = "main"
+"""The id of the command a sandbox was made for, and the name of its terminal with ``-dt``."""
+
+
+def run(arguments: Arguments) -> int:
+    command = command_of(arguments)
+    options = options_of(arguments)
+    if arguments.entrypoint is not None:
+        if isinstance(command, str):
+            raise bad("-c and --entrypoint do not go together", hint="write the words after the image, behind --")
+        command = [arguments.entrypoint, *(command or [])]
+    own = command is None and not arguments.tty
+    if own and arguments.stdin:
+        raise bad("what the image starts reads nothing", hint=f"holdfast run -i {arguments.image} COMMAND")
+    if arguments.detach and arguments.rm:
+        raise bad(
+            "nobody waits for the end of what -d starts, so --rm has nobody who deletes", hint="--lifetime SECONDS ends it at the latest"
+        )
+    with told_by_signals(), SandboxClient() as client:
+        try:
+            sandbox = make(client, arguments, entrypoint=own)
+        except (InvalidArgumentError, UnsupportedError) as why:
+            if own and "entrypoint" in why.message.lower():
+                why.hint = f"write the command: holdfast run {arguments.image} COMMAND; holdfast create makes a sandbox without one"
+            raise
+        try:
+            if own and not arguments.detach:
+                return _of_image(sandbox, arguments)
+            if arguments.detach:
+                return _left(sandbox, command, options, arguments)
+            return attached(sandbox, command, options, arguments, **({} if arguments.tty else {"command_id": MAIN}))
+        finally:
+            if arguments.rm:
+                sandbox.delete()
+            else:
+                sandbox.close()
+                if not arguments.detach and sys.stderr.isatty():
+                    note(f"holdfast: the sandbox stays: holdfast rm {sandbox.id}")
+
+
+def _of_image(sandbox: Sandbox, arguments: Arguments) -> int:
+    """Show what the image's own command writes until it ends. The exit status."""
+    process = sandbox.follow(ENTRYPOINT, max_output_bytes=0)
+    screen = Screen(raw=arguments.raw)
+    with attended(lambda: process.signal("INT"), process.close):
+        for chunk in process:
+            screen.show(chunk)
+        screen.end()
+        return finish(process.wait())
+
+
+def _left(sandbox: Sandbox, command: Command | None, options: dict[str, Any], arguments: Arguments) -> int:
+    status = 0
+    if arguments.tty:
+        words = ["sh", "-c", command] if isinstance(command, str) else command
+        more = {name: options[name] for name in ("cwd", "user", "login")}
+        sandbox.terminal(words, name=MAIN, max_output_bytes=0, **more).detach()
+    elif command is not None:
+        status = leave(sandbox, command, options, MAIN)[1]
+    if arguments.json:
+        say_json({"sandbox_id": sandbox.id, "command_id": None if command is None or arguments.tty else MAIN})
+    else:
+        say(sandbox.id)
+    return status

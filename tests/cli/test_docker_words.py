@@ -1,0 +1,337 @@
+"""What a docker user types works, or the error's first line says what does here."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from holdfast import Chunk, SandboxClient
+from holdfast.cli.app import parser, split
+from holdfast.cli.guesses import COMMANDS, OPTIONS
+from holdfast.cli.logs import last_lines
+from holdfast.cli.words import UsageError
+
+from tests.node.ociimages import oci_layout
+from tests.package.roots import debian
+from tests.support.requires import requires
+from tests.support.stack import running_stack
+from tests.support.until import until
+
+needs_stack = requires("namespaces", "redis")
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def refusal(typed: str) -> UsageError:
+    with pytest.raises(UsageError) as refused:
+        parser().parse_args(*split(typed.split()))
+    return refused.value
+
+
+@pytest.mark.parametrize(
+    ("typed", "named"),
+    [
+        ("kill sb", "holdfast rm"),
+        ("start sb", "holdfast run"),
+        ("attach sb", "holdfast logs -f"),
+        ("build .", "image import"),
+        ("ssh sb", "holdfast shell"),
+        ("bash sb", "holdfast shell"),
+        ("scp a sb:/b", "holdfast cp"),
+        ("delete sb", "holdfast rm"),
+        ("port-forward sb 80", "holdfast port"),
+        ("describe sb", "holdfast inspect"),
+        ("info", "holdfast doctor"),
+        ("prune", "rm --all"),
+        ("up", "make up"),
+        ("crate host", "`holdfast create`"),
+        ("exce sb ls", "`holdfast exec`"),
+        ("lst", "`holdfast list`"),
+        ("image pul x", "`holdfast image pull`"),
+        ("create host --lifetme 5", "--lifetime"),
+        ("create host --timeout 5", "--ready-timeout"),
+        ("create host --timeout 5", "--lifetime"),
+        ("run -v /a:/b host ls", "holdfast cp"),
+        ("run --volume=/a:/b host ls", "holdfast cp"),
+        ("run -itv /a:/b host ls", "holdfast cp"),
+        ("run -p 80:80 host ls", "holdfast port"),
+        ("run --gpus all host ls", "gpu=1"),
+        ("exec --privileged sb ls", "ordinary container"),
+        ("inspect --format {{.Id}} sb", "--json"),
+        ("stop -t 5 sb", "-t"),
+        ("exec", "SANDBOX is missing"),
+        ("run", "IMAGE is missing"),
+        ("port sb", "PORT is missing"),
+        ("cp a", "TARGET is missing"),
+        ("rm -l", "-l needs a value"),
+        ("list extra", "'extra' is one word too many"),
+        ("exec --timeout soon sb ls", "--timeout is seconds"),
+        ("run --network=host host ls", "--network is one of none, bridge, internet"),
+        ("list --quiet=yes", "--quiet takes no value"),
+    ],
+)
+def test_the_first_line_names_what_does(typed: str, named: str) -> None:
+    why = refusal(typed)
+    assert named in str(why)
+    assert why.usage.startswith("usage: holdfast")
+    words = typed.split()
+    if words[0] in ("exec", "run", "create", "cp", "list", "port", "rm"):
+        assert f"holdfast {words[0]} " in why.usage, "the usage of that very command"
+
+
+def test_nothing_that_is_there_is_guessed_at() -> None:
+    for word in COMMANDS:
+        refusal(word)
+    assert not {"--env", "--name", "--rm"} & OPTIONS.keys()
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("run -it --rm host bash -l", {"stdin": True, "tty": True, "rm": True, "image": "host", "argv": ["bash", "-l"]}),
+        ("run --name=web -m512m --cpus=1.5 host true", {"id": "web", "memory": "512m", "cpu": "1.5", "argv": ["true"]}),
+        ("run -dit host", {"detach": True, "tty": True, "argv": None}),
+        ("run -e A=1 -eB=2 --env C=3 host env -e", {"env": ["A=1", "B=2", "C=3"], "argv": ["env", "-e"]}),
+        ("run --network host true", {"network": "internet", "image": "host", "argv": ["true"]}),
+        ("run --network none host true", {"network": "none", "image": "host"}),
+        ("run --network bridge host true", {"network": "bridge", "image": "host"}),
+        ("run --entrypoint sh --ulimit nofile=9 host -c x", {"entrypoint": "sh", "ulimit": ["nofile=9"], "c": "x"}),
+        ("run --rm host -- -x", {"rm": True, "image": "host", "argv": ["-x"]}),
+        ("container exec sb ls -l", {"sandbox": "sb", "argv": ["ls", "-l"]}),
+        ("exec -w /tmp -u 0 sb ls -w", {"cwd": "/tmp", "user": "0", "argv": ["ls", "-w"]}),
+        ("exec --workdir /tmp --interactive sb cat", {"cwd": "/tmp", "stdin": True}),
+        ("ps -aq", {"all": True, "quiet": True}),
+        ("ps -a --no-trunc --filter label=a=b", {"filter": ["label=a=b"]}),
+        ("container ls", {"quiet": False}),
+        ("images -q", {"quiet": True}),
+        ("pull python:3.12", {"name": "python:3.12"}),
+        ("rmi a b", {"name": ["a", "b"]}),
+        ("rm -fv a b", {"force": True, "sandbox": ["a", "b"]}),
+        ("logs -f -n 5 sb", {"follow": True, "tail": 5, "command_id": None}),
+        ("logs --tail=all sb id", {"tail": None, "command_id": "id"}),
+        ("cp -aL a sb:b", {"follow_link": True, "source": "a", "target": "sb:b"}),
+        ("cp -- -a sb:b", {"source": "-a"}),
+        ("stats --no-stream a b", {"no_stream": True, "sandbox": ["a", "b"]}),
+    ],
+)
+def test_as_docker_is_typed(typed: str, expected: dict[str, Any]) -> None:
+    found = parser().parse_args(*split(typed.split()))
+    assert {name: getattr(found, name) for name in expected} == expected
+
+
+def test_last_lines() -> None:
+    chunks = [Chunk(1, b"one\ntw"), Chunk(2, b"o\nthree\n"), Chunk(1, b"four\nfive\n")]
+    joined = [b"".join(chunk.data for chunk in last_lines(chunks, count)) for count in range(7)]
+    assert joined == [
+        b"",
+        b"five\n",
+        b"four\nfive\n",
+        b"three\nfour\nfive\n",
+        b"two\nthree\nfour\nfive\n",
+        *2 * [b"".join(c.data for c in chunks)],
+    ]
+    assert last_lines([Chunk(1, b"a\nb")], 1) == [Chunk(1, b"b")]
+    assert last_lines([Chunk(1, b"a\nb")], 2) == [Chunk(1, b"a\nb")]
+    assert last_lines([], 3) == []
+
+
+@pytest.fixture
+def holdfast(stack: Any) -> Run:
+    def run(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "holdfast.cli", *words]
+        more = {"stdin": subprocess.DEVNULL, "env": stack.environment()} | options
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, **more)
+
+    return run
+
+
+@pytest.fixture
+def made(holdfast: Run) -> Iterator[list[str]]:
+    names: list[str] = []
+    yield names
+    holdfast("rm", "-f", *names, "sb-none")
+
+
+@needs_stack
+def test_run(holdfast: Run, made: list[str], stack: Any, tmp_path: Path) -> None:
+    made.append("words-run")
+    done = holdfast(
+        "run", "--name", "words-run", "-m", "512m", "--cpus", "1", "-e", "A=b", "-w", "/tmp", "host", "sh", "-c", "echo $A; pwd; exit 3"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, "b\n/tmp\n", "")
+    assert holdfast("logs", "words-run").stdout == "b\n/tmp\n"
+    record = json.loads(holdfast("inspect", "words-run").stdout)[0]
+    assert (record["sandbox_id"], record["memory"], record["status"]) == ("words-run", "512Mi", "ready")
+    for words, status, said in (
+        (["true"], 0, ""),
+        (["no-such-thing"], 127, "not found"),
+        (["/etc"], 126, "/etc"),
+        (["echo hi"], 127, "-c 'echo hi'"),
+        (["-c", "kill -9 $$"], 137, ""),
+    ):
+        done = holdfast("run", "--rm", "-l", "words=rm", "host", *words)
+        assert (done.returncode, said in done.stderr) == (status, True), done.stderr
+    assert holdfast("run", "--rm", "-i", "-l", "words=rm", "host", "cat", stdin=None, input="in").stdout == "in"
+    (tmp_path / "env").write_text("# comment\n\nFILE=1\nHERE\n")
+    environment = stack.environment() | {"HERE": "too"}
+    done = holdfast("run", "--rm", "--env-file", str(tmp_path / "env"), "host", "sh", "-c", "echo $FILE $HERE", env=environment)
+    assert done.stdout == "1 too\n"
+    assert holdfast("ps", "-q", "-l", "words=rm").stdout == "", "--rm leaves nothing"
+    done = holdfast("run", "--rm", "--entrypoint", "sh", "--ulimit", "nofile=99:100", "host", "--", "-c", "ulimit -n; ulimit -Hn")
+    assert (done.returncode, done.stdout) == (0, "99\n100\n")
+    nowhere = stack.environment() | {"HOLDFAST_URL": "http://127.0.0.1:9"}
+    assert holdfast("run", "--rm", "host", "true", env=nowhere).returncode == 125
+    neither = holdfast("run", "host")
+    assert (neither.returncode, "holdfast run host COMMAND" in neither.stderr) == (2, True)
+
+
+@pytest.fixture
+def image(stack: Any, tmp_path: Path) -> str:
+    layer = subprocess.run(["tar", "-C", debian(tmp_path / "root"), "-c", "."], capture_output=True, check=True).stdout
+    config = {"Entrypoint": ["sh", "-c", "echo started $0; exit 4"], "Cmd": ["as said"]}
+    with SandboxClient(stack.url, stack.key) as client:
+        client.images.import_(oci_layout(tmp_path / "layout", [layer], config), "words-starts")
+    return "words-starts"
+
+
+@needs_stack
+@requires("root")
+def test_run_what_the_image_starts(holdfast: Run, made: list[str], image: str) -> None:
+    done = holdfast("run", "--rm", image)
+    assert (done.returncode, done.stdout, done.stderr) == (4, "started as said\n", "")
+    made.append("words-image")
+    assert holdfast("run", "-d", "--name", "words-image", image).stdout == "words-image\n"
+    for _ in range(2):
+        assert holdfast("logs", "-f", "words-image").stdout == "started as said\n"
+
+
+@needs_stack
+def test_run_in_the_background(holdfast: Run, made: list[str]) -> None:
+    made.append("words-back")
+    script = "echo out; echo err >&2; head -c 300000 /dev/zero | tr '\\0' x; echo; until [ -e /tmp/go ]; do sleep 0.05; done; echo last"
+    done = holdfast("run", "-d", "--name", "words-back", "host", "sh", "-c", script)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "words-back\n", "")
+    until(lambda: holdfast("logs", "words-back").stdout.endswith("x\n"), deadline_s=60, what="all of the output")
+    for _ in range(2):  # reading takes nothing away
+        shown = holdfast("logs", "words-back")
+        assert (shown.returncode, shown.stdout, shown.stderr) == (0, f"out\n{'x' * 300000}\n", "err\n")
+    with subprocess.Popen(["true"]):
+        pass
+    assert "sh" in holdfast("top", "words-back").stdout
+    rows = json.loads(holdfast("stats", "--json", "words-back").stdout)
+    assert rows[0]["sandbox"] == "words-back"
+    assert rows[0]["processes"] >= 1
+    assert rows[0]["memory_bytes"] > 0
+    assert holdfast("exec", "words-back", "touch", "/tmp/go").returncode == 0
+    assert holdfast("logs", "-f", "-n", "1", "words-back").stdout == "last\n"
+    assert holdfast("logs", "words-back").stdout.endswith("x\nlast\n"), "also once it has ended"
+    started = holdfast("exec", "-d", "-e", "A=1", "words-back", "sh", "-c", "echo job $A")
+    job = started.stdout.strip()
+    assert holdfast("logs", "-f", "words-back", job).stdout == "job 1\n"
+    assert json.loads(holdfast("logs", "-f", "--json", "words-back", job).stdout)["exit_code"] == 0
+    failed = holdfast("exec", "-d", "words-back", "no-such-thing")
+    assert (failed.returncode, "not found" in failed.stderr) == (127, True)
+    unknown = holdfast("logs", "words-back", "never")
+    assert (unknown.returncode, "exec -d" in unknown.stderr) == (125, True)
+    assert holdfast("run", "-d", "--rm", "host", "true").returncode == 2
+
+
+@needs_stack
+def test_interrupting_logs_leaves_the_command(holdfast: Run, made: list[str], stack: Any) -> None:
+    made.append("words-follow")
+    holdfast("run", "-d", "--name", "words-follow", "host", "sh", "-c", "echo ready; sleep 1000")
+    command = [sys.executable, "-m", "holdfast.cli", "logs", "-f", "words-follow"]
+    with subprocess.Popen(command, env=stack.environment(), stdout=subprocess.PIPE) as following:
+        assert following.stdout is not None
+        assert following.stdout.readline() == b"ready\n"
+        following.terminate()
+        assert following.wait(60) == 143
+    assert "sleep 1000" in holdfast("top", "words-follow").stdout
+
+
+@needs_stack
+def test_removing(holdfast: Run, made: list[str]) -> None:
+    ids = [holdfast("create", "host", "-l", f"words={group}").stdout.strip() for group in "xxy"]
+    made += ids
+    first, second, third = ids
+    prefix = next(first[:size] for size in range(4, 20) if sum(i.startswith(first[:size]) for i in ids) == 1)
+    assert holdfast("exec", prefix, "hostname").stdout == f"{first}\n"
+    assert holdfast("exec", prefix.removeprefix("sb-"), "hostname").stdout == f"{first}\n"
+    assert json.loads(holdfast("inspect", prefix).stdout)[0]["sandbox_id"] == first
+    several = holdfast("exec", "sb-", "true")
+    assert several.returncode in (2, 125)
+    assert holdfast("rm", prefix).stdout == f"{first}\n"
+    assert holdfast("rm", prefix).returncode == 125
+    assert holdfast("rm", "-l", "words=x").stdout == f"{second}\n"
+    assert holdfast("ps", "-q", "--filter", "label=words=y").stdout == f"{third}\n"
+    assert holdfast("stop", third[:-1]).stdout == f"{third}\n"
+    assert holdfast("rm").returncode == 2
+    assert holdfast("rm", "--all", "sb").returncode == 2
+
+
+@needs_stack
+def test_all_and_a_missing_image(tmp_path: Path) -> None:
+    with running_stack(environment={"HOLDFAST_IMAGE_FALLBACK": ""}) as stack:  # of its own: others have sandboxes in the shared one
+
+        def holdfast(*words: str) -> subprocess.CompletedProcess[str]:
+            command = [sys.executable, "-m", "holdfast.cli", *words]
+            return subprocess.run(command, env=stack.environment(), capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+
+        ids = sorted(holdfast("create", "host").stdout.strip() for _ in range(3))
+        assert sorted(holdfast("rm", "--all").stdout.split()) == ids
+        assert holdfast("ps", "-q").stdout == ""
+        assert holdfast("rm", "--all").returncode == 0
+        missing = holdfast("run", "--rm", "no-such-image:1", "true")
+        assert missing.returncode == 125
+        assert "no-such-image:1" in missing.stderr.splitlines()[0]
+        assert "holdfast image pull" in missing.stderr.splitlines()[1]
+        assert "HOLDFAST_" not in missing.stderr
+
+
+def on_terminal(stack: Any, keys: bytes, *words: str) -> bytes:
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "holdfast.cli", *words]
+    with subprocess.Popen(command, env=stack.environment(), stdin=slave, stdout=slave, stderr=slave, start_new_session=True) as running:
+        os.close(slave)
+        seen = b""
+        try:
+            while data := os.read(master, 4096):
+                if b"# " in data and keys:
+                    os.write(master, keys)
+                    keys = b""
+                seen += data
+        except OSError:  # how Linux reports the end of a terminal
+            pass
+        running.wait(60)
+    os.close(master)
+    return seen
+
+
+@needs_stack
+def test_shell_and_exec_bash_are_alike(stack: Any) -> None:
+    with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", memory="256Mi") as sandbox:
+        keys = b"shopt -q login_shell; echo login=$? $PWD $HOME $PATH $-; exit\r"
+        ways = (["shell", sandbox.id], ["exec", "-it", sandbox.id, "bash"])
+        shown = [on_terminal(stack, keys, *words).split(b"exit\r\n")[:-1] for words in ways]
+        assert shown[0] == shown[1]
+        assert b"login=1" in b"".join(shown[0])
+        assert f"root@{sandbox.id}:".encode() in b"".join(shown[0])
+        piped = "shopt -q login_shell; echo $?"
+        for options, expected in ([], "1\n"), (["--login"], "0\n"):
+            command = [sys.executable, "-m", "holdfast.cli", "shell", *options, sandbox.id]
+            done = subprocess.run(command, env=stack.environment(), input=piped, capture_output=True, text=True, timeout=60)
+            assert done.stdout == expected
+
+
+@needs_stack
+def test_what_exec_leaves_running_lives_on(holdfast: Run, stack: Any) -> None:
+    with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", memory="256Mi") as sandbox:
+        for way, mark in ([], "987.1"), (["--json"], "987.2"):
+            assert holdfast("exec", *way, sandbox.id, "sh", "-c", f"nohup sleep {mark} >/dev/null 2>&1 & sleep 0.1").returncode == 0
+            assert sandbox.exec(["ps", "-eo", "args"]).stdout.splitlines().count(f"sleep {mark}") == 1

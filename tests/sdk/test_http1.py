@@ -1,0 +1,187 @@
+"""HTTP/1.1 of the blocking face: answers whole and one byte at a time, hostile ones, and connections on real sockets."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from holdfast._options import Options
+from holdfast._transport.http import UnreachableError
+from holdfast._transport.http1 import AnswerError, AnswerReader, request_head
+from holdfast._transport.threads_http import Http
+from hypothesis import given
+from hypothesis import strategies as st
+
+GOOD = [
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nA: 1\r\na: 2\r\n\r\nhello", 200, b"hello", True),
+    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nhel\r\n2\r\nlo\r\n0\r\nTrailer: x\r\n\r\n", 200, b"hello", True),
+    (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n", 404, b"", True),
+    (b"HTTP/1.1 204\r\n\r\n", 204, b"", True),
+    (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi", 200, b"hi", False),
+    (b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nhi", 200, b"hi", False),
+    (b"HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\nContent-Length: 2\r\n\r\nhi", 200, b"hi", True),
+]
+WRONG = [
+    b"SSH-2.0-x\r\n\r\n",
+    b"HTTP/2 200\r\n\r\n",
+    b"HTTP/1.1 2000 x\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\n folded: x\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 1_0\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n+5\r\nhello\r\n",
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhelloXX\r\n",
+    b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 20_000,
+]
+
+
+@pytest.mark.parametrize(("data", "status", "body", "reusable"), GOOD)
+@pytest.mark.parametrize("size", [1, 3, 10_000])
+def test_answers(data: bytes, status: int, body: bytes, reusable: bool, size: int) -> None:
+    reader = AnswerReader()
+    for at in range(0, len(data), size):
+        assert not reader.done
+        reader.feed(data[at : at + size])
+    assert (reader.done, reader.status, reader.body, reader.reusable) == (True, status, body, reusable)
+    if b"A: 1" in data:
+        assert reader.headers["a"] == "1, 2"
+    reader.feed(b"x")
+    assert not reader.reusable, "what comes behind it belongs to nobody"
+
+
+def test_an_answer_that_ends_with_its_connection() -> None:
+    reader = AnswerReader()
+    reader.feed(b"HTTP/1.1 200 OK\r\n\r\nall of")
+    reader.feed(b" it")
+    assert not reader.done
+    reader.feed(b"")
+    assert (reader.done, reader.body, reader.reusable) == (True, b"all of it", False)
+
+
+@pytest.mark.parametrize("data", WRONG)
+def test_what_is_no_answer_is_refused(data: bytes) -> None:
+    with pytest.raises(AnswerError):
+        AnswerReader().feed(data)
+
+
+@pytest.mark.parametrize("cut", range(1, len(GOOD[1][0])))
+def test_an_answer_that_is_cut_is_refused(cut: int) -> None:
+    reader = AnswerReader()
+    reader.feed(GOOD[1][0][:cut])
+    with pytest.raises(AnswerError):
+        reader.feed(b"")
+
+
+@given(st.binary(max_size=300), st.integers(1, 50))
+def test_any_bytes_are_an_answer_or_refused(data: bytes, step: int) -> None:
+    for begun in (b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"):
+        reader = AnswerReader()
+        whole = begun + data
+        try:
+            for at in range(0, len(whole), step):
+                reader.feed(whole[at : at + step])
+            if not reader.done:
+                reader.feed(b"")
+        except AnswerError:
+            continue
+        assert reader.done
+
+
+@pytest.mark.parametrize("value", ["a\r\nb: c", "é", "a\nb"])
+def test_no_header_can_end_its_line(value: str) -> None:
+    with pytest.raises(ValueError, match="no room"):
+        request_head("GET", "/", {"X": value})
+    with pytest.raises(ValueError, match="no room"):
+        request_head("GET", "/ HTTP/1.1", {})
+
+
+class Server:
+    """Says ``answers`` to the requests of each connection in turn, then closes it."""
+
+    def __init__(self, *connections: list[bytes]) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.heard: list[bytes] = []
+        self._thread = threading.Thread(target=self._serve, args=(connections,), daemon=True)
+        self._thread.start()
+
+    def _serve(self, connections: tuple[list[bytes], ...]) -> None:
+        for answers in connections:
+            connection, _ = self._listener.accept()
+            with connection:
+                for answer in answers:
+                    self.heard.append(connection.recv(65536))
+                    connection.sendall(answer)
+
+    def close(self) -> None:
+        self._thread.join(30)
+        self._listener.close()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Server]]:
+    made: list[Server] = []
+
+    def start(*connections: list[bytes]) -> Server:
+        made.append(Server(*connections))
+        return made[-1]
+
+    yield start
+    for server in made:
+        server.close()
+
+
+def test_connections_are_used_again_until_they_are_closed(serve: Callable[..., Server]) -> None:
+    good = GOOD[0][0]
+    server = serve([good, good], [good], [GOOD[4][0]], [good])
+    http = Http(Options(server.url, "key"))
+    for _ in range(5):
+        assert http.send("GET", "/x", timeout_s=20, params={"a": "b c", "yes": True}).status == 200
+    http.close()
+    assert len(server.heard) == 5
+    assert server.heard[0].startswith(b"GET /x?a=b+c&yes=true HTTP/1.1\r\nHost: 127.0.0.1:")
+
+
+def test_bodies(serve: Callable[..., Server]) -> None:
+    server = serve([GOOD[0][0]] * 4)
+    http = Http(Options(server.url, "key"))
+    http.send("POST", "/a", timeout_s=20, json={"ü": 1})
+    http.send("POST", "/b", timeout_s=20)
+    http.send("POST", "/c", timeout_s=20, content=b"bytes", headers={"Idempotency-Key": "k"})
+    http.send("POST", "/d", timeout_s=20, content=iter([b"one", b"", b"two"]))
+    http.close()
+    server.close()
+    assert server.heard[0].endswith('Content-Length: 8\r\n\r\n{"ü":1}'.encode())
+    assert b"Content-Length: 0\r\n" in server.heard[1]
+    assert server.heard[2].endswith(b"Content-Length: 5\r\nIdempotency-Key: k\r\n\r\nbytes")
+    assert b"Transfer-Encoding: chunked" in server.heard[3]
+
+
+@pytest.mark.parametrize(("answer", "reached"), [(b"", True), (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx", True), (b"\0", True)])
+def test_no_answer_may_have_been_heard(serve: Callable[..., Server], answer: bytes, reached: bool) -> None:
+    server = serve([answer])
+    with pytest.raises(UnreachableError) as lost:
+        Http(Options(server.url, "key")).send("POST", "/", timeout_s=20, json={})
+    assert lost.value.reached is reached
+
+
+def test_no_connection_was_not_heard() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(UnreachableError) as lost:
+        Http(Options(f"http://127.0.0.1:{port}", "key")).send("GET", "/", timeout_s=20)
+    assert lost.value.reached is False
+
+
+def test_what_cannot_be_read_here_is_no_failure_of_the_service(serve: Callable[..., Server]) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield b"first"
+        raise PermissionError(13, "no", "file")
+
+    server = serve([GOOD[0][0]])
+    with pytest.raises(PermissionError):
+        Http(Options(server.url, "key")).send("POST", "/", timeout_s=20, content=pieces())
