@@ -28,7 +28,7 @@ from holdfast_wire.limits import SESSIONS
 from .abilities import Abilities
 from .adoption import Adoption
 from .channels import Factory
-from .container import given_environment, wipe_settings
+from .container import given_environment, hide_memory, wipe_settings
 from .link import Link
 from .sandbox import DEFAULT_WORKDIR, AgentContext
 from .sessions import Sessions
@@ -175,6 +175,7 @@ async def _serve(settings: AgentSettings, listener: socket.socket, ready_fd: int
 
         start_entrypoint(server.context)
     if ready_fd is None:
+        hide_memory()
         loop.call_later(SETTLE_S, _settle_in)
     else:
         os.write(ready_fd, json.dumps({"agent_epoch": server.agent_epoch}).encode() + b"\n")
