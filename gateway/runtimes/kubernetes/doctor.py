@@ -74,7 +74,8 @@ async def _nodes(api: Api, settings: KubernetesSettings) -> Check:
     except ApiError as error:
         if error.status != 403:
             raise
-        return _bad("", "nodes may not be read: capacity is not known", "give the service the cluster role of infra/k8s", required=False)
+        fix = "add the component node-stats to the overlay (infra/k8s/components/node-stats)"
+        return _bad("", "nodes may not be read: capacity is not known", fix, required=False)
     return _good("nodes may be read")
 
 

@@ -28,8 +28,8 @@ from .settings import KubernetesSettings
 
 log = logging.getLogger("gateway.kubernetes")
 
-_NAME = "hf-canary-nodes"
-_VERDICT = "holdfast.dev/nodes"
+NAME = "hf-canary-nodes"
+VERDICT = "holdfast.dev/nodes"
 _VOLUME_AT = "/probe"
 _WAIT_S = 60.0
 _LOOK_S = 0.5
@@ -66,12 +66,12 @@ class Seen:
 async def known(api: Api, settings: KubernetesSettings) -> Seen | None:
     """The last verdict under the profile in force, None where there is none. Raises ``ApiError``."""
     try:
-        found = await api.get(f"{_policies(settings)}/{_NAME}")
+        found = await api.get(f"{_policies(settings)}/{NAME}")
     except ApiError as error:
         if error.status == 404:
             return None
         raise
-    text = (found["metadata"].get("annotations") or {}).get(_VERDICT)
+    text = (found["metadata"].get("annotations") or {}).get(VERDICT)
     try:
         seen = Seen(**orjson.loads(text)) if text else None
     except (TypeError, orjson.JSONDecodeError):
@@ -155,7 +155,7 @@ async def _not_asked() -> tuple[bool | None, str]:
 async def _look(api: Api, settings: KubernetesSettings, volume: bool, wait_s: float) -> tuple[bool | None, str]:
     """One probe pod's verdict, and what it rests on."""
     pods = f"/api/v1/namespaces/{settings.namespace}/pods"
-    name = f"{_NAME}-{'volume' if volume else 'users'}-{secrets.token_hex(4)}"
+    name = f"{NAME}-{'volume' if volume else 'users'}-{secrets.token_hex(4)}"
     try:
         made = await api.post(pods, probe_pod(name, settings, volume))
     except ApiError as error:
@@ -277,7 +277,7 @@ async def _ensure_policy(api: Api, settings: KubernetesSettings) -> None:
         "matchLabels": {COMPONENT: "canary"},
         "matchExpressions": [{"key": ROLE, "operator": "In", "values": ["users", "volume"]}],
     }
-    metadata = {"name": _NAME, "namespace": settings.namespace, "labels": {MANAGED_BY: "holdfast", COMPONENT: "canary"}}
+    metadata = {"name": NAME, "namespace": settings.namespace, "labels": {MANAGED_BY: "holdfast", COMPONENT: "canary"}}
     spec = {"podSelector": chosen, "policyTypes": ["Ingress", "Egress"]}
     body = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}
     try:
@@ -288,8 +288,8 @@ async def _ensure_policy(api: Api, settings: KubernetesSettings) -> None:
 
 
 async def _note(api: Api, settings: KubernetesSettings, seen: Seen) -> None:
-    body = {"metadata": {"annotations": {_VERDICT: orjson.dumps(asdict(seen)).decode()}}}
-    await api.patch(f"{_policies(settings)}/{_NAME}", body)
+    body = {"metadata": {"annotations": {VERDICT: orjson.dumps(asdict(seen)).decode()}}}
+    await api.patch(f"{_policies(settings)}/{NAME}", body)
 
 
 def _policies(settings: KubernetesSettings) -> str:
