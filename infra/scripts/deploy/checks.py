@@ -46,9 +46,9 @@ def storage(cluster: Kubectl, manifests: Sequence[Manifest]) -> None:
             raise DeployError(f"{owner} claims a disk of the storage class {named}, which is not there: {_have(known)}")
         if named is None and not has_default:
             raise DeployError(
-                f"{owner} claims a disk and names no storage class, and this cluster has no default one: {_have(known)}. Make one the "
-                f"default (kubectl annotate storageclass NAME {_DEFAULT}=true), name one in an overlay of yours, or take an overlay without "
-                "a disk (dev)"
+                f"{owner} claims a disk and names no storage class, and this cluster has no default one: {_have(known)}. Make "
+                f"one the default (kubectl annotate storageclass NAME {_DEFAULT}=true), name one in an overlay of yours, or take one "
+                "without a disk (dev)"
             )
 
 
