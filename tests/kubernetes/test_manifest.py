@@ -264,7 +264,8 @@ def test_what_is_started_and_its_limits_are_told_the_agent() -> None:
     assert json.loads(env["HOLDFAST_AGENT_ENTRYPOINT"].replace("$$", "$")) == ["sh", "-c", "echo $(HOME) é"]
     assert json.loads(env["HOLDFAST_AGENT_ULIMITS"]) == {"nofile": [1024, -1]}
     record = read_pod(made).record
-    assert record is not None and record.options == options
+    assert record is not None
+    assert record.options == options
     with pytest.raises(HoldfastError, match="give the words") as refused:
         pod(order("sb-7", options=Options(entrypoint=True)), PLAIN, "image", "r")
     assert refused.value.code == "unsupported"

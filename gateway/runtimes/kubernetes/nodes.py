@@ -65,13 +65,9 @@ class Seen:
 
 async def known(api: Api, settings: KubernetesSettings) -> Seen | None:
     """The last verdict under the profile in force, None where there is none. Raises ``ApiError``."""
-    try:
-        found = await api.get(f"{_policies(settings)}/{NAME}")
-    except ApiError as error:
-        if error.status == 404:
-            return None
-        raise
-    text = (found["metadata"].get("annotations") or {}).get(VERDICT)
+    found = await api.get(_policies(settings), {"fieldSelector": f"metadata.name={NAME}"})
+    policies: list[dict[str, Any]] = found.get("items") or []
+    text = next(((policy["metadata"].get("annotations") or {}).get(VERDICT) for policy in policies), None)
     try:
         seen = Seen(**orjson.loads(text)) if text else None
     except (TypeError, orjson.JSONDecodeError):

@@ -158,9 +158,13 @@ class KubernetesRuntime:
         """
         with errors():
             removed = await self.policies.collect(time.time())
-            if await self._guard.leaks(await self._guard.probe_when_due()):
+            network, nodes = await asyncio.gather(self._guard.probe_when_due(), self._nodes.probe_when_due(), return_exceptions=True)
+            if isinstance(network, BaseException):
+                raise network
+            if isinstance(nodes, BaseException):
+                raise nodes
+            if await self._guard.leaks(network):
                 removed += await self._end_unheld()
-            await self._nodes.probe_when_due()
             return removed
 
     async def _end_unheld(self) -> int:
