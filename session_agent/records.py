@@ -122,7 +122,7 @@ class Records:
         self._refused = why
 
     def interrupt(self) -> None:
-        """What runs now is about to be ended because the sandbox is: its end is not the outcome it would have had, so it is not told."""
+        """What runs now is about to be ended because the sandbox is: its end is not the outcome it would have had, so it is not sent."""
         self._interrupted = {command_id for command_id, record in self._records.items() if record.ending is None}
 
     def create(self, command_id: str, fingerprint: bytes, spool: Spool) -> Record:

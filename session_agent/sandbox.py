@@ -105,7 +105,7 @@ class AgentContext:
             self.null = -1
 
     def terminate(self) -> None:
-        """SIGTERM to everything that commands, shells and terminals have started, once; how it ends is not told from now on."""
+        """SIGTERM to everything that commands, shells and terminals have started, once; how it ends is not sent from now on."""
         self.records.interrupt()
         for shell in self.shells.values():
             shell.hold()

@@ -103,7 +103,7 @@ class AgentServer:
             self._server = await loop.create_server(lambda: Link(self), sock=listener, backlog=128)
 
     async def leave(self) -> None:
-        """The sandbox is taken away: say so, and let what runs finish and be told for half of the grace.
+        """The sandbox is taken away: say so, and let what runs finish and be delivered for half of the grace.
 
         Then, or as soon as no command runs, everything gets SIGTERM and nearly all that is left of the grace to flush its files. A command
         that was still running has no outcome: its last output is sent, and its client hears that the sandbox was lost, with what is known.

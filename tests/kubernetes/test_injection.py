@@ -99,7 +99,7 @@ async def test_a_probe_does_not_overrule_a_node_that_is_known_to_be_old(runtime:
 
 
 async def test_a_pod_without_its_bundle_is_made_again(runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet, tmp_path: Path) -> None:
-    """Nobody is told of the first try, other replicas and the doctor learn of it, and no later create tries again."""
+    """The first try is reported to no client, other replicas and the doctor learn of it, and no later create tries again."""
     kubelet.whole_images = True
     events: list[Any] = []
 
@@ -113,7 +113,7 @@ async def test_a_pod_without_its_bundle_is_made_again(runtime: KubernetesRuntime
     assert made.endpoint
     assert api.pods.get("hf-sb-1")["spec"]["initContainers"][0]["name"] == "holdfast-bundle"
     assert api.requests["create pods"] == 2
-    await until_async(lambda: any(isinstance(one, BecameReady) for one in events), deadline_s=30, what="it to be told ready")
+    await until_async(lambda: any(isinstance(one, BecameReady) for one in events), deadline_s=30, what="it to be reported ready")
     assert not [one for one in events if isinstance(one, WentAway)]
     following.cancel()
     await runtime.create(order("sb-2"), CREATE_S)
@@ -128,12 +128,12 @@ async def test_a_pod_without_its_bundle_is_made_again(runtime: KubernetesRuntime
 
 async def test_a_way_that_the_operator_chose_is_not_changed(api: FakeApi, kubelet: Kubelet, tmp_path: Path) -> None:
     kubelet.whole_images = True
-    told = KubernetesRuntime(settings_for(api, tmp_path, bundle_injection="image"), "replica-1", QUICK)
+    fixed = KubernetesRuntime(settings_for(api, tmp_path, bundle_injection="image"), "replica-1", QUICK)
     with pytest.raises(HoldfastError, match=r"ld\.so") as caught:
-        await told.create(order("sb-1"), CREATE_S)
+        await fixed.create(order("sb-1"), CREATE_S)
     assert (caught.value.code, caught.value.reason, caught.value.fault) == ("sandbox_failed", "start-failed", "infrastructure")
     assert api.requests["create pods"] == 1
-    await told.aclose()
+    await fixed.aclose()
 
 
 async def test_a_quota_tells_nothing_of_volumes(runtime: KubernetesRuntime, api: FakeApi) -> None:

@@ -192,7 +192,7 @@ def test_what_runs_in_docker_finds_what_docker_gives(profile: Any, user: int | N
     spec, container = made["spec"], made["spec"]["containers"][0]
     assert "securityContext" not in container, "the runtime's own capabilities, and setuid programs work"
     assert "runAsNonRoot" not in spec["securityContext"]
-    assert spec["securityContext"].get("runAsUser") == user, "the image's own where nobody says"
+    assert spec["securityContext"].get("runAsUser") == user, "the image's own where the request names none"
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert spec.get("hostUsers", True) is (profile == "root")
     assert spec["automountServiceAccountToken"] is False

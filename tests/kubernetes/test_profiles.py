@@ -119,9 +119,9 @@ async def test_a_probe_hears_the_kubelet_as_well(others: dict[Profile, Kubernete
         await runtime.create(order("sb-1"), CREATE_S)
 
 
-async def test_a_probe_that_proves_nothing_refuses_nobody(others: dict[Profile, KubernetesRuntime], api: FakeApi) -> None:
+async def test_a_probe_that_proves_nothing_refuses_no_create(others: dict[Profile, KubernetesRuntime], api: FakeApi) -> None:
     runtime = others["userns"]
-    seen = await nodes.probe(runtime.api, runtime.settings, wait_s=0.2)  # nobody plays its pods
+    seen = await nodes.probe(runtime.api, runtime.settings, wait_s=0.2)  # nothing plays its pods
     assert (seen.users, seen.volume) == (None, None)
     assert not (await check_of(runtime))["ok"]
     assert (await runtime.create(order("sb-1"), CREATE_S)).endpoint
@@ -173,7 +173,7 @@ async def test_a_spare_of_another_profile_is_never_handed_out(
     with pytest.raises(HoldfastError) as caught:
         await others[wanted].adopt("pool-1", asked, CREATE_S)
     assert caught.value.code == "sandbox_not_found"
-    assert api.pods.get("hf-pool-1")["metadata"]["labels"]["holdfast.dev/sandbox"] == "pool-1", "nobody has claimed it"
+    assert api.pods.get("hf-pool-1")["metadata"]["labels"]["holdfast.dev/sandbox"] == "pool-1", "it is not claimed"
 
 
 # Shapes --------------------------------------------------------------------------------------------------------------

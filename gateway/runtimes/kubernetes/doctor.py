@@ -22,7 +22,7 @@ Check = dict[str, Any]
 _PROFILES = {
     "userns": "the image's own user, root included, in a user namespace of the pod",
     "root": "the image's own user, root included, without a user namespace: its root is the node's, but for its capabilities",
-    "restricted": "user 1000 unless told otherwise, no capabilities, setuid programs do not work",
+    "restricted": "user 1000 where nothing else is set, no capabilities, setuid programs do not work",
 }
 _OLDEST = (1, 28)
 _RIGHTS: tuple[tuple[str, str, str], ...] = (

@@ -268,7 +268,7 @@ def probe_pod(name: str, settings: KubernetesSettings, volume: bool) -> dict[str
 
 
 async def _ensure_policy(api: Api, settings: KubernetesSettings) -> None:
-    """The probes talk to nobody; the verdict is this policy's annotation."""
+    """The probes may reach nothing; the verdict is this policy's annotation."""
     chosen = {
         "matchLabels": {COMPONENT: "canary"},
         "matchExpressions": [{"key": ROLE, "operator": "In", "values": ["users", "volume"]}],

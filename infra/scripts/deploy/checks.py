@@ -80,21 +80,21 @@ def report_nodes(
         (one["data"] for one in manifests if one["kind"] == "ConfigMap" and one["metadata"]["name"] == SETTINGS), {}
     )
     profile = settings.get("HOLDFAST_SANDBOX_PROFILE") or "userns"
-    told = f"sandbox profile {profile}: {_PROFILES.get(profile, 'not known here')}"
+    text = f"sandbox profile {profile}: {_PROFILES.get(profile, 'not known here')}"
     if profile != "userns":
-        say(told)
+        say(text)
         return
     deadline = time.monotonic() + wait_s
     while (seen := _seen(cluster, settings.get("HOLDFAST_NAMESPACE") or SANDBOXES, profile)) is None and time.monotonic() < deadline:
         sleep(1.0)
     if seen is None or seen.get("users") is None:
         why = "no probe pod has been over yet" if seen is None else seen.get("users_why")
-        say(f"{told}; whether the nodes can is not known ({why}): `holdfast doctor` will say")
+        say(f"{text}; whether the nodes can is not known ({why}): `holdfast doctor` will say")
     elif seen["users"]:
-        say(f"{told}; a probe pod had one")
+        say(f"{text}; a probe pod had one")
     else:
         say(
-            f"{told}; BUT THE NODES CANNOT: {seen.get('users_why')}. Every create is refused until nodes can, or the overlay has the "
+            f"{text}; BUT THE NODES CANNOT: {seen.get('users_why')}. Every create is refused until nodes can, or the overlay has the "
             "component profile-root or profile-restricted"
         )
 
