@@ -48,7 +48,7 @@ _PULL_HINTS = {
     "an image on every node ahead",
 }
 _REMADE_S = 60.0
-"""A pod without the bundle in its image volume is made again by the create that waits for it. One that is still there after this is lost."""
+"""A pod without the bundle in its image volume is made again by the create that waits for it. One that is there after this is lost."""
 _NOT_THERE = re.compile(
     r"not found|manifest unknown|manifest_unknown|does not exist|pull access denied|unauthorized|denied|forbidden|no match for platform"
     r"|no matching manifest|invalid reference|name unknown|name_unknown|unsupported media type|authentication required",
