@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import functools
+import logging
 import os
 import re
 import tempfile
@@ -28,6 +29,8 @@ from .placement.store import RebuildingError
 from .responses import json_response
 from .runtimes.base import Image, Images
 from .service import Gateway, gateway_of
+
+log = logging.getLogger("gateway")
 
 _READY_S = 1.0
 _IMAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
@@ -55,6 +58,9 @@ async def ready(request: Request) -> Response:
     away = {name: text for name, text in (await _parts(gateway)).items() if text}
     if gateway.attached.draining:
         away["gateway"] = "shutting down"
+    if away.keys() != gateway.unready.keys():  # probes come every second: what has not changed is said once
+        log.warning("not ready: %s", "; ".join(f"{name}: {text}" for name, text in away.items())) if away else log.info("ready")
+        gateway.unready = away
     body = {"status": "unavailable" if away else "ready", "unavailable": away}
     return json_response(body, 503 if away else 200, {"Retry-After": "1"} if away else None)
 

@@ -77,6 +77,8 @@ class Gateway:
         self.pools = PoolsFile(settings.pools_file)
         self.admission = Admission(settings.admission, self.metrics)
         self.quotas = Quotas(settings.admission, store, self.admission)
+        self.unready: dict[str, str] = {}
+        """What ``/readyz`` last said is away, and why."""
         self.making: dict[str, asyncio.Task[Record]] = {}
         """Sandboxes this replica is making right now, by incarnation: an id may be made again while its former holder still is."""
 

@@ -1,7 +1,8 @@
 """What an agent finds when it is a container's command: the environment as the container runtime gave it.
 
 Owns reading it from the kernel, which unlike ``os.environ`` shows nothing that the interpreter or the bundle added, and wiping our own
-settings from where every process of the container could read them. Called by ``settings`` and ``server``.
+settings from where every process of the container could read them, and keeping the agent's memory from what it starts. Called by
+``settings`` and ``server``.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 
 PREFIX = "HOLDFAST_AGENT_"
+_PR_SET_DUMPABLE = 4
 
 
 def given_environment() -> dict[str, str]:
@@ -25,8 +27,7 @@ def given_environment() -> dict[str, str]:
 def wipe_settings() -> bool:
     """Overwrite ``HOLDFAST_AGENT_*`` in this process's memory and environment: ``/proc/1/environ`` is open to the same user.
 
-    False where the kernel does not allow it. Whoever is root in the container can still read our memory; the token is only worth that
-    one's own sandbox.
+    False where the kernel does not allow it. Memory itself is ``hide_memory``'s; the token is only worth the one sandbox anyway.
     """
     for name in [name for name in os.environ if name.startswith(PREFIX)]:
         del os.environ[name]
@@ -44,3 +45,14 @@ def wipe_settings() -> bool:
     except (OSError, ValueError, IndexError):
         return False
     return True
+
+
+def hide_memory() -> bool:
+    """Keep processes of the container without CAP_SYS_PTRACE, root included, from tracing the agent and from its memory, descriptors
+    and environment; False where that is not possible. What is executed from now on is as open as ever.
+
+    Files of ``/proc/self`` belong to root from now on: whatever an agent that is not root writes there has to be open before.
+    """
+    import ctypes  # loaded by nothing else in most sandboxes
+
+    return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) == 0)

@@ -87,6 +87,7 @@ class Records:
         self._kept_bytes = 0
         self._pruned: dict[bytes, None] = {}
         self._refused: HoldfastError | None = None
+        self._interrupted: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._records)
@@ -120,6 +121,10 @@ class Records:
         """Nothing new begins from now on."""
         self._refused = why
 
+    def interrupt(self) -> None:
+        """What runs now is about to be ended because the sandbox is: its end is not the outcome it would have had, so it is not sent."""
+        self._interrupted = {command_id for command_id, record in self._records.items() if record.ending is None}
+
     def create(self, command_id: str, fingerprint: bytes, spool: Spool) -> Record:
         """A new entry; ``find`` said there is none. Raises what ``refuse`` was given."""
         if self._refused is not None:
@@ -147,6 +152,10 @@ class Records:
 
     def finish(self, record: Record, ending: Ending, now: float) -> None:
         """Store the exit before anything that was alive about the command goes, then tell its followers."""
+        if record.command_id in self._interrupted:
+            record.owner = None
+            record.notify()  # its last output may leave
+            return
         record.ending = ending
         record.ended_at = now
         record.owner = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from .procs import Reaper
 from .records import Records
 from .settings import AgentSettings
 from .spool import Budget
-from .trees import Tags
+from .trees import Tags, members, signal_all
 
 if TYPE_CHECKING:
     from .commands import Command
@@ -102,6 +103,18 @@ class AgentContext:
         if self.null >= 0:
             os.close(self.null)
             self.null = -1
+
+    def terminate(self) -> None:
+        """SIGTERM to everything that commands, shells and terminals have started, once; how it ends is not sent from now on."""
+        self.records.interrupt()
+        for shell in self.shells.values():
+            shell.hold()
+        signal_all(self.lingering(), signal.SIGTERM)
+
+    def lingering(self) -> list[int]:
+        """What commands, shells and terminals have started and is still there, also in the background; not shells themselves."""
+        own = [shell.pid for shell in self.shells.values()] + [terminal.pid for terminal in self.terminals.values()]
+        return members(self.tags.ours, spare=own)
 
     def busy(self) -> bool:
         """Whether a command runs whose outcome somebody may wait for."""

@@ -28,7 +28,7 @@ from holdfast_wire.limits import SESSIONS
 from .abilities import Abilities
 from .adoption import Adoption
 from .channels import Factory
-from .container import given_environment, wipe_settings
+from .container import given_environment, hide_memory, wipe_settings
 from .link import Link
 from .sandbox import DEFAULT_WORKDIR, AgentContext
 from .sessions import Sessions
@@ -43,6 +43,8 @@ DRAIN_S = 2.0
 """How long a stopping agent waits for what is still on its way out."""
 SETTLE_S = 0.02
 """How long after it listens a container's agent begins to import the rest: whoever knocks meanwhile is answered first."""
+FINISH_SHARE = 0.5
+"""How much of the grace what runs has to finish by itself, before it is sent SIGTERM."""
 LAST_WORDS_S = 1.0
 """How much of the grace is kept for telling every client that it is over."""
 
@@ -101,9 +103,10 @@ class AgentServer:
             self._server = await loop.create_server(lambda: Link(self), sock=listener, backlog=128)
 
     async def leave(self) -> None:
-        """The sandbox is taken away: say so, let what runs finish and be told for as long as there is time, then end every session.
+        """The sandbox is taken away: say so, and let what runs finish and be delivered for half of the grace.
 
-        A command that is still running then has no outcome: its client hears that the sandbox was lost, with what is known.
+        Then, or as soon as no command runs, everything gets SIGTERM and nearly all that is left of the grace to flush its files. A command
+        that was still running has no outcome: its last output is sent, and its client hears that the sandbox was lost, with what is known.
         """
         settings, loop = self.context.settings, asyncio.get_running_loop()
         deadline = loop.time() + settings.grace_s
@@ -114,7 +117,13 @@ class AgentServer:
             from .entrypoint import stop_entrypoint
 
             stop_entrypoint(self.context)
-        while self._unfinished() and loop.time() < deadline - LAST_WORDS_S:
+        patience, terminated = loop.time() + settings.grace_s * FINISH_SHARE, False
+        while loop.time() < deadline - LAST_WORDS_S:
+            if not terminated and (not self._runs() or loop.time() >= patience):
+                terminated = True
+                self.context.terminate()
+            if not self._unfinished() and not self.context.lingering():
+                break
             await asyncio.sleep(0.02)
         if self._server is not None:
             self._server.close()
@@ -126,9 +135,11 @@ class AgentServer:
         self.context.stop()
         self.sessions.close()
 
+    def _runs(self) -> bool:
+        return bool(self.context.commands) or any(shell.busy for shell in self.context.shells.values())
+
     def _unfinished(self) -> bool:
-        runs = bool(self.context.commands) or any(shell.busy for shell in self.context.shells.values())
-        return runs or not self.sessions.settled() or (self.context.records.undelivered and not self.sessions.empty())
+        return self._runs() or not self.sessions.settled() or (self.context.records.undelivered and not self.sessions.empty())
 
     async def stop(self) -> None:
         """Refuse new links, tell the live ones to resume elsewhere, let their output leave, end every command."""
@@ -170,6 +181,8 @@ async def _serve(settings: AgentSettings, listener: socket.socket, ready_fd: int
         loop.add_signal_handler(signal.SIGINT, stopping.set)
     server = AgentServer(settings, sole=True)
     await server.start(listener)
+    if ready_fd is None:
+        hide_memory()
     if settings.entrypoint:
         from .entrypoint import start_entrypoint
 

@@ -82,6 +82,10 @@ class Shell:
         """Whether a run is under way or waits."""
         return self._current is not None or self._lost is not None or bool(self._queue)
 
+    def hold(self) -> None:
+        """Begin nothing more: what waits was not started, and never will be."""
+        self._queue.clear()
+
     # runs ------------------------------------------------------------------------------------------------------
 
     def submit(self, record: Record, script: bytes, timeout_s: float | None, *, pipe_stdin: bool) -> None:

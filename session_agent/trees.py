@@ -48,6 +48,10 @@ class Tags:
         self._owners = (self._owners + 1) % (1 << _OWNER_BITS)
         return self._agent | (self._owners << _RUN_BITS)
 
+    def ours(self, tag: int) -> bool:
+        """Matches everything that was started by this agent."""
+        return tag >> (_OWNER_BITS + _RUN_BITS) == self._agent >> (_OWNER_BITS + _RUN_BITS)
+
 
 def run_tag(owner: int, number: int) -> int:
     """The mark of one run of an owner."""

@@ -294,7 +294,9 @@ async def test_an_unforeseen_error_tells_nothing(ada: Checked, served: Served, m
 # When Redis is away ------------------------------------------------------------------------------------------------
 
 
-async def test_redis_away_is_503_within_a_second_and_ends_by_itself(ada: Checked, redis_server: RedisServer, served: Served) -> None:
+async def test_redis_away_is_503_within_a_second_and_ends_by_itself(
+    ada: Checked, redis_server: RedisServer, served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
     await made(ada, sandbox_id="sb-1")
     assert (await ada("GET", "/readyz")).status_code == 200
     redis_server.kill()
@@ -308,6 +310,11 @@ async def test_redis_away_is_503_within_a_second_and_ends_by_itself(ada: Checked
         ready = await ada("GET", "/readyz")
         assert ready.status_code == 503
         assert "placement" in ready.json()["unavailable"]
+        assert (await ada("GET", "/readyz")).status_code == 503
+        said = [
+            one.getMessage() for one in caplog.records if one.name == "gateway" and one.getMessage().startswith("not ready: placement:")
+        ]
+        assert len(said) == 1, "what is waited for is in the log, once"
     finally:
         redis_server.start()
 

@@ -23,8 +23,8 @@ ALL = (*OVERLAYS, EVERYTHING)
 
 _ORDER = ("gateway", "redis-managed", "autoscaling", "autoscaling-sessions")
 """Components that others build upon, first."""
-_APART = ("redis", "root")
-"""``redis`` is the other way to have ``redis-managed``; ``root`` gives up what the rest is held to, and has a test of its own."""
+_APART = ("redis", "root", "profile-root", "profile-restricted")
+"""``redis`` is the other way to have ``redis-managed``; the others are how sandboxes are confined, which has tests of its own."""
 
 
 def everything(folder: Path) -> Path:

@@ -192,7 +192,8 @@ class _Nobody:
 @pytest.mark.parametrize("name", [name for name in ALL if name != "knative"])
 def test_a_rollout_takes_no_gateway_away_first(name: str) -> None:
     deployment = next(one for one in of_kind(name, "Deployment") if one["metadata"]["name"] == "holdfast-gateway")
-    assert deployment["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    # Sandboxes are not pushed out for it, so on full nodes one that goes makes the room for the one that comes.
+    assert deployment["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 1}
     for one in of_kind(name, "PodDisruptionBudget"):
         assert one["spec"]["maxUnavailable"] == 1
 
@@ -259,6 +260,18 @@ def test_the_priority_that_is_made_for_sandboxes_may_be_asked_for_and_pushes_nob
     assert set(shared) <= set(classes), "nothing else is shared as it comes"
     assert [(one["metadata"]["name"], one["preemptionPolicy"]) for one in offered] == [("holdfast-batch", "Never")]
     assert all(one["value"] < 0 for one in offered)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_service_pushes_no_sandbox_out_and_does_not_wait_for_ever(name: str) -> None:
+    classes = {one["metadata"]["name"]: one for one in of_kind(name, "PriorityClass")}
+    assert {one["preemptionPolicy"] for one in classes.values()} == {"Never"}
+    assert "holdfast-system" not in classes, "one that a cluster has cannot be changed to this"
+    named = {which: template["spec"].get("priorityClassName") for which, template in pod_templates(name)}
+    assert all(classes[one]["value"] > 0 for one in named.values() if one), "they are the first to get room that becomes free"
+    assert all(one for which, one in named.items() if not which.startswith("Service ")), named  # Knative gives its pods none
+    for one in of_kind(name, "Deployment"):
+        assert one["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 1, one["metadata"]["name"]
 
 
 def test_aks_puts_the_service_and_the_sandboxes_on_their_own_pools() -> None:

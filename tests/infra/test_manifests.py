@@ -8,6 +8,7 @@ import copy
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,17 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from gateway.runtimes.kubernetes.manifest import pod
+from gateway.runtimes.kubernetes.profiles import STANDARDS
+from gateway.runtimes.kubernetes.settings import read
+from tests.conformance.runtimes import order
 from tests.infra.kustomize import RenderError, identity, render
 from tests.infra.overlays import ALL, COMPONENTS, EVERYTHING, K8S, OVERLAYS, compose, everything, of_kind, pod_templates, rendered
 from tests.infra.podsecurity import violations
+from tests.support.kube.rules import check_pod
 
 # Served by operators, not by Kubernetes: no schema here. `test_agreement` looks into them.
+MODES = ("enforce", "warn", "audit")
 FOREIGN = {"monitoring.coreos.com/v1", "gateway.networking.k8s.io/v1", "serving.knative.dev/v1"}
 OF_A_SANDBOX = {
     ("", "namespaces"): {"get"},
@@ -104,11 +111,36 @@ def test_pods_write_nowhere_and_are_bounded(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_namespaces_enforce_the_restricted_standard(name: str) -> None:
-    namespaces = of_kind(name, "Namespace")
-    assert {one["metadata"]["name"] for one in namespaces} == {"holdfast", "holdfast-sandboxes"}
-    for one in namespaces:
-        assert one["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+def test_namespaces_enforce_what_their_pods_can_be_held_to(name: str) -> None:
+    assert _levels(of_kind(name, "Namespace")) == {"holdfast": "restricted", "holdfast-sandboxes": "baseline"}
+    (settings,) = [one["data"] for one in of_kind(name, "ConfigMap") if one["metadata"]["name"] == "holdfast-settings"]
+    assert STANDARDS[settings["HOLDFAST_SANDBOX_PROFILE"]] == "baseline"
+
+
+@pytest.mark.parametrize(
+    ("components", "profile", "root", "level"),
+    [
+        (("profile-root",), "root", False, "baseline"),
+        (("profile-restricted",), "restricted", False, "restricted"),
+        (("profile-restricted", "root"), "restricted", True, "baseline"),
+    ],
+)
+def test_a_component_chooses_the_profile(tmp_path: Path, components: tuple[str, ...], profile: str, root: bool, level: str) -> None:
+    manifests = render(compose(tmp_path, "gateway", "redis", *components))
+    assert _levels(manifests) == {"holdfast": "restricted", "holdfast-sandboxes": level}
+    data = next(one["data"] for one in manifests if one["metadata"]["name"] == "holdfast-settings")
+    settings = read(data)
+    assert (settings.sandbox_profile, settings.allow_root) == (profile, root)
+    check_pod(pod(order("sb-1"), settings, "init", "r"), restricted=level == "restricted")
+
+
+def _levels(manifests: Iterable[dict[str, Any]]) -> dict[str, str]:
+    """The standard that each namespace enforces; what it warns of and writes down is the same."""
+    found = {}
+    for one in manifests:
+        if one["kind"] == "Namespace":
+            (found[one["metadata"]["name"]],) = {one["metadata"]["labels"][f"pod-security.kubernetes.io/{mode}"] for mode in MODES}
+    return found
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -8,13 +8,15 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway.auth import Keys
-from infra.scripts.deploy import keys
+from gateway.runtimes.kubernetes import nodes
+from infra.scripts.deploy import checks, keys
 from infra.scripts.deploy.__main__ import main as deploy
 from infra.scripts.deploy.kubectl import DeployError, Kubectl
 from infra.scripts.deploy.render import MARK, SETTINGS, containers, marked, with_images
@@ -67,6 +69,26 @@ def test_provision_rehearses_the_pools_that_the_overlay_expects() -> None:
 def test_provision_wants_a_registry() -> None:
     assert "--registry is needed" in run("infra/scripts/provision", "--dry-run").stderr
     assert "lower case" in run("infra/scripts/provision", "--dry-run", "--registry", "No-Such").stderr
+
+
+@pytest.mark.parametrize(
+    ("builder", "name"),
+    [
+        ("docker", "holdfast-bundle:dev"),
+        ("podman", "docker.io/library/holdfast-bundle:dev"),
+        ("buildah", "docker.io/library/holdfast-bundle:dev"),
+    ],
+)
+def test_images_get_the_name_that_the_overlay_dev_finds(tmp_path: Path, builder: str, name: str) -> None:
+    """podman and buildah make ``localhost/holdfast-bundle`` of a short name, kubelets ``docker.io/library/holdfast-bundle``."""
+    program = tmp_path / builder
+    program.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/said\n')
+    program.chmod(0o755)
+    done = run("infra/scripts/build", "bundle", "--tag", "dev", "--builder", builder, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert done.returncode == 0, done.stderr
+    assert f"--tag {name} " in (tmp_path / "said").read_text()
+    settings = next(one["data"] for one in of_kind("dev", "ConfigMap") if one["metadata"]["name"] == SETTINGS)
+    assert settings["HOLDFAST_BUNDLE_IMAGE"] == name.removeprefix("docker.io/library/")
 
 
 def test_build_says_that_there_is_no_builder(tmp_path: Path) -> None:
@@ -224,6 +246,107 @@ def test_the_address_of_a_managed_redis_is_kept(cluster: FakeCluster) -> None:
     assert base64.b64decode(cluster.held[keys.REDIS]["data"]["url"]) == b"rediss://:p@r:6380/0"
     keys.ensure(cluster, "admin", "rediss://:q@r:6380/0")
     assert base64.b64decode(cluster.held[keys.REDIS]["data"]["url"]) == b"rediss://:q@r:6380/0"
+
+
+class Shelf(Kubectl):
+    """A cluster that has what ``there`` says, by kind or by kind and name; nothing can be written."""
+
+    __slots__ = ()
+    there: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - emptied by the fixture
+
+    def get(self, *arguments: str) -> dict[str, Any] | None:
+        return self.there.get("/".join(one for one in arguments[:2] if not one.startswith("-")))
+
+    def run(self, *arguments: str, text: str | None = None) -> str:
+        raise AssertionError(arguments)
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    Shelf.there.clear()
+    return Shelf()
+
+
+def storage_class(name: str, default: str = "") -> dict[str, Any]:
+    return {"metadata": {"name": name, "annotations": {"storageclass.kubernetes.io/is-default-class": default} if default else None}}
+
+
+@pytest.mark.parametrize(
+    ("classes", "words"),
+    [
+        ([], "no default one: it has none at all"),
+        ([storage_class("fast"), storage_class("slow", "false")], "no default one: it has fast, slow"),
+        ([storage_class("fast"), storage_class("slow", "true")], ""),
+    ],
+)
+def test_an_overlay_whose_disk_would_never_come_is_refused_before_it_is_applied(
+    shelf: Shelf, classes: list[dict[str, Any]], words: str
+) -> None:
+    shelf.there["storageclass"] = {"items": classes}
+    generic = render(K8S / "overlays/generic")
+    if not words:
+        checks.storage(shelf, generic)
+        return
+    with pytest.raises(DeployError, match=words) as caught:
+        checks.storage(shelf, generic)
+    assert str(caught.value).startswith("statefulset/holdfast-redis claims a disk")
+    checks.storage(shelf, render(K8S / "overlays/dev"))
+
+
+def test_a_storage_class_by_name_has_to_be_there(shelf: Shelf) -> None:
+    manifests = render(K8S / "overlays/generic")
+    (redis,) = [one for one in manifests if one["kind"] == "StatefulSet"]
+    shelf.there["storageclass"] = {"items": [storage_class("fast")]}
+    redis["spec"]["volumeClaimTemplates"][0]["spec"]["storageClassName"] = "fast"
+    checks.storage(shelf, manifests)
+    redis["spec"]["volumeClaimTemplates"][0]["spec"]["storageClassName"] = "faster"
+    with pytest.raises(DeployError, match="faster, which is not there: it has fast"):
+        checks.storage(shelf, manifests)
+
+
+def test_switching_overlays_says_what_to_do(shelf: Shelf) -> None:
+    dev, generic = (render(K8S / "overlays" / name) for name in ("dev", "generic"))
+    checks.disks_stay(shelf, generic)
+    for live, wanted, words in (
+        (dev, generic, "runs with no disk, and this overlay has data 4Gi"),
+        (generic, dev, "this overlay has none"),
+    ):
+        (shelf.there["statefulset/holdfast-redis"],) = [one for one in live if one["kind"] == "StatefulSet"]
+        checks.disks_stay(shelf, live)
+        with pytest.raises(DeployError, match=words) as caught:
+            checks.disks_stay(shelf, wanted)
+        assert "kubectl delete statefulset" in str(caught.value)
+
+
+def test_what_others_wait_for_is_waited_for_first() -> None:
+    order = [one["metadata"]["name"] for one in checks.in_order_of_need(render(K8S / "overlays/generic")) if containers(one)]
+    assert order == ["holdfast-redis", "holdfast-controller", "holdfast-gateway"]
+
+
+@pytest.mark.parametrize(
+    ("profile", "seen", "words"),
+    [
+        ("userns", nodes.Seen("userns", 1.0, True), "in a user namespace of the pod; a probe pod had one"),
+        ("userns", nodes.Seen("userns", 1.0, False, "runc is old"), "BUT THE NODES CANNOT: runc is old. Every create is refused"),
+        ("userns", nodes.Seen("userns", 1.0, None, "no image"), "not known (no image)"),
+        ("userns", nodes.Seen("root", 1.0, True), "not known (no probe pod has been over yet)"),
+        ("userns", None, "not known (no probe pod has been over yet)"),
+        ("root", None, "sandbox profile root: the image's own user, root included, without a user namespace"),
+        ("restricted", None, "sandbox profile restricted: user 1000, no capabilities"),
+    ],
+)
+def test_deploy_says_the_profile_and_whether_nodes_can(shelf: Shelf, profile: str, seen: nodes.Seen | None, words: str) -> None:
+    manifests = render(K8S / "overlays/dev")
+    settings = next(one for one in manifests if one["kind"] == "ConfigMap" and one["metadata"]["name"] == SETTINGS)
+    settings["data"]["HOLDFAST_SANDBOX_PROFILE"] = profile
+    if seen is not None:
+        annotations = {nodes.VERDICT: json.dumps(asdict(seen))}
+        shelf.there[f"networkpolicy/{nodes.NAME}"] = {"metadata": {"annotations": annotations}}
+    said: list[str] = []
+    checks.report_nodes(shelf, manifests, said.append, wait_s=0.0)
+    assert len(said) == 1
+    assert words in said[0]
+    assert (checks.VERDICT_OF, checks.VERDICT) == (nodes.NAME, nodes.VERDICT)
 
 
 def test_deploy_says_what_is_in_the_way(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

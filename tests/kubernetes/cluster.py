@@ -33,10 +33,10 @@ def kubeconfig() -> str:
 
 @contextlib.asynccontextmanager
 async def namespace(*, with_policies: bool = True) -> AsyncIterator[KubernetesSettings]:
-    """A namespace of its own: restricted, everything denied, agents reachable."""
+    """A namespace of its own: baseline, everything denied, agents reachable."""
     api = Api(kubeconfig(), 20.0)
     name = f"hf-test-{secrets.token_hex(4)}"
-    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    labels = {"pod-security.kubernetes.io/enforce": "baseline"}
     await api.post("/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": name, "labels": labels}})
     try:
         await until_async(lambda: _has_account(api, name), deadline_s=30, what="the namespace's service account")
@@ -46,6 +46,7 @@ async def namespace(*, with_policies: bool = True) -> AsyncIterator[KubernetesSe
             namespace=name,
             kubeconfig=kubeconfig(),
             bundle_image=os.environ["HOLDFAST_BUNDLE_IMAGE"],
+            sandbox_profile=os.environ.get("HOLDFAST_SANDBOX_PROFILE", "userns"),  # type: ignore[arg-type]
             bundle_injection=os.environ.get("HOLDFAST_BUNDLE_INJECTION", "auto"),  # type: ignore[arg-type]
             cpu_request_share=0.02,
             unschedulable_patience_s=2.0,

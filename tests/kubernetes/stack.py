@@ -66,6 +66,7 @@ def cluster_stack(folder: Path, settings: KubernetesSettings) -> Iterator[Cluste
         "HOLDFAST_NAMESPACE": settings.namespace,
         "HOLDFAST_BUNDLE_IMAGE": settings.bundle_image,
         "HOLDFAST_BUNDLE_INJECTION": settings.bundle_injection,
+        "HOLDFAST_SANDBOX_PROFILE": settings.sandbox_profile,
         "HOLDFAST_CLUSTER_CIDRS": ",".join(settings.cluster_cidrs),
         "HOLDFAST_CPU_REQUEST_SHARE": str(settings.cpu_request_share),
         "HOLDFAST_UNSCHEDULABLE_PATIENCE_S": "3",

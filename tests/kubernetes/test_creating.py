@@ -44,7 +44,7 @@ async def impatient(api: FakeApi, kubelet: Kubelet, tmp_path: Path) -> AsyncIter
         ({"image": "slow-registry"}, "image_pull_failed", "image-pull", "infrastructure", "i/o timeout"),
         ({"image": "needs-secret"}, "invalid_argument", "config", "caller", "secret"),
         ({"cores": 1000.0}, "no_capacity", "unschedulable", "infrastructure", "Insufficient cpu"),
-        ({"options": Options(user=0)}, "unsupported", None, "caller", "restricted"),
+        ({"options": Options(service_account="other")}, "unsupported", None, "caller", "not shared"),
     ],
 )
 async def test_failures_are_typed_and_prompt(
@@ -58,6 +58,14 @@ async def test_failures_are_typed_and_prompt(
     assert not caught.value.retryable  # the runtime has been patient already
     await impatient.delete("sb-1")  # by whoever asked, once it is written down
     await until_async(lambda: not api.pods.names(), deadline_s=SOON_S, what="the pod to be removed")
+
+
+async def test_a_namespace_that_is_too_strict_for_the_profile_is_named(impatient: KubernetesRuntime, api: FakeApi) -> None:
+    api.restricted = True
+    with pytest.raises(HoldfastError, match="violates PodSecurity") as caught:
+        await impatient.create(order("sb-1"), CREATE_S)
+    assert (caught.value.code, caught.value.retryable) == ("unsupported", False)
+    assert "HOLDFAST_SANDBOX_PROFILE" in (caught.value.hint or "")
 
 
 async def test_a_quota_is_told_as_one(runtime: KubernetesRuntime, api: FakeApi) -> None:

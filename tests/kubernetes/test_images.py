@@ -22,6 +22,7 @@ from gateway.runtimes.kubernetes.images import ClusterImages, daemon_set
 from gateway.runtimes.kubernetes.manifest import Injection
 from gateway.runtimes.kubernetes.names import SELECTOR
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
+from gateway.runtimes.kubernetes.settings import Profile
 from tests.conformance.runtimes import CREATE_S, order
 from tests.kubernetes.conftest import settings_for
 from tests.kubernetes.test_manifest import GOLDEN, PLAIN, RICH
@@ -32,7 +33,11 @@ from tests.support.kube.server import FakeApi
 from tests.support.until import until_async
 
 SOON_S = 15.0
-NAMED: tuple[tuple[str, Injection], ...] = (("prepull-image", "image"), ("prepull-init", "init"))
+NAMED: tuple[tuple[str, Injection, Profile], ...] = (
+    ("prepull-image", "image", "userns"),
+    ("prepull-init", "init", "userns"),
+    ("prepull-restricted", "init", "restricted"),
+)
 
 
 @pytest_asyncio.fixture
@@ -51,9 +56,10 @@ def images(runtime: KubernetesRuntime, daemons: Daemons) -> Images:
 # The manifest --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "injection"), NAMED)
-def test_golden(name: str, injection: Injection) -> None:
-    made = daemon_set("registry.example/ml/train:7", PLAIN if injection == "image" else RICH, injection)
+@pytest.mark.parametrize(("name", "injection", "profile"), NAMED)
+def test_golden(name: str, injection: Injection, profile: Profile) -> None:
+    settings = replace(PLAIN if injection == "image" else RICH, sandbox_profile=profile)
+    made = daemon_set("registry.example/ml/train:7", settings, injection)
     path = GOLDEN / f"{name}.json"
     text = json.dumps(made, indent=2, sort_keys=True) + "\n"
     if os.environ.get("HOLDFAST_GOLDEN") == "write":

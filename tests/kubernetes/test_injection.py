@@ -8,13 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from holdfast_wire.errors import HoldfastError
 
+from gateway.runtimes.base import BecameReady, WentAway
+from gateway.runtimes.kubernetes import injection, nodes
 from gateway.runtimes.kubernetes.injection import Injecting, find_out, version_of
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from tests.conformance.runtimes import CREATE_S, order
 from tests.kubernetes.conftest import QUICK, settings_for
+from tests.support.kube.canaries import Canaries
+from tests.support.kube.kubelet import Kubelet
 from tests.support.kube.objects import RefusedError
 from tests.support.kube.server import FakeApi
+from tests.support.until import until_async
 
 
 def node(api: FakeApi, runtime: str, name: str = "node-9", pool: str = "sandboxes") -> None:
@@ -56,11 +62,78 @@ async def test_only_nodes_of_sandboxes_count(runtime: KubernetesRuntime, api: Fa
     assert (await find_out(runtime.api, runtime.settings)).way == "init"
 
 
-@pytest.mark.parametrize(("minor", "way"), [("35", "init"), ("36", "image")])
-async def test_where_nodes_may_not_be_read_the_version_decides(runtime: KubernetesRuntime, api: FakeApi, minor: str, way: str) -> None:
+NO_NODES = RefusedError(403, "Forbidden", "nodes is forbidden: cannot list resource")
+
+
+@pytest.mark.parametrize("minor", ["35", "36", "37"])
+@pytest.mark.parametrize("volume", [None, True, False])
+async def test_where_nodes_may_not_be_read_a_probe_pod_decides(
+    runtime: KubernetesRuntime, api: FakeApi, minor: str, volume: bool | None
+) -> None:
+    """A version is no proof: Kubernetes 1.36 runs on containerd 2.1, which mounts the whole image."""
     api.minor = minor
-    api.refuse = [("list nodes", RefusedError(403, "Forbidden", "nodes is forbidden: cannot list resource"))]
-    assert (await find_out(runtime.api, runtime.settings)).way == way
+    if volume is not None:
+        with Canaries(api, volume=volume).run():
+            await nodes.probe(runtime.api, runtime.settings)
+    api.refuse = [("list nodes", NO_NODES)]
+    found = await find_out(runtime.api, runtime.settings)
+    assert (found.way, found.sure) == ("image" if volume else "init", volume is not None)
+    assert ("did not find the bundle" in found.why) is (volume is False)
+
+
+async def test_a_gateway_hears_of_a_probe_within_seconds(runtime: KubernetesRuntime, api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(injection, "_UNSURE_FOR_S", 0.0)
+    injecting = Injecting(runtime.api, runtime.settings)
+    api.refuse = [("list nodes", NO_NODES)] * 2
+    assert await injecting.way() == "init"
+    with Canaries(api).run():
+        await nodes.probe(runtime.api, runtime.settings)
+    assert await injecting.way() == "image"
+
+
+async def test_a_probe_does_not_overrule_a_node_that_is_known_to_be_old(runtime: KubernetesRuntime, api: FakeApi) -> None:
+    node(api, "containerd://2.1.9")
+    with Canaries(api).run():
+        await nodes.probe(runtime.api, runtime.settings)
+    assert (await find_out(runtime.api, runtime.settings)).way == "init"
+
+
+async def test_a_pod_without_its_bundle_is_made_again(runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet, tmp_path: Path) -> None:
+    """The first try is reported to no client, other replicas and the doctor learn of it, and no later create tries again."""
+    kubelet.whole_images = True
+    events: list[Any] = []
+
+    async def follow() -> None:
+        async for event in runtime.watch():
+            events.append(event)  # noqa: PERF401 - it never ends
+
+    following = asyncio.create_task(follow())
+    await until_async(lambda: bool(events), deadline_s=30, what="the watch to begin")
+    made = await runtime.create(order("sb-1"), CREATE_S)
+    assert made.endpoint
+    assert api.pods.get("hf-sb-1")["spec"]["initContainers"][0]["name"] == "holdfast-bundle"
+    assert api.requests["create pods"] == 2
+    await until_async(lambda: any(isinstance(one, BecameReady) for one in events), deadline_s=30, what="it to be reported ready")
+    assert not [one for one in events if isinstance(one, WentAway)]
+    following.cancel()
+    await runtime.create(order("sb-2"), CREATE_S)
+    other = KubernetesRuntime(settings_for(api, tmp_path), "replica-2", QUICK)
+    await other.create(order("sb-3"), CREATE_S)
+    assert api.requests["create pods"] == 4
+    check = next(one for one in await other.doctor() if one["name"] == "agent bundle")
+    assert check["ok"]
+    assert "ld.so" in check["detail"]
+    await other.aclose()
+
+
+async def test_a_way_that_the_operator_chose_is_not_changed(api: FakeApi, kubelet: Kubelet, tmp_path: Path) -> None:
+    kubelet.whole_images = True
+    fixed = KubernetesRuntime(settings_for(api, tmp_path, bundle_injection="image"), "replica-1", QUICK)
+    with pytest.raises(HoldfastError, match=r"ld\.so") as caught:
+        await fixed.create(order("sb-1"), CREATE_S)
+    assert (caught.value.code, caught.value.reason, caught.value.fault) == ("sandbox_failed", "start-failed", "infrastructure")
+    assert api.requests["create pods"] == 1
+    await fixed.aclose()
 
 
 async def test_a_quota_tells_nothing_of_volumes(runtime: KubernetesRuntime, api: FakeApi) -> None:

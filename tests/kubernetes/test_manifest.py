@@ -1,4 +1,4 @@
-"""A pod's manifest is a pure function: golden files, refusals, and the restricted standard for whatever is asked.
+"""A pod's manifest is a pure function: golden files for each profile, refusals, and the pod security standard it needs.
 
 `HOLDFAST_GOLDEN=write` writes the files again; the change is then read in review.
 """
@@ -24,6 +24,7 @@ from gateway.runtimes.kubernetes.names import label_value, pod_name
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 from gateway.runtimes.options import Egress, Options, Port, Reach, Toleration, Volume
 from tests.conformance.runtimes import order
+from tests.support.kube.objects import RefusedError
 from tests.support.kube.rules import check_pod
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -44,6 +45,7 @@ RICH = replace(
     owner=("v1", "ConfigMap", "holdfast", "0b1c"),
     cluster_cidrs=("10.244.0.0/16",),
 )
+RESTRICTED = replace(PLAIN, sandbox_profile="restricted")
 SHARES_ALL = replace(PLAIN, shared=("*", "priority/*", "toleration/*", "toleration/*.kubernetes.io/*"))
 ON_AMD64 = replace(PLAIN, node_selector=(("kubernetes.io/arch", "amd64"),))
 EVERYTHING = Options(
@@ -84,7 +86,14 @@ CASES: dict[str, tuple[Order, KubernetesSettings, Any]] = {
         RICH,
         "image",
     ),
-    "root": (order("sb-3", incarnation="3" * 16, options=Options(user=0, group=0)), RICH, "init"),
+    "restricted": (order("sb-1", incarnation="1" * 16, image="debian:13"), RESTRICTED, "image"),
+    "restricted-root": (
+        order("sb-3", incarnation="3" * 16, options=Options(user=0, group=0)),
+        replace(RICH, sandbox_profile="restricted"),
+        "init",
+    ),
+    "root": (order("sb-1", incarnation="1" * 16, image="debian:13"), replace(PLAIN, sandbox_profile="root"), "init"),
+    "named-user": (order("sb-1", incarnation="1" * 16, image="debian:13", options=Options(user=0)), PLAIN, "image"),
     "spare": (order("pool-ab12", incarnation="4" * 16, owner="", labels={"holdfast/pool": "debian small"}), PLAIN, "image"),
     "odd-id": (order("a.b_c-", incarnation="5" * 16), PLAIN, "image"),
 }
@@ -99,7 +108,7 @@ def test_golden(name: str) -> None:
     if os.environ.get("HOLDFAST_GOLDEN") == "write":
         path.write_text(text)
     assert path.read_text() == text
-    check_pod(made, restricted=name != "root")
+    check_pod(made, restricted=name == "restricted")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -126,7 +135,7 @@ def test_the_token_is_in_the_environment_alone() -> None:
 @pytest.mark.parametrize(
     ("options", "settings", "words"),
     [
-        (Options(user=0), PLAIN, "root"),
+        (Options(user=0), RESTRICTED, "root"),
         (Options(pids=100), PLAIN, "podPidsLimit"),
         (Options(pids=5000), RICH, "podPidsLimit"),
         (Options(volumes=(Volume("secret", "/x", "other"),)), RICH, "secret/other"),
@@ -175,6 +184,32 @@ def test_what_is_harmless_or_shared_is_given(options: Options, settings: Kuberne
     assert options.node_selector.items() | dict(settings.node_selector).items() <= made["spec"]["nodeSelector"].items()
 
 
+@pytest.mark.parametrize("profile", ["userns", "root"])
+@pytest.mark.parametrize("user", [None, 0, 1000])
+@pytest.mark.parametrize("injection", ["image", "init"])
+def test_what_runs_in_docker_finds_what_docker_gives(profile: Any, user: int | None, injection: Any) -> None:
+    made = pod(order("sb-1", options=Options(user=user)), replace(PLAIN, sandbox_profile=profile), injection, "r")
+    spec, container = made["spec"], made["spec"]["containers"][0]
+    assert "securityContext" not in container, "the runtime's own capabilities, and setuid programs work"
+    assert "runAsNonRoot" not in spec["securityContext"]
+    assert spec["securityContext"].get("runAsUser") == user, "the image's own where the request names none"
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert spec.get("hostUsers", True) is (profile == "root")
+    assert spec["automountServiceAccountToken"] is False
+    check_pod(made, restricted=False)
+    with pytest.raises(RefusedError, match="capabilities"):
+        check_pod(made, restricted=True)
+
+
+def test_a_group_alone_is_refused_where_the_user_is_the_images() -> None:
+    with pytest.raises(HoldfastError, match="user_group needs user") as caught:
+        pod(order("sb-1", options=Options(group=5)), PLAIN, "image", "r")
+    assert caught.value.code == "invalid_argument"
+    assert pod(order("sb-1", options=Options(group=5)), RESTRICTED, "image", "r")["spec"]["securityContext"]["fsGroup"] == 5
+    both = pod(order("sb-1", options=Options(user=3, group=5)), PLAIN, "image", "r")["spec"]["securityContext"]
+    assert (both["runAsUser"], both["runAsGroup"], both["fsGroup"]) == (3, 5, 5)
+
+
 def test_what_contradicts_itself_or_cannot_run_is_refused() -> None:
     both = Options(node_selector={"kubernetes.io/arch": "arm64"}, architecture="amd64")
     with pytest.raises(HoldfastError, match="architecture contradicts") as caught:
@@ -192,7 +227,7 @@ def test_the_agents_own_settings_cannot_be_set() -> None:
 
 @given(st.text("abcz019._-", min_size=1, max_size=63).filter(lambda text: text[0] not in "._-"))
 def test_any_id_makes_a_name_and_a_label_that_are_taken(sandbox_id: str) -> None:
-    made = pod(order(sandbox_id), PLAIN, "image", "replica")
+    made = pod(order(sandbox_id), RESTRICTED, "image", "replica")
     check_pod(made, restricted=True)
     assert made["metadata"]["name"] == pod_name(sandbox_id)
     assert len(pod_name(sandbox_id)) <= 63
@@ -217,7 +252,9 @@ def test_every_rest_option_stays_within_the_restricted_standard() -> None:
             "user_group": 0,
         }
     )
-    check_pod(pod(order("sb-1", options=options), replace(RICH, allow_root=False), "init", "r"), restricted=True)
+    settings = replace(RICH, allow_root=False, sandbox_profile="restricted")
+    check_pod(pod(order("sb-1", options=options), settings, "init", "r"), restricted=True)
+    check_pod(pod(order("sb-1", options=options), replace(settings, sandbox_profile="userns"), "init", "r"), restricted=False)
 
 
 def test_what_is_started_and_its_limits_are_told_the_agent() -> None:

@@ -32,8 +32,8 @@ pytestmark = requires("redis")
 
 PODS = 1000
 AT_ONCE = 40
-CANARIES = 3
-"""What a controller makes at its start to try the network."""
+CANARIES = 5
+"""What a controller makes at its start to try the network, and the nodes."""
 Requests = Callable[[], Awaitable[dict[str, int]]]
 KIB_PER_POD = 24
 """What a thousand sandboxes may add to a gateway and a controller in one process, beside what is loaded and buffered once.

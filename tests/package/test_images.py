@@ -187,10 +187,11 @@ async def test_commands_get_no_descriptor_and_no_directory_of_ours(start: Starte
 
 
 async def test_the_token_is_not_to_be_read(start: Started) -> None:
-    """`/proc/1/environ` is open to whoever runs as the agent's own user."""
+    """Neither from the agent's own `/proc/1/environ`, which is closed to the agent's own user, nor from what it starts."""
     async with start("busybox", uid=STRANGER) as sandbox:
-        environ = await sandbox.exec(["/bin/cat", "/proc/1/environ"])
-        assert environ.exit_code == 0
+        first = await sandbox.exec(["/bin/cat", "/proc/1/environ"])
+        assert (first.exit_code, first.stdout_bytes) == (1, b"")
+        environ = await sandbox.exec(["/bin/cat", "/proc/self/environ"])
         assert b"IMAGE_SAYS=hello" in environ.stdout_bytes
         assert b"HOLDFAST" not in environ.stdout_bytes
 

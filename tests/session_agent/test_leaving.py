@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -107,6 +108,43 @@ async def test_what_runs_too_long_is_lost_with_what_is_known(agent: Callable[...
         assert (error.reason, error.fault) == ("preempted", "infrastructure")
         assert (error.detail["started"], error.detail["received"]) == (True, {1: 8, 2: 0})
         assert await process.wait() == 0
+
+
+@pytest.mark.parametrize("end", ["", "; exit 0"])
+@pytest.mark.parametrize("by_shell", [False, True])
+async def test_what_runs_too_long_may_say_why(agent: Callable[..., Any], tmp_path: Path, end: str, by_shell: bool) -> None:
+    """Its trap runs and what it prints arrives, but how it ends then is not the outcome it would have had."""
+    script = f"trap 'echo saved; echo done > saved{end}' TERM; echo begun; while :; do sleep 0.02; done"
+    async with agent(grace_s=6) as (sandbox, _, process):
+        if by_shell:
+            shell = await sandbox.shell()
+            running = asyncio.create_task(shell.run(f"touch up; bash -c {shlex.quote(script)}"))
+            waiting = asyncio.create_task(shell.run("touch never"))
+            await until_async((tmp_path / "up").exists, deadline_s=60, what="it to run")
+        else:
+            started = await sandbox.start(["bash", "-c", script])
+            assert (await started.read(timeout=60)).text == "begun\n"
+            running, waiting = asyncio.create_task(started.wait()), None
+        process.send_signal(signal.SIGTERM)
+        error = await lost(running, 60.0)
+        assert (error.reason, error.fault, error.detail["started"]) == ("evicted", "infrastructure", True)
+        assert error.detail["received"][1] == len("begun\nsaved\n")
+        if waiting is not None:
+            assert not (await lost(waiting)).detail["started"]
+        assert await process.wait() == 0
+        assert (tmp_path / "saved").read_text() == "done\n"
+        assert not (tmp_path / "never").exists()
+
+
+async def test_what_was_left_in_the_background_may_flush_its_files(agent: Callable[..., Any], tmp_path: Path) -> None:
+    async with agent() as (sandbox, _, process):
+        script = "trap 'sleep 0.3; echo all > flushed; exit' TERM; touch up; while :; do sleep 0.02; done"
+        await sandbox.exec(f"setsid nohup bash -c {shlex.quote(script)} > /dev/null 2>&1 &", outlive="adopt")
+        await until_async((tmp_path / "up").exists, deadline_s=60, what="it to be up")
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(60):  # of a grace of 90
+            assert await process.wait() == 0
+        assert (tmp_path / "flushed").read_text() == "all\n"
 
 
 async def test_a_client_that_is_away_gets_its_result_within_the_grace(agent: Callable[..., Any]) -> None:

@@ -21,7 +21,7 @@ from .client import JSON_PATCH, Api, ApiError
 from .creating import Creating, endpoint_of
 from .facts import Facts, read_pod
 from .manifest import labels
-from .names import EGRESS, POOL, SANDBOX, label_value, pod_name
+from .names import EGRESS, POOL, PROFILE, SANDBOX, UNLABELLED, label_value, pod_name
 from .record import annotations_of
 from .settings import KubernetesSettings
 
@@ -52,8 +52,13 @@ async def adopt(
 async def _claim(api: Api, pods: str, settings: KubernetesSettings, spare_id: str, order: Order) -> tuple[Facts, str]:
     """The spare's pod, ours from now on, and the token that its agent still has."""
     marks = labels(order, settings)
+    # A spare that was made under another profile is not what was ordered; the controller removes it (``events.present_of``).
+    profile: dict[str, Any] = {"op": "test", "path": _label(PROFILE), "value": settings.sandbox_profile}
+    if settings.sandbox_profile == UNLABELLED:
+        profile = {"op": "test", "path": "/spec/securityContext/runAsNonRoot", "value": order.options.user != 0}
     changes: list[dict[str, Any]] = [
         {"op": "test", "path": _label(SANDBOX), "value": label_value(spare_id)},
+        profile,
         {"op": "replace", "path": _label(SANDBOX), "value": marks[SANDBOX]},
         {"op": "replace", "path": _label(EGRESS), "value": marks[EGRESS]},
         {"op": "remove", "path": _label(POOL)},

@@ -20,13 +20,14 @@ from holdfast_wire.bundle import agent_command
 from .client import Api, ApiError
 from .facts import moment
 from .names import COMPONENT, MANAGED_BY
+from .names import ROLE as _ROLE
 from .settings import KubernetesSettings
 
 _NAME = "hf-canary"
 _VERDICT = "holdfast.dev/canary"
 _CONCLUSIVE = "holdfast.dev/canary-conclusive"
 _PORT = 8718
-_ROLE = "holdfast.dev/canary-role"
+_USER = 1000
 _TRIES = 20
 _WAIT_S = 90.0
 _LIFE_S = 300
@@ -196,7 +197,7 @@ def _pod(name: str, role: str, script: str, settings: KubernetesSettings) -> dic
             "nodeSelector": dict(settings.node_selector),
             "tolerations": [{"key": key, "operator": "Exists"} for key in settings.tolerations],
             "imagePullSecrets": [{"name": secret} for secret in settings.pull_secrets],
-            "securityContext": {"runAsNonRoot": True, "runAsUser": settings.user, "seccompProfile": {"type": "RuntimeDefault"}},
+            "securityContext": {"runAsNonRoot": True, "runAsUser": settings.user or _USER, "seccompProfile": {"type": "RuntimeDefault"}},
             "containers": [
                 {
                     "name": "canary",

@@ -188,7 +188,8 @@ def refused(error: ApiError) -> HoldfastError:
         message = f"the namespace's quota is used up: {text}"
         return HoldfastError("quota_exceeded", message, fault="infrastructure", reason="quota", retryable=False)
     if error.status == 403 and "violates PodSecurity" in error.message:
-        return HoldfastError("unsupported", f"the namespace's pod security standard does not take it: {text}")
+        hint = "label the sandboxes' namespace as HOLDFAST_SANDBOX_PROFILE needs: baseline; restricted for the profile of that name"
+        return HoldfastError("unsupported", f"the namespace's pod security standard does not take it: {text}", hint=hint)
     if error.status in (400, 422) or (error.status == 403 and error.reason == "Forbidden" and "cannot create" not in error.message):
         return HoldfastError("invalid_argument", f"the cluster does not take it: {text}")
     return error.unavailable()

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from .client import Api, ApiError
-from .facts import Facts, Trouble, event_trouble
+from .facts import Facts, Trouble, event_trouble, no_users
 from .settings import KubernetesSettings
 
 log = logging.getLogger("gateway.kubernetes")
 
 _MOST = 50
 _MESSAGE = 2000
-_REASONS = ("Failed", "InspectFailed", "FailedMount")
+_NO_SANDBOX = "FailedCreatePodSandBox"
+_REASONS = ("Failed", "InspectFailed", "FailedMount", _NO_SANDBOX)
 _SHOWN = 300
 
 
@@ -61,24 +62,34 @@ async def warnings(api: Api, pods: str, page: int) -> list[Warned]:
 
 def trouble_of(facts: Facts, reason: str, message: str) -> Trouble | None:
     """What a kubelet's warning about this pod means for its create."""
-    return event_trouble(reason, message, facts.record.image if facts.record is not None else "", facts.created_at)
+    trouble = no_users(message) if facts.own_users and reason == _NO_SANDBOX else None
+    return trouble or event_trouble(reason, message, facts.record.image if facts.record is not None else "", facts.created_at)
 
 
 async def ask(api: Api, settings: KubernetesSettings, facts: Facts) -> Complaint:
     """What is complained of about this very pod. Never raises for an API server that refuses or is away."""
-    selector = f"involvedObject.uid={facts.uid},type=Warning"
-    try:
-        found = await api.get(f"/api/v1/namespaces/{settings.namespace}/events", {"fieldSelector": selector, "limit": str(_MOST)})
-    except ApiError as error:
-        log.info("events cannot be read: %s", error)
-        return Complaint()
-    events = sorted(found.get("items") or [], key=_seen_at)
+    events = await _events(api, settings, facts)
     for event in reversed(events):
         trouble = trouble_of(facts, str(event.get("reason") or ""), str(event.get("message") or ""))
         if trouble is not None:
             return Complaint(trouble.cause.message, trouble)
     text = "".join(c if c.isprintable() else " " for c in str(events[-1].get("message") or ""))[:_SHOWN] if events else ""
     return Complaint(f"{events[-1].get('reason')}: {text}" if events else "")
+
+
+async def warnings_of(api: Api, settings: KubernetesSettings, facts: Facts) -> list[str]:
+    """The messages of what is complained of about this pod, the newest last. As quiet as ``ask``."""
+    return [str(event.get("message") or "") for event in await _events(api, settings, facts)]
+
+
+async def _events(api: Api, settings: KubernetesSettings, facts: Facts) -> list[dict[str, Any]]:
+    selector = f"involvedObject.uid={facts.uid},type=Warning"
+    try:
+        found = await api.get(f"/api/v1/namespaces/{settings.namespace}/events", {"fieldSelector": selector, "limit": str(_MOST)})
+    except ApiError as error:
+        log.info("events cannot be read: %s", error)
+        return []
+    return sorted(found.get("items") or [], key=_seen_at)
 
 
 def _seen_at(event: dict[str, Any]) -> str:

@@ -25,6 +25,7 @@ from . import complaints
 from .births import Births, News
 from .client import Api, ApiError, refused
 from .facts import ASKED_GRACE_S, Facts, Trouble, read_pod
+from .profiles import no_user_namespaces
 from .settings import KubernetesSettings
 
 log = logging.getLogger("gateway.kubernetes")
@@ -37,6 +38,7 @@ _EAGER_S = 0.6
 _RETRY_S = 0.25
 _AWAY_S = 20.0
 """An API server that does not answer for so long is said to be away: whoever creates may wait for a long time, and should know."""
+_DROPPED = "the cluster gives pods no user namespaces: its API server drops hostUsers (older than 1.33, or UserNamespacesSupport is closed)"
 _LOOK_S = 2.0
 """A pod that another replica made is not in this one's watch: it is looked at this often. Also the net under a watch that fails."""
 _OWN_LOOK_S = 15.0
@@ -46,10 +48,23 @@ _SLOW_S, _SLOW_MOST_S = 4.0, 30.0
 """A pod that has a node for so long and does not run is asked after among the events; then again, ever less often."""
 
 
+_HAS_USERS_S = 600.0
+"""How long it is good that the API server takes a pod's own user namespace. What each pod was given is looked at as well."""
+
+
+class NoBundleError(HoldfastError):
+    """The image volume of a pod does not hold the bundle: the same pod with the bundle copied in may start."""
+
+    def __init__(self, facts: Facts, error: HoldfastError) -> None:
+        super().__init__(error.code, error.message, fault=error.fault, reason=error.reason)
+        self.facts = facts
+
+
 class Creating:
     """See the module."""
 
     def __init__(self, api: Api, births: Births, pods: str, settings: KubernetesSettings) -> None:
+        self._has_users_until = float("-inf")
         self._api = api
         self._births = births
         self._pods = pods
@@ -109,7 +124,7 @@ class Creating:
                 made = await self._api.post(self._pods, manifest)
                 if not _as_private(made, manifest):
                     await self.tidy(read_pod(made), grace_s=0)  # at once: its root would be the node's
-                    raise _no_user_namespaces()
+                    raise no_user_namespaces(_DROPPED)
                 return read_pod(made), True
             except ApiError as error:
                 if error.status == 409:
@@ -127,6 +142,9 @@ class Creating:
 
     async def _has_user_namespaces(self, manifest: dict[str, Any]) -> None:
         """A server that does not know them drops the wish silently, and the sandbox's root would be the node's: so it is asked first."""
+        clock = asyncio.get_running_loop().time
+        if clock() < self._has_users_until:
+            return
         try:
             answer = await self._api.call("POST", self._pods, {"dryRun": "All"}, body=manifest)
         except ApiError as error:
@@ -134,7 +152,8 @@ class Creating:
                 return  # there is one already, or making it will say what is wrong
             raise refused(error) from error
         if not _as_private(answer, manifest):
-            raise _no_user_namespaces()
+            raise no_user_namespaces(_DROPPED)
+        self._has_users_until = clock() + _HAS_USERS_S
 
     async def _existing(self, name: str) -> Facts | None:
         try:
@@ -203,6 +222,8 @@ class Creating:
 
     def _judge(self, facts: Facts) -> None:
         settings = self._settings
+        if facts.trouble is not None and facts.trouble.kind == "bundle":
+            raise NoBundleError(facts, facts.trouble.error())
         trouble = facts.failed(time.time(), pull_patience_s=settings.pull_patience_s, schedule_patience_s=settings.unschedulable_patience_s)
         if trouble is not None:
             raise trouble.error()
@@ -232,14 +253,6 @@ def _as_private(made: dict[str, Any], asked: dict[str, Any]) -> bool:
 
 def _deleted() -> HoldfastError:
     return HoldfastError("sandbox_failed", "it was deleted while it was being made", reason="deleted")
-
-
-def _no_user_namespaces() -> HoldfastError:
-    return HoldfastError(
-        "unsupported",
-        "sandboxes do not run as root here: the cluster gives pods no user namespaces",
-        hint="use Kubernetes 1.33 or newer, or open its gate UserNamespacesSupport",
-    )
 
 
 def endpoint_of(facts: Facts) -> str:

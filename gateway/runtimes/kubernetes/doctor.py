@@ -12,12 +12,18 @@ import aiohttp
 from kubernetes_asyncio import client as kube
 from kubernetes_asyncio.client.exceptions import ApiException
 
-from . import canary, injection
+from . import canary, injection, nodes
 from .client import Api, ApiError, ApiUnreachableError
+from .profiles import STANDARDS, no_user_namespaces
 from .settings import KubernetesSettings
 
 Check = dict[str, Any]
 
+_PROFILES = {
+    "userns": "the image's own user, root included, in a user namespace of the pod",
+    "root": "the image's own user, root included, without a user namespace: its root is the node's, but for its capabilities",
+    "restricted": "user 1000 where nothing else is set, no capabilities, setuid programs do not work",
+}
 _OLDEST = (1, 28)
 _RIGHTS: tuple[tuple[str, str, str], ...] = (
     *(("", "pods", verb) for verb in ("create", "get", "list", "watch", "patch", "delete")),
@@ -68,7 +74,8 @@ async def _nodes(api: Api, settings: KubernetesSettings) -> Check:
     except ApiError as error:
         if error.status != 403:
             raise
-        return _bad("", "nodes may not be read: capacity is not known", "give the service the cluster role of infra/k8s", required=False)
+        fix = "add the component node-stats to the overlay (infra/k8s/components/node-stats)"
+        return _bad("", "nodes may not be read: capacity is not known", fix, required=False)
     return _good("nodes may be read")
 
 
@@ -80,14 +87,30 @@ async def _namespace(api: Api, settings: KubernetesSettings) -> Check:
             return _bad("", f"there is no namespace {settings.namespace}", "kubectl apply -k infra/k8s/overlays/…")
         raise
     level = (found["metadata"].get("labels") or {}).get("pod-security.kubernetes.io/enforce", "")
-    wanted = ("restricted", "baseline") if settings.allow_root else ("restricted",)
+    wanted = [STANDARDS[settings.sandbox_profile]]
+    if settings.sandbox_profile == "restricted" and settings.allow_root:
+        wanted.append("baseline")
     if level not in wanted:
         return _bad(
             "",
             f"{settings.namespace} enforces {level or 'no'} pod security standard",
-            f"label it pod-security.kubernetes.io/enforce={wanted[0]}",
+            f"label it pod-security.kubernetes.io/enforce={wanted[0]}, which the sandbox profile {settings.sandbox_profile} needs",
         )
     return _good(f"{settings.namespace} enforces the {level} pod security standard")
+
+
+async def _profile(api: Api, settings: KubernetesSettings) -> Check:
+    profile = settings.sandbox_profile
+    what = _PROFILES[profile]
+    if profile != "userns":
+        return _good(f"{profile}: {what}")
+    seen = await nodes.known(api, settings)
+    if seen is None or seen.users is None:
+        why = "not probed yet" if seen is None else f"whether nodes can is not known: {seen.users_why}"
+        return _bad("", f"{profile}: {what}; {why}", "the controller probes when it starts, and again every 5 minutes", required=False)
+    if not seen.users:
+        return _bad("", f"{profile}: {what}; but {seen.users_why}", no_user_namespaces("").hint)
+    return _good(f"{profile}: {what}, and a probe pod had one")
 
 
 async def _default_deny(api: Api, settings: KubernetesSettings) -> Check:
@@ -131,6 +154,7 @@ _CHECKS: tuple[tuple[str, Callable[[Api, KubernetesSettings], Awaitable[Check]]]
     ("rights", _rights),
     ("nodes", _nodes),
     ("sandbox namespace", _namespace),
+    ("sandbox profile", _profile),
     ("default deny", _default_deny),
     ("agent bundle", _bundle),
     ("network enforcement", _network),

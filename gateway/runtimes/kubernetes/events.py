@@ -30,6 +30,10 @@ def present_of(facts: Facts, now: float, settings: KubernetesSettings) -> Presen
     if record is None or facts.asked:
         return None
     trouble = _failed(facts, now, settings)
+    if facts.pool and facts.profile != settings.sandbox_profile:
+        trouble = Trouble(
+            "sandbox_failed", Cause("deleted", "infrastructure", f"a spare of the profile {facts.profile}, no longer in force")
+        )
     if trouble is None and not (facts.started and facts.ip):
         late_s = _number(record.labels.get(_READY_TIMEOUT))
         if late_s is not None and now - facts.created_at >= late_s + _SKEW_S:
@@ -91,6 +95,8 @@ def on_vanish(last: Facts, before: Facts | None = None) -> list[Event]:
         last = replace(last, asked=True)
     if last.record is None or (last.ended() is not None and not last.asked and (before is None or before.ended() is not None)):
         return []
+    if last.trouble is not None and last.trouble.kind == "bundle" and not last.started:
+        return []  # its maker removed it, and makes the same sandbox again
     return [WentAway(last.record.sandbox_id, last.record.incarnation, gone_cause(last))]
 
 

@@ -16,7 +16,8 @@ from holdfast_wire.errors import Fault, HoldfastError
 
 from gateway.placement.records import Cause
 
-from .names import ENDING
+from .names import ENDING, PROFILE, UNLABELLED
+from .profiles import no_user_namespaces
 from .record import PodRecord, read_record
 
 ASKED_GRACE_S = 3
@@ -46,6 +47,8 @@ _PULL_HINTS = {
     "image_pull_failed": "the message is the registry's, as the nodes see it: retry when it answers them; `holdfast image pull NAME` has "
     "an image on every node ahead",
 }
+_REMADE_S = 60.0
+"""A pod without the bundle in its image volume is made again by the create that waits for it. One that is there after this is lost."""
 _NOT_THERE = re.compile(
     r"not found|manifest unknown|manifest_unknown|does not exist|pull access denied|unauthorized|denied|forbidden|no match for platform"
     r"|no matching manifest|invalid reference|name unknown|name_unknown|unsupported media type|authentication required",
@@ -54,6 +57,16 @@ _NOT_THERE = re.compile(
 _PULLING = re.compile(r'(?:pull image|image name) "([^"]*)"')
 _OBJECTS = {"persistentvolumeclaim": "claim", "secret": "secret", "configmap": "config map"}
 _MISSING = re.compile(r'\b(persistentvolumeclaim|secret|configmap) "([a-z0-9.-]{1,253})" not found', re.IGNORECASE)
+_USERS = re.compile(
+    r"hostUsers|user namespaces?|UserNamespacesSupport|id-?mapp?ed|idmap|mapped mount|shift GID/UID|process for unshare"
+    r"|mount_setattr|the handler \".*\" is not known",
+    re.IGNORECASE,
+)
+"""How kubelets, containerd, CRI-O, runc and crun say that they cannot make a pod's user namespace (kubernetes/kubernetes pull request
+131623, opencontainers/runc 4157, containerd/containerd 5890, siderolabs/talos issue 8554)."""
+BUNDLE_VOLUME = "holdfast-bundle"
+_NO_BUNDLE = re.compile(r"\.holdfast|image volume|mkdir : no such file|mountpoint for image", re.IGNORECASE)
+"""How container runtimes say that an image volume is not what was asked for."""
 _DISRUPTIONS = {
     "PreemptionByScheduler": "preempted",
     "DeletionByTaintManager": "evicted",
@@ -79,12 +92,14 @@ class Trouble:
     code: str
     cause: Cause
     lasting: bool = True
-    kind: Literal["", "pull", "schedule"] = ""
+    kind: Literal["", "pull", "schedule", "bundle"] = ""
     since: float = 0.0
 
     def error(self) -> HoldfastError:
         """Once patience is over the answer is final: a client that asked again at once would only wait as long again."""
         final = False if self.kind else None
+        if self.code == "unsupported":
+            return no_user_namespaces(self.cause.message)
         hint = _PULL_HINTS.get(self.code)
         return HoldfastError(self.code, self.cause.message, hint=hint, fault=self.cause.fault, reason=self.cause.reason, retryable=final)
 
@@ -114,12 +129,17 @@ class Facts:
     asked: bool = False
     """Its deletion was ours."""
     pool: str = ""
+    profile: str = UNLABELLED
+    own_users: bool = False
+    """It asked for a user namespace."""
 
     def failed(self, now: float, *, pull_patience_s: float, schedule_patience_s: float) -> Trouble | None:
         """The trouble that waiting will not mend, or has not in time."""
         trouble = self.trouble
         if trouble is None or trouble.lasting:
             return trouble
+        if trouble.kind == "bundle":
+            return trouble if now - self.created_at >= _REMADE_S else None
         patience_s = pull_patience_s if trouble.kind == "pull" else schedule_patience_s
         return trouble if now - (trouble.since or self.created_at) >= patience_s else None
 
@@ -135,9 +155,13 @@ def read_pod(pod: dict[str, Any]) -> Facts:
     deleted_at = moment(metadata.get("deletionTimestamp"))
     disruption = ENDINGS.get(str(_map(metadata.get("annotations")).get(ENDING) or "")) or _disruption(conditions)
     created_at = moment(metadata.get("creationTimestamp"))
+    own_users = spec.get("hostUsers") is False
     trouble = _trouble(status, conditions, disruption, deleted_at > 0, created_at)
     if trouble is not None and deleted_at > 0 and trouble.cause.reason == "exited" and not _ended_before(metadata, status):
         trouble = _over(disruption or DELETED)  # an agent that is told to stop ends with a status as well
+    if trouble is not None and trouble.cause.reason == "start-failed":
+        by_volume = any(one.get("name") == BUNDLE_VOLUME and "image" in one for one in _maps(spec.get("volumes")))
+        trouble = _for_want_of(trouble, own_users, by_volume)
     states = [_map(one.get("state")) for one in _maps(status.get("containerStatuses"))]
     running = [one for one in _maps(status.get("containerStatuses")) if "running" in _map(one.get("state"))]
     started, ready = bool(running), any(one.get("ready") is True for one in running)
@@ -160,6 +184,8 @@ def read_pod(pod: dict[str, Any]) -> Facts:
         # Without grace we delete only what never ran or has ended. What ran and goes so is gone at somebody else's wish.
         asked=deleted_at > 0 and (grace == ASKED_GRACE_S or (grace == 0 and not ran)),
         pool=str(_map(metadata.get("labels")).get("holdfast.dev/pool") or ""),
+        profile=str(_map(metadata.get("labels")).get(PROFILE) or UNLABELLED),
+        own_users=own_users,
     )
 
 
@@ -219,6 +245,28 @@ def _trouble(
         cause = Cause("unschedulable", "infrastructure", f"no node can take it: {text}")
         return Trouble("no_capacity", cause, lasting=False, kind="schedule", since=moment(scheduled.get("lastTransitionTime")))
     return None
+
+
+def needs_users(text: str) -> bool:
+    """Whether a complaint says that a user namespace cannot be made."""
+    return bool(_USERS.search(text))
+
+
+def no_users(text: str) -> Trouble | None:
+    """The trouble of a pod whose user namespace its node cannot make, from what is complained of; None for anything else."""
+    if not needs_users(text):
+        return None
+    return Trouble("unsupported", Cause("start-failed", "infrastructure", f"its node cannot make one: {_cut(text)}"))
+
+
+def _for_want_of(trouble: Trouble, own_users: bool, by_volume: bool) -> Trouble:
+    """A failed start as what it is: no user namespace, or no bundle where an image volume should have brought it."""
+    message = trouble.cause.message
+    if own_users and (found := no_users(message)) is not None:
+        return found
+    if by_volume and _NO_BUNDLE.search(message) and "exec format error" not in message:
+        return Trouble(trouble.code, trouble.cause, lasting=False, kind="bundle")
+    return trouble
 
 
 def missing_object(text: str) -> Trouble | None:

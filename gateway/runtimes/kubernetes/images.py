@@ -23,8 +23,9 @@ from gateway.runtimes.base import Image
 
 from .client import Api, ApiError, errors, refused
 from .facts import Trouble, moment, read_pod
-from .manifest import CONFINED, Injection, bundle_volume
+from .manifest import Injection, bundle_volume
 from .names import COMPONENT, IMAGE, KEPT, MANAGED_BY, PREPULL, PREPULL_SELECTOR, SPEC, prepull_name
+from .profiles import CONFINED, confinement
 from .settings import KubernetesSettings
 
 log = logging.getLogger("gateway.kubernetes")
@@ -186,18 +187,14 @@ def daemon_set(name: str, settings: KubernetesSettings, injection: Injection) ->
     """The manifest. Its pods go where sandboxes go, and are as confined as they are."""
     key = prepull_name(name)
     labels = {MANAGED_BY: "holdfast", COMPONENT: "prepull", PREPULL: key}
+    confined = confinement(settings)
     volume, mount, init = bundle_volume(_SIZE, settings, injection)
     common = {"imagePullPolicy": settings.pull_policy, "resources": _SIZE, "securityContext": CONFINED}
     spec: dict[str, Any] = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 0,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": settings.user,
-            "runAsGroup": settings.group,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": {name: value for name, value in confined.pod.items() if not name.startswith("fsGroup")},
         "nodeSelector": {"kubernetes.io/os": "linux", **dict(settings.node_selector)},
         "tolerations": [{"key": taint, "operator": "Exists"} for taint in settings.tolerations],
         "initContainers": [*init, {"name": "image", "image": name, "command": [*_PYTHON, _EXIT], "volumeMounts": [mount], **common}],
@@ -206,6 +203,8 @@ def daemon_set(name: str, settings: KubernetesSettings, injection: Injection) ->
         "runtimeClassName": settings.runtime_class,
         "imagePullSecrets": [{"name": secret} for secret in settings.pull_secrets],
     }
+    if confined.own_users:
+        spec["hostUsers"] = False
     spec = {field: value for field, value in spec.items() if value not in ("", [])}
     digest = hashlib.sha256(orjson.dumps(spec, option=orjson.OPT_SORT_KEYS)).hexdigest()[:40]
     metadata: dict[str, Any] = {

@@ -2,12 +2,14 @@
 
 Owns the finding out, and how long an answer is good. The version alone does not tell: the server knows image volumes from 1.31 and parts
 of them from 1.33, but takes them unasked only from 1.35 (KEP-4639); and containerd before 2.2 mounts the whole image where a part was
-asked for, without a word (awslabs/amazon-eks-ami issue 2625). Called by ``runtime`` for pods and ``doctor`` to tell.
+asked for, without a word (awslabs/amazon-eks-ami issue 2625). So what a probe pod saw decides (``nodes``), else the nodes' own versions,
+and where neither is known the bundle is copied. Called by ``runtime`` for pods and ``doctor`` to tell.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +19,18 @@ from gateway.runtimes.options import Egress
 
 from .client import Api, ApiError, ApiUnreachableError
 from .manifest import Injection, pod
+from .nodes import Nodes, known
 from .settings import KubernetesSettings
+
+log = logging.getLogger("gateway.kubernetes")
 
 _GOOD_FOR_S = 600.0
 """Nodes of another kind may join."""
-_FIRST, _SURE = (1, 33), (1, 36)
-"""From the former on it can be; from the latter on it is believed also where nodes may not be looked at."""
+_UNSURE_FOR_S = 5.0
+"""A probe may be under way."""
+_FIRST, _LIKELY = (1, 33), (1, 36)
+"""From the former on it can be; from the latter on it is tried where the first node has yet to be made. A pod that does not find the bundle
+there is made again (``distrust``)."""
 _RUNTIMES = {"containerd": (2, 2), "cri-o": (1, 33)}
 """The first of each that mounts a part of an image."""
 
@@ -33,12 +41,14 @@ class Found:
 
     way: Injection
     why: str
+    sure: bool = True
 
 
 class Injecting:
     """See the module."""
 
-    def __init__(self, api: Api, settings: KubernetesSettings) -> None:
+    def __init__(self, api: Api, settings: KubernetesSettings, nodes: Nodes | None = None) -> None:
+        self._nodes = nodes or Nodes(api, settings)
         self._api = api
         self._settings = settings
         self._found: Found | None = None
@@ -53,8 +63,18 @@ class Injecting:
         async with self._lock:
             if self._found is None or clock() >= self._good_until:
                 self._found = await find_out(self._api, self._settings)
-                self._good_until = clock() + _GOOD_FOR_S
+                self._good_until = clock() + (_GOOD_FOR_S if self._found.sure else _UNSURE_FOR_S)
             return self._found.way
+
+    async def distrust(self, way: Injection, why: str) -> bool:
+        """A pod did not find the bundle that was to come by this way. Whether to make it again, with the bundle copied in."""
+        if way != "image" or self._settings.bundle_injection != "auto":
+            return False
+        log.error("image volumes do not bring the bundle here, so it is copied into pods from now on: %s", why)
+        self._found = Found("init", f"a sandbox did not find the bundle in its image volume: {why[-200:]}")
+        self._good_until = asyncio.get_running_loop().time() + _GOOD_FOR_S
+        await self._nodes.distrust_volumes(self._found.why)
+        return True
 
 
 async def find_out(api: Api, settings: KubernetesSettings) -> Found:
@@ -65,12 +85,18 @@ async def find_out(api: Api, settings: KubernetesSettings) -> Found:
     refusal = await _refusal(api, settings)
     if refusal:
         return Found("init", f"the server takes no image volumes: {refusal[:200]}")
-    old = await _old_runtime(api, settings)
-    if old is None:
-        if version >= _SURE:
-            return Found("image", "")
-        return Found("init", "there is no node to be looked at, so their container runtime is not known")
-    return Found("init", f"{old} mounts no part of an image") if old else Found("image", "")
+    runtimes = await _runtimes(api, settings)
+    old = next((text for text in runtimes or () if not _mounts_parts(text)), None)
+    if old is not None:
+        return Found("init", f"{old} mounts no part of an image")
+    seen = await known(api, settings)
+    if seen is not None and seen.volume is not None:
+        return Found("image", "") if seen.volume else Found("init", seen.volume_why)
+    if runtimes is None:
+        return Found("init", "nodes may not be read, and no probe has seen what they mount", sure=False)
+    if not runtimes and version < _LIKELY:
+        return Found("init", "there is no node to be looked at, so their container runtime is not known", sure=False)
+    return Found("image", "", sure=False)
 
 
 async def _refusal(api: Api, settings: KubernetesSettings) -> str:
@@ -86,8 +112,8 @@ async def _refusal(api: Api, settings: KubernetesSettings) -> str:
     return ""
 
 
-async def _old_runtime(api: Api, settings: KubernetesSettings) -> str | None:
-    """A node's container runtime that cannot; empty where all of the first page can, None where none is there to be looked at."""
+async def _runtimes(api: Api, settings: KubernetesSettings) -> list[str] | None:
+    """The container runtimes of the first page of nodes, None where they may not be read."""
     selector = ",".join(f"{name}={value}" for name, value in (("kubernetes.io/os", "linux"), *settings.node_selector))
     try:
         found = await api.get("/api/v1/nodes", {"labelSelector": selector, "limit": str(settings.page), "resourceVersion": "0"})
@@ -95,12 +121,8 @@ async def _old_runtime(api: Api, settings: KubernetesSettings) -> str | None:
         if error.status != 403:
             raise
         return None
-    nodes = found.get("items") or []
-    for node in nodes:
-        text = str(((node.get("status") or {}).get("nodeInfo") or {}).get("containerRuntimeVersion") or "")
-        if text and not _mounts_parts(text):
-            return text
-    return "" if nodes else None
+    infos = [(node.get("status") or {}).get("nodeInfo") or {} for node in found.get("items") or []]
+    return [str(info["containerRuntimeVersion"]) for info in infos if info.get("containerRuntimeVersion")]
 
 
 def _mounts_parts(text: str) -> bool:

@@ -1,7 +1,7 @@
 """A sandbox's pod: a pure function from an order and the deployment's settings to the manifest, with golden tests.
 
-Owns what is in the pod, which passes the restricted Pod Security Standard unless the deployment allows root. It does not own what a
-caller may have put there (``sharing``), the network policy its label names (``network``) nor the reading of what becomes of it (``facts``).
+Owns what is in the pod. It does not own how confined it is (``profiles``), what a caller may have put there (``sharing``), the network
+policy its label names (``network``) nor the reading of what becomes of it (``facts``).
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from gateway.parsing import RESERVED_LABEL
 from gateway.runtimes.base import Order
 from gateway.runtimes.options import Toleration, Volume
 
-from .names import COMPONENT, CONTAINER, EGRESS, MADE_BY, MANAGED_BY, PIDS, POOL, SANDBOX, label_value, pod_name
+from .names import COMPONENT, CONTAINER, EGRESS, MADE_BY, MANAGED_BY, PIDS, POOL, PROFILE, SANDBOX, UNLABELLED, label_value, pod_name
 from .network import egress_key
+from .profiles import CONFINED, confinement
 from .record import annotations_of
 from .settings import KubernetesSettings
 from .sharing import ARCHITECTURE, OS, check
@@ -25,15 +26,11 @@ from .sharing import ARCHITECTURE, OS, check
 Injection = Literal["image", "init"]
 _KILL_MARGIN_S = 5
 """What an evicted agent leaves of its grace, so that it ends by itself."""
-CONFINED: dict[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-"""Security context of a container that is not root."""
 POOL_LABEL = RESERVED_LABEL + "pool"
 """Label of an order that makes a spare of this pool."""
 _AGENT = "HOLDFAST_AGENT_"
 _BUNDLE = "holdfast-bundle"
 _COPY_TO = "/bundle"
-_ROOT_CAPABILITIES = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID"]
-"""What package managers need of root; all within the baseline standard, and inside a user namespace."""
 _LISTENS = {"tcpSocket": {"port": AGENT_PORT}, "periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": 600}
 """A pod that is Ready has an agent that listens. Asked until the first answer only; whoever creates dials by himself, and sooner."""
 
@@ -42,7 +39,7 @@ def pod(order: Order, settings: KubernetesSettings, injection: Injection, replic
     """The manifest. Raises ``invalid_argument`` or ``unsupported`` for what the deployment does not give."""
     check(order, settings)
     options = order.options
-    root = options.user == 0
+    confined = confinement(settings, options.user, options.group)
     bundle, bundle_mount, init = bundle_volume(resources(order, settings), settings, injection)
     volumes, mounts = [bundle], [bundle_mount]
     for number, volume in enumerate(options.volumes):
@@ -52,20 +49,12 @@ def pod(order: Order, settings: KubernetesSettings, injection: Injection, replic
     selector = {OS: "linux", **dict(settings.node_selector), **options.node_selector}
     if options.architecture:
         selector[ARCHITECTURE] = options.architecture
-    user, group = settings.user if options.user is None else options.user, settings.group if options.group is None else options.group
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": bool(options.service_account),
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": settings.grace_s,
-        "securityContext": {
-            "runAsNonRoot": not root,
-            "runAsUser": user,
-            "runAsGroup": group,
-            "fsGroup": group,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": confined.pod,
         "nodeSelector": selector,
         "tolerations": _tolerations(order, settings),
         "initContainers": init,
@@ -79,7 +68,7 @@ def pod(order: Order, settings: KubernetesSettings, injection: Injection, replic
                 "ports": [{"name": "agent", "containerPort": AGENT_PORT, "protocol": "TCP"}],
                 "resources": resources(order, settings),
                 "startupProbe": _LISTENS,
-                "securityContext": _confinement(root),
+                **({"securityContext": confined.container} if confined.container else {}),
                 "terminationMessagePolicy": "FallbackToLogsOnError",
                 "volumeMounts": mounts,
             }
@@ -90,7 +79,7 @@ def pod(order: Order, settings: KubernetesSettings, injection: Injection, replic
         "serviceAccountName": options.service_account,
         "imagePullSecrets": [{"name": name} for name in (*settings.pull_secrets, *options.pull_secrets)],
     }
-    if root:
+    if confined.own_users:
         spec["hostUsers"] = False
     return {
         "apiVersion": "v1",
@@ -103,6 +92,8 @@ def pod(order: Order, settings: KubernetesSettings, injection: Injection, replic
 def labels(order: Order, settings: KubernetesSettings) -> dict[str, str]:
     """The labels that say which sandbox a pod is and what it may reach. A spare's changes when it is adopted."""
     found = {SANDBOX: label_value(order.sandbox_id), EGRESS: egress_key(order.egress, settings)}
+    if settings.sandbox_profile != UNLABELLED:
+        found[PROFILE] = settings.sandbox_profile
     pool = order.labels.get(POOL_LABEL)
     return {**found, POOL: label_value(pool)} if pool else found
 
@@ -154,12 +145,6 @@ def bundle_volume(
         "volumeMounts": [{"name": _BUNDLE, "mountPath": _COPY_TO}],
     }
     return {"name": _BUNDLE, "emptyDir": {}}, mount, [copier]
-
-
-def _confinement(root: bool) -> dict[str, Any]:
-    if not root:
-        return CONFINED
-    return {**CONFINED, "capabilities": {**CONFINED["capabilities"], "add": list(_ROOT_CAPABILITIES)}}
 
 
 def _env(order: Order, settings: KubernetesSettings) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from gateway.runtimes.options import Egress
 from . import adopting, capacity, doctor
 from .births import Births
 from .client import Api, ApiError, errors
-from .creating import Creating
+from .creating import Creating, NoBundleError
 from .enforcement import EnforcementGuard
 from .events import on_change, on_vanish, present_of
 from .facts import ASKED_GRACE_S, Facts, read_pod
@@ -30,6 +30,7 @@ from .injection import Injecting
 from .manifest import Injection, pod
 from .names import EGRESS, ENDING, NETWORK, SANDBOX, SELECTOR, label_value, pod_name
 from .network import egress_key, needs
+from .nodes import Nodes
 from .policies import Policies
 from .record import network_annotation
 from .settings import KubernetesSettings
@@ -55,7 +56,8 @@ class KubernetesRuntime:
         self.policies = Policies(self.api, settings)
         self._capacity = capacity.Capacity(self.api, settings)
         self._guard = EnforcementGuard(self.api, settings)
-        self._injecting = Injecting(self.api, settings)
+        self._nodes = Nodes(self.api, settings)
+        self._injecting = Injecting(self.api, settings, self._nodes)
         self._images = ClusterImages(self.api, settings, self.injection)
 
     @property
@@ -64,13 +66,23 @@ class KubernetesRuntime:
         return self._images
 
     async def create(self, order: Order, timeout_s: float) -> Made:
-        began = asyncio.get_running_loop().time()
+        clock = asyncio.get_running_loop().time
+        deadline, tokens = clock() + timeout_s, (order.token, *order.other_tokens)
         with errors():
-            manifest = pod(order, self.settings, await self.injection(), self._replica)
+            way = await self.injection()
+            manifest = pod(order, self.settings, way, self._replica)
+            await self._nodes.check()
             await self._guard.check(order.egress, timeout_s)
             await self.policies.ensure(order.egress)
-        left_s = timeout_s - (asyncio.get_running_loop().time() - began)
-        return await self._creating.create(manifest, order.incarnation, (order.token, *order.other_tokens), max(left_s, 0.01))
+        try:
+            return await self._creating.create(manifest, order.incarnation, tokens, max(deadline - clock(), 0.01))
+        except NoBundleError as error:
+            with errors():
+                if not await self._injecting.distrust(way, error.message):
+                    raise
+            await self._creating.tidy(error.facts, grace_s=0)
+        manifest = pod(order, self.settings, "init", self._replica)
+        return await self._creating.create(manifest, order.incarnation, tokens, max(deadline - clock(), 0.01))
 
     async def delete(self, sandbox_id: str, incarnation: str | None = None) -> bool:
         with errors():
@@ -141,11 +153,17 @@ class KubernetesRuntime:
     async def collect(self) -> int:
         """Remove egress policies that no sandbox needs any more; how many. The acting controller calls it now and then.
 
-        It also has the network probed where that was not done lately, and ends the sandboxes that are not kept from it as they asked.
+        It also has the network and the nodes probed where that was not done lately, and ends the sandboxes that are not kept from the
+        network as they asked.
         """
         with errors():
             removed = await self.policies.collect(time.time())
-            if await self._guard.leaks(await self._guard.probe_when_due()):
+            network, nodes = await asyncio.gather(self._guard.probe_when_due(), self._nodes.probe_when_due(), return_exceptions=True)
+            if isinstance(network, BaseException):
+                raise network
+            if isinstance(nodes, BaseException):
+                raise nodes
+            if await self._guard.leaks(network):
                 removed += await self._end_unheld()
             return removed
 

@@ -13,6 +13,7 @@ from typing import Literal, cast
 
 Injection = Literal["auto", "image", "init"]
 Enforcement = Literal["none", "policy", "fqdn"]
+Profile = Literal["userns", "root", "restricted"]
 
 LEVELS: dict[Enforcement, int] = {"none": 0, "policy": 1, "fqdn": 2}
 """What a cluster's network can hold sandboxes to; a higher level can do all that the lower ones can."""
@@ -40,15 +41,18 @@ class KubernetesSettings:
     """HOLDFAST_DNS_CIDRS: resolvers beside the cluster's own (a node-local cache)."""
     allow_metadata: bool = False
     """HOLDFAST_ALLOW_METADATA: whether an allowance that names a link-local or metadata address is taken at all."""
+    sandbox_profile: Profile = "userns"
+    """HOLDFAST_SANDBOX_PROFILE: how confined sandboxes are (see ``profiles``)."""
     allow_root: bool = False
-    """HOLDFAST_ALLOW_ROOT: whether ``user=0`` is taken. Such a pod gets a user namespace and needs a baseline namespace."""
+    """HOLDFAST_ALLOW_ROOT: whether ``user=0`` is taken under the profile ``restricted``. Such a pod gets a user namespace and needs a
+    baseline namespace. The other profiles always take it."""
     shared: tuple[str, ...] = ()
     """HOLDFAST_SHARED: what callers may name, as patterns: ``claim/data-*, secret/x, config/*, service-account/y, pull-secret/*``, and
     what loosens where and how sandboxes run: ``priority/batch, runtime/kata, toleration/spot, node/pool`` (see ``sharing``)."""
-    user: int = 1000
-    """HOLDFAST_USER: whom sandboxes run as when they do not say."""
-    group: int = 1000
-    """HOLDFAST_GROUP."""
+    user: int | None = None
+    """HOLDFAST_USER: whom sandboxes run as when they do not say. Not set: the image's own user, under ``restricted`` 1000."""
+    group: int | None = None
+    """HOLDFAST_GROUP: their group; not set: the image's own, under ``restricted`` 1000."""
     cpu_request_share: float = 1.0
     """HOLDFAST_CPU_REQUEST_SHARE: the part of a sandbox's cpu that is reserved for it; the rest is a limit only."""
     pids_limit: int | None = None
@@ -89,6 +93,10 @@ def read(env: Mapping[str, str]) -> KubernetesSettings:
     owner = tuple(env.get("HOLDFAST_OWNER", "").split("|"))
     if owner != ("",) and len(owner) != 4:
         raise ValueError("HOLDFAST_OWNER is not apiVersion|kind|name|uid")
+    profile = cast(Profile, _one_of(env, "HOLDFAST_SANDBOX_PROFILE", ("userns", "root", "restricted")))
+    user, group = _id(env, "HOLDFAST_USER"), _id(env, "HOLDFAST_GROUP")
+    if group is not None and user is None and profile != "restricted":
+        raise ValueError("HOLDFAST_GROUP needs HOLDFAST_USER: without it sandboxes run as their image's own user")
     return KubernetesSettings(
         namespace=env.get("HOLDFAST_NAMESPACE") or default.namespace,
         gateway_namespace=env.get("HOLDFAST_GATEWAY_NAMESPACE") or default.gateway_namespace,
@@ -99,10 +107,11 @@ def read(env: Mapping[str, str]) -> KubernetesSettings:
         cluster_cidrs=_networks(env, "HOLDFAST_CLUSTER_CIDRS"),
         dns_cidrs=_networks(env, "HOLDFAST_DNS_CIDRS"),
         allow_metadata=_flag(env, "HOLDFAST_ALLOW_METADATA"),
+        sandbox_profile=profile,
         allow_root=_flag(env, "HOLDFAST_ALLOW_ROOT"),
         shared=_parts(env, "HOLDFAST_SHARED"),
-        user=int(_number(env, "HOLDFAST_USER", default.user)),
-        group=int(_number(env, "HOLDFAST_GROUP", default.group)),
+        user=user,
+        group=group,
         cpu_request_share=min(_number(env, "HOLDFAST_CPU_REQUEST_SHARE", default.cpu_request_share), 1.0),
         pids_limit=int(_number(env, "HOLDFAST_POD_PIDS_LIMIT", 0)) or None,
         node_selector=tuple(_pair(part, "HOLDFAST_NODE_SELECTOR") for part in _parts(env, "HOLDFAST_NODE_SELECTOR")),
@@ -138,6 +147,10 @@ def _one_of(env: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
         raise ValueError(f"{name}={value!r} is none of {', '.join(choices)}")
     return value
+
+
+def _id(env: Mapping[str, str], name: str) -> int | None:
+    return int(_number(env, name, 0)) if env.get(name) else None
 
 
 def _number(env: Mapping[str, str], name: str, default: float) -> float:

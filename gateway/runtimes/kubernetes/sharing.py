@@ -29,8 +29,8 @@ _MEMORY_LEAST = 16 * 1024**2
 def check(order: Order, settings: KubernetesSettings) -> None:
     """Raise ``unsupported`` for what the deployment does not give, ``invalid_argument`` for what contradicts itself."""
     options = order.options
-    if options.user == 0 and not settings.allow_root:
-        hint = "leave user out, or set HOLDFAST_ALLOW_ROOT on the service"
+    if options.user == 0 and settings.sandbox_profile == "restricted" and not settings.allow_root:
+        hint = "leave user out, or set HOLDFAST_ALLOW_ROOT or another HOLDFAST_SANDBOX_PROFILE on the service"
         raise HoldfastError("unsupported", "sandboxes do not run as root here", hint=hint)
     if options.pids is not None and (settings.pids_limit is None or options.pids > settings.pids_limit):
         have = "is not set" if settings.pids_limit is None else f"is {settings.pids_limit}"

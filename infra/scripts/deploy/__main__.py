@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from infra.scripts.deploy import keys, rotation
+from infra.scripts.deploy import checks, keys, rotation
 from infra.scripts.deploy.kubectl import SYSTEM, DeployError, Kubectl
 from infra.scripts.deploy.render import Manifest, marked, render, with_images
 
@@ -53,6 +53,8 @@ def apply(options: argparse.Namespace, cluster: Kubectl) -> None:
         print(yaml.safe_dump_all(manifests, sort_keys=False), end="")
         return
     cluster.reachable()
+    checks.storage(cluster, manifests)
+    checks.disks_stay(cluster, manifests)
     if options.dry_run:
         print(cluster.apply(manifests, dry_run=True), end="")
         return
@@ -62,8 +64,9 @@ def apply(options: argparse.Namespace, cluster: Kubectl) -> None:
         _hand_over(key, options)  # before anything can fail: it cannot be had again
     marked(manifests, keys.redis_version(cluster))
     print(cluster.apply(manifests), end="")
-    for manifest in manifests:
+    for manifest in checks.in_order_of_need(manifests):
         _wait(cluster, manifest, options.timeout)
+    checks.report_nodes(cluster, manifests, print)
     print(f"deployed: {options.overlay}; `make smoke` tries it")
 
 
@@ -79,6 +82,8 @@ def _hand_over(key: str, options: argparse.Namespace) -> None:
 
 def _wait(cluster: Kubectl, manifest: Manifest, timeout_s: int) -> None:
     kind, name = manifest["kind"], manifest["metadata"]["name"]
+    if kind in _WORKLOADS:
+        print(f"waiting for {kind.lower()}/{name}, at most {timeout_s} s", flush=True)
     if manifest["apiVersion"].startswith("serving.knative.dev/"):
         cluster.run(
             "wait", f"services.serving.knative.dev/{name}", "--namespace", SYSTEM, "--for=condition=Ready", f"--timeout={timeout_s}s"

@@ -6,19 +6,27 @@ Owns these pods' whole life; the kubelet leaves them alone. Nothing runs in them
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
+from typing import Any
 
 from .objects import Entry
 from .server import FakeApi
 
 _ROLE = "holdfast.dev/canary-role"
+OWN_USERS, NODES_USERS = "         0  524288      65536\n", "         0          0 4294967295\n"
 _REACHED, _NOT_REACHED = 40, 41
 
 
 class Canaries:
-    """``enforced``: what a probe finds out. ``played`` counts listeners."""
+    """``enforced``: what a probe of the network finds out. ``played`` counts listeners.
 
-    def __init__(self, api: FakeApi, *, enforced: bool = True) -> None:
+    ``uid_map`` and ``volume``: what probes of the nodes report.
+    """
+
+    def __init__(self, api: FakeApi, *, enforced: bool = True, uid_map: str = OWN_USERS, volume: bool = True) -> None:
+        self.uid_map = uid_map
+        self.volume = volume
         self.api = api
         self.enforced = enforced
         self.played = 0
@@ -37,6 +45,10 @@ class Canaries:
             return
         self.played += role == "listener"
         code = _NOT_REACHED if role == "closed" and self.enforced else _REACHED
-        state = {"running": {}} if role == "listener" else {"terminated": {"exitCode": code}}
+        state: dict[str, Any] = {"running": {}} if role == "listener" else {"terminated": {"exitCode": code}}
+        if role in ("users", "volume"):
+            has_volume = "volumes" in entry.object["spec"] and self.volume
+            report = {"uid_map": self.uid_map, "volume": has_volume}
+            state = {"terminated": {"exitCode": 0, "reason": "Completed", "message": json.dumps(report)}}
         name, status = entry.object["metadata"]["name"], {"podIP": "127.0.0.1", "containerStatuses": [{"name": "canary", "state": state}]}
         self.api.pods.update(name, lambda pod: pod.update(status=status))

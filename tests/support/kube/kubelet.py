@@ -34,6 +34,10 @@ PULLS = {
 _addresses = itertools.count((os.getpid() % 4000 << 12) + 2)
 """Every process of the tests has addresses of its own."""
 _PROBE_S = 0.02
+_NO_LOADER = (
+    "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: unable to start "
+    'container process: error during container init: exec: "/.holdfast/lib/ld.so": stat /.holdfast/lib/ld.so: no such file or directory'
+)
 
 
 class Agent(Protocol):
@@ -89,6 +93,10 @@ class Kubelet:
         self.frozen = False
         """The node does not answer: nothing happens to its pods."""
         self.agent = agent
+        self.whole_images = False
+        """As containerd 2.1: an image volume holds the whole image where a part was asked for, so nothing is found in it."""
+        self.no_users = ""
+        """Why the node makes no user namespaces; said in an event, again and again, as kubelets do."""
         self._lives: dict[str, asyncio.Task[None]] = {}
 
     @contextlib.asynccontextmanager
@@ -102,9 +110,14 @@ class Kubelet:
                 life.cancel()
             await asyncio.gather(*self._lives.values(), return_exceptions=True)
 
-    def end(self, name: str, *, reason: str = "Error", code: int = 137, pod: dict[str, Any] | None = None) -> None:
+    def _complain(self, uid: str, message: str) -> None:
+        name = f"event-{len(self.api.stores['events'].names())}"
+        body = {"reason": "FailedCreatePodSandBox", "message": message, "type": "Warning", "involvedObject": {"uid": uid}}
+        self.api.stores["events"].create({"metadata": {"name": name}, "lastTimestamp": stamp(), **body})
+
+    def end(self, name: str, *, reason: str = "Error", code: int = 137, message: str = "", pod: dict[str, Any] | None = None) -> None:
         """A container's end as a kubelet tells it; ``pod`` is laid over the pod's status (an eviction, say)."""
-        ended = {"terminated": {"reason": reason, "exitCode": code, "finishedAt": stamp()}}
+        ended = {"terminated": {"reason": reason, "exitCode": code, "message": message, "finishedAt": stamp()}}
         phase = "Succeeded" if code == 0 else "Failed"
         status = {"phase": phase, "containerStatuses": [{"name": "sandbox", "state": ended}], **(pod or {})}
         self._status(name, status)
@@ -140,6 +153,12 @@ class Kubelet:
             waiting = {"waiting": {"reason": trouble[0], "message": trouble[1]}}
             pulling = [{"name": "sandbox", "image": container["image"], "state": waiting}]
             self._status(name, {"phase": "Pending", "conditions": [scheduled], "containerStatuses": pulling})
+            return
+        if self.no_users and pod["spec"].get("hostUsers") is False:
+            self._complain(uid, f"Failed to create pod sandbox: {self.no_users}")
+            return
+        if self.whole_images and any("image" in volume for volume in pod["spec"].get("volumes", ())):
+            self.end(name, reason="StartError", code=128, message=_NO_LOADER)
             return
         number = next(_addresses)
         address = f"127.{1 + (number >> 16) % 250}.{(number >> 8) % 256}.{number % 256}"

@@ -1,4 +1,4 @@
-"""What the API server would not take: the restricted Pod Security Standard, and the shapes of names and labels.
+"""What the API server would not take: the baseline and restricted Pod Security Standards, and the shapes of names and labels.
 
 Owns the checks of a pod's manifest that admission makes on a real cluster, as far as our manifests could break them
 (kubernetes.io/docs/concepts/security/pod-security-standards).
@@ -15,6 +15,11 @@ from .objects import RefusedError
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
+_MAY_BE_ADDED = {
+    *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD"),
+    *("NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
+}
+"""By the baseline standard; not NET_RAW, which a runtime may give of its own accord."""
 _VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "image", "persistentVolumeClaim", "projected", "secret"}
 
 
@@ -36,17 +41,31 @@ def check_pod(body: dict[str, Any], *, restricted: bool) -> None:
         for name, text in (size.get("requests") or {}).items():
             if name in (size.get("limits") or {}) and _number(text) > _number(size["limits"][name]):
                 raise RefusedError(422, "Invalid", f"Pod is invalid: {name} request must be less than or equal to limit")
-    if restricted:
-        wrong = list(_violations(spec))
+    for level, violations in (("baseline", _baseline), ("restricted", _restricted)):
+        wrong = list(violations(spec)) if restricted or level == "baseline" else []
         if wrong:
-            message = f'pods "{metadata["name"]}" is forbidden: violates PodSecurity "restricted:latest": {", ".join(wrong)}'
+            message = f'pods "{metadata["name"]}" is forbidden: violates PodSecurity "{level}:latest": {", ".join(wrong)}'
             raise RefusedError(403, "Forbidden", message)
 
 
-def _violations(spec: dict[str, Any]) -> Any:
-    pod = spec.get("securityContext") or {}
+def _baseline(spec: dict[str, Any]) -> Any:
     if any(spec.get(name) for name in ("hostNetwork", "hostPID", "hostIPC")):
         yield "host namespaces"
+    if any("hostPath" in volume for volume in spec.get("volumes") or []):
+        yield "hostPath volumes"
+    for container in _containers(spec):
+        own = container.get("securityContext") or {}
+        if own.get("privileged"):
+            yield "privileged"
+        if set((own.get("capabilities") or {}).get("add") or []) - _MAY_BE_ADDED:
+            yield "non-default capabilities"
+        if any(port.get("hostPort") for port in container.get("ports") or []):
+            yield "hostPort"
+
+
+def _restricted(spec: dict[str, Any]) -> Any:
+    """``runAsNonRoot`` and ``runAsUser`` are waived for pods with a user namespace, as from Kubernetes 1.35 on."""
+    pod, own_users = spec.get("securityContext") or {}, spec.get("hostUsers") is False
     for volume in spec.get("volumes") or []:
         if not _VOLUMES & set(volume):
             yield f"restricted volume types ({volume['name']})"
@@ -57,9 +76,9 @@ def _violations(spec: dict[str, Any]) -> Any:
         capabilities = own.get("capabilities") or {}
         if "ALL" not in (capabilities.get("drop") or []) or set(capabilities.get("add") or []) - {"NET_BIND_SERVICE"}:
             yield "unrestricted capabilities"
-        if not own.get("runAsNonRoot", pod.get("runAsNonRoot")):
+        if not own_users and not own.get("runAsNonRoot", pod.get("runAsNonRoot")):
             yield "runAsNonRoot != true"
-        if own.get("runAsUser", pod.get("runAsUser")) == 0:
+        if not own_users and own.get("runAsUser", pod.get("runAsUser")) == 0:
             yield "runAsUser=0"
         if (own.get("seccompProfile") or pod.get("seccompProfile") or {}).get("type") not in ("RuntimeDefault", "Localhost"):
             yield "seccompProfile"

@@ -37,7 +37,8 @@ class FakeApi:
         self.image_volumes = True
         """As from 1.35 on, or with the gate opened before."""
         self.quota_pods: int | None = None
-        self.restricted = True
+        self.restricted = False
+        """Whether its namespace enforces the restricted standard, not baseline."""
         self.denied: set[tuple[str, str]] = set()
         """(verb, resource) that access reviews deny."""
         self.bookmark_s = 0.5
@@ -55,7 +56,7 @@ class FakeApi:
         for store in self.stores.values():
             store.on_write.append(self._tell)
         self.stores["namespaces"].create(
-            {"metadata": {"name": namespace, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}, "kind": "Namespace"}
+            {"metadata": {"name": namespace, "labels": {"pod-security.kubernetes.io/enforce": "baseline"}}, "kind": "Namespace"}
         )
         allocatable = {"cpu": "64", "memory": "256Gi", "pods": "5000"}
         self.stores["nodes"].create({"metadata": {"name": "node-1"}, "kind": "Node", "spec": {}, "status": {"allocatable": allocatable}})

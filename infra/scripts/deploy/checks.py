@@ -1,0 +1,131 @@
+"""What a cluster lacks for an overlay, before anything is applied; and what its nodes can, once controllers run.
+
+Owns the checks of `make deploy` that only look, through kubectl. What a running deployment finds out by itself is `holdfast doctor`'s.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from infra.scripts.deploy.kubectl import SANDBOXES, SYSTEM, DeployError, Kubectl
+from infra.scripts.deploy.render import SETTINGS, Manifest
+
+VERDICT_OF, VERDICT = "hf-canary-nodes", "holdfast.dev/nodes"
+"""The policy and its annotation in which the acting controller notes what probe pods saw (`gateway.runtimes.kubernetes.nodes`)."""
+_DEFAULT = "storageclass.kubernetes.io/is-default-class"
+_ORDER = ("redis", "controller", "gateway")
+_PROFILES = {
+    "userns": "the image's own user, root included, in a user namespace of the pod",
+    "root": "the image's own user, root included, without a user namespace",
+    "restricted": "user 1000, no capabilities",
+}
+
+
+def in_order_of_need(manifests: Sequence[Manifest]) -> list[Manifest]:
+    """Gateways are ready only when Redis is, so whatever keeps Redis from running is said first."""
+
+    def rank(manifest: Manifest) -> int:
+        component = manifest["metadata"].get("labels", {}).get("app.kubernetes.io/component", "")
+        return _ORDER.index(component) if component in _ORDER else len(_ORDER)
+
+    return sorted(manifests, key=rank)
+
+
+def storage(cluster: Kubectl, manifests: Sequence[Manifest]) -> None:
+    """Raise ``DeployError`` where a claim of these manifests would wait for ever: no such storage class, or no default one."""
+    claims = [claim for claim in _claims(manifests) if claim[1] != ""]
+    if not claims:
+        return
+    known = {one["metadata"]["name"]: one["metadata"] for one in (cluster.get("storageclass") or {}).get("items", ())}
+    has_default = any((metadata.get("annotations") or {}).get(_DEFAULT) == "true" for metadata in known.values())
+    for owner, named in claims:
+        if named is not None and named not in known:
+            raise DeployError(f"{owner} claims a disk of the storage class {named}, which is not there: {_have(known)}")
+        if named is None and not has_default:
+            raise DeployError(
+                f"{owner} claims a disk and names no storage class, and this cluster has no default one: {_have(known)}. Make "
+                f"one the default (kubectl annotate storageclass NAME {_DEFAULT}=true), name one in an overlay of yours, or take one "
+                "without a disk (dev)"
+            )
+
+
+def disks_stay(cluster: Kubectl, manifests: Sequence[Manifest]) -> None:
+    """Raise ``DeployError`` where an overlay gives a live StatefulSet other disks: the API server would refuse that in its own words."""
+    for manifest in manifests:
+        if manifest["kind"] != "StatefulSet":
+            continue
+        name = manifest["metadata"]["name"]
+        live = cluster.get("statefulset", name, "--namespace", SYSTEM)
+        if live is not None and _disks(live) != _disks(manifest):
+            raise DeployError(
+                f"statefulset/{name} runs with {_disks(live) or 'no disk'}, and this overlay has {_disks(manifest) or 'none'}: it was "
+                "deployed from another overlay, and Kubernetes does not change disks in place. Nothing was applied. To switch: kubectl "
+                f"delete statefulset --namespace {SYSTEM} {name}, then deploy again. Sessions go on meanwhile, creates get 503, and the "
+                "records are made anew from the pods"
+            )
+
+
+def report_nodes(
+    cluster: Kubectl,
+    manifests: Sequence[Manifest],
+    say: Callable[[str], None],
+    wait_s: float = 20.0,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Say which profile sandboxes run under, and whether nodes can give what it needs, as far as the acting controller knows by then."""
+    settings: dict[str, str] = next(
+        (one["data"] for one in manifests if one["kind"] == "ConfigMap" and one["metadata"]["name"] == SETTINGS), {}
+    )
+    profile = settings.get("HOLDFAST_SANDBOX_PROFILE") or "userns"
+    text = f"sandbox profile {profile}: {_PROFILES.get(profile, 'not known here')}"
+    if profile != "userns":
+        say(text)
+        return
+    deadline = time.monotonic() + wait_s
+    while (seen := _seen(cluster, settings.get("HOLDFAST_NAMESPACE") or SANDBOXES, profile)) is None and time.monotonic() < deadline:
+        sleep(1.0)
+    if seen is None or seen.get("users") is None:
+        why = "no probe pod has been over yet" if seen is None else seen.get("users_why")
+        say(f"{text}; whether the nodes can is not known ({why}): `holdfast doctor` will say")
+    elif seen["users"]:
+        say(f"{text}; a probe pod had one")
+    else:
+        say(
+            f"{text}; BUT THE NODES CANNOT: {seen.get('users_why')}. Every create is refused until nodes can, or the overlay has the "
+            "component profile-root or profile-restricted"
+        )
+
+
+def _seen(cluster: Kubectl, namespace: str, profile: str) -> dict[str, Any] | None:
+    found = cluster.get("networkpolicy", VERDICT_OF, "--namespace", namespace) or {}
+    text = ((found.get("metadata") or {}).get("annotations") or {}).get(VERDICT)
+    try:
+        seen = json.loads(text) if text else None
+    except ValueError:
+        return None
+    return seen if isinstance(seen, dict) and seen.get("profile") == profile else None
+
+
+def _claims(manifests: Sequence[Manifest]) -> list[tuple[str, str | None]]:
+    """Who claims, and the storage class it names; an empty one is a disk that exists already."""
+    found: list[tuple[str, str | None]] = []
+    for manifest in manifests:
+        owner = f"{manifest['kind'].lower()}/{manifest['metadata']['name']}"
+        if manifest["kind"] == "PersistentVolumeClaim":
+            found.append((owner, manifest["spec"].get("storageClassName")))
+        templates = manifest.get("spec", {}).get("volumeClaimTemplates") or ()
+        found += [(owner, claim["spec"].get("storageClassName")) for claim in templates]
+    return found
+
+
+def _disks(manifest: Manifest) -> str:
+    """As a text to compare and to show: ``data 4Gi``."""
+    claims = manifest["spec"].get("volumeClaimTemplates") or ()
+    return ", ".join(f"{one['metadata']['name']} {one['spec']['resources']['requests']['storage']}" for one in claims)
+
+
+def _have(known: dict[str, Any]) -> str:
+    return f"it has {', '.join(sorted(known))}" if known else "it has none at all"

@@ -1,0 +1,230 @@
+"""The three profiles of sandboxes: what nodes can is found out, and where they cannot a create is refused with what can be chosen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import pytest_asyncio
+from holdfast_wire.errors import HoldfastError
+
+from gateway.controller.pool_plan import is_spare
+from gateway.pools import KEY_LABEL, POOL_LABEL
+from gateway.runtimes.base import Order
+from gateway.runtimes.kubernetes import creating, nodes
+from gateway.runtimes.kubernetes.facts import needs_users, read_pod
+from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
+from gateway.runtimes.kubernetes.settings import Profile, read
+from gateway.runtimes.options import Options
+from tests.conformance.runtimes import CREATE_S, order
+from tests.kubernetes.conftest import QUICK, settings_for
+from tests.kubernetes.test_manifest import PLAIN
+from tests.support.kube.canaries import NODES_USERS, OWN_USERS, Canaries
+from tests.support.kube.kubelet import Kubelet
+from tests.support.kube.rules import check_pod
+from tests.support.kube.server import FakeApi
+
+REFUSED = "can't set `spec.hostUsers: false`, runtime does not support user namespaces"
+PROFILES: tuple[Profile, ...] = ("userns", "root", "restricted")
+
+
+@pytest_asyncio.fixture
+async def others(api: FakeApi, kubelet: Kubelet, tmp_path: Path) -> AsyncIterator[dict[Profile, KubernetesRuntime]]:
+    """A runtime of each profile, as a deployment has them one after the other."""
+    made = {one: KubernetesRuntime(settings_for(api, tmp_path, sandbox_profile=one), f"replica-{one}", QUICK) for one in PROFILES}
+    yield made
+    for runtime in made.values():
+        await runtime.aclose()
+
+
+async def check_of(runtime: KubernetesRuntime) -> dict[str, Any]:
+    return next(one for one in await runtime.doctor() if one["name"] == "sandbox profile")
+
+
+def says_the_choices(error: HoldfastError) -> bool:
+    words = ("HOLDFAST_SANDBOX_PROFILE=root", "HOLDFAST_SANDBOX_PROFILE=restricted")
+    return error.code == "unsupported" and error.fault == "infrastructure" and all(word in (error.hint or "") for word in words)
+
+
+@pytest.mark.parametrize("uid_map", [OWN_USERS, NODES_USERS])
+async def test_what_a_probe_pod_sees_decides(others: dict[Profile, KubernetesRuntime], api: FakeApi, uid_map: str) -> None:
+    runtime, can = others["userns"], uid_map == OWN_USERS
+    assert "not probed yet" in (await check_of(runtime))["detail"]
+    with Canaries(api, uid_map=uid_map).run():
+        seen = await nodes.probe(runtime.api, runtime.settings)
+    assert seen.users is can
+    assert api.pods.names() == []
+    check = await check_of(runtime)
+    assert check["ok"] is can
+    if can:
+        assert (await runtime.create(order("sb-1"), CREATE_S)).endpoint
+        return
+    assert "HOLDFAST_SANDBOX_PROFILE=root" in check["fix"]
+    with pytest.raises(HoldfastError, match="in the node's") as caught:
+        await runtime.create(order("sb-1"), CREATE_S)
+    assert says_the_choices(caught.value)
+    assert api.pods.names() == [], "it is refused before anything is made"
+    for profile in ("root", "restricted"):
+        assert (await check_of(others[profile]))["ok"]
+        assert (await others[profile].create(order(f"sb-{profile}"), CREATE_S)).endpoint
+
+
+async def test_a_server_that_drops_the_wish_is_found_out(others: dict[Profile, KubernetesRuntime], api: FakeApi) -> None:
+    api.user_namespaces = False
+    runtime = others["userns"]
+    with pytest.raises(HoldfastError, match="drops hostUsers") as caught:
+        await runtime.create(order("sb-1"), CREATE_S)
+    assert says_the_choices(caught.value)
+    assert api.requests["create pods"] == 0
+    seen = await nodes.probe(runtime.api, runtime.settings, wait_s=0.3)
+    assert seen.users is False
+    assert "drops hostUsers" in (await check_of(runtime))["detail"]
+    assert api.pods.names() == []
+    assert (await others["root"].create(order("sb-2"), CREATE_S)).endpoint
+
+
+async def test_a_kubelet_that_refuses_is_heard_in_seconds(
+    others: dict[Profile, KubernetesRuntime], api: FakeApi, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(creating, "_SLOW_S", 0.1)
+    kubelet.no_users = REFUSED
+    began = time.monotonic()
+    with pytest.raises(HoldfastError, match="does not support user namespaces") as caught:
+        await others["userns"].create(order("sb-1"), CREATE_S)
+    assert time.monotonic() - began < 15.0
+    assert says_the_choices(caught.value)
+    assert (await others["restricted"].create(order("sb-2"), CREATE_S)).endpoint
+
+
+async def test_a_probe_hears_the_kubelet_as_well(others: dict[Profile, KubernetesRuntime], api: FakeApi, kubelet: Kubelet) -> None:
+    """The kubelet leaves probes to `Canaries`: here it gives the one for users a node, and refuses it."""
+
+    def refuse(entry: Any) -> None:
+        metadata = entry.object["metadata"]
+        if entry.kind == "ADDED" and metadata["labels"].get("holdfast.dev/canary-role"):
+            api.pods.update(metadata["name"], lambda body: body["spec"].update(nodeName="node-1"))
+            kubelet._complain(metadata["uid"], f"Failed to create pod sandbox: {REFUSED}")
+
+    api.pods.on_write.append(refuse)
+    runtime = others["userns"]
+    seen = await nodes.probe(runtime.api, replace(runtime.settings, bundle_injection="init"))
+    assert (seen.users, seen.volume) == (False, None)
+    assert REFUSED in seen.users_why
+    with pytest.raises(HoldfastError, match="runtime does not support"):
+        await runtime.create(order("sb-1"), CREATE_S)
+
+
+async def test_a_probe_that_proves_nothing_refuses_no_create(others: dict[Profile, KubernetesRuntime], api: FakeApi) -> None:
+    runtime = others["userns"]
+    seen = await nodes.probe(runtime.api, runtime.settings, wait_s=0.2)  # nothing plays its pods
+    assert (seen.users, seen.volume) == (None, None)
+    assert not (await check_of(runtime))["ok"]
+    assert (await runtime.create(order("sb-1"), CREATE_S)).endpoint
+
+
+async def test_a_verdict_of_another_profile_is_none(others: dict[Profile, KubernetesRuntime], api: FakeApi) -> None:
+    with Canaries(api).run():
+        await nodes.probe(others["restricted"].api, others["restricted"].settings)
+    assert await nodes.known(others["userns"].api, others["userns"].settings) is None
+
+
+async def test_who_leads_probes_when_it_is_due(
+    others: dict[Profile, KubernetesRuntime], api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = others["userns"]
+    with Canaries(api, uid_map=NODES_USERS).run() as canaries:
+        await runtime.collect()
+        bad = await nodes.known(runtime.api, runtime.settings)
+        assert bad is not None
+        assert bad.users is False
+        await runtime.collect()
+        assert await nodes.known(runtime.api, runtime.settings) == bad, "not again so soon"
+        monkeypatch.setattr(nodes, "_PROBE_AGAIN_S", 0.0)
+        canaries.uid_map = OWN_USERS
+        await runtime.collect()
+        good = await nodes.known(runtime.api, runtime.settings)
+        assert good is not None
+        assert good.users
+        await runtime.collect()
+        assert await nodes.known(runtime.api, runtime.settings) == good, "a good verdict lasts"
+
+
+# Spares --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("made", PROFILES)
+@pytest.mark.parametrize("wanted", PROFILES)
+async def test_a_spare_of_another_profile_is_never_handed_out(
+    others: dict[Profile, KubernetesRuntime], api: FakeApi, made: Profile, wanted: Profile
+) -> None:
+    labels = {POOL_LABEL: "warm", KEY_LABEL: "k"}
+    await others[made].create(order("pool-1", owner="", labels=labels), CREATE_S)
+    (spare,) = [one for one in await others[wanted].list_all() if is_spare(one)]
+    assert (spare.state == "failed") is (made != wanted), "the controller replaces it"
+    asked: Order = order("sb-1", incarnation="7" * 16)
+    if made == wanted:
+        assert (await others[wanted].adopt("pool-1", asked, CREATE_S)).endpoint
+        return
+    with pytest.raises(HoldfastError) as caught:
+        await others[wanted].adopt("pool-1", asked, CREATE_S)
+    assert caught.value.code == "sandbox_not_found"
+    assert api.pods.get("hf-pool-1")["metadata"]["labels"]["holdfast.dev/sandbox"] == "pool-1", "it is not claimed"
+
+
+# Shapes --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("volume", [False, True])
+def test_probe_pods_are_as_confined_as_sandboxes(profile: Profile, volume: bool) -> None:
+    settings = replace(PLAIN, sandbox_profile=profile)
+    made = nodes.probe_pod("hf-canary-nodes-x", settings, volume)
+    check_pod(made, restricted=profile == "restricted")
+    kubernetes_validate.validate(made, "1.36", strict=True)
+    assert made["spec"].get("hostUsers", True) is (profile != "userns")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        REFUSED,
+        'can\'t set `spec.hostUsers: false`, RuntimeClass handler "kata" does not support user namespaces',
+        'the handler "" is not known',
+        'the feature gate "UserNamespacesSupport" is disabled: can\'t set spec.HostUsers',
+        "failed to set MOUNT_ATTR_IDMAP on /var/lib/x: invalid argument (maybe the source filesystem doesn't support idmap mounts)",
+        "failed to create idmapped mount: Unable to shift GID/UID for /run/x: function not implemented: unknown",
+        'create mapped mount for "/var/lib/containers/storage/overlay"',
+        "failed to start noop process for unshare: fork/exec /proc/self/exe: no space left on device",
+    ],
+)
+def test_what_nodes_say_that_make_no_user_namespaces(text: str) -> None:
+    assert needs_users(text)
+    waiting = [{"name": "sandbox", "state": {"waiting": {"reason": "CreateContainerError", "message": text}}}]
+    for own in (True, False):
+        body = {"metadata": {}, "spec": {} if not own else {"hostUsers": False}, "status": {"containerStatuses": waiting}}
+        trouble = read_pod(body).trouble
+        assert trouble is not None
+        assert trouble.code == ("unsupported" if own else "sandbox_failed")
+
+
+def test_settings() -> None:
+    bundle = {"HOLDFAST_BUNDLE_IMAGE": "b"}
+    assert (read(bundle).sandbox_profile, read(bundle).user) == ("userns", None)
+    assert read({**bundle, "HOLDFAST_SANDBOX_PROFILE": "restricted", "HOLDFAST_GROUP": "5"}).group == 5
+    assert read({**bundle, "HOLDFAST_USER": "0"}).user == 0
+    with pytest.raises(ValueError, match="HOLDFAST_SANDBOX_PROFILE='docker' is none of userns, root, restricted"):
+        read({**bundle, "HOLDFAST_SANDBOX_PROFILE": "docker"})
+    with pytest.raises(ValueError, match="HOLDFAST_GROUP needs HOLDFAST_USER"):
+        read({**bundle, "HOLDFAST_GROUP": "5"})
+
+
+async def test_root_needs_no_permission_but_under_restricted(others: dict[Profile, KubernetesRuntime]) -> None:
+    asked = order("sb-1", options=Options(user=0))
+    with pytest.raises(HoldfastError, match="do not run as root here"):
+        await others["restricted"].create(asked, CREATE_S)
+    assert (await others["userns"].create(asked, CREATE_S)).endpoint
