@@ -13,7 +13,7 @@ HOLDFAST_DATA ?= .holdfast
 export PORT HOLDFAST_DATA REGISTRY TAG
 SOURCES := $(wildcard schemas sdk_py session_agent gateway loadtest infra tests)
 
-.PHONY: help setup up demo test test-cluster check format generate bundle images deploy smoke bench chaos fuzz clean
+.PHONY: help setup up demo test test-cluster check format generate bundle images deploy smoke acceptance bench chaos fuzz clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -55,6 +55,9 @@ deploy: .venv/.stamp ## Put Holdfast on the cluster that kubectl reaches (OVERLA
 
 smoke: .venv/.stamp ## Try what was deployed: HOLDFAST_API_KEY (ARGS="--rolling 3" restarts gateways under sessions)
 	@exec $(PY) -m infra.scripts.smoke $(ARGS)
+
+acceptance: .venv/.stamp ## Rehearse what is deployed, with faults: KUBECONFIG (ARGS="--overlay dev --steps smoke,faults"); writes acceptance.json
+	@exec $(PY) -m infra.scripts.acceptance $(ARGS)
 
 bench: .venv/.stamp ## Measure the figures of the budget, each beside its floor; writes bench.json
 	@exec $(PY) -m tests.bench $(ARGS)
