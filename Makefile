@@ -13,10 +13,10 @@ HOLDFAST_DATA ?= .holdfast
 export PORT HOLDFAST_DATA REGISTRY TAG
 SOURCES := $(wildcard schemas sdk_py session_agent gateway loadtest infra tests)
 
-.PHONY: help setup up demo test test-cluster check format generate bundle images deploy smoke bench chaos fuzz clean
+.PHONY: help setup up demo test test-cluster check format generate bundle images deploy cluster smoke acceptance bench chaos fuzz clean
 
 help: ## Show what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
 setup: .venv/.stamp ## Make .venv with everything in it (every other target does this by itself)
 
@@ -53,8 +53,14 @@ images: ## Build the images of gateway and bundle (REGISTRY, TAG, ARGS=--push)
 deploy: .venv/.stamp ## Put Holdfast on the cluster that kubectl reaches (OVERLAY=dev|generic|aks|knative, REGISTRY, TAG)
 	@exec $(PY) -m infra.scripts.deploy apply $(OVERLAY) $(ARGS)
 
+cluster: .venv/.stamp ## Bring up a cluster for development (kind, k3d or minikube) and deploy dev on it (ARGS="--tool kind", --delete)
+	@exec infra/scripts/cluster $(ARGS)
+
 smoke: .venv/.stamp ## Try what was deployed: HOLDFAST_API_KEY (ARGS="--rolling 3" restarts gateways under sessions)
 	@exec $(PY) -m infra.scripts.smoke $(ARGS)
+
+acceptance: .venv/.stamp ## Rehearse what is deployed, with faults: KUBECONFIG (ARGS="--overlay dev --steps smoke,faults"); writes acceptance.json
+	@exec $(PY) -m infra.scripts.acceptance $(ARGS)
 
 bench: .venv/.stamp ## Measure the figures of the budget, each beside its floor; writes bench.json
 	@exec $(PY) -m tests.bench $(ARGS)
@@ -66,5 +72,5 @@ fuzz: .venv/.stamp ## Fresh examples for every property test (FUZZ_SECONDS; FUZZ
 	@WORKERS=$(WORKERS) exec $(PY) -m tests.fuzz $(ARGS)
 
 clean: ## Remove what was made (not the data of a running stack)
-	@rm -rf build dist bench.json chaos.json chaos.txt .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .venv
+	@rm -rf build dist bench.json acceptance.json chaos.json chaos.txt .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .venv
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

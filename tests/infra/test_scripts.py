@@ -23,7 +23,7 @@ from infra.scripts.deploy.render import MARK, SETTINGS, containers, marked, with
 from tests.infra.kustomize import render
 from tests.infra.overlays import K8S, TOP, of_kind
 
-SCRIPTS = [["infra/scripts/build"], ["infra/scripts/provision"]]
+SCRIPTS = [["infra/scripts/build"], ["infra/scripts/provision"], ["infra/scripts/cluster"]]
 MODULES = [[sys.executable, "-m", "infra.scripts.deploy"], [sys.executable, "-m", "infra.scripts.smoke"]]
 
 
@@ -113,6 +113,54 @@ def test_build_tells_the_builder_what_it_needs(tmp_path: Path) -> None:
         f"build --file {file} --tag r.example.com/holdfast-gateway:v1 --ignorefile {file}.dockerignore .",
         "push r.example.com/holdfast-gateway:v1",
     ]
+
+
+def tools(folder: Path, *names: str, fail: str = "") -> str:
+    """A PATH on which each of ``names`` notes how it is called and, where its arguments begin with ``fail``, fails."""
+    for name in names:
+        fails = f'case "{name} $*" in "{fail}"*) exit 1;; esac\n' if fail else ""
+        (folder / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {folder}/said\n{fails}')
+        (folder / name).chmod(0o755)
+    for name in ("bash", "dirname", "grep", "sh", "cat"):
+        (folder / name).symlink_to(f"/usr/bin/{name}")
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("tool", "made", "loaded", "context"),
+    [
+        ("kind", "create cluster --name x --wait 180s", "load docker-image holdfast-bundle:dev --name x", "kind-x"),
+        ("k3d", "cluster create x --wait --timeout 180s", "image import holdfast-bundle:dev --cluster x", "k3d-x"),
+        ("minikube", "start --profile x --driver docker", "image load holdfast-bundle:dev --profile x", "x"),
+    ],
+)
+def test_a_cluster_is_made_loaded_and_deployed_on(tool: str, made: str, loaded: str, context: str, tmp_path: Path) -> None:
+    absent = {"kind": "kind nothing", "k3d": "k3d cluster get", "minikube": "minikube status"}[tool]
+    path = tools(tmp_path, tool, "docker", "kubectl", "python", fail=absent)
+    done = run("infra/scripts/cluster", "--name", "x", PATH=path, PYTHON="python")
+    assert done.returncode == 0, done.stderr
+    said = (tmp_path / "said").read_text()
+    steps = [f"{tool} {made}", "docker build --file infra/images/bundle.Dockerfile --tag holdfast-bundle:dev", f"{tool} {loaded}"]
+    places = [said.find(step) for step in [*steps, f"python -m infra.scripts.deploy --context {context} apply dev"]]
+    assert places == sorted(places), said
+    assert -1 not in places, said
+
+
+def test_a_cluster_that_is_there_is_taken_and_a_failure_is_one(tmp_path: Path) -> None:
+    path = tools(tmp_path, "k3d", "docker", "kubectl", "python", fail="k3d image import")
+    done = run("infra/scripts/cluster", PATH=path, PYTHON="python")
+    assert "k3d cluster create" not in (tmp_path / "said").read_text()
+    assert done.returncode == 1
+    assert "could not be loaded" in done.stderr
+    assert run("infra/scripts/cluster", "--delete", PATH=path).returncode == 0
+    assert (tmp_path / "said").read_text().endswith("k3d cluster delete holdfast\n")
+
+
+def test_without_a_tool_no_cluster_is_made(tmp_path: Path) -> None:
+    path = tools(tmp_path, "docker", "kubectl")
+    assert "none of kind, k3d and minikube is installed" in run("infra/scripts/cluster", PATH=path).stderr
+    assert run("infra/scripts/cluster", "--tool", "kind", PATH=path).returncode == 1
+    assert "not nonsense" in run("infra/scripts/cluster", "--tool", "nonsense", PATH=path).stderr
 
 
 @pytest.mark.parametrize("image", ["gateway", "bundle"])

@@ -65,6 +65,7 @@ class Births:
         self._selector = f"{SELECTOR},{MADE_BY}={label_value(replica)}"
         self._settings = settings
         self._waiting: dict[str, set[News]] = {}
+        self._watch: Watch[Facts] | None = None
         self._task: asyncio.Task[None] | None = None
         self._hearing: asyncio.Task[None] | None = None
         self._idle: asyncio.TimerHandle | None = None
@@ -84,6 +85,11 @@ class Births:
                 del self._waiting[name]
             if not self._waiting:
                 self._idle = asyncio.get_running_loop().call_later(IDLE_S, self._rest)
+
+    def hurry(self) -> None:
+        """The API server answers: a watch that waits after many failures begins again at once."""
+        if self._watch is not None:
+            self._watch.hurry()
 
     def hear(self, news: News, uid: str) -> None:
         """Bring also what kubelets warn of, while this pod is waited for: it is slow."""
@@ -131,7 +137,7 @@ class Births:
             await asyncio.sleep(_ASK_S)
 
     async def _run(self) -> None:
-        watch = Watch(self._api, self._path, self._selector, read_pod, self._settings)
+        self._watch = watch = Watch(self._api, self._path, self._selector, read_pod, self._settings)
         while True:
             try:
                 async with contextlib.aclosing(watch.changes()) as changes:

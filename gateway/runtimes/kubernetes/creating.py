@@ -23,7 +23,7 @@ from gateway.runtimes.base import Made
 
 from . import complaints
 from .births import Births, News
-from .client import Api, ApiError, refused
+from .client import Api, ApiError, ApiUnreachableError, refused
 from .facts import ASKED_GRACE_S, Facts, Trouble, read_pod
 from .profiles import no_user_namespaces
 from .settings import KubernetesSettings
@@ -37,8 +37,10 @@ _EAGER_S = 0.6
 """An agent needs about 0.2 s from its pod's address to its first answer: so long it is dialled at the shortest interval, then ever less."""
 _RETRY_S = 0.25
 _AWAY_S = 20.0
-"""An API server that does not answer for so long is said to be away: whoever creates may wait for a long time, and should know."""
+"""An API server that answers with troubles of its own for so long is said to be away: whoever creates may wait long, and should know."""
 _DROPPED = "the cluster gives pods no user namespaces: its API server drops hostUsers (older than 1.33, or UserNamespacesSupport is closed)"
+_UNHEARD_S = 5.0
+"""The same of one that does not answer at all."""
 _LOOK_S = 2.0
 """A pod that another replica made is not in this one's watch: it is looked at this often. Also the net under a watch that fails."""
 _OWN_LOOK_S = 15.0
@@ -84,10 +86,22 @@ class Creating:
                     return await self._until_ready(facts, ours, tokens, news)
             except TimeoutError:
                 last = news.latest or facts
+                await self._answers(last)
                 stage = last.stage if last is not None else "the cluster did not take it"
                 if last is not None and last.placed and not last.started:
                     stage = (await complaints.ask(self._api, self._settings, last)).text or stage
                 raise HoldfastError("create_timeout", f"it was not ready within {timeout_s:g} s: {stage}", reason="timeout") from None
+
+    async def _answers(self, facts: Facts | None) -> None:
+        """Raise ``RuntimeUnavailableError`` where the API server is away: then it is not the sandbox that is late."""
+        try:
+            async with asyncio.timeout(_DIAL_S):
+                await self._api.get(self._pods if facts is None else f"{self._pods}/{facts.name}", {} if facts else {"limit": "1"})
+        except ApiError as error:
+            if error.status >= 500:
+                raise error.unavailable() from error
+        except TimeoutError:
+            raise ApiUnreachableError("no answer").unavailable() from None
 
     async def reach(self, facts: Facts, tokens: Sequence[str]) -> Made:
         """Dial until the agent of this very pod answers."""
@@ -122,6 +136,7 @@ class Creating:
         while True:
             try:
                 made = await self._api.post(self._pods, manifest)
+                self._births.hurry()
                 if not _as_private(made, manifest):
                     await self.tidy(read_pod(made), grace_s=0)  # at once: its root would be the node's
                     raise no_user_namespaces(_DROPPED)
@@ -135,7 +150,7 @@ class Creating:
                         return found, False
                 elif not error.passing:
                     raise refused(error) from error
-                elif error.status >= 500 and clock() - began >= _AWAY_S:
+                elif error.status >= 500 and clock() - began >= (_UNHEARD_S if isinstance(error, ApiUnreachableError) else _AWAY_S):
                     raise error.unavailable() from error
                 # A passing trouble, or no answer at all: the name makes asking again safe.
                 await asyncio.sleep(error.retry_after_s or _RETRY_S)

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +90,12 @@ def forwarded(cluster: Kubectl) -> Iterator[str]:
             process.terminate()
 
 
-def in_cluster(options: argparse.Namespace, cluster: Kubectl) -> dict[str, Any]:
-    """Run ``episodes`` as a pod, with rollouts of the gateways meanwhile. Its report."""
+Disturb = Callable[[], int]
+"""What happens while sessions are at work; how often it did."""
+
+
+def in_cluster(options: argparse.Namespace, cluster: Kubectl, disturb: Disturb | None = None) -> dict[str, Any]:
+    """Run ``episodes`` as a pod, with rollouts of the gateways meanwhile, or what ``disturb`` does. Its report."""
     gateway = cluster.get("deployment/holdfast-gateway", "--namespace", SYSTEM)
     if gateway is None:
         raise DeployError(f"there is no deployment holdfast-gateway in namespace {SYSTEM}")
@@ -101,7 +105,7 @@ def in_cluster(options: argparse.Namespace, cluster: Kubectl) -> dict[str, Any]:
     objects = _pod(name, options, container["image"], container.get("imagePullPolicy", "IfNotPresent"))
     try:
         cluster.apply(objects)
-        lines, rollouts = _watched(options, cluster, name)
+        lines, rollouts = _watched(options, cluster, name, disturb or (lambda: _roll(options, cluster)))
         report = _last_report(lines)
         if report is None:
             raise DeployError(f"the smoke pod ended without a report:\n{''.join(lines)[-2000:]}")
@@ -135,8 +139,8 @@ def _pod(name: str, options: argparse.Namespace, image: str, policy: str) -> lis
     return [secret, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}]
 
 
-def _watched(options: argparse.Namespace, cluster: Kubectl, name: str) -> tuple[list[str], int]:
-    """The pod's lines, to its end or to the end of the time for the whole, and how many rollouts happened between two of them."""
+def _watched(options: argparse.Namespace, cluster: Kubectl, name: str, disturb: Disturb) -> tuple[list[str], int]:
+    """The pod's lines, to its end or to the end of the time for the whole, and how often it was disturbed between two of them."""
     space = ("--namespace", options.from_namespace)
     _until_started(cluster, name, options)
     command = cluster.command("logs", "--follow", name, *space)
@@ -149,7 +153,7 @@ def _watched(options: argparse.Namespace, cluster: Kubectl, name: str) -> tuple[
             for line in process.stdout:
                 lines.append(line)
                 if line.strip() == episodes.AT_WORK:
-                    rollouts = _roll(options, cluster)
+                    rollouts = disturb()
                     cluster.run("exec", name, *space, "--", _PYTHON, "-c", "import os; os.kill(1, 15)")
         finally:
             limit.cancel()
@@ -192,7 +196,10 @@ def _last_report(lines: list[str]) -> dict[str, Any] | None:
     return None
 
 
-def from_here(options: argparse.Namespace, url: str) -> dict[str, Any]:
+def from_here(options: argparse.Namespace, url: str, meanwhile: str = "") -> dict[str, Any]:
+    """Run ``episodes`` as a process; with ``--rolling`` the command ``meanwhile`` is what happens under sessions at work. Its report."""
+    if meanwhile:
+        return _under_command(options, url, meanwhile)
     environment = {**os.environ, "HOLDFAST_URL": url, "HOLDFAST_API_KEY": options.api_key}
     done = subprocess.run(
         [sys.executable, episodes.__file__, *task(options)],
@@ -206,6 +213,29 @@ def from_here(options: argparse.Namespace, url: str) -> dict[str, Any]:
     if report is None:
         raise DeployError(f"it ended without a report: {done.stderr.strip()[-2000:]}")
     return report
+
+
+def _under_command(options: argparse.Namespace, url: str, meanwhile: str) -> dict[str, Any]:
+    environment = {**os.environ, "HOLDFAST_URL": url, "HOLDFAST_API_KEY": options.api_key}
+    lines, happened = [], 0
+    command = [sys.executable, episodes.__file__, *task(options)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        limit = threading.Timer(options.timeout, process.kill)
+        limit.start()
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                lines.append(line)
+                if line.strip() == episodes.AT_WORK:
+                    happened = int(subprocess.run(["sh", "-c", meanwhile], check=False, timeout=options.timeout).returncode == 0)
+                    process.terminate()
+        finally:
+            limit.cancel()
+            process.terminate()
+    report = _last_report(lines)
+    if report is None:
+        raise DeployError("the sessions ended without a report")
+    return {**report, "rollouts": happened}
 
 
 def judged(report: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:

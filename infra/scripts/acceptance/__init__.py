@@ -1,0 +1,1 @@
+"""Rehearses a deployment on the cluster that kubectl reaches: `python -m infra.scripts.acceptance --help`."""

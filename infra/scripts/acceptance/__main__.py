@@ -1,0 +1,232 @@
+"""``python -m infra.scripts.acceptance``: rehearse a deployment, with faults, on the cluster that KUBECONFIG names.
+
+Owns the order of the steps, the faults and the command line. 0 when something passed and nothing failed; what was not run is listed with
+its reason. Writes acceptance.json. Called by `make acceptance`. It makes an API key of its own and takes it away at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from holdfast import AuthenticationError, SandboxClient
+
+from infra.scripts.acceptance import burst, inside
+from infra.scripts.acceptance.outcome import NotRunError, Result, Step, StepError, line, passed, take, verdict, write
+from infra.scripts.deploy import __main__ as deploying
+from infra.scripts.deploy import keys
+from infra.scripts.deploy.kubectl import SYSTEM, Kubectl
+from infra.scripts.smoke import __main__ as smoking
+
+_KEY_S = 150
+"""A Secret that is mounted is read again by the kubelet within about a minute, by the gateway soon after."""
+_AT_WORK_S = 10.0
+"""How long sessions go on after a fault."""
+STEPS = ("deploy", "doctor", "smoke", "isolation", "images", "burst", "rolling", "faults")
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m infra.scripts.acceptance", description="Rehearse a deployment, with faults.")
+    parser.add_argument("--steps", default=",".join(STEPS), help=f"some of {','.join(STEPS)}, in this order")
+    parser.add_argument("--overlay", default="", help="deploy this first (default: take what is deployed)")
+    parser.add_argument("--url", default="", help="where it answers from here (default: a port forwarded by kubectl)")
+    parser.add_argument("--api-key", default=os.environ.get("HOLDFAST_API_KEY", ""), help="default: one that is made, and taken away again")
+    parser.add_argument("--image", default="busybox:stable", help="what sandboxes and bare pods are made from (default: busybox:stable)")
+    parser.add_argument("--cpu", default="100m", help="a limit, too: with much less an agent takes long to start (default: 100m)")
+    parser.add_argument("--images", default="", metavar="NAME=IMAGE,…", help="images to try, by what is special of each")
+    parser.add_argument("--count", type=int, default=100, metavar="N", help="sandboxes of the burst (default: 100)")
+    parser.add_argument("--sessions", type=int, default=5, metavar="N", help="sessions at work under faults (default: 5)")
+    parser.add_argument("--api-away", default="", metavar="COMMAND", help="takes the API server away and back; else not run")
+    parser.add_argument("--timeout", type=int, default=600, metavar="S", help="longest wait for a step (default: 600)")
+    parser.add_argument("--output", type=Path, default=Path("acceptance.json"))
+    parser.add_argument("--context", default="")
+    parser.add_argument("--kubectl", default=os.environ.get("KUBECTL", "kubectl"))
+    options = parser.parse_args(arguments)
+    options.wanted = [one for one in options.steps.split(",") if one]
+    if unknown := sorted(set(options.wanted) - set(STEPS)):
+        parser.error(f"no such step: {', '.join(unknown)}")
+    if not options.wanted or options.count < 1 or options.sessions < 1:
+        parser.error("nothing would be tried: --steps names one at least, --count and --sessions are 1 at least")
+    return options
+
+
+class Rehearsal:
+    """One run on one deployment."""
+
+    def __init__(self, options: argparse.Namespace, cluster: Kubectl) -> None:
+        self.options = options
+        self.cluster = cluster
+        self.results: list[Result] = []
+
+    def take(self, name: str, step: Step) -> None:
+        self.results.append(take(name, step))
+        print(line(self.results[-1]), flush=True)
+
+    def deploy(self) -> dict[str, Any]:
+        if not self.options.overlay:
+            if self.cluster.get("deployment/holdfast-gateway", "--namespace", SYSTEM) is None:
+                raise StepError("nothing is deployed: name an overlay")
+            raise NotRunError("what is deployed is taken as it is; --overlay deploys")
+        where = ["--kubectl", self.options.kubectl, *(["--context", self.options.context] if self.options.context else [])]
+        if deploying.main([*where, "apply", self.options.overlay]) != 0:
+            raise StepError("the deploy failed, see above")
+        return {"detail": self.options.overlay}
+
+    @contextlib.contextmanager
+    def key(self) -> Iterator[str]:
+        """The API key to try with."""
+        if self.options.api_key:
+            yield self.options.api_key
+            return
+        owner = f"acceptance-{secrets.token_hex(3)}"
+        made = keys.add(self.cluster, owner)
+        try:
+            yield made
+        finally:
+            keys.remove(self.cluster, owner)
+
+    def sandbox(self, **more: Any) -> dict[str, Any]:
+        return {"image": self.options.image, "cpu": self.options.cpu, "memory": "64Mi", "timeout": float(self.options.timeout), **more}
+
+    def with_key(self, url: str, key: str) -> None:
+        """The steps that need a key. Nothing of what they make is left."""
+        wanted, options = self.options.wanted, self.options
+        with SandboxClient(url, key) as client:
+            _until_known(client)
+            if "doctor" in wanted:
+                self.take("doctor", lambda: inside.doctor(client))
+            if "smoke" in wanted:
+                self.take("smoke", lambda: self.smoke(url, key))
+            if "isolation" in wanted:
+                self.take("isolation", lambda: inside.isolation(client, self.sandbox(), self.api_server()))
+            if "images" in wanted:
+                for name, image in _images(options.images).items():
+                    self.take(f"image: {name}", lambda image=image: inside.use(client, self.sandbox(image=image)))  # type: ignore[misc]
+                self.take("image: as root", lambda: inside.root(client, self.sandbox()))
+                self.take("image: read-only root", lambda: _not_run("no request can ask for it; the suite tries it on a root of its own"))
+            if "burst" in wanted:
+                self.take(f"{options.count} at once", lambda: self.burst(client))
+        if "rolling" in wanted:
+            self.take("rolling", lambda: self.smoke(url, key, "--rolling", "2"))
+        if "faults" in wanted:
+            for name, fault in self.faults().items():
+                self.take(f"fault: {name}", lambda fault=fault: self.under(key, fault))  # type: ignore[misc]
+            self.take("fault: API server away", lambda: self.api_away(url, key))
+
+    def smoke(self, url: str, key: str, *more: str) -> dict[str, Any]:
+        options = self.smoke_options(key, *more)
+        report = smoking.in_cluster(options, self.cluster) if options.rolling else smoking.from_here(options, url)
+        return _judged(report, options)
+
+    def smoke_options(self, key: str, *more: str) -> argparse.Namespace:
+        where = ["--kubectl", self.options.kubectl, *(["--context", self.options.context] if self.options.context else [])]
+        what = ["--image", self.options.image, "--count", str(self.options.sessions), "--cpu", self.options.cpu, "--memory", "64Mi"]
+        return smoking.parse(["--api-key", key, *where, *what, "--timeout", str(self.options.timeout), *more])
+
+    def under(self, key: str, fault: Callable[[], None]) -> dict[str, Any]:
+        """Sessions at work in the cluster while ``fault`` happens once; every command of every one is checked."""
+        options = self.smoke_options(key, "--rolling", "1")
+
+        def disturb() -> int:
+            fault()
+            time.sleep(_AT_WORK_S)
+            return 1
+
+        return _judged(smoking.in_cluster(options, self.cluster, disturb), options)
+
+    def faults(self) -> dict[str, Callable[[], None]]:
+        return {
+            "FLUSHALL": lambda: self.system("exec", "holdfast-redis-0", "--", "redis-cli", "FLUSHALL"),
+            "controllers killed": lambda: self.killed("controller", everything=True),
+            "a gateway killed": lambda: self.killed("gateway", everything=False),
+            "Redis killed": lambda: self.killed("redis", everything=True),
+        }
+
+    def system(self, *words: str) -> None:
+        self.cluster.run(words[0], "--namespace", SYSTEM, *words[1:])
+
+    def killed(self, component: str, *, everything: bool) -> None:
+        """Without grace; returns once others are there and ready."""
+        selector = f"app.kubernetes.io/component={component}"
+        found = self.cluster.run("get", "pods", "--namespace", SYSTEM, "--selector", selector, "--output", "name").split()
+        if not found:
+            raise StepError(f"there is no {component} to kill")
+        self.system("delete", *(found if everything else found[:1]), "--grace-period=0", "--force")
+        kind = "statefulset" if component == "redis" else "deployment"
+        self.system("rollout", "status", f"{kind}/holdfast-{component}", f"--timeout={self.options.timeout}s")
+
+    def api_away(self, url: str, key: str) -> dict[str, Any]:
+        if not self.options.api_away:
+            raise NotRunError("how its API server is taken away is known to nobody but you: --api-away COMMAND")
+        if not self.options.url:
+            raise NotRunError("kubectl's forwarded port goes through the API server: --url names an address that does not")
+        options = self.smoke_options(key, "--rolling", "1")
+        return _judged(smoking.from_here(options, url, self.options.api_away), options)
+
+    def api_server(self) -> str:
+        service = self.cluster.get("service/kubernetes", "--namespace", "default") or {}
+        return f"{service['spec']['clusterIP']}:{service['spec']['ports'][0]['port']}"
+
+    def burst(self, client: SandboxClient) -> dict[str, Any]:
+        ours = burst.sandboxes(client, self.sandbox(), self.options.count)
+        return burst.compare(ours, burst.bare(self.cluster, self.sandbox(), self.options.count))
+
+
+def _judged(report: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    report = smoking.judged(report, options)
+    if report["failed"]:
+        raise StepError(f"{report['failed']} failures: {'; '.join(report['failures'][:5])}")
+    command = report["steps"]["command"]
+    return {"commands": command["n"], "p50_ms": command["p50_ms"], "max_ms": command["max_ms"]}
+
+
+def _not_run(why: str) -> dict[str, Any]:
+    raise NotRunError(why)
+
+
+def _images(text: str) -> dict[str, str]:
+    return dict(one.split("=", 1) for one in text.split(",")) if text else dict(inside.IMAGES)
+
+
+def _until_known(client: SandboxClient) -> None:
+    end = time.monotonic() + _KEY_S
+    while True:
+        try:
+            client.list_sandboxes()
+            return
+        except AuthenticationError:
+            if time.monotonic() > end:
+                raise
+        time.sleep(1)
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(arguments)
+    cluster = Kubectl(options.kubectl, options.context)
+    rehearsal = Rehearsal(options, cluster)
+    began = time.time()
+    try:
+        cluster.reachable()
+        if "deploy" in options.wanted:
+            rehearsal.take("deploy", rehearsal.deploy)
+        if not any(one.word == "failed" for one in rehearsal.results) and options.wanted != ["deploy"]:
+            with rehearsal.key() as key, contextlib.nullcontext(options.url) if options.url else smoking.forwarded(cluster) as url:
+                rehearsal.with_key(url, key)
+    except Exception as error:  # noqa: BLE001 - what was found so far is still to be told
+        rehearsal.results.append(Result("rehearsal", "failed", f"{type(error).__name__}: {error}", round(time.time() - began, 1)))
+        print(line(rehearsal.results[-1]), flush=True)
+    known = {name: str(value) for name, value in vars(options).items() if name != "api_key"}
+    write(options.output, rehearsal.results, {"began": began, "options": known})
+    print(f"\n{verdict(rehearsal.results)} ({options.output})")
+    return 0 if passed(rehearsal.results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,102 @@
+"""Many sandboxes at once, side by side with as many bare pods of the same image: what is Holdfast's, and what the cluster's own.
+
+Owns both bursts and their comparison. The bare pods ask for the same and pass the same admission, so that nodes, kubelet and container
+runtime have the same to do but for the agent's bundle.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from holdfast import SandboxClient
+
+from infra.scripts.acceptance.outcome import StepError
+from infra.scripts.deploy.kubectl import SANDBOXES, Kubectl
+
+_RATIO, _SLACK_S = 1.5, 5.0
+"""The last sandbox may be ready after so many times what the last bare pod took, and so many seconds on top."""
+
+
+def bare(cluster: Kubectl, options: dict[str, Any], count: int) -> list[float]:
+    """Seconds until each of ``count`` pods was Ready, as its own status tells; sorted."""
+    run, timeout_s = secrets.token_hex(3), float(options["timeout"])
+    pods = [_pod(f"hf-bare-{run}-{number}", run, options) for number in range(count)]
+    selector = f"holdfast.dev/bare={run}"
+    try:
+        cluster.apply(pods)
+        end = time.monotonic() + timeout_s
+        while True:
+            items = (cluster.get("pods", "--namespace", SANDBOXES, "--selector", selector) or {}).get("items") or []
+            ready = [at for at in map(_ready_s, items) if at is not None]
+            if len(ready) >= count:
+                return sorted(ready)
+            if time.monotonic() > end:
+                raise StepError(f"{len(ready)} of {count} bare pods were ready within {timeout_s:g} s")
+            time.sleep(0.5)
+    finally:
+        cluster.run("delete", "pods", "--namespace", SANDBOXES, "--selector", selector, "--grace-period=0", "--force", "--wait=true")
+
+
+def _ready_s(pod: dict[str, Any]) -> float | None:
+    """From the pod's creation to its being Ready, in whole seconds as the cluster notes them."""
+    for one in pod.get("status", {}).get("conditions", ()):
+        if one.get("type") == "Ready" and one.get("status") == "True":
+            return _moment(one["lastTransitionTime"]) - _moment(pod["metadata"]["creationTimestamp"])
+    return None
+
+
+def _moment(text: str) -> float:
+    return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ"))
+
+
+def sandboxes(client: SandboxClient, options: dict[str, Any], count: int) -> list[float]:
+    """Seconds until each of ``count`` sandboxes had answered its first command; sorted. Raises what the first failure was."""
+    began = time.monotonic()
+
+    def one(_: int) -> float:
+        with client.create_sandbox(**options) as sandbox:
+            if (result := sandbox.exec(["echo", "up"], timeout=60)).stdout != "up\n":
+                raise StepError(f"a sandbox answered {result.stdout!r}")
+            return time.monotonic() - began
+
+    with ThreadPoolExecutor(count) as pool:
+        return sorted(pool.map(one, range(count)))
+
+
+def compare(ours: list[float], theirs: list[float]) -> dict[str, Any]:
+    """The figures. Raises ``StepError`` where Holdfast adds more than it may."""
+    figures = {
+        "sandboxes": len(ours),
+        "first_s": round(ours[0], 1),
+        "last_s": round(ours[-1], 1),
+        "bare_first_s": round(theirs[0], 1),
+        "bare_last_s": round(theirs[-1], 1),
+    }
+    if ours[-1] > _RATIO * theirs[-1] + _SLACK_S:
+        raise StepError(f"the last was ready long after the last bare pod would have been: {figures}")
+    return figures
+
+
+def _pod(name: str, run: str, options: dict[str, Any]) -> dict[str, Any]:
+    same = {"cpu": options["cpu"], "memory": options["memory"]}
+    container = {
+        "name": "bare",
+        "image": options["image"],
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sleep", "3600"],
+        "resources": {"requests": same, "limits": same},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    spec = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [container],
+    }
+    metadata = {"name": name, "namespace": SANDBOXES, "labels": {"holdfast.dev/bare": run}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

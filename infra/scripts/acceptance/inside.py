@@ -1,0 +1,83 @@
+"""What sandboxes of a deployment are like inside: the images they are made from, and what the network lets them reach.
+
+Owns these checks; how the deployment is reached is ``__main__``'s.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast import ImageNotFoundError, Sandbox, SandboxClient, UnsupportedError
+
+from infra.scripts.acceptance.outcome import NotRunError, StepError
+
+IMAGES = {
+    "static": "busybox:stable",
+    "musl": "alpine:3",
+    "old glibc": "centos:7",
+    "glibc": "debian:stable",
+    "user": "redis:7-alpine",
+}
+"""By what is special of each; ``--images`` names others, where these cannot be pulled."""
+
+
+def made(client: SandboxClient, options: dict[str, Any]) -> Sandbox:
+    """A sandbox, or why there is none: what is not this deployment's fault is not run."""
+    try:
+        return client.create_sandbox(**options)
+    except ImageNotFoundError as error:
+        raise NotRunError(f"the nodes cannot pull {options['image']}: {error}") from None
+
+
+def use(client: SandboxClient, options: dict[str, Any]) -> dict[str, Any]:
+    """One sandbox of an image: a shell that keeps its state, a one-off, a file both ways."""
+    with made(client, options) as sandbox:
+        who = sandbox.exec(["/bin/sh", "-c", "id -u; exit 3"], timeout=60)
+        if who.exit_code != 3:
+            raise StepError(f"a one-off answered {who.exit_code} {who.stderr!r}")
+        with sandbox.shell() as shell:
+            shell.run("N=41", timeout=60)
+            if (result := shell.run("echo $((N + 1))", timeout=60)).stdout != "42\n":
+                raise StepError(f"its shell answered {result.stdout!r} {result.stderr!r}")
+        content = bytes(range(256)) * 64
+        sandbox.files.write("/tmp/holdfast-acceptance", content)
+        if sandbox.files.read("/tmp/holdfast-acceptance") != content:
+            raise StepError("a file came back changed")
+        return {"detail": options["image"], "uid": who.stdout.strip()}
+
+
+def root(client: SandboxClient, options: dict[str, Any]) -> dict[str, Any]:
+    """A sandbox that asks for user 0."""
+    try:
+        found = use(client, {**options, "user": 0})
+    except UnsupportedError as error:
+        raise NotRunError(f"this deployment gives no root: {error}") from None
+    if found["uid"] != "0":
+        raise StepError(f"it asked for root and is user {found['uid']}")
+    return found
+
+
+def isolation(client: SandboxClient, options: dict[str, Any], target: str) -> dict[str, Any]:
+    """A sandbox that asked to be kept from the network cannot reach ``target`` (host:port), or is refused because it would."""
+    host, _, port = target.rpartition(":")
+    try:
+        sandbox = made(client, {**options, "block_network": True})
+    except UnsupportedError as error:
+        return {"detail": f"refused, because nothing would keep it from the network: {error}"}
+    with sandbox:
+        has = sandbox.exec(["/bin/sh", "-c", "command -v nc || command -v bash"], timeout=60)
+        if has.exit_code != 0:
+            raise NotRunError(f"{options['image']} has neither nc nor bash to try with")
+        tried = f"if command -v nc >/dev/null; then nc -w 3 {host} {port} </dev/null; else timeout 3 bash -c '</dev/tcp/{host}/{port}'; fi"
+        if sandbox.exec(["/bin/sh", "-c", tried], timeout=60).exit_code == 0:
+            raise StepError(f"it asked to be kept from the network and reached {target}")
+    return {"detail": f"could not reach {target}"}
+
+
+def doctor(client: SandboxClient) -> dict[str, Any]:
+    """What the deployment says of itself."""
+    checks = client.doctor()
+    bad = [f"{one['name']}: {one['detail']}" for one in checks if one.get("required") and not one.get("ok")]
+    if not checks or bad:
+        raise StepError("; ".join(bad) or "it checked nothing")
+    return {"detail": f"{len(checks)} checks"}

@@ -1,0 +1,187 @@
+"""`make acceptance`: what it calls passed, failed and not run, and that each step can be seen red."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.scripts.acceptance import burst
+from infra.scripts.acceptance.__main__ import STEPS, Rehearsal, parse
+from infra.scripts.acceptance.__main__ import main as acceptance
+from infra.scripts.acceptance.outcome import NotRunError, Result, StepError, passed, take, verdict
+from infra.scripts.deploy.kubectl import Kubectl
+from infra.scripts.smoke import episodes
+from infra.scripts.up.embed import free_port
+from tests.support.requires import requires
+from tests.support.stack import Stack
+
+HERE = requires("namespaces", "redis", "bash")
+
+
+def result(word: Any) -> Result:
+    return Result("a step", word, "", 0.1)
+
+
+def test_nothing_that_passed_is_no_pass() -> None:
+    assert not passed([])
+    assert not passed([result("not run")])
+    assert passed([result("not run"), result("passed")])
+    assert not passed([result("passed"), result("failed")])
+    assert verdict([result("not run")]) == "acceptance: FAILED; 0 passed, 0 failed, 1 not run"
+
+
+@pytest.mark.parametrize(
+    ("error", "word", "detail"),
+    [
+        (NotRunError("no way"), "not run", "no way"),
+        (StepError("wrong"), "failed", "wrong"),
+        (RuntimeError("a bug"), "failed", "RuntimeError: a bug"),
+        (None, "passed", "well"),
+    ],
+)
+def test_whatever_becomes_of_a_step_it_has_a_word(error: Exception | None, word: str, detail: str) -> None:
+    def step() -> dict[str, Any]:
+        if error is not None:
+            raise error
+        return {"detail": "well", "n": 1}
+
+    found = take("x", step)
+    assert (found.word, found.detail) == (word, detail)
+    assert found.figures == ({"n": 1} if error is None else {})
+
+
+@pytest.mark.parametrize("arguments", [["--steps", ""], ["--steps", "smoke,nonsense"], ["--count", "0"], ["--sessions", "0"]])
+def test_a_rehearsal_of_nothing_is_refused(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(arguments)
+
+
+def test_what_holdfast_adds_to_a_burst_is_bounded() -> None:
+    assert burst.compare([1.0, 2.0, 14.0], [3.0, 5.0, 8.0])["last_s"] == 14.0
+    with pytest.raises(StepError, match="long after the last bare pod"):
+        burst.compare([1.0, 50.0], [3.0, 8.0])
+
+
+KUBECTL = """#!{python}
+import json, sys
+words = [word for word in sys.argv[1:]]
+with open({folder!r} + "/said", "a") as file:
+    print(*words, file=file)
+if words[0] in {refused!r}:
+    sys.exit("refused")
+if words[0] == "get" and words[1].startswith("deployment/"):
+    print(json.dumps({{"spec": {{"template": {{"spec": {{"containers": [{{"image": "x"}}]}}}}}}}}))
+elif words[0] == "get" and "name" in words:
+    print("pod/a")
+elif words[0] == "get":
+    print(json.dumps({{"status": {{"phase": "Running"}}}}))
+elif words[0] == "logs":
+    print({logs!r})
+elif words[0] == "apply":
+    sys.stdin.read()
+"""
+
+
+def kubectl(folder: Path, logs: str = "", refused: tuple[str, ...] = ()) -> str:
+    path = folder / "kubectl"
+    path.write_text(KUBECTL.format(python=sys.executable, folder=str(folder), logs=logs, refused=refused))
+    path.chmod(0o755)
+    return str(path)
+
+
+def report(count: int, **more: Any) -> str:
+    steps = {step: {"n": count, "p50_ms": 1.0, "max_ms": 2.0} for step in episodes.WORK_STEPS}
+    return "at work\n" + json.dumps({"failed": 0, "failures": [], "steps": steps, **more})
+
+
+@pytest.mark.parametrize(
+    ("logs", "refused", "word"),
+    [
+        (report(2), (), "passed"),
+        (report(1), (), "failed"),
+        (report(2, failed=1, failures=["the count: ('3', 0) instead of ('2', 0)"]), (), "failed"),
+        ("", (), "failed"),
+        (report(2).removeprefix("at work\n"), (), "failed"),
+        (report(2), ("delete",), "failed"),
+        (report(2), ("rollout",), "failed"),
+    ],
+    ids=["clean", "a session too few", "a lost command", "no report", "never at work", "nothing killed", "none came back"],
+)
+def test_a_fault_passes_only_under_sessions_that_all_went_on(
+    logs: str, refused: tuple[str, ...], word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from infra.scripts.acceptance import __main__ as module
+
+    monkeypatch.setattr(module, "_AT_WORK_S", 0.0)
+    program = kubectl(tmp_path, logs, refused)
+    rehearsal = Rehearsal(parse(["--kubectl", program, "--api-key", "k", "--sessions", "2"]), Kubectl(program))
+    rehearsal.take("fault", lambda: rehearsal.under("k", rehearsal.faults()["controllers killed"]))
+    assert rehearsal.results[0].word == word, rehearsal.results
+
+
+def test_without_a_cluster_it_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program, output = kubectl(tmp_path, refused=("version",)), tmp_path / "acceptance.json"
+    assert acceptance(["--kubectl", program, "--api-key", "k", "--output", str(output)]) == 1
+    assert "no cluster answers" in capsys.readouterr().out
+    assert json.loads(output.read_text())["passed"] is False
+
+
+def test_what_cannot_be_done_here_is_said_and_is_no_pass(tmp_path: Path) -> None:
+    program = kubectl(tmp_path)
+    rehearsal = Rehearsal(parse(["--kubectl", program, "--api-key", "k"]), Kubectl(program))
+    rehearsal.take("deploy", rehearsal.deploy)
+    rehearsal.take("away", lambda: rehearsal.api_away("http://x", "k"))
+    assert [one.word for one in rehearsal.results] == ["not run", "not run"]
+    assert "--api-away" in rehearsal.results[1].detail
+    assert not passed(rehearsal.results)
+
+
+@HERE
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        ([], 0),
+        (["--api-key", "hf_" + "0" * 32], 1),
+        (["--url", "http://127.0.0.1:{free}"], 1),
+        (["--image", "no such image"], 1),
+        (["--api-away", "false", "--steps", "faults"], 1),
+    ],
+    ids=["clean", "a wrong key", "nothing answers", "no image", "the fault does not happen"],
+)
+def test_on_a_stack_without_a_cluster(
+    stack: Stack, more: list[str], status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What needs no pods: the steps that go through the SDK, over the address that is given."""
+    from infra.scripts.acceptance import __main__ as module
+
+    monkeypatch.setattr(module, "_KEY_S", 0)
+    output = tmp_path / "acceptance.json"
+    where = ["--kubectl", kubectl(tmp_path), "--url", stack.url, "--api-key", stack.key, "--image", "host", "--sessions", "2"]
+    arguments = [*where, "--steps", "smoke", "--output", str(output), *(one.format(free=free_port()) for one in more)]
+    assert acceptance(arguments) == status, capsys.readouterr().out
+    document = json.loads(output.read_text())
+    assert document["passed"] is (status == 0)
+    assert stack.key not in output.read_text()
+    if not more:
+        assert [(one["step"], one["word"]) for one in document["steps"]] == [("smoke", "passed")]
+
+
+@HERE
+def test_the_api_server_away_runs_a_command_under_sessions(stack: Stack, tmp_path: Path) -> None:
+    program = kubectl(tmp_path)
+    arguments = ["--kubectl", program, "--url", stack.url, "--api-key", stack.key, "--image", "host", "--sessions", "2"]
+    rehearsal = Rehearsal(parse([*arguments, "--api-away", f"touch {tmp_path}/away"]), Kubectl(program))
+    rehearsal.take("away", lambda: rehearsal.api_away(stack.url, stack.key))
+    assert rehearsal.results[0].word == "passed", rehearsal.results
+    assert (tmp_path / "away").exists()
+
+
+def test_every_step_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    said = "".join(capsys.readouterr().out.split())
+    assert ",".join(STEPS) in said
