@@ -1,0 +1,86 @@
+"""Holdfast's side: a real stack with the suite's images imported, and a sandbox for each case, through the public SDK.
+
+Owns the stack's data folder below build/docker-suite, which keeps the imported images as long as neither they nor the code that
+imports them has changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+
+from holdfast import HoldfastError, SandboxClient
+
+from infra.scripts.up import embed
+from tests.docker.image import FOLDER, TOP, Image
+from tests.docker.reference import CPU, MEMORY, Ran
+
+
+@contextlib.contextmanager
+def running_service(images: Sequence[Image]) -> Iterator[SandboxClient]:
+    """A stack of its own that has *images*; what it kept of other images is removed."""
+    data = FOLDER / f"stack-{_import_key(images)}"
+    for old in FOLDER.glob("stack-*"):
+        if old != data:
+            shutil.rmtree(old)
+    settings = {"HOLDFAST_REDIS_TIMEOUT_MS": "5000", "HOLDFAST_DEFAULT_DISK": "none"}
+    with embed.running_stack(data, settings) as running, SandboxClient(running.url, running.key) as client:
+        known = {image.name for image in client.images.list()}
+        for image in images:
+            if image.name not in known:
+                client.images.import_(image.archive, image.name)
+        yield client
+
+
+class HoldfastSide:
+    """One sandbox, from `start` to `remove`."""
+
+    def __init__(self, client: SandboxClient, image: Image) -> None:
+        self._client = client
+        self._image = image
+
+    def start(self) -> None:
+        self._sandbox = self._client.create_sandbox(self._image.name, cpu=CPU, memory=MEMORY, timeout=60)
+
+    def run(
+        self,
+        step: str | Sequence[str],
+        *,
+        user: str | None,
+        cwd: str | None,
+        env: Mapping[str, str],
+        input_: bytes | None,
+        terminal: bool,
+        deadline_s: float,
+    ) -> Ran:
+        """One command as a caller of the SDK starts it, without options that docker exec does not have."""
+        arguments = ["sh", "-c", step] if isinstance(step, str) else list(step)
+        try:
+            if terminal:
+                with self._sandbox.terminal(arguments, cwd=cwd, env=env or None, user=user) as running:
+                    output = b"".join(chunk.data for chunk in running)
+                    result = running.wait(deadline_s)
+                return Ran(result.exit_code, output.decode(errors="replace"), "")
+            result = self._sandbox.exec(arguments, cwd=cwd, env=env or None, user=user, input=input_, timeout=deadline_s)
+        except HoldfastError as error:
+            return Ran(_exit_code_of(error), "", f"{type(error).__name__}: {error}")
+        return Ran(None if result.timed_out else result.exit_code, result.stdout, result.stderr)
+
+    def remove(self) -> None:
+        sandbox = getattr(self, "_sandbox", None)
+        if sandbox is not None:
+            sandbox.delete()
+
+
+def _exit_code_of(error: HoldfastError) -> int | None:
+    """What docker exec answers in the place of an error of the SDK: 126 for a user that is not there, 127 for a program."""
+    return {"spawn_failed": 127, "not_found": 127, "permission_denied": 126, "invalid_argument": 126}.get(error.code)
+
+
+def _import_key(images: Sequence[Image]) -> str:
+    """Of the images and of the code whose change asks for importing them again."""
+    content = [image.name.encode() for image in images]
+    content += [path.read_bytes() for path in sorted((TOP / "session_agent/node/images").glob("*.py"))]
+    return hashlib.sha256(b"\0".join(content)).hexdigest()[:12]
