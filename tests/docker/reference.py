@@ -50,7 +50,7 @@ class Reference:
         self._readers: list[threading.Thread] = []
 
     def start(self) -> None:
-        """`docker run -d --init IMAGE sleep infinity`."""
+        """`docker run -d --init IMAGE tail -f /dev/null`."""
         for name in ("upper", "work", "merged"):
             (self._folder / name).mkdir(parents=True)
         lower = ":".join(str(layer) for layer in reversed(self._image.layers))
@@ -59,12 +59,12 @@ class Reference:
         self._add_init_layer()
         for name, text in {
             "hosts": "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\nfe00::\tip6-localnet\nff00::\tip6-mcastprefix\n"
-            "ff02::1\tip6-allnodes\nff02::2\tip6-allrouters\n",
+            f"ff02::1\tip6-allnodes\nff02::2\tip6-allrouters\n127.0.0.1\t{self.id}\n",  # docker's bridge would give another address
             "hostname": f"{self.id}\n",
             "resolv.conf": "",
         }.items():
             (self._folder / name).write_text(text)
-        first = self._process(["/usr/bin/tini", "--", "sleep", "infinity"], None, None, {}, terminal=False)
+        first = self._process(["/usr/bin/tini", "--", "tail", "-f", "/dev/null"], None, None, {}, terminal=False)
         body = specification.container(
             root=str(self._folder / "merged"),
             hostname=self.id,
