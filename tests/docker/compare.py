@@ -49,8 +49,12 @@ class Outcome:
             return "" if code not in (0, None) else f"the reference should have refused it and ended with {code}"
         return "" if code == self.case.exits else f"the reference ended with {code}, not {self.case.exits}"
 
-    def _meaning(self, ran: tuple[Ran, ...]) -> list[tuple[int | None, str]]:
-        return [(one.exit_code, self.case.meaning(one.stdout)) for one in ran]
+    def _meaning(self, ran: tuple[Ran, ...]) -> list[tuple[int | str | None, str]]:
+        """A refusal is one, whatever number a program has for its reason; the cases of `privileges` print the reasons themselves."""
+        found: list[tuple[int | str | None, str]] = [(one.exit_code, self.case.meaning(one.stdout)) for one in ran]
+        if self.case.refused and ran[-1].exit_code:
+            found[-1] = ("refused", found[-1][1])
+        return found
 
     def report(self) -> str:
         """Both sides as text."""
