@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+Step = str | tuple[str, ...]
 Reduce = Callable[[str], str]
 
 MAIN_IMAGE = "main"
@@ -44,24 +45,28 @@ def without(pattern: str, replacement: str = "…") -> Reduce:
 class Case:
     """One question. Each of `steps` is what `docker exec` would be given: text for `sh -c`, or a list of arguments.
 
-    `refused`: the reference is known to refuse the last step (an exit code other than 0), and every other case is known to end with
-    `exits` there. A reference that does otherwise fails the case: it would compare nothing.
+    `entrypoint`, `network` and `ulimits` are asked for when the container is made: its own entrypoint and command run, it reaches the
+    internet, it has these limits. `refused`: the reference is known to refuse the last step (an exit code other than 0), and every
+    other case is known to end with `exits` there. A reference that does otherwise fails the case: it would compare nothing.
     """
 
     name: str
-    steps: tuple[str | tuple[str, ...], ...]
+    steps: tuple[Step, ...]
     user: str | None = None
     cwd: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     input: bytes | None = None
     terminal: bool = False
     image: str = MAIN_IMAGE
+    entrypoint: bool = False
+    network: bool = False
+    ulimits: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     refused: bool = False
     exits: int = 0
     meaning: Reduce = lines
     deadline_s: float = DEADLINE_S
 
 
-def case(name: str, *steps: str | tuple[str, ...], **options: object) -> Case:
+def case(name: str, *steps: Step, **options: object) -> Case:
     """A case of one or several steps; the options are `Case`'s fields."""
     return Case(name, steps, **options)  # type: ignore[arg-type]

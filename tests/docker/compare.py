@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from holdfast import SandboxClient
+from holdfast import HoldfastError, SandboxClient
 
-from tests.docker.case import Case
+from tests.docker.case import MAIN_IMAGE, Case, Step
 from tests.docker.image import Image
 from tests.docker.reference import Ran, Reference
 from tests.docker.sandboxes import HoldfastSide
@@ -24,7 +24,7 @@ class Side(Protocol):
 
     def start(self) -> None: ...
 
-    def run(self, step: str | tuple[str, ...], **options: object) -> Ran: ...
+    def run(self, step: Step) -> Ran: ...
 
     def remove(self) -> None: ...
 
@@ -83,7 +83,10 @@ class Pool:
 
     def run(self, case: Case) -> Outcome:
         image = self._images[case.image]
-        makers: list[Callable[[], Side]] = [lambda: Reference(image), lambda: HoldfastSide(self._client, image)]  # type: ignore[list-item, return-value]
+        makers: list[Callable[[], Side]] = [
+            lambda: Reference(image, self._images[MAIN_IMAGE], case),
+            lambda: HoldfastSide(self._client, image, case),
+        ]
         futures = [self._sides.submit(_run_on, make, case) for make in makers]
         reference, holdfast = (future.result() for future in futures)
         return Outcome(case, reference, holdfast)
@@ -98,18 +101,9 @@ def _run_on(make: Callable[[], Side], case: Case) -> tuple[Ran, ...]:
     side = make()
     try:
         side.start()
-        return tuple(
-            side.run(
-                step,
-                user=case.user,
-                cwd=case.cwd,
-                env=case.env,
-                input_=case.input,
-                terminal=case.terminal,
-                deadline_s=case.deadline_s,
-            )
-            for step in case.steps
-        )
+        return tuple(side.run(step) for step in case.steps)
+    except HoldfastError as error:
+        return tuple(Ran(None, "", f"{type(error).__name__}: {error}") for _ in case.steps)
     finally:
         with suppress(Exception):
             side.remove()

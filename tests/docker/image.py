@@ -15,8 +15,9 @@ import textwrap
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tests.docker import recipe
+from tests.docker import recipe, variants
 from tests.docker.archive import write_oci_archive
 
 TOP = Path(__file__).resolve().parents[2]
@@ -31,14 +32,14 @@ class Image:
     name: str
     layers: tuple[Path, ...]
     archive: Path
-    config: dict[str, object]
+    config: dict[str, Any]
 
 
 def build_main() -> Image:
     """The image of all packages. Takes minutes the first time and nothing after that."""
     key = _key(repr(_recipe()).encode(), _read("archive.py"), _steps())
     made = FOLDER / f"main-{key}"
-    config: dict[str, object] = {
+    config: dict[str, Any] = {
         "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "CASE_IMAGE=main"],
         "Cmd": ["bash"],
     }
@@ -138,4 +139,8 @@ def _key(*parts: bytes) -> str:
 
 def build_images() -> dict[str, Image]:
     """All images, by the names that cases use."""
-    return {"main": build_main()}
+    main = build_main()
+    small = variants.build(FOLDER, main.layers[0] / "bin/busybox")
+    key = next(iter(small.values()))[1].parent.name.removeprefix("variants-")
+    made = {name: Image(f"docker-suite/{name}:{key}", (layer,), archive, config) for name, (layer, archive, config) in small.items()}
+    return {"main": main, **made}

@@ -15,18 +15,20 @@ import subprocess
 import sys
 import termios
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.docker import specification
+from tests.docker.case import Case, Step
 from tests.docker.image import FOLDER, Image
 
 CPU = 2.0
 MEMORY = 1 << 30
 PIDS = 2048
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_INIT = "/sbin/docker-init"
 _DRAIN_S = 0.3
 
 
@@ -42,15 +44,19 @@ class Ran:
 class Reference:
     """One container, from `start` to `remove`."""
 
-    def __init__(self, image: Image) -> None:
+    def __init__(self, image: Image, main: Image, case: Case) -> None:
+        """*main* is the image that has what the reference needs itself: an init and the kernel's headers."""
         self.id = secrets.token_hex(6)
         self._image = image
+        self._main = main
+        self._case = case
         self._folder = FOLDER / "containers" / self.id
         self._state = FOLDER / "runc"
         self._readers: list[threading.Thread] = []
+        self._slirp: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """`docker run -d --init IMAGE tail -f /dev/null`."""
+        """`docker run -d --init IMAGE`, with a command that does nothing unless the case asks for the image's own."""
         for name in ("upper", "work", "merged"):
             (self._folder / name).mkdir(parents=True)
         lower = ":".join(str(layer) for layer in reversed(self._image.layers))
@@ -61,20 +67,21 @@ class Reference:
             "hosts": "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\nfe00::\tip6-localnet\nff00::\tip6-mcastprefix\n"
             f"ff02::1\tip6-allnodes\nff02::2\tip6-allrouters\n127.0.0.1\t{self.id}\n",  # docker's bridge would give another address
             "hostname": f"{self.id}\n",
-            "resolv.conf": "",
+            "resolv.conf": "nameserver 10.0.2.3\n" if self._case.network else "",
         }.items():
             (self._folder / name).write_text(text)
-        first = self._process(["/usr/bin/tini", "--", "tail", "-f", "/dev/null"], None, None, {}, terminal=False)
+        first = self._process([_INIT, "--", *self._main_command()], None, None, {}, terminal=False)
+        files = {f"/etc/{name}": str(self._folder / name) for name in ("hosts", "hostname", "resolv.conf")}
         body = specification.container(
             root=str(self._folder / "merged"),
             hostname=self.id,
             first=first,
-            files={f"/etc/{name}": str(self._folder / name) for name in ("hosts", "hostname", "resolv.conf")},
+            files={**files, _INIT: str(self._main.layers[0] / "usr/bin/tini-static"), **self._volumes()},
             cgroup=f"/docker-suite/{self.id}",
             cpu=CPU,
             memory=MEMORY,
             pids=PIDS,
-            headers=self._image.layers[0] / "usr/include/x86_64-linux-gnu/asm/unistd_64.h",
+            headers=self._main.layers[0] / "usr/include/x86_64-linux-gnu/asm/unistd_64.h",
         )
         (self._folder / "config.json").write_text(json.dumps(body))
         log = self._folder / "runc.log"
@@ -87,55 +94,77 @@ class Reference:
             )
         if ended.returncode != 0:
             raise RuntimeError(f"runc did not start the reference container: {log.read_text()}")
+        if self._case.network:
+            self._connect()
+
+    def _main_command(self) -> list[str]:
+        config = self._image.config
+        if self._case.entrypoint:
+            return [*config.get("Entrypoint", []), *config.get("Cmd", [])]
+        return ["/busybox", "tail", "-f", "/dev/null"] if (self._folder / "merged/busybox").exists() else ["tail", "-f", "/dev/null"]
+
+    def _volumes(self) -> dict[str, str]:
+        """docker's anonymous volumes: directories of their own that begin with what the image has there."""
+        made = {}
+        for number, path in enumerate(self._image.config.get("Volumes", {})):
+            inside, outside = self._folder / "merged" / path.lstrip("/"), self._folder / f"volume-{number}"
+            inside.mkdir(parents=True, exist_ok=True)
+            subprocess.run(["cp", "-a", str(inside), str(outside)], check=True)
+            made[path] = str(outside)
+        return made
+
+    def _connect(self) -> None:
+        """A way out through slirp4netns, as the sandbox has; docker would have its bridge."""
+        pid = json.loads(subprocess.run([*self._runc(), "state", self.id], capture_output=True, check=True).stdout)["pid"]
+        reads, writes = os.pipe()
+        command = ["slirp4netns", "--configure", "--mtu=65520", "--disable-host-loopback", f"--ready-fd={writes}", str(pid), "tap0"]
+        self._slirp = subprocess.Popen(command, pass_fds=[writes], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        os.close(writes)
+        ready = os.read(reads, 1)
+        os.close(reads)
+        if not ready:
+            raise RuntimeError("slirp4netns did not connect the reference container")
 
     def _add_init_layer(self) -> None:
         """What docker puts between an image and a container: mount points, /etc/mtab, /.dockerenv."""
         merged = self._folder / "merged"
-        for name in ("dev", "proc", "sys", "etc"):
-            (merged / name).mkdir(exist_ok=True)
-        for name in (".dockerenv", "etc/hosts", "etc/hostname", "etc/resolv.conf"):
+        for name in ("dev", "proc", "sys", "etc", "sbin", str(self._image.config.get("WorkingDir", "")).lstrip("/")):
+            if not (merged / name).is_symlink():
+                (merged / name).mkdir(parents=True, exist_ok=True)
+        for name in (_INIT.lstrip("/"), ".dockerenv", "etc/hosts", "etc/hostname", "etc/resolv.conf"):
             (merged / name).touch()
         mtab = merged / "etc/mtab"
         if not mtab.is_symlink():
             mtab.symlink_to("/proc/mounts")
 
-    def run(
-        self,
-        step: str | Sequence[str],
-        *,
-        user: str | None,
-        cwd: str | None,
-        env: Mapping[str, str],
-        input_: bytes | None,
-        terminal: bool,
-        deadline_s: float,
-    ) -> Ran:
+    def run(self, step: Step) -> Ran:
         """`docker exec`: returns when the command has ended, whatever still holds its output."""
+        case = self._case
         arguments = ["sh", "-c", step] if isinstance(step, str) else list(step)
         try:
-            described = self._process(arguments, user, cwd, env, terminal=terminal)
+            described = self._process(arguments, case.user, case.cwd, case.env, terminal=case.terminal)
         except LookupError as error:
             return Ran(126, "", str(error))
         file = self._folder / f"process-{secrets.token_hex(4)}.json"
         file.write_text(json.dumps(described))
-        if terminal:
-            return self._run_on_terminal([*self._runc(), "exec", "--process", str(file), self.id], deadline_s)
+        if case.terminal:
+            return self._run_on_terminal([*self._runc(), "exec", "--process", str(file), self.id])
         pid_file = str(file.with_suffix(".pid"))
         shim = [sys.executable, "-ISE", str(Path(__file__).with_name("shim.py")), pid_file]
         command = [*shim, *self._runc(), "exec", "--detach", "--pid-file", pid_file, "--process", str(file), self.id]
         running = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL if input_ is None else subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            command, stdin=subprocess.DEVNULL if case.input is None else subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         assert running.stdout
         assert running.stderr
         outputs = [bytearray(), bytearray()]
         readers = [self._read(pipe.fileno(), into, pipe) for pipe, into in zip((running.stdout, running.stderr), outputs, strict=True)]
-        if input_ is not None:
+        if case.input is not None:
             assert running.stdin
-            running.stdin.write(input_)
+            running.stdin.write(case.input)
             running.stdin.close()
         try:
-            code: int | None = running.wait(deadline_s)
+            code: int | None = running.wait(self._case.deadline_s)
         except subprocess.TimeoutExpired:
             running.kill()
             running.wait()
@@ -145,7 +174,7 @@ class Reference:
         stdout, stderr = (bytes(output).decode(errors="replace") for output in outputs)
         return Ran(_exit_code_of_docker(code, stderr), stdout, stderr)
 
-    def _run_on_terminal(self, command: list[str], deadline_s: float) -> Ran:
+    def _run_on_terminal(self, command: list[str]) -> Ran:
         ours, theirs = pty.openpty()
         termios.tcsetwinsize(theirs, (24, 80))
         running = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
@@ -153,7 +182,7 @@ class Reference:
         output = bytearray()
         reader = self._read(ours, output, None)
         try:
-            code: int | None = running.wait(deadline_s)
+            code: int | None = running.wait(self._case.deadline_s)
         except subprocess.TimeoutExpired:
             running.kill()
             running.wait()
@@ -180,6 +209,9 @@ class Reference:
 
     def remove(self) -> None:
         """End everything in it and unmount. Safe to call on one that did not start."""
+        if self._slirp is not None:
+            self._slirp.kill()
+            self._slirp.wait()
         subprocess.run([*self._runc(), "delete", "--force", self.id], capture_output=True)
         for reader in self._readers:
             reader.join(5)
@@ -197,12 +229,17 @@ class Reference:
         config = self._image.config
         uid, gid, groups, home = self._identity(user or str(config.get("User") or ""))
         known = {"PATH": _PATH, "HOSTNAME": self.id, **({"TERM": "xterm"} if terminal else {})}
-        known |= dict(entry.split("=", 1) for entry in config.get("Env") or [])  # type: ignore[attr-defined]
+        known |= dict(entry.split("=", 1) for entry in config.get("Env") or [])
         known |= env
         known.setdefault("HOME", home)
         where = cwd or str(config.get("WorkingDir") or "/")
         environment = [f"{name}={value}" for name, value in known.items()]
-        return specification.process(arguments, uid, gid, groups, where, environment, terminal=terminal)
+        described = specification.process(arguments, uid, gid, groups, where, environment, terminal=terminal)
+        described["rlimits"] = [
+            *(limit for limit in described["rlimits"] if limit["type"].removeprefix("RLIMIT_").lower() not in self._case.ulimits),
+            *({"type": f"RLIMIT_{name.upper()}", "soft": soft, "hard": hard} for name, (soft, hard) in self._case.ulimits.items()),
+        ]
+        return described
 
     def _identity(self, user: str) -> tuple[int, int, list[int], str]:
         """The uid, gid, supplementary groups and home of docker's `--user`, read from the container's files."""
@@ -219,9 +256,10 @@ class Reference:
             row = next((row for row in groups if group in (row[0], row[2])), None)
             if row is None and not group.isdigit():
                 raise LookupError(f"unable to find group {group}: no matching entries in group file")
-            return uid, int(row[2]) if row else int(group), [], home
+            gid = int(row[2]) if row else int(group)
+            return uid, gid, [gid], home
         others = [int(row[2]) for row in groups if entry and entry[0] in row[3].split(",")]
-        return uid, gid, others, home
+        return uid, gid, [gid, *others], home  # the first group among the others too, since CVE-2022-36109
 
     def _table(self, name: str, fields: int) -> list[list[str]]:
         try:

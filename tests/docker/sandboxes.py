@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from holdfast import HoldfastError, SandboxClient
 
 from infra.scripts.up import embed
+from tests.docker.case import Case, Step
 from tests.docker.image import FOLDER, TOP, Image
 from tests.docker.reference import CPU, MEMORY, Ran
 
@@ -37,33 +38,35 @@ def running_service(images: Sequence[Image]) -> Iterator[SandboxClient]:
 class HoldfastSide:
     """One sandbox, from `start` to `remove`."""
 
-    def __init__(self, client: SandboxClient, image: Image) -> None:
+    def __init__(self, client: SandboxClient, image: Image, case: Case) -> None:
         self._client = client
         self._image = image
+        self._case = case
 
     def start(self) -> None:
-        self._sandbox = self._client.create_sandbox(self._image.name, cpu=CPU, memory=MEMORY, timeout=60)
+        self._sandbox = self._client.create_sandbox(
+            self._image.name,
+            cpu=CPU,
+            memory=MEMORY,
+            timeout=60,
+            block_network=not self._case.network,
+            entrypoint=self._case.entrypoint,
+            ulimits=self._case.ulimits or None,
+        )
 
-    def run(
-        self,
-        step: str | Sequence[str],
-        *,
-        user: str | None,
-        cwd: str | None,
-        env: Mapping[str, str],
-        input_: bytes | None,
-        terminal: bool,
-        deadline_s: float,
-    ) -> Ran:
+    def run(self, step: Step) -> Ran:
         """One command as a caller of the SDK starts it, without options that docker exec does not have."""
+        case = self._case
         arguments = ["sh", "-c", step] if isinstance(step, str) else list(step)
         try:
-            if terminal:
-                with self._sandbox.terminal(arguments, cwd=cwd, env=env or None, user=user) as running:
+            if case.terminal:
+                with self._sandbox.terminal(arguments, cwd=case.cwd, env=case.env or None, user=case.user) as running:
                     output = b"".join(chunk.data for chunk in running)
-                    result = running.wait(deadline_s)
+                    result = running.wait(case.deadline_s)
                 return Ran(result.exit_code, output.decode(errors="replace"), "")
-            result = self._sandbox.exec(arguments, cwd=cwd, env=env or None, user=user, input=input_, timeout=deadline_s)
+            result = self._sandbox.exec(
+                arguments, cwd=case.cwd, env=case.env or None, user=case.user, input=case.input, timeout=case.deadline_s
+            )
         except HoldfastError as error:
             return Ran(_exit_code_of(error), "", f"{type(error).__name__}: {error}")
         return Ran(None if result.timed_out else result.exit_code, result.stdout, result.stderr)
