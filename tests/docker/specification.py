@@ -52,6 +52,10 @@ _MASKED = _words(
 )
 _READ_ONLY = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"]
 
+# docker gives a container a cgroup namespace on the second version alone, and limits swap where the kernel counts it.
+_CGROUPS_V2 = Path("/sys/fs/cgroup/cgroup.controllers").exists()
+_SWAP_IS_COUNTED = _CGROUPS_V2 or Path("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes").exists()
+
 # Of docker's unit (LimitNPROC and LimitCORE infinity) and, for files, what systemd gives a service by default.
 UNLIMITED = (1 << 64) - 1
 _RLIMITS = (("CORE", UNLIMITED, UNLIMITED), ("NPROC", UNLIMITED, UNLIMITED), ("NOFILE", 1024, 524288))
@@ -111,13 +115,13 @@ def container(
         "mounts": [*_mounts(), *binds],
         "linux": {
             "cgroupsPath": cgroup,
-            "namespaces": [{"type": kind} for kind in ("mount", "network", "uts", "pid", "ipc")],
+            "namespaces": [{"type": kind} for kind in ("mount", "network", "uts", "pid", "ipc", *(["cgroup"] if _CGROUPS_V2 else []))],
             "maskedPaths": _MASKED,
             "readonlyPaths": _READ_ONLY,
             "sysctl": {"net.ipv4.ip_unprivileged_port_start": "0", "net.ipv4.ping_group_range": "0 2147483647"},
             "resources": {
                 "devices": _device_rules(),
-                "memory": {"limit": memory, "swap": memory * 2},
+                "memory": {"limit": memory} | ({"swap": memory * 2} if _SWAP_IS_COUNTED else {}),
                 "cpu": {"quota": int(cpu * 100_000), "period": 100_000},
                 "pids": {"limit": pids},
             },
