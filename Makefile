@@ -13,7 +13,7 @@ HOLDFAST_DATA ?= .holdfast
 export PORT HOLDFAST_DATA REGISTRY TAG
 SOURCES := $(wildcard schemas sdk_py session_agent gateway loadtest infra tests)
 
-.PHONY: help setup up demo test test-cluster check format generate bundle images deploy cluster smoke acceptance bench chaos fuzz clean
+.PHONY: help setup up demo test test-cluster test-docker check format generate bundle images deploy cluster smoke acceptance bench chaos fuzz clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -34,6 +34,9 @@ test: .venv/.stamp ## The whole test suite (ARGS="-k shell"; WORKERS: as many as
 
 test-cluster: .venv/.stamp ## What needs a cluster, on the one KUBECONFIG names (HOLDFAST_BUNDLE_IMAGE, HOLDFAST_TEST_IMAGE)
 	@CI=true exec $(PY) -m pytest tests/kubernetes -m cluster -s $(ARGS)
+
+test-docker: .venv/.stamp ## The same commands in docker's default container and in a sandbox (ARGS="-k sudo --docker-json FILE")
+	@exec $(PY) -m pytest tests/docker -m docker -q -r fE --tb=line -p no:xdist $(ARGS)
 
 check: .venv/.stamp ## Lint, format, types, import rules, generated code
 	@exec infra/scripts/check

@@ -20,7 +20,7 @@ from session_agent.package.elf import read_elf
 
 
 def requires(*needs: str) -> pytest.MarkDecorator:
-    """Mark a test with what it needs: bash, busybox, cgroups, cluster, git, memory file system, namespaces, redis, root."""
+    """Mark a test with what it needs: bash, busybox, cgroups, cluster, container tools, git, memory file system, …"""
     unknown = set(needs) - set(_PROBES)
     if unknown:
         raise ValueError(f"no probe for {', '.join(sorted(unknown))}: one of {', '.join(sorted(_PROBES))}")
@@ -83,11 +83,28 @@ def _cluster() -> str | None:
     return None if bundle else "HOLDFAST_BUNDLE_IMAGE names no image that the cluster has or can pull"
 
 
+def _container_tools() -> str | None:
+    """runc and debootstrap, which the differential suite installs where it may: nothing else of the project needs them."""
+    lacking = [name for name in ("runc", "debootstrap") if shutil.which(name) is None]
+    if not lacking:
+        return None
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return f"not installed: {', '.join(lacking)}"
+    install = ["apt-get", "-qq", "install", "-y", "--no-install-recommends", *lacking]
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for command in (install, ["apt-get", "-qq", "update"], install):
+        result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        if result.returncode == 0 and command is install:
+            return None
+    return f"apt-get could not install {' '.join(lacking)}: {result.stderr.strip()[-300:]}"
+
+
 _PROBES: dict[str, Callable[[], str | None]] = {
     "bash": _program("bash"),
     "busybox": lambda: None if static_busybox() else "no static busybox: apt-get install busybox-static",
     "cgroups": _cgroups,
     "cluster": _cluster,
+    "container tools": _container_tools,
     "git": _program("git"),
     "namespaces": _namespaces,
     "redis": lambda: None if find_redis_server() else "no redis-server: run make setup",

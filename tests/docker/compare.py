@@ -1,0 +1,109 @@
+"""Runs a case on both sides and says whether they agree: by exit code and by the meaning of the output of every step.
+
+Owns the pool of workers that runs cases side by side, each in a container and a sandbox of its own, so that no case sees another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from holdfast import HoldfastError, SandboxClient
+
+from tests.docker.case import MAIN_IMAGE, Case, Step
+from tests.docker.image import Image
+from tests.docker.reference import Ran, Reference
+from tests.docker.sandboxes import HoldfastSide
+
+
+class Side(Protocol):
+    """A place where a case runs."""
+
+    def start(self) -> None: ...
+
+    def run(self, step: Step) -> Ran: ...
+
+    def remove(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Both sides of a case, one `Ran` per step."""
+
+    case: Case
+    reference: tuple[Ran, ...]
+    holdfast: tuple[Ran, ...]
+
+    @property
+    def equal(self) -> bool:
+        return self._meaning(self.reference) == self._meaning(self.holdfast)
+
+    @property
+    def invalid(self) -> str:
+        """Why the reference does not show what the case is about; empty where it does."""
+        code = self.reference[-1].exit_code
+        if self.case.refused:
+            return "" if code not in (0, None) else f"the reference should have refused it and ended with {code}"
+        return "" if code == self.case.exits else f"the reference ended with {code}, not {self.case.exits}"
+
+    def _meaning(self, ran: tuple[Ran, ...]) -> list[tuple[int | str | None, str]]:
+        """A refusal is one, whatever number a program has for its reason; the cases of `privileges` print the reasons themselves."""
+        found: list[tuple[int | str | None, str]] = [(one.exit_code, self.case.meaning(one.stdout)) for one in ran]
+        if self.case.refused and ran[-1].exit_code:
+            found[-1] = ("refused", found[-1][1])
+        return found
+
+    def report(self) -> str:
+        """Both sides as text."""
+        parts = []
+        for number, step in enumerate(self.case.steps):
+            parts.append(f"$ {step if isinstance(step, str) else ' '.join(step)}")
+            for name, ran in (("docker", self.reference), ("holdfast", self.holdfast)):
+                one = ran[number]
+                parts.append(f"  {name}: exit code {one.exit_code}")
+                shown = {"stdout": self.case.meaning(one.stdout), "stderr": one.stderr}
+                parts += [f"    {kind}: {line}" for kind, text in shown.items() for line in text.strip().splitlines()[-30:]]
+        return "\n".join(parts)
+
+
+class Pool:
+    """Runs cases with `workers` threads, two sides at a time each."""
+
+    def __init__(self, client: SandboxClient, images: dict[str, Image], workers: int) -> None:
+        self._client = client
+        self._images = images
+        self._cases = ThreadPoolExecutor(workers, "case")
+        self._sides = ThreadPoolExecutor(2 * workers, "side")
+
+    def submit(self, cases: Mapping[str, Case]) -> dict[str, Future[Outcome]]:
+        return {name: self._cases.submit(self.run, case) for name, case in cases.items()}
+
+    def run(self, case: Case) -> Outcome:
+        image = self._images[case.image]
+        makers: list[Callable[[], Side]] = [
+            lambda: Reference(image, self._images[MAIN_IMAGE], case),
+            lambda: HoldfastSide(self._client, image, case),
+        ]
+        futures = [self._sides.submit(_run_on, make, case) for make in makers]
+        reference, holdfast = (future.result() for future in futures)
+        return Outcome(case, reference, holdfast)
+
+    def close(self) -> None:
+        """Drop what has not begun, wait for what has."""
+        self._cases.shutdown(cancel_futures=True)
+        self._sides.shutdown()
+
+
+def _run_on(make: Callable[[], Side], case: Case) -> tuple[Ran, ...]:
+    side = make()
+    try:
+        side.start()
+        return tuple(side.run(step) for step in case.steps)
+    except HoldfastError as error:
+        return tuple(Ran(None, "", f"{type(error).__name__}: {error}") for _ in case.steps)
+    finally:
+        with suppress(Exception):
+            side.remove()

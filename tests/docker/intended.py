@@ -1,0 +1,29 @@
+"""The differences that are meant: a case's name and the reason why a sandbox does not do what docker does there.
+
+A case listed here must differ; one that no longer does fails, so that this list stays true. Keep it short.
+"""
+
+from __future__ import annotations
+
+_NAMESPACE = "a sandbox has a user namespace of its own, docker's default container has none"
+_WORKSPACE = "commands start in /workspace where neither the image nor the caller names a directory"
+_NODES = "the kernel makes no device nodes in a user namespace; those of /dev are the machine's, bound in"
+_AGENT = "process 1 is the agent, which nothing inside can read"
+_NETLINK = "netlink is for routes and socket statistics; shadow-utils and PAM go on without the audit family"
+
+INTENDED: dict[str, str] = {
+    "users/uid-map": _NAMESPACE,
+    "processes/working-directory": _WORKSPACE,
+    "processes/working-directory-of-a-user": _WORKSPACE,
+    "files/no-files-besides-the-image": _WORKSPACE,
+    "files/mknod-null": _NODES,
+    "files/mknod-zero-reads": _NODES,
+    "views/dev-node-numbers": _NODES,
+    "files/name-to-handle": "an overlay in a user namespace has no file handles",
+    "files/replace-etc-hosts-by-rename": "/etc/hosts is a file of the sandbox, not a mount, and can be replaced",
+    "debuggers/proc-environ-of-pid-1": _AGENT,
+    "views/proc-1-readable": _AGENT,
+    "networking/netlink-families": _NETLINK,
+    "privileges/audit-write": _NETLINK,
+    "views/dockerenv": "a sandbox is not docker's: programs that look for /.dockerenv ask for docker itself",
+}

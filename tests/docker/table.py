@@ -1,0 +1,63 @@
+"""The suite's result: counts, and one record per case for a file.
+
+Owns what counts as equal, intended and unexplained. Prints nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.docker.compare import Outcome
+from tests.docker.intended import INTENDED
+
+OUTCOMES = pytest.StashKey[dict[str, Outcome]]()
+"""Where the tests leave what they found for the table at the end."""
+
+
+def verdict(name: str, outcome: Outcome) -> str:
+    """equal, intended, unexplained; `stale` where a difference that is listed as intended is none, `invalid` by `Outcome.invalid`."""
+    if outcome.invalid:
+        return "invalid"
+    if outcome.equal:
+        return "stale" if name in INTENDED else "equal"
+    return "intended" if name in INTENDED else "unexplained"
+
+
+def describe(outcomes: Mapping[str, Outcome]) -> str:
+    """The table by theme, the intended differences with their reasons, and the names of what is unexplained."""
+    rows: dict[str, Counter[str]] = {}
+    for name, outcome in outcomes.items():
+        rows.setdefault(name.partition("/")[0], Counter())[verdict(name, outcome)] += 1
+    total = sum(rows.values(), Counter())
+    text = [f"{'theme':<14}{'cases':>8}{'equal':>8}{'intended':>10}{'unexplained':>13}"]
+    for theme, row in [*sorted(rows.items()), ("all", total)]:
+        rest = row.total() - row["equal"] - row["intended"]
+        text.append(f"{theme:<14}{row.total():>8}{row['equal']:>8}{row['intended']:>10}{rest:>13}")
+    for kind in ("intended", "unexplained", "stale", "invalid"):
+        names = [name for name, outcome in outcomes.items() if verdict(name, outcome) == kind]
+        text += [f"{kind}: {name}" + (f" ({INTENDED[name]})" if kind == "intended" else "") for name in names]
+    return "\n".join(text)
+
+
+def records(outcomes: Mapping[str, Outcome]) -> list[dict[str, Any]]:
+    """What `--json` writes."""
+    return [
+        {
+            "name": name,
+            "verdict": verdict(name, outcome),
+            "reason": INTENDED.get(name, ""),
+            "steps": [
+                {
+                    "command": step,
+                    "docker": {"exit_code": ours.exit_code, "stdout": ours.stdout, "stderr": ours.stderr},
+                    "holdfast": {"exit_code": theirs.exit_code, "stdout": theirs.stdout, "stderr": theirs.stderr},
+                }
+                for step, ours, theirs in zip(outcome.case.steps, outcome.reference, outcome.holdfast, strict=True)
+            ],
+        }
+        for name, outcome in outcomes.items()
+    ]
