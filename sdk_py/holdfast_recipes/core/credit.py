@@ -75,14 +75,15 @@ def credited_turns(
     """Turns, out of ``turns``, that get loss for rise segments [i, j] of values (V1).
 
     "before": i … j − 1. "after": i + 1 … j. ``closed`` reproduces the literal interval i … j of the paper, whichever it is.
-    A segment may end at index ``turns`` when the value of the final state was given too.
+    A segment of "before" may end at index ``turns`` when the value of the final state was given too.
     """
     if value_of not in ("before", "after"):
         raise ValueError(f"a value is of the state before or after a turn, not {value_of!r}")
+    last = turns if value_of == "before" else turns - 1
     chosen: set[int] = set()
     for start, end in merge(segments, merge_gap):
-        if not 0 <= start < end <= turns:
-            raise ValueError(f"the segment ({start}, {end}) does not lie within {turns} turns")
+        if not 0 <= start < end <= last:
+            raise ValueError(f"the segment ({start}, {end}) does not lie within the values of {turns} turns")
         low = start + (value_of == "after" and not closed)
         high = end + (value_of == "after" or closed)
         chosen.update(range(low, min(high, turns)))

@@ -18,6 +18,9 @@ from holdfast_recipes.core.trajectory import Verdict
 
 from .reports import Outcomes, TestOutcome, without_timing, worst
 
+APPLY = ("git", "apply", "-v", "--3way", "--recount", "--ignore-space-change", "--whitespace=nowarn")
+"""How SWE-rebench V2 applies patches, first the solution and then the tests; the patch comes on standard input."""
+
 _TEST_FOLDERS = {"test", "tests", "testing", "__tests__", "spec", "specs", "e2e", "testdata"}
 _TEST_FILES = (
     "test_*",

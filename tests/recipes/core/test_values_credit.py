@@ -90,8 +90,11 @@ def test_credited_turns_in_every_convention() -> None:
     # the value of the final state was given: the last turn can be credited, and there is no turn after it
     assert credited_turns([(5, 7)], value_of="before", turns=7) == {5, 6}
     assert credited_turns([(5, 7)], value_of="before", closed=True, turns=7) == {5, 6}
-    with pytest.raises(ValueError, match="within"):
-        credited_turns([(5, 8)], value_of="before", turns=7)
+    for value_of, segment in (("before", (5, 8)), ("after", (5, 7)), ("before", (-1, 2)), ("before", (3, 3))):
+        with pytest.raises(ValueError, match="within"):
+            credited_turns([segment], value_of=value_of, turns=7)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="before or after"):
+        credited_turns([], value_of="both", turns=7)  # type: ignore[arg-type]
 
 
 def test_merging_joins_segments_that_are_near() -> None:
