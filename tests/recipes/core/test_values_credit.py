@@ -119,6 +119,8 @@ def test_calibration_rules() -> None:
     assert check_annotation([0.6, 0.1]) == ["start_out_of_range"]
     assert check_annotation([0.1 + 0.2, 0.1]) == []
     assert check_annotation([0.5, 0.2]) == ["final_not_low"]
+    assert check_annotation([0.4] * 3) == ["never_drops", "final_not_low"]
+    assert check_annotation([0.4, 0.4 - 1e-12]) == ["never_drops", "final_not_low"]
     assert check_annotation([]) == ["empty"]
     assert "out_of_range" in check_annotation([0.4, 1.2, 0.1])
 
@@ -187,6 +189,8 @@ def test_annotations_may_be_sparse_unless_told_otherwise() -> None:
     text = _items((2, 0.1), (0, 0.4))
     assert parse_annotation(text, 3).points == {0: 0.4, 2: 0.1}
     assert parse_annotation(text, 3, sparse=False).refusal is Refusal.MISSING_STEPS
+    assert parse_annotation(_items((0, 0.4)), 1, sparse=False).refusal is Refusal.MISSING_STEPS
+    assert parse_annotation(_items((0, 0.4), (1, 0.1)), 2, sparse=False).points == {0: 0.4, 1: 0.1}
     assert parse_annotation(_items((0, 0), (1, 1), (2, 0.5)), 3, sparse=False).points == {0: 0.0, 1: 1.0, 2: 0.5}
 
 
