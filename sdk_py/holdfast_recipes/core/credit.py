@@ -123,15 +123,20 @@ def credit(values: Sequence[float], turns: int, rules: CreditRules | None = None
         raise ValueError(f"{len(values)} values do not fit {turns} turns")
     if first is not None and rules.value_of == "before":
         raise ValueError("'before' needs no first value: it is values[0]")
-    curve, value_of = (values, rules.value_of) if first is None else ([first, *values], "before")
-    segments = tuple(rises(curve, rules.eps, rules.tol))
+    segments = tuple(rises(values if first is None else [first, *values], rules.eps, rules.tol))
     if not segments:
         return Credit((), frozenset(), "no_rise")
     broken = check_annotation(values) if rules.check else []
     if broken:
         return Credit(segments, frozenset(), ",".join(broken))
-    chosen = credited_turns(segments, value_of=value_of, closed=rules.closed, merge_gap=rules.merge_gap, turns=turns)
-    return Credit(segments, chosen, None if chosen else "no_rise")
+    if first is None:
+        return Credit(
+            segments, credited_turns(segments, value_of=rules.value_of, closed=rules.closed, merge_gap=rules.merge_gap, turns=turns)
+        )
+    chosen = credited_turns(segments, value_of="before", merge_gap=rules.merge_gap, turns=turns)
+    if rules.closed:  # the turn that led to the first value of each segment, where there is one
+        chosen |= {start - 1 for start, _ in merge(segments, rules.merge_gap) if start > 0}
+    return Credit(segments, chosen)
 
 
 def segment_lengths(curves: Iterable[Sequence[Segment]]) -> Counter[int]:

@@ -145,6 +145,14 @@ def test_a_first_value_is_one_more_state_before(values: list[float], first: floa
     assert after == before
 
 
+@given(curves)
+def test_a_first_value_that_changes_nothing_changes_no_turn(values: list[float]) -> None:
+    for closed in (False, True):
+        rules = CreditRules(check=False, closed=closed)
+        without, given_first = credit(values, len(values), rules), credit(values, len(values), rules, first=values[0])
+        assert (without.turns, without.reason) == (given_first.turns, given_first.reason)
+
+
 def test_inverted_u() -> None:
     assert is_inverted_u([0.4, 0.5, 0.62, 0.3, 0.1])
     assert is_inverted_u([0.4, 0.5, 0.5, 0.2])
