@@ -91,8 +91,13 @@ def test_reductions_differ_where_lengths_do() -> None:
     assert reduced(losses, masks, "token_sum", const=42) == pytest.approx(0.5)
     assert reduced([[1.0]], [[0]], "token_mean") == reduced([], [], "sequence_mean") == 0.0
     assert reduced([[4.0], [5.0]], [[1], [0]], "sequence_mean") == 4.0
-    with pytest.raises(ValueError, match="shape"):
-        reduced([[1.0]], [[1, 1]], "token_mean")
+    for shapes in (([[1.0]], [[1, 1]]), ([[1.0]], [])):
+        with pytest.raises(ValueError, match="shape"):
+            reduced(*shapes, "token_mean")
+    assert reduced([[3.0]], [[1]], "token_sum", const=0.5) == 6.0
+    for how, const in (("token_mean", 2.0), ("token_sum", 0.0), ("token_sum", -1.0)):
+        with pytest.raises(ValueError, match="constant"):
+            reduced([[1.0]], [[1]], how, const)  # type: ignore[arg-type]
 
 
 def test_schedules() -> None:

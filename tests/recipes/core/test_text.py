@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from holdfast_recipes.core.calls import CallFault, parse_blocks, parse_items, parse_message, parse_text, tool_names
 from holdfast_recipes.core.spans import Span, encode, last_turn, logit_positions, loss_mask, trim_right, truncate_left
-from holdfast_recipes.core.template import Kind, call_text, render, text_of
+from holdfast_recipes.core.template import Kind, Piece, call_text, render, text_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -180,6 +180,7 @@ def test_each_piece_is_encoded_by_itself() -> None:
     assert supervised == "".join(p.text for p in pieces if p.role == "assistant" and p.kind in (Kind.CONTENT, Kind.END))
     assert "grep" in supervised
     assert "tool_response" not in supervised
+    assert encode([Piece("x", "user", Kind.CONTENT, 0)], lambda _: []) == ([], [])
 
 
 def chain() -> list[Span]:
