@@ -2,6 +2,9 @@
 
 Owns the curve that documents quote (rollouts per mixed and per balanced group, beside a fixed group). All rollouts count as usable.
 Nothing at run time depends on it; tests hold it against the state machine of ``balance``.
+
+What the curve shows: adaptive rollout buys balance, not fewer rollouts. At p = 0.1 a mixed group costs 14.0 rollouts from fixed groups of 8
+and 18.9 from strides of 4 up to 16, but a balanced one 210 against 73.
 """
 
 from __future__ import annotations
