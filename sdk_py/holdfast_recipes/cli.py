@@ -12,6 +12,11 @@ from decimal import Decimal, InvalidOperation
 
 from holdfast_recipes.core import cost
 
+_NOTES = (
+    "orchard_spot has all nodes on spot, as Table 2 of the paper computes it; its text keeps the service's node on demand: the last line.",
+    "Nodes count with all of their 16 vCPU and 64 GiB unless --allocatable-cpu and --allocatable-memory say what sandboxes can have.",
+)
+
 
 def main(words: Sequence[str]) -> int:
     """Run the command that ``words`` name; 0, or 2 for arguments that cannot be."""
@@ -60,9 +65,8 @@ def _cost(arguments: argparse.Namespace) -> str:
     for line in lines:
         nodes = "" if line.nodes is None else line.nodes
         rows.append(f"{line.name:32}{line.total:12,.2f}{line.per_sandbox_hour:14.4f}{line.relative:10.3f}{nodes:>7}")
-    rows.append(
-        f"{work.sandboxes} sandboxes of {work.cpu} vCPU and {work.memory_gib} GiB for {work.hours} h = {work.sandbox_hours} sandbox-hours"
-    )
+    size = f"{work.sandboxes} sandboxes of {work.cpu} vCPU and {work.memory_gib} GiB for {work.hours} h"
+    rows += [f"{size} = {work.sandbox_hours} sandbox-hours", "", *_NOTES]
     return "\n".join(rows)
 
 

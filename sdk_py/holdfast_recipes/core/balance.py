@@ -44,11 +44,15 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The group of a prompt: ``size`` members, those that carry loss first; ``generated`` rollouts were made for it."""
+    """The group of a prompt: ``size`` members, those that carry loss first, out of all that were generated for it."""
 
     kind: Assembly
     members: tuple[Member, ...]
-    generated: int
+    pool: tuple[Scored, ...]
+
+    @property
+    def generated(self) -> int:
+        return len(self.pool)
 
     @property
     def positives(self) -> int:
@@ -59,6 +63,21 @@ class Outcome:
     def rewards(self) -> list[float | None]:
         """[N] rewards as ``advantage.advantages`` takes them: None for a member without loss."""
         return [None if member.remove_sample else member.rollout.reward for member in self.members]
+
+
+@dataclass(frozen=True, slots=True)
+class LengthBias:
+    """Mean response lengths of one class: of the members with loss, and of all usable rollouts they were chosen from (B9)."""
+
+    selected: float
+    pool: float
+
+
+def length_bias(outcome: Outcome, *, positive: bool, usable: Usable = is_usable) -> LengthBias | None:
+    """What choosing the shortest does to the lengths of successes or of failures; None where the group has none of them."""
+    selected = [each.rollout.length for each in outcome.members if not each.remove_sample and each.rollout.positive == positive]
+    pool = [each.length for each in outcome.pool if usable(each) and each.positive == positive]
+    return LengthBias(sum(selected) / len(selected), sum(pool) / len(pool)) if selected else None
 
 
 def exact(share: Share) -> Fraction:
@@ -225,4 +244,4 @@ class Balance:
 
     def _group(self, kind: Assembly, chosen: Sequence[int]) -> Outcome:
         members = (Member(index, self._pool[index], not self._usable(self._pool[index])) for index in chosen)
-        return Outcome(kind, tuple(members), len(self._pool))
+        return Outcome(kind, tuple(members), tuple(self._pool))

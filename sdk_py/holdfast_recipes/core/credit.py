@@ -75,14 +75,15 @@ def credited_turns(
     """Turns, out of ``turns``, that get loss for rise segments [i, j] of values (V1).
 
     "before": i … j − 1. "after": i + 1 … j. ``closed`` reproduces the literal interval i … j of the paper, whichever it is.
-    A segment may end at index ``turns`` when the value of the final state was given too.
+    A segment of "before" may end at index ``turns`` when the value of the final state was given too.
     """
     if value_of not in ("before", "after"):
         raise ValueError(f"a value is of the state before or after a turn, not {value_of!r}")
+    last = turns if value_of == "before" else turns - 1
     chosen: set[int] = set()
     for start, end in merge(segments, merge_gap):
-        if not 0 <= start < end <= turns:
-            raise ValueError(f"the segment ({start}, {end}) does not lie within {turns} turns")
+        if not 0 <= start < end <= last:
+            raise ValueError(f"the segment ({start}, {end}) does not lie within the values of {turns} turns")
         low = start + (value_of == "after" and not closed)
         high = end + (value_of == "after" or closed)
         chosen.update(range(low, min(high, turns)))
@@ -122,15 +123,20 @@ def credit(values: Sequence[float], turns: int, rules: CreditRules | None = None
         raise ValueError(f"{len(values)} values do not fit {turns} turns")
     if first is not None and rules.value_of == "before":
         raise ValueError("'before' needs no first value: it is values[0]")
-    curve, value_of = (values, rules.value_of) if first is None else ([first, *values], "before")
-    segments = tuple(rises(curve, rules.eps, rules.tol))
+    segments = tuple(rises(values if first is None else [first, *values], rules.eps, rules.tol))
     if not segments:
         return Credit((), frozenset(), "no_rise")
     broken = check_annotation(values) if rules.check else []
     if broken:
         return Credit(segments, frozenset(), ",".join(broken))
-    chosen = credited_turns(segments, value_of=value_of, closed=rules.closed, merge_gap=rules.merge_gap, turns=turns)
-    return Credit(segments, chosen, None if chosen else "no_rise")
+    if first is None:
+        return Credit(
+            segments, credited_turns(segments, value_of=rules.value_of, closed=rules.closed, merge_gap=rules.merge_gap, turns=turns)
+        )
+    chosen = credited_turns(segments, value_of="before", merge_gap=rules.merge_gap, turns=turns)
+    if rules.closed:  # the turn that led to the first value of each segment, where there is one
+        chosen |= {start - 1 for start, _ in merge(segments, rules.merge_gap) if start > 0}
+    return Credit(segments, chosen)
 
 
 def segment_lengths(curves: Iterable[Sequence[Segment]]) -> Counter[int]:

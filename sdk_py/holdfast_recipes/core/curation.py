@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Generic, TypeVar
 
+from .balance import Share, exact
 from .calls import CallFault, parse_message
+from .template import render, text_of
 from .trajectory import Trajectory
 
 Row = TypeVar("Row")
@@ -63,6 +66,11 @@ def swe_filters(count_tokens: Callable[[Trajectory], int], limit: int = SWE_TOKE
     ]
 
 
+def token_counter(tokenize: Callable[[str], Sequence[int]]) -> Callable[[Trajectory], int]:
+    """Counts the tokens of a whole trajectory, tools included, as the student's template writes it."""
+    return lambda trajectory: len(tokenize(text_of(render(trajectory.messages, trajectory.tools))))
+
+
 def call_faults(trajectory: Trajectory) -> frozenset[CallFault]:
     """Every kind of fault in the calls of a trajectory's assistant messages."""
     parsed = [parse_message(message, trajectory.tools) for message in trajectory.messages if message["role"] == "assistant"]
@@ -94,11 +102,11 @@ def cap_per(rows: Iterable[Row], key: Callable[[Row], Hashable], most: int) -> l
     return kept
 
 
-def in_band(successes: int, trials: int, low: float = 0.0, high: float = 0.5) -> bool:
+def in_band(successes: int, trials: int, low: Share = 0, high: Share = "0.5") -> bool:
     """Whether a task is of trainable difficulty: low < p̂ ≤ high (P §3.3.3: 0 < p̂ ≤ 0.5 of 8 rollouts). Untried tasks are not."""
     if not 0 <= successes <= trials:
         raise ValueError(f"{successes} successes of {trials} trials")
-    return trials > 0 and low * trials < successes <= high * trials
+    return trials > 0 and exact(low) < Fraction(successes, trials) <= exact(high)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import mul
 
 
 def greedy_dedup(unit_vectors: Sequence[Sequence[float]], threshold: float) -> list[int]:
@@ -32,7 +33,8 @@ def greedy_dedup(unit_vectors: Sequence[Sequence[float]], threshold: float) -> l
 
 def _dot(left: Sequence[float], right: Sequence[float]) -> float:
     """Bounded by 1, which rounding may exceed: at a threshold of 1 nothing is a duplicate."""
-    return min(1.0, math.fsum(a * b for a, b in zip(left, right, strict=True)))
+    total: float = sum(map(mul, left, right))
+    return min(1.0, total)
 
 
 def _scaled(vector: Sequence[float]) -> list[float]:

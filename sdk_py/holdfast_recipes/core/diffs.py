@@ -92,6 +92,11 @@ def touched(diff: str) -> list[str]:
     return list(dict.fromkeys(each.path for each in parse(diff)))
 
 
+def names(diff: str) -> set[str]:
+    """Every path that a diff names: of a rename both."""
+    return {name for each in parse(diff) for name in (each.old_path, each.new_path) if name}
+
+
 def size(diff: str) -> int:
     """Lines added plus lines removed."""
     return sum(len(each.lines("+")) + len(each.lines("-")) for each in parse(diff))

@@ -2,6 +2,9 @@
 
 Owns the curve that documents quote (rollouts per mixed and per balanced group, beside a fixed group). All rollouts count as usable.
 Nothing at run time depends on it; tests hold it against the state machine of ``balance``.
+
+What the curve shows: adaptive rollout buys balance, not fewer rollouts. At p = 0.1 a mixed group costs 14.0 rollouts from fixed groups of 8
+and 18.9 from strides of 4 up to 16, but a balanced one 210 against 73.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ def fixed(p: float, size: int, low: Share = "0.375", high: Share = "0.625") -> E
 def adaptive(p: float, size: int, budget: int, stride: int, low: Share = "0.375", high: Share = "0.625") -> Expectation:
     """Algorithm 1: binomial steps from stride to stride, leaving at the first pool of m rollouts, P of them successes, from which a
     count n of ``candidates`` can be taken: n ≤ P and size − n ≤ m − P. A pool without balance at the end of the budget still gives a
-    mixed group when both classes are in it (Z9), for size ≥ 2."""
+    mixed group when both classes are in it (Z9)."""
     if not 0 <= p <= 1:
         raise ValueError(f"a success rate lies in [0, 1], not {p}")
     counts = candidates(size, low, high)
@@ -62,5 +65,5 @@ def adaptive(p: float, size: int, budget: int, stride: int, low: Share = "0.375"
             else:
                 running[successes] = chance
     generated += budget * math.fsum(running.values())
-    mixed += math.fsum(chance for successes, chance in running.items() if 0 < successes < budget and size > 1)
+    mixed += math.fsum(chance for successes, chance in running.items() if 0 < successes < budget)
     return Expectation(balanced, mixed, generated)

@@ -188,7 +188,7 @@ GUI_RL = Rl(
     prompts=48,
     group=Group(5, 5, 5),
     steps=100,
-    optimiser=Optimiser(1e-6, 1e-6),
+    optimiser=Optimiser(1e-6, 1e-6, "adamw"),
     context=32 * _K,
     rewards=(1, 0, -1),
     rollout=Budget(steps=15, saturated_steps=30, wall_s=600),

@@ -49,7 +49,7 @@ def to_row(trajectory: Trajectory) -> dict[str, Any]:
     messages = [_message_row(message) for message in trajectory.messages]
     if [_chat_message(message) for message in messages] != _plain(trajectory.messages):
         metadata["messages"] = _plain(trajectory.messages)  # what the columns cannot hold is kept whole
-    return {
+    row: dict[str, Any] = {
         "tools": json.dumps(_plain(trajectory.tools), ensure_ascii=False),
         "messages": messages,
         "metadata": json.dumps(metadata, ensure_ascii=False),
@@ -57,12 +57,13 @@ def to_row(trajectory: Trajectory) -> dict[str, Any]:
         "repo": trajectory.repo,
         "teacher": trajectory.policy.name,
         "harness": trajectory.harness.name,
-        "resolved": trajectory.resolved,
         "value_curve": list(trajectory.values) if trajectory.values is not None else None,
         "rise_segments": [list(segment) for segment in trajectory.rises] if trajectory.rises is not None else None,
         "cause": trajectory.reason or None,
         "holdfast_run": trajectory.run or None,
     }
+    row["resolved"] = trajectory.resolved
+    return row
 
 
 def from_row(row: Mapping[str, Any]) -> Trajectory:

@@ -95,7 +95,8 @@ class SandboxNote:
 class Trajectory:
     """A rollout, whole. ``messages`` are the chat form that the published rows have; ``turns`` say the same with times and causes.
 
-    ``reward`` None: nothing verified it. ``values`` and ``rises`` are there once it was annotated.
+    ``reward`` None: nothing verified it. ``values`` and ``rises`` are there once it was annotated. ``prompts`` gives the digest of each
+    prompt that shaped it, by name.
     """
 
     trajectory_id: str
@@ -118,6 +119,7 @@ class Trajectory:
     repo: str = ""
     source: str = ""
     run: str = ""
+    prompts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def resolved(self) -> bool:

@@ -18,6 +18,9 @@ from holdfast_recipes.core.trajectory import Verdict
 
 from .reports import Outcomes, TestOutcome, without_timing, worst
 
+APPLY = ("git", "apply", "-v", "--3way", "--recount", "--ignore-space-change", "--whitespace=nowarn")
+"""How SWE-rebench V2 applies patches, first the solution and then the tests; the patch comes on standard input."""
+
 _TEST_FOLDERS = {"test", "tests", "testing", "__tests__", "spec", "specs", "e2e", "testdata"}
 _TEST_FILES = (
     "test_*",
@@ -104,8 +107,7 @@ class Submission:
 def submission(patch: str, gold_patch: str = "", test_patch: str = "") -> Submission:
     """What of a patch is graded. Files that the gold patch changes always count, whatever they are called; files of the test patch
     never do. A patch that is none, or of which nothing is left, has a reason."""
-    allowed = set(diffs.touched(gold_patch)) if gold_patch else set()
-    tests = set(diffs.touched(test_patch)) if test_patch else set()
+    allowed, tests = diffs.names(gold_patch), diffs.names(test_patch)
 
     def drop(path: str) -> bool:
         return path in tests or (path not in allowed and (is_test(path) or is_configuration(path)))
@@ -116,9 +118,9 @@ def submission(patch: str, gold_patch: str = "", test_patch: str = "") -> Submis
         rest, ignored = diffs.without(patch, drop)
     except diffs.DiffError as error:
         return Submission("", reason=f"malformed: {error}")
-    unsafe = [path for path in diffs.touched(rest) if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts]
-    if unsafe:
-        return Submission("", tuple(ignored), f"malformed: {unsafe[0]} is outside the repository")
+    outside = sorted(path for path in diffs.names(rest) if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts)
+    if outside:
+        return Submission("", tuple(ignored), f"malformed: {outside[0]} is outside the repository")
     return Submission(rest, tuple(ignored), "" if rest else "empty")
 
 

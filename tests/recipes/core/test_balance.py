@@ -9,10 +9,10 @@ from fractions import Fraction
 
 import pytest
 from holdfast_recipes.core.advantage import advantages
-from holdfast_recipes.core.balance import Assembly, Balance, Outcome, candidates, top_ranked, try_assemble
+from holdfast_recipes.core.balance import Assembly, Balance, Outcome, candidates, length_bias, top_ranked, try_assemble
 from holdfast_recipes.core.errors import ConfigurationError
 from holdfast_recipes.core.expectation import adaptive, fixed
-from holdfast_recipes.core.groups import Reason, admit
+from holdfast_recipes.core.groups import GroupRules, Reason, admit, admit_all
 from holdfast_recipes.core.scored import Blame, Scored, Status, is_usable
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,6 +110,22 @@ def test_settings_that_can_never_work(settings: dict[str, float]) -> None:
         Balance(**{"size": 8, "budget": 16, "stride": 4, "low": 0.375, "high": 0.625, **settings})  # type: ignore[arg-type]
 
 
+def test_defaults_are_the_interval_of_the_paper_and_a_point_is_one_too() -> None:
+    assert (Balance(8, 16, 16).low, Balance(8, 16, 16).high) == (Fraction(3, 8), Fraction(5, 8))
+    assert run("++-+----" * 2, low=0.5, high=0.5, stride=16).positives == 4
+    assert Balance(8, 16, 16, 0, 1).wants() == 16
+
+
+def test_wants_counts_down_within_a_stride() -> None:
+    balance = Balance(8, 16, 4)
+    wanted = []
+    for rollout in rollouts("+-xx-"):
+        wanted.append(balance.wants())
+        balance.add(rollout)
+    assert wanted == [4, 3, 2, 1, 4]
+    assert (balance.wants(), balance.outcome()) == (3, None)
+
+
 def test_streaming_looks_after_every_rollout_and_ignores_late_ones() -> None:
     balance = Balance(8, 16, 16, stream=True)
     assert balance.wants() == 16
@@ -136,6 +152,17 @@ def test_random_failures_are_drawn_by_seed() -> None:
     assert negatives(1) == negatives(1)
     assert len({tuple(negatives(seed)) for seed in range(20)}) > 5
     assert [m.index for m in run("+" * 4 + "-" * 12, stride=16).members] == [0, 1, 2, 3, 4, 5, 6, 7]
+
+
+def test_the_bias_of_choosing_the_shortest_is_measured() -> None:
+    outcome = run("+" * 4 + "-" * 12, stride=16)
+    bias = length_bias(outcome, positive=False)
+    assert bias is not None
+    assert (bias.selected, bias.pool) == ((104 + 105 + 106 + 107) / 4, (104 + 115) / 2)
+    assert length_bias(run("-" * 16), positive=True) is None
+    backfilled = length_bias(run("+-xx xx-x xx+x x-xx"), positive=True)
+    assert backfilled is not None
+    assert backfilled.selected == backfilled.pool == (100 + 110) / 2
 
 
 scored = st.builds(
@@ -254,6 +281,11 @@ def test_group_rules_in_order() -> None:
     good, bad = Scored(1.0), Scored(-1.0)
     lost = Scored(None, Status.ABORTED, 0, Blame.INFRASTRUCTURE)
     assert admit([good, bad]).keep
+    failed_grading = Scored(None, blame=Blame.INFRASTRUCTURE)
+    assert admit([good, bad, failed_grading, failed_grading]).keep  # only what was aborted counts as such
+    assert admit([good, bad, *[Scored(None, Status.ABORTED, 3, Blame.WORKLOAD)] * 3]).keep
+    assert admit([good, bad, lost], GroupRules(most_infrastructure=0)).reason is Reason.INFRASTRUCTURE
+    assert admit([good, bad], GroupRules(least_usable=3)).reason is Reason.TOO_FEW_USABLE
     assert admit([good] * 6 + [bad] * 2).keep
     assert admit([good, good]).reason is Reason.ZERO_VARIANCE
     assert admit([Scored(0.0)] * 4).reason is Reason.ZERO_VARIANCE
@@ -266,6 +298,17 @@ def test_group_rules_in_order() -> None:
     assert admit([good, bad, Scored(None, blame=Blame.ENVIRONMENT)]).keep
     assert admit([good, bad, Scored(1.0, length=0)]).reason is Reason.INCOMPLETE
     assert admit([good, *[Scored(None, Status.TIMEOUT, 5, Blame.POLICY)] * 3]).reason is Reason.TOO_FEW_USABLE
+
+
+def test_dropped_groups_are_counted_by_reason() -> None:
+    good, bad = Scored(1.0), Scored(-1.0)
+    groups = [[good, bad], [good, good], [bad, bad], [good], [good, bad, Scored(None)]]
+    kept, dropped = admit_all(groups)
+    assert kept == [[good, bad]]
+    assert dropped == {Reason.ZERO_VARIANCE: 2, Reason.TOO_FEW_USABLE: 1, Reason.INCOMPLETE: 1}
+    assert [admit(group).keep for group in groups] == [True, False, False, False, False]
+    lost = Scored(None, Status.ABORTED, 0, Blame.INFRASTRUCTURE)
+    assert not admit([good, bad, lost, lost]).keep
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf])

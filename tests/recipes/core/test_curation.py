@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from holdfast_recipes.core.calls import CallFault
-from holdfast_recipes.core.curation import Filter, call_faults, cap_per, card, curate, in_band, shortest_success, swe_filters
+from holdfast_recipes.core.curation import Filter, call_faults, cap_per, card, curate, in_band, shortest_success, swe_filters, token_counter
 from holdfast_recipes.core.dedup import greedy_dedup
 from holdfast_recipes.core.selection import SELECTORS, Candidate, composite, diverse, select
 from holdfast_recipes.core.trajectory import (
@@ -54,6 +54,13 @@ def test_swe_filters_count_in_order() -> None:
     assert call_faults(trajectory({"role": "assistant", "content": "<tool_call>{oops</tool_call>"})) == {CallFault.BAD_JSON}
 
 
+def test_tokens_are_counted_with_tools_and_results() -> None:
+    row = trajectory({"role": "user", "content": "fix"}, assistant("bash", '{"command": "ls"}'), {"role": "tool", "content": "out"})
+    counted = token_counter(str.split)  # type: ignore[arg-type]
+    assert counted(row) > counted(replace(row, tools=()))
+    assert counted(row) > counted(replace(row, messages=row.messages[:2]))
+
+
 def test_filters_need_names_of_their_own() -> None:
     assert curate([1, 2], []).kept == [1, 2]
     with pytest.raises(ValueError, match="same name"):
@@ -86,6 +93,7 @@ def test_band_of_difficulty() -> None:
     assert [in_band(c, 8) for c in range(9)] == [False, True, True, True, True, False, False, False, False]
     assert in_band(8, 8, 0.5, 1.0)
     assert not in_band(0, 0)
+    assert in_band(29, 100, 0, 0.29)  # 0.29 · 100 is less than 29 in binary
     assert in_band(3, 10, 0.1, 0.3)
     with pytest.raises(ValueError, match="trials"):
         in_band(3, 2)

@@ -37,6 +37,12 @@ def test_without_variance_there_is_no_advantage(rewards: list[float | None]) -> 
         assert advantages(rewards, std=std) == [0.0] * len(rewards)
 
 
+def test_the_bound_of_no_variance_may_be_zero() -> None:
+    assert advantages([1.0, 1.0], eps=0) == [0.0, 0.0]
+    assert advantages([1.0, 1.0 + 1e-7], eps=0) != [0.0, 0.0]
+    assert advantages([1.0, 1.0 + 1e-7]) == [0.0, 0.0]
+
+
 def test_mean_only() -> None:
     assert advantages([1, 0, None], std="none") == [0.5, -0.5, 0.0]
     assert advantages([3], std="none") == [0.0]
@@ -85,8 +91,13 @@ def test_reductions_differ_where_lengths_do() -> None:
     assert reduced(losses, masks, "token_sum", const=42) == pytest.approx(0.5)
     assert reduced([[1.0]], [[0]], "token_mean") == reduced([], [], "sequence_mean") == 0.0
     assert reduced([[4.0], [5.0]], [[1], [0]], "sequence_mean") == 4.0
-    with pytest.raises(ValueError, match="shape"):
-        reduced([[1.0]], [[1, 1]], "token_mean")
+    for shapes in (([[1.0]], [[1, 1]]), ([[1.0]], [])):
+        with pytest.raises(ValueError, match="shape"):
+            reduced(*shapes, "token_mean")
+    assert reduced([[3.0]], [[1]], "token_sum", const=0.5) == 6.0
+    for how, const in (("token_mean", 2.0), ("token_sum", 0.0), ("token_sum", -1.0)):
+        with pytest.raises(ValueError, match="constant"):
+            reduced([[1.0]], [[1]], how, const)  # type: ignore[arg-type]
 
 
 def test_schedules() -> None:
@@ -103,6 +114,10 @@ def test_schedules() -> None:
 
 def test_steps() -> None:
     assert [steps_per_epoch(*pair) for pair in [(107_185, 128), (4_537, 16), (3_070, 128), (128, 128), (0, 8)]] == [838, 284, 24, 1, 0]
+    assert steps_per_epoch(5, 1) == 5
+    for pair in ((-1, 8), (8, 0)):
+        with pytest.raises(ValueError, match="at least"):
+            steps_per_epoch(*pair)
 
 
 def test_saturation_needs_a_flat_stretch() -> None:
@@ -175,8 +190,13 @@ def test_bootstrap_is_repeatable_and_near_theory() -> None:
     half = 1.96 * math.sqrt(0.4 * 0.6 / 100)
     assert (interval.estimate, interval.low, interval.high) == pytest.approx((0.4, 0.4 - half, 0.4 + half), abs=0.015)
     assert bootstrap([2.0]) == bootstrap([2.0, 2.0]) == type(interval)(2.0, 2.0, 2.0)
+    assert bootstrap([0.0, 1.0], resamples=1).low == bootstrap([0.0, 1.0], resamples=1).high
     with pytest.raises(ValueError, match="nothing"):
         bootstrap([])
+    with pytest.raises(ValueError, match="resample"):
+        bootstrap([1.0], resamples=0)
+    with pytest.raises(ValueError, match="confidence"):
+        bootstrap([1.0], confidence=1.0)
 
 
 def test_bootstrap_agrees_with_all_resamples() -> None:

@@ -70,12 +70,13 @@ def full() -> Trajectory:
         repo="a/b",
         source="rebench",
         run="r1",
+        prompts={"swe_mini": "ab"},
     )
 
 
 def test_records_round_trip_without_loss() -> None:
     record = full()
-    assert all(getattr(record, field.name) not in (None, ()) for field in fields(record))
+    assert all(getattr(record, field.name) not in (None, (), {}) for field in fields(record))
     assert from_json(json.loads(json.dumps(to_json(record)))) == record
     assert from_row(json.loads(json.dumps(to_row(record)))) == record
     assert from_row(to_row(trajectory())) == trajectory()

@@ -90,8 +90,11 @@ def test_credited_turns_in_every_convention() -> None:
     # the value of the final state was given: the last turn can be credited, and there is no turn after it
     assert credited_turns([(5, 7)], value_of="before", turns=7) == {5, 6}
     assert credited_turns([(5, 7)], value_of="before", closed=True, turns=7) == {5, 6}
-    with pytest.raises(ValueError, match="within"):
-        credited_turns([(5, 8)], value_of="before", turns=7)
+    for value_of, segment in (("before", (5, 8)), ("after", (5, 7)), ("before", (-1, 2)), ("before", (3, 3))):
+        with pytest.raises(ValueError, match="within"):
+            credited_turns([segment], value_of=value_of, turns=7)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="before or after"):
+        credited_turns([], value_of="both", turns=7)  # type: ignore[arg-type]
 
 
 def test_merging_joins_segments_that_are_near() -> None:
@@ -116,6 +119,8 @@ def test_calibration_rules() -> None:
     assert check_annotation([0.6, 0.1]) == ["start_out_of_range"]
     assert check_annotation([0.1 + 0.2, 0.1]) == []
     assert check_annotation([0.5, 0.2]) == ["final_not_low"]
+    assert check_annotation([0.4] * 3) == ["never_drops", "final_not_low"]
+    assert check_annotation([0.4, 0.4 - 1e-12]) == ["never_drops", "final_not_low"]
     assert check_annotation([]) == ["empty"]
     assert "out_of_range" in check_annotation([0.4, 1.2, 0.1])
 
@@ -138,6 +143,14 @@ def test_a_first_value_is_one_more_state_before(values: list[float], first: floa
     after = credit(values, len(values), CreditRules(check=False), first=first)
     before = credit([first, *values], len(values), CreditRules(check=False, value_of="before"))
     assert after == before
+
+
+@given(curves)
+def test_a_first_value_that_changes_nothing_changes_no_turn(values: list[float]) -> None:
+    for closed in (False, True):
+        rules = CreditRules(check=False, closed=closed)
+        without, given_first = credit(values, len(values), rules), credit(values, len(values), rules, first=values[0])
+        assert (without.turns, without.reason) == (given_first.turns, given_first.reason)
 
 
 def test_inverted_u() -> None:
@@ -184,6 +197,8 @@ def test_annotations_may_be_sparse_unless_told_otherwise() -> None:
     text = _items((2, 0.1), (0, 0.4))
     assert parse_annotation(text, 3).points == {0: 0.4, 2: 0.1}
     assert parse_annotation(text, 3, sparse=False).refusal is Refusal.MISSING_STEPS
+    assert parse_annotation(_items((0, 0.4)), 1, sparse=False).refusal is Refusal.MISSING_STEPS
+    assert parse_annotation(_items((0, 0.4), (1, 0.1)), 2, sparse=False).points == {0: 0.4, 1: 0.1}
     assert parse_annotation(_items((0, 0), (1, 1), (2, 0.5)), 3, sparse=False).points == {0: 0.0, 1: 1.0, 2: 0.5}
 
 

@@ -129,6 +129,16 @@ def test_changes_to_tests_and_configuration_do_not_count() -> None:
     assert submission(change("data/case.json"), test_patch=change("data/case.json")).ignored == ("data/case.json",)
 
 
+def test_both_names_of_a_rename_count() -> None:
+    def rename(old: str, new: str) -> str:
+        return f"diff --git a/{old} b/{new}\nsimilarity index 100%\nrename from {old}\nrename to {new}\n"
+
+    assert submission(rename("tests/test_a.py", "src/a.py")).ignored == ("src/a.py",)
+    assert submission(rename("src/a.py", "tests/test_a.py")).ignored == ("tests/test_a.py",)
+    assert submission(rename("src/b.py", "src/c.py"), test_patch=rename("src/b.py", "x/b.py")).ignored == ("src/c.py",)
+    assert submission(rename("../a", "src/a.py")).reason.startswith("malformed")
+
+
 @pytest.mark.parametrize("patch", ["", " \n"])
 def test_empty_patches(patch: str) -> None:
     assert submission(patch).reason == "empty"
