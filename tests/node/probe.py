@@ -116,7 +116,10 @@ def writes_proc():
 
 
 def reads_hidden():
-    found = [reads(f"/proc/{name}") for name in ("kcore", "keys", "timer_list", "kmsg", "slabinfo", "vmallocinfo", "kpageflags", "diskstats", "partitions")]
+    found = [
+        reads(f"/proc/{name}")
+        for name in ("kcore", "keys", "timer_list", "kmsg", "slabinfo", "vmallocinfo", "kpageflags", "diskstats", "partitions")
+    ]
     return " ".join(filter(None, found)) or None
 
 
