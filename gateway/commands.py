@@ -123,7 +123,7 @@ def _params(fields: Fields) -> dict[str, Any]:
     user = fields.user()
     if user is not None:
         params["user"] = user
-    env = fields.environment(most_bytes=PARAMS_BYTES, most=PARAMS_ITEMS)
+    env = fields.environment(most_bytes=PARAMS_BYTES, most=PARAMS_ITEMS, code="arguments_too_long")
     if env:
         params["env"] = env
     timeout_s = fields.seconds("timeout_seconds")

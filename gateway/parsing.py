@@ -161,14 +161,17 @@ class Fields:
             raise _wrong(name, "a user's name or number")
         return self.text(name, most=512)
 
-    def environment(self, name: str = "env", *, most_bytes: int = _ENV_BYTES, most: int = DECODE_ITEMS) -> dict[str, str]:
+    def environment(
+        self, name: str = "env", *, most_bytes: int = _ENV_BYTES, most: int = DECODE_ITEMS, code: str = "invalid_argument"
+    ) -> dict[str, str]:
+        """Variables by name. ``code`` is of the refusal of more than ``most`` of them, or ``most_bytes`` characters."""
         value = self._values.get(name)
         if value is None:
             return {}
         if not isinstance(value, dict):
             raise _wrong(name, "a map of texts")
         if len(value) > most:
-            raise _wrong(name, f"a map of at most {most} texts")
+            raise HoldfastError(code, f"{name} must be a map of at most {most} texts")
         size = 0
         for key, text in value.items():
             if not isinstance(text, str) or not key or "=" in key or "\0" in key + text:
@@ -176,7 +179,7 @@ class Fields:
             _encodable(name, key + text)
             size += len(key) + len(text)
         if size > most_bytes:
-            raise _wrong(name, f"at most {most_bytes} characters in all, not {size}")
+            raise HoldfastError(code, f"{name} must be at most {most_bytes} characters in all, not {size}")
         return dict(value)
 
     def labels(self) -> dict[str, str]:

@@ -13,10 +13,11 @@ import pytest
 import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Closed, Exited, Opened, Output, Started
-from holdfast_wire.limits import DECODE_ITEMS
+from holdfast_wire.limits import PARAMS_BYTES, PARAMS_ITEMS
 
 from gateway.bounded_http import BoundedHttpProtocol
 from gateway.held import Held, Memory
+from gateway.parsing import Fields
 from gateway.settings import RestSettings
 from tests.gateway.harness import ADA, DEADLINE_S, ScriptedAgent, Served, serve
 from tests.gateway.test_agent_call import RESULT, Talk, ask, scripted
@@ -87,12 +88,14 @@ async def test_files_of_any_length_are_encoded_whole(served: Served, size: int) 
     assert (base64.b64decode(body["content"]), body["size"], body["path"]) == (PIECE[:size], size, '/"\\\n')
 
 
-async def test_more_arguments_than_a_message_holds_are_the_callers_mistake(served: Served) -> None:
-    await served.place("sb-1", "unix:///nowhere")
-    async with served.client() as client:
-        for body in ({"command": ["x"] * (DECODE_ITEMS + 1)}, {"command": "true", "env": {f"A{n}": "" for n in range(DECODE_ITEMS + 1)}}):
-            answer = await client.post("/sandboxes/sb-1/exec", json=body)
-            assert (answer.status_code, answer.json()["code"]) == (422, "invalid_argument")
+def test_more_arguments_than_a_request_takes_are_the_callers_mistake() -> None:
+    with pytest.raises(HoldfastError) as refused:
+        Fields({"command": ["x"] * (PARAMS_ITEMS + 1)}).command()
+    assert refused.value.code == "arguments_too_long"
+    for env in ({f"A{n}": "" for n in range(PARAMS_ITEMS + 1)}, {"A": "x" * PARAMS_BYTES}):
+        with pytest.raises(HoldfastError) as refused:
+            Fields({"env": env}).environment(most_bytes=PARAMS_BYTES, most=PARAMS_ITEMS, code="arguments_too_long")
+        assert refused.value.code == "arguments_too_long"
 
 
 class Watched(Memory):
