@@ -15,6 +15,7 @@ from holdfast_wire.limits import MIB, Timing
 from holdfast_wire.records import dataclass, field
 
 from ._errors import ConfigurationError
+from ._peers import Peers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +43,7 @@ class Options:
     max_output_bytes: int = 64 * MIB
     transport: TransportChoice = "auto"
     timing: Timing = field(default_factory=Timing)
+    peers: Peers = field(default_factory=Peers, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name, least in (

@@ -112,7 +112,10 @@ class Running:
 
     def signal(self, name: str | int) -> None:
         """Send a signal (``"INT"``, ``"SIGTERM"``, 15, …) to the command's process group; ``"KILL"`` meets its whole tree."""
-        self._link.perform(signal_call, self._call, signal_of(name))
+        number, call = signal_of(name), self._call
+        if call.error is not None and call.error.code == "session_lost":
+            raise call.error  # it may run, and the signal would not reach it
+        self._link.perform(signal_call, call, number)
 
     def terminate(self) -> None:
         """Ask the command to end: SIGTERM."""

@@ -255,4 +255,19 @@ def lost_command(why: HoldfastError, command_id: str, facts: dict[str, Any]) -> 
     if facts["started"] is False or why.code in _PASSED_ON or why.reason == "closed":
         return typed(why, **facts)
     message = f"the outcome of command {command_id} cannot be known: {why.message}"
-    return error("outcome_unknown", message, reason=why.reason or why.code, fault=why.fault, detail=facts)
+    # Only the connection is lost: the agent has the outcome, or will.
+    hint = f"sandbox.follow({command_id!r}) says what became of it, once the service answers" if "waited_s" in why.detail else None
+    return error("outcome_unknown", message, reason=why.reason or why.code, fault=why.fault, detail=facts, hint=hint)
+
+
+def given_up(why: HoldfastError, what: str, again: str, facts: dict[str, Any]) -> HoldfastError:
+    """What a handle says whose session was given up because of ``why``: it is of no more use, and ``again`` makes another."""
+    return error(
+        "session_lost",
+        f"the service did not answer for {why.detail.get('waited_s', 0):g} s, and the session of {what} was given up: {why.message}",
+        hint=f"it may still be there: {again} finds it again, once the service answers",
+        reason=why.code,
+        fault="infrastructure",
+        retryable=False,
+        detail={**why.detail, **facts},
+    )

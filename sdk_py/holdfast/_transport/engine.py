@@ -74,6 +74,8 @@ class Engine:
         self._down_since: float | None = None
         self._attached_at: float | None = None
         self._progressed = False
+        self._woken = False
+        """Whether another session of the client has shortened a pause of this outage."""
         self._random = random_
         self._backoff = Backoff(options.backoff_base_s, options.backoff_cap_s, self._random)
 
@@ -112,11 +114,16 @@ class Engine:
         self.session.tick(now)
         if self._leave_at is not None and now >= self._leave_at:
             self.leave = True
+        if self._down_since is not None and not self.session.attached and now >= self._down_since + self._patience_s():
+            self.leave = True  # what accepts the connection and does not greet is an outage too
         self._dispatch(now)
 
     def deadline(self) -> float | None:
         """When ``tick`` wants to be called at the latest."""
         due = self.session.deadline()
+        if self._down_since is not None and not self.session.attached and not self.leave:
+            last = self._down_since + self._patience_s()
+            due = last if due is None else min(due, last)
         if self._leave_at is not None and not self.leave:
             return self._leave_at if due is None else min(due, self._leave_at)
         return due
@@ -151,10 +158,9 @@ class Engine:
         if self._down_since is None:
             self._down_since = now
         verdict = self._judge(websocket, why)
-        patience = self.options.resume_timeout_s if self.attached_once else self.options.connect_timeout_s
         if self._ending:
             verdict = self._judge_ending(verdict, websocket, now)
-            patience = min(patience, max(self._ends_at - self._down_since, 0.0) + LAST_LOOK_S)
+        patience = self._patience_s()
         if verdict.fatal:
             self.fail(verdict.why)
             return None
@@ -163,9 +169,30 @@ class Engine:
         if definite or spent >= patience:
             self.foreign = verdict.foreign and not self.attached_once
             self.blocked = definite
-            self.fail(typed(verdict.why, waited_s=round(spent, 1)))
+            self._give_up(typed(verdict.why, waited_s=round(spent, 1)))
             return None
         return min(self._backoff.delay_s(verdict.retry_after_s), max(patience - spent, 0.01))
+
+    def attempt_s(self, now: float) -> float:
+        """How long one attempt to connect may take: no longer than the patience that is left."""
+        limit_s = self.options.connect_timeout_s
+        if self._down_since is None:
+            return limit_s
+        return max(min(limit_s, self._down_since + self._patience_s() - now), 0.05)
+
+    def may_wake(self) -> bool:
+        """Another session got through during a pause: whether to try now, from short pauses on. Once an outage."""
+        first, self._woken = not self._woken, True
+        if first:
+            self._backoff.reset()
+        return first
+
+    def _patience_s(self) -> float:
+        """How long an outage may last, from its begin."""
+        patience_s = self.options.resume_timeout_s if self.attached_once else self.options.connect_timeout_s
+        if self._ending and self._down_since is not None:
+            patience_s = min(patience_s, max(self._ends_at - self._down_since, 0.0) + LAST_LOOK_S)
+        return patience_s
 
     def _judge(self, websocket: WebSocket | None, why: str) -> Verdict:
         if websocket is not None and websocket.refusal is not None:
@@ -202,15 +229,25 @@ class Engine:
 
     def fail(self, why: HoldfastError) -> None:
         """The session is over: every sink hears why."""
+        for sink in self._over(why):
+            sink.fail(why)
+        self.ready.set()
+
+    def _give_up(self, why: HoldfastError) -> None:
+        """The service stays away. What was asked once may be asked again; what belongs to the session has lost it, and says so."""
+        for sink in self._over(why):
+            sink.abandon(why)
+        self.ready.set()
+
+    def _over(self, why: HoldfastError) -> list[Sink]:
+        """End the session; whose facts will not come any more."""
         if self.error is not None:
-            return
+            return []
         self.error = why
         self.session.disconnected()
         sinks = list(self._sinks.values())
         self._sinks.clear()
-        for sink in sinks:
-            sink.fail(why)
-        self.ready.set()
+        return sinks
 
     def close(self) -> None:
         """The caller is done with this session."""
@@ -247,6 +284,8 @@ class Engine:
         self.attached_once = True
         self._attached_at = now
         self._progressed = False
+        self._woken = False
+        self.options.peers.through()
         self._fresh = list(self._sinks.values())  # all that waited for this connection goes out on it
         self.ready.set()
 
