@@ -131,11 +131,15 @@ async def list_owned(request: Request) -> Response:
 
 
 async def heartbeat(request: Request) -> Response:
-    """``POST /sandboxes/{id}/heartbeat``: from the first one on, the sandbox expires without them."""
+    """``POST /sandboxes/{id}/heartbeat``: from the first one on, the sandbox expires without them.
+
+    With ``?used=false`` its idle limit goes on: a client that sends them by itself says that it lives, not that the sandbox is used.
+    """
     gateway = gateway_of(request)
     owner = gateway.owner(request)
     sandbox_id = request.path_params["sandbox_id"]
-    record = live(await gateway.owned(await gateway.store.heartbeat(sandbox_id, owner), owner, sandbox_id))
+    used = request.query_params.get("used", "true") != "false"
+    record = live(await gateway.owned(await gateway.store.heartbeat(sandbox_id, owner, used=used), owner, sandbox_id))
     if record.status == "failed":
         reachable(record)  # raises why
     return json_response({"status": "ok", "sandbox_id": sandbox_id})

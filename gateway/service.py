@@ -71,7 +71,7 @@ class Gateway:
         """All whose tickets and agents are taken: more than one while the deployment rotates its secret."""
         self.metrics = Metrics()
         self.memory = Memory(settings.rest.held_bytes)
-        self.attached = AttachedSessions(settings.relay, store)
+        self.attached = AttachedSessions(settings.relay)
         self.background = Background()
         self.reposts = Reposts()
         self.pools = PoolsFile(settings.pools_file)

@@ -11,7 +11,7 @@ Owns what can be asked of placement, and how that can fail. It does not own what
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Protocol
 
 from holdfast_wire.errors import HoldfastError
@@ -35,6 +35,9 @@ from .records import (
     Tombstone,
     Usage,
 )
+
+AskIdle = Callable[[Record], Awaitable[float | None]]
+"""Asks a sandbox's agent for how many seconds it has been idle; see ``claim_expired``."""
 
 SHARDS = 64
 """Slots the records are spread over; a sandbox's keys all live in one of them."""
@@ -98,11 +101,11 @@ class PlacementStore(Protocol):
     async def mark_egress(self, sandbox_id: str, incarnation: str, egress: Egress) -> Entry:
         """Note what it may reach from now on. Nothing changes for another incarnation."""
 
-    async def heartbeat(self, sandbox_id: str, owner: str) -> Entry:
-        """Note a heartbeat; never creates anything. Another owner's sandbox is None."""
+    async def heartbeat(self, sandbox_id: str, owner: str, *, used: bool = True) -> Entry:
+        """Note a heartbeat, and whether it is use as well; never creates anything. Another owner's sandbox is None."""
 
-    async def touch(self, sandbox_ids: Iterable[str], holder: str = "", hold_s: float = 0.0) -> None:
-        """Note that these are in use; by a ``holder`` also for ``hold_s`` longer, or until it says otherwise. Unknown ids are ignored."""
+    async def touch(self, sandbox_ids: Iterable[str], ago_s: float = 0.0) -> None:
+        """Note that these were in use ``ago_s`` seconds ago, which never takes back what was noted before. Unknown ids are ignored."""
 
     async def delete(
         self,
@@ -179,8 +182,12 @@ class PlacementStore(Protocol):
     async def check_term(self, term: int) -> None:
         """Raises ``FencedError`` when another holds the lease, or nobody does: asked before what no store can refuse."""
 
-    async def claim_expired(self, term: int, limit: int = 100) -> list[Expired]:
-        """End up to ``limit`` sandboxes whose time ran out, each atomically and re-checked."""
+    async def claim_expired(self, term: int, limit: int = 100, ask: AskIdle | None = None) -> list[Expired]:
+        """End up to ``limit`` sandboxes whose time ran out, each atomically and re-checked.
+
+        ``ask`` is asked before one ends for being idle: for how many seconds it has been (None: nobody can say). It may raise
+        ``HoldfastError``; then that one is left for the next call.
+        """
 
     async def mark_leaving(self, sandbox_id: str, incarnation: str, leaving: Leaving, *, term: int) -> Entry:
         """Note that it will end soon. Its end is then put down to that, unless the workload ended first."""

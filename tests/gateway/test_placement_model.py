@@ -119,15 +119,15 @@ class Placement(StoreMachine):
         if not fenced and now and now.incarnation == incarnation and now.status != "failed":
             now.status, now.cause = "failed", cause
 
-    @rule(id_=IDS, owner=OWNERS)
-    def heartbeat(self, id_: str, owner: str) -> None:
-        entry = self.call(self.store.heartbeat(id_, owner))
+    @rule(id_=IDS, owner=OWNERS, used=st.booleans())
+    def heartbeat(self, id_: str, owner: str, used: bool) -> None:
+        entry = self.call(self.store.heartbeat(id_, owner, used=used))
         now = self.known.get(id_) or self.graves.get(id_)
         assert (entry is not None) == (now is not None and now.owner == owner)
 
-    @rule(ids=st.lists(IDS), holder=st.sampled_from(["", "a", "b"]), hold=st.sampled_from([0.0, 30.0]))
-    def touch(self, ids: list[str], holder: str, hold: float) -> None:
-        self.call(self.store.touch(ids, holder, hold))
+    @rule(ids=st.lists(IDS), ago=st.sampled_from([0.0, 30.0]))
+    def touch(self, ids: list[str], ago: float) -> None:
+        self.call(self.store.touch(ids, ago))
 
     @rule(id_=IDS, owner=OWNERS, cause=CAUSES, forget=st.booleans(), term=TERMS)
     def delete(self, id_: str, owner: str, cause: Cause, forget: bool, term: int | None) -> None:

@@ -86,7 +86,8 @@ class AsyncSandboxClient:
         """Make a sandbox and return when it is ready, at the latest after ``timeout`` seconds (default 3600).
 
         ``cpu`` is cores (``2``, ``"500m"``), ``memory`` and ``disk`` bytes (``"4Gi"``). It is deleted after ``lifetime_s``, or when idle
-        for ``idle_timeout_s``; with ``heartbeat_timeout_s`` also when this process stops sending heartbeats, which it does by itself.
+        for ``idle_timeout_s``: no command ran in it, detached ones too, and nobody asked for anything (an attached client alone is no use);
+        with ``heartbeat_timeout_s`` also when this process stops sending heartbeats, which it does by itself.
         ``network`` says more than ``block_network``: ``{"mode": "none" | "internet" | "listed", "reaches": [{"cidr": …, "ports": […]}],
         "domains": […], "dns": True}``. What else a cluster can give, from ``gpu`` to ``volumes``, is listed in ``ClusterOptions``.
         ``group``: it ends with that group, a name or what ``client.group`` gives. While the service is full, or the quota is, this waits.

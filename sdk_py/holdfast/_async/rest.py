@@ -204,8 +204,10 @@ class AsyncRest:
     async def change_network(self, sandbox_id: str, network: dict[str, Any]) -> SandboxInfo:
         return SandboxInfo.read((await self.request("PUT", f"{_sandbox(sandbox_id)}/network", json=network)).map())
 
-    async def heartbeat(self, sandbox_id: str, timeout_s: float | None = None) -> None:
-        await self.request("POST", f"{_sandbox(sandbox_id)}/heartbeat", timeout_s=timeout_s)
+    async def heartbeat(self, sandbox_id: str, timeout_s: float | None = None, *, used: bool = True) -> None:
+        """``used``: also begin its idle time anew."""
+        params = {} if used else {"used": "false"}
+        await self.request("POST", f"{_sandbox(sandbox_id)}/heartbeat", params=params, timeout_s=timeout_s)
 
     # Groups -----------------------------------------------------------------------------------------------------
 

@@ -332,7 +332,7 @@ class AsyncSandbox(AsyncAttachable):
     async def _beat(self, interval_s: float) -> None:
         while not await self._stopped.wait(interval_s) and not self._fenced:
             try:
-                await self._rest.heartbeat(self.id, max(interval_s, LEAST_BEAT_S))
+                await self._rest.heartbeat(self.id, max(interval_s, LEAST_BEAT_S), used=False)
             except HoldfastError as why:
                 if why.code in GONE:
                     return

@@ -205,8 +205,10 @@ class Rest:
     def change_network(self, sandbox_id: str, network: dict[str, Any]) -> SandboxInfo:
         return SandboxInfo.read((self.request("PUT", f"{_sandbox(sandbox_id)}/network", json=network)).map())
 
-    def heartbeat(self, sandbox_id: str, timeout_s: float | None = None) -> None:
-        self.request("POST", f"{_sandbox(sandbox_id)}/heartbeat", timeout_s=timeout_s)
+    def heartbeat(self, sandbox_id: str, timeout_s: float | None = None, *, used: bool = True) -> None:
+        """``used``: also begin its idle time anew."""
+        params = {} if used else {"used": "false"}
+        self.request("POST", f"{_sandbox(sandbox_id)}/heartbeat", params=params, timeout_s=timeout_s)
 
     # Groups -----------------------------------------------------------------------------------------------------
 

@@ -333,7 +333,7 @@ class Sandbox(Attachable):
     def _beat(self, interval_s: float) -> None:
         while not self._stopped.wait(interval_s) and not self._fenced:
             try:
-                self._rest.heartbeat(self.id, max(interval_s, LEAST_BEAT_S))
+                self._rest.heartbeat(self.id, max(interval_s, LEAST_BEAT_S), used=False)
             except HoldfastError as why:
                 if why.code in GONE:
                     return
