@@ -43,12 +43,14 @@ async def create(request: Request) -> Response:
     if key is not None and not 0 < len(key) <= _KEY_CHARACTERS:
         raise HoldfastError("invalid_argument", f"Idempotency-Key must have 1 to {_KEY_CHARACTERS} characters")
     spec, env = _spec(gateway, owner, fields, key)
-    wait = fields.boolean("wait", False)
-    fingerprint = hashlib.sha256(canonical({**body, "wait": None})).hexdigest()
+    wait, shared = fields.boolean("wait", False), fields.boolean("exist_ok", True)
+    fingerprint = hashlib.sha256(
+        canonical({name: value for name, value in body.items() if name not in ("wait", "exist_ok")} | {"wait": None})
+    ).hexdigest()
     place, held = gateway.admission.enter(owner), False
     try:
         lease = fields.text("group_lease", "", most=64) or ""
-        record = await _reserve(gateway, spec, lease, fingerprint, key, chosen=fields.get("sandbox_id") is not None)
+        record = await _reserve(gateway, spec, lease, fingerprint, key, chosen=fields.get("sandbox_id") is not None, shared=shared)
         incarnation = record.incarnation
         making = gateway.making.get(incarnation)
         if record.status == "pending" and making is None:
@@ -74,7 +76,9 @@ def _made(gateway: Gateway, incarnation: str, place: Place) -> None:
     place.leave()  # also when the task was cancelled before it began
 
 
-async def _reserve(gateway: Gateway, spec: SandboxSpec, lease: str, fingerprint: str, key: str | None, *, chosen: bool) -> Record:
+async def _reserve(
+    gateway: Gateway, spec: SandboxSpec, lease: str, fingerprint: str, key: str | None, *, chosen: bool, shared: bool
+) -> Record:
     """Count it, note it in its group, write its record: in this order, so that nothing is made that one of them does not know."""
     counted = await gateway.quotas.reserve(spec)
     try:
@@ -82,7 +86,9 @@ async def _reserve(gateway: Gateway, spec: SandboxSpec, lease: str, fingerprint:
             word, group = await gateway.store.group_join(spec.owner, spec.group, spec.sandbox_id, lease=lease)
             settle(word, group)
             spec = replace(spec, group_ttl_s=group.ttl_s)
-        created = await gateway.store.create(spec, fingerprint=fingerprint, idempotency_key=key, used_before=chosen or key is not None)
+        created = await gateway.store.create(
+            spec, fingerprint=fingerprint, idempotency_key=key, used_before=chosen or key is not None, exclusive=not shared
+        )
         return live(created.entry)
     except HoldfastError:
         await gateway.quotas.release(counted, spec.sandbox_id)

@@ -43,7 +43,13 @@ class RedisStore(RedisSpares, RedisGroups):
     # Gateway ------------------------------------------------------------------------------------------------------
 
     async def create(
-        self, spec: SandboxSpec, *, fingerprint: str, idempotency_key: str | None = None, used_before: bool = False
+        self,
+        spec: SandboxSpec,
+        *,
+        fingerprint: str,
+        idempotency_key: str | None = None,
+        used_before: bool = False,
+        exclusive: bool = False,
     ) -> Created:
         id_ = spec.sandbox_id
         shard = keys.shard_of(id_)
@@ -75,6 +81,8 @@ class RedisStore(RedisSpares, RedisGroups):
                 self._tombstone_ms,
                 int(used_before),
                 int(idempotency_key is not None),
+                spec.incarnation if idempotency_key is None else hashlib.sha256(idempotency_key.encode()).hexdigest()[:32],
+                int(exclusive),
             ],
         )
         word = as_text(word)
@@ -84,6 +92,9 @@ class RedisStore(RedisSpares, RedisGroups):
             raise RebuildingError
         if word == "taken":
             raise HoldfastError("sandbox_exists", f"the sandbox id {id_!r} is taken")
+        if word == "in use":
+            hint = "exist_ok=True shares the sandbox that is there; else choose another sandbox_id, or leave it out"
+            raise HoldfastError("sandbox_exists", f"the sandbox id {id_!r} is in use", hint=hint)
         found = as_entry(id_, b"record" if word == "fresh" else word.encode(), fields)
         assert found is not None
         return Created(found, word == "fresh")

@@ -78,11 +78,18 @@ class PlacementStore(Protocol):
     """One interface, one conformance suite (``tests/conformance/placement.py``)."""
 
     async def create(
-        self, spec: SandboxSpec, *, fingerprint: str, idempotency_key: str | None = None, used_before: bool = False
+        self,
+        spec: SandboxSpec,
+        *,
+        fingerprint: str,
+        idempotency_key: str | None = None,
+        used_before: bool = False,
+        exclusive: bool = False,
     ) -> Created:
         """Reserve ``spec.sandbox_id``; ``used_before``: which may be one that was used before.
 
-        The same owner, id and fingerprint again answers what exists; where that was rebuilt after a wipe, the same key does. Raises
+        The same owner, id and fingerprint again answers what exists; where that was rebuilt after a wipe, the same key does. With
+        ``exclusive`` only the same key does, as long as the record was not rebuilt. Raises
         HoldfastError ``idempotency_conflict`` (the key was used for another request), ``sandbox_exists`` (the id belongs to another
         request or owner), or ``RebuildingError`` (it is not known whether it was used).
         """

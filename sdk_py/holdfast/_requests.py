@@ -29,7 +29,7 @@ from holdfast._arguments import (
     seconds,
     size_of,
 )
-from holdfast._errors import ArgumentsTooLongError, HoldfastError, RequestTooLargeError, typed
+from holdfast._errors import ArgumentsTooLongError, HoldfastError, InvalidArgumentError, RequestTooLargeError, typed
 
 Command = str | Sequence[str]
 Outlive = Literal["adopt", "kill", "wait"]
@@ -169,8 +169,17 @@ def cluster_body(options: ClusterOptions) -> dict[str, Any]:
     """The fields of those that are given."""
     unknown = sorted(set(options) - set(ClusterOptions.__annotations__))
     if unknown:
-        raise bad(f"create_sandbox has no argument {unknown[0]!r}", hint=f"one of {', '.join([*_CREATE, *ClusterOptions.__annotations__])}")
+        raise unknown_argument(unknown[0])
     return {name: plain(value) for name, value in options.items() if value is not None}
+
+
+def unknown_argument(name: str) -> InvalidArgumentError:
+    """What says of an argument that ``create_sandbox`` does not have which one does it."""
+    import difflib
+
+    names = [*_CREATE, *ClusterOptions.__annotations__]
+    near = _ELSEWHERE.get(name.lower()) or next(iter(difflib.get_close_matches(name, names, 1)), "")
+    return bad(f"create_sandbox has no argument {name!r}{f': {near}' if near else ''}", hint=f"one of {', '.join(names)}")
 
 
 def network_body(network: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,9 +189,47 @@ def network_body(network: Mapping[str, Any]) -> dict[str, Any]:
     return sendable({str(name): plain(value) for name, value in network.items()})
 
 
+_ELSEWHERE = {
+    "timeout": "ready_timeout_s is how long it may take to become ready, lifetime_s how long it may live",
+    "name": "sandbox_id is its name",
+    "id": "sandbox_id is its name",
+    "template": "the image comes first, as in create_sandbox('python:3.12')",
+    "app": "the image comes first, as in create_sandbox('python:3.12')",
+    "envs": "env",
+    "environment": "env",
+    "env_vars": "env",
+    "envvars": "env",
+    "secrets": "env",
+    "metadata": "labels",
+    "tags": "labels",
+    "cpus": "cpu",
+    "nano_cpus": "cpu",
+    "mem": "memory",
+    "mem_limit": "memory",
+    "storage": "disk",
+    "storage_opt": "disk",
+    "idle_timeout": "idle_timeout_s",
+    "ttl": "lifetime_s",
+    "lifetime": "lifetime_s",
+    "max_lifetime": "lifetime_s",
+    "allow_internet_access": "block_network=False opens the network",
+    "network_mode": "block_network=False opens the network",
+    "network_disabled": "block_network",
+    "ports": "sandbox.tunnel(port) reaches a port once it runs",
+    "encrypted_ports": "sandbox.tunnel(port) reaches a port once it runs",
+    "unencrypted_ports": "sandbox.tunnel(port) reaches a port once it runs",
+    "workdir": "cwd of exec, start and shell says where a command runs",
+    "working_dir": "cwd of exec, start and shell says where a command runs",
+    "cwd": "cwd of exec, start and shell says where a command runs",
+    "command": "create it, then sandbox.exec(command) or sandbox.start(command)",
+    "gpus": "gpu",
+    "node_selectors": "node_selector",
+    "platform": "architecture",
+}
+"""What others call it, and what it is here."""
 _CREATE = (
-    "image", "cpu", "memory", "disk", "env", "labels", "timeout", "lifetime_s", "idle_timeout_s", "heartbeat_timeout_s", "sandbox_id",
-    "block_network", "network", "group", "entrypoint", "ulimits",
+    "image", "cpu", "memory", "disk", "env", "labels", "ready_timeout_s", "lifetime_s", "idle_timeout_s", "heartbeat_timeout_s",
+    "sandbox_id", "exist_ok", "block_network", "network", "group", "entrypoint", "ulimits",
 )  # fmt: skip
 
 
@@ -190,12 +237,13 @@ def create_body(
     image: str,
     *,
     sandbox_id: str,
+    exist_ok: bool = True,
     cpu: float | str | None,
     memory: int | str | None,
     disk: int | str | None,
     env: Mapping[str, str] | None,
     labels: Mapping[str, str] | None,
-    timeout: float | None,
+    ready_timeout_s: float | None,
     lifetime_s: float | None,
     idle_timeout_s: float | None,
     heartbeat_timeout_s: float | None,
@@ -220,8 +268,9 @@ def create_body(
         "image": image,
         "sandbox_id": sandbox_id,
         **({"block_network": bool(block_network)} if network is None else {"network": network_body(network)}),
+        **({} if exist_ok else {"exist_ok": False}),
         "wait": True,
-        "timeout": seconds(timeout) or READY_TIMEOUT_S,
+        "timeout": seconds(ready_timeout_s, "ready_timeout_s") or READY_TIMEOUT_S,
         **given(
             cpu=cpu,
             memory=memory,

@@ -71,11 +71,12 @@ class AsyncSandboxClient:
         disk: int | str | None = None,
         env: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
-        timeout: float | None = None,
+        ready_timeout_s: float | None = None,
         lifetime_s: float | None = None,
         idle_timeout_s: float | None = None,
         heartbeat_timeout_s: float | None = None,
         sandbox_id: str | None = None,
+        exist_ok: bool = False,
         block_network: bool = True,
         network: Mapping[str, Any] | None = None,
         group: AsyncGroup | str | None = None,
@@ -83,7 +84,7 @@ class AsyncSandboxClient:
         ulimits: Mapping[str, int | tuple[int, int]] | None = None,
         **cluster: Unpack[ClusterOptions],
     ) -> AsyncSandbox:
-        """Make a sandbox and return when it is ready, at the latest after ``timeout`` seconds (default 3600).
+        """Make a sandbox and return when it is ready, at the latest after ``ready_timeout_s`` seconds (default 3600).
 
         ``cpu`` is cores (``2``, ``"500m"``), ``memory`` and ``disk`` bytes (``"4Gi"``). It is deleted after ``lifetime_s``, or when idle
         for ``idle_timeout_s``: no command ran in it, detached ones too, and nobody asked for anything (an attached client alone is no use);
@@ -94,19 +95,22 @@ class AsyncSandboxClient:
         ``entrypoint``: start what the image says (``True``, on one machine) or these words, as the command ``"entrypoint"`` that
         ``sandbox.follow`` reaches; the sandbox lives on when it ends. ``ulimits`` are of all that is started, as
         ``{"nofile": (1024, 4096), "core": 0}``, -1 for none.
-        Safe to call again: requests carry an idempotency key. Raises ``ImageNotFoundError``, ``QuotaError``,
+        ``sandbox_id`` names it. One of yours that has the name raises ``ConflictError``; with ``exist_ok`` it is shared, as it was made
+        with the same arguments: whoever leaves its ``with`` block first deletes it.
+        Safe to call again: requests carry an idempotency key. Raises ``ConflictError``, ``ImageNotFoundError``, ``QuotaError``,
         ``SandboxNotReadyError``, ``ServiceUnavailableError``, ``InvalidArgumentError``, ``UnsupportedError``.
         """
         chosen = name_of(sandbox_id, "sandbox_id") or f"sb-{os.urandom(8).hex()}"
         body = create_body(
             image,
             sandbox_id=chosen,
+            exist_ok=sandbox_id is None or exist_ok,
             cpu=cpu,
             memory=memory,
             disk=disk,
             env=env,
             labels=labels,
-            timeout=timeout,
+            ready_timeout_s=ready_timeout_s,
             lifetime_s=lifetime_s,
             idle_timeout_s=idle_timeout_s,
             heartbeat_timeout_s=heartbeat_timeout_s,
