@@ -116,6 +116,11 @@ async def resources(request: Request) -> Response:
                 "cpu": max(cores - requested["cpu"], 0.0),
                 "memory_bytes": max(memory - int(requested["memory_bytes"]), 0),
             },
+            "defaults": {
+                "cpu": gateway.settings.rest.default_cpu,
+                "memory": gateway.settings.rest.default_memory,
+                "lifetime_s": gateway.settings.rest.default_lifetime_s,
+            },
             "runtime": stats,
         }
     )

@@ -133,6 +133,11 @@ class RedisStore(RedisSpares, RedisGroups):
         word, fields = await self._run("egress", found, [incarnation, write_egress(egress)])
         return as_entry(sandbox_id, word, fields)
 
+    async def change_lifetime(self, sandbox_id: str, owner: str, *, from_now_s: float | None = None, longer_s: float = 0.0) -> Entry:
+        from_now: Argument = "" if from_now_s is None else ms(from_now_s)
+        arguments: list[Argument] = [sandbox_id, owner, from_now, ms(longer_s), self._tombstone_ms]
+        return as_entry(sandbox_id, *await self._run("lifetime", _four(sandbox_id)[:3], arguments))
+
     async def heartbeat(self, sandbox_id: str, owner: str, *, used: bool = True) -> Entry:
         word, fields = await self._run("touch", _four(sandbox_id)[:3], [sandbox_id, owner, "1", self._tombstone_ms, 0 if used else ""])
         found = as_entry(sandbox_id, word, fields)

@@ -108,6 +108,9 @@ class PlacementStore(Protocol):
     async def mark_egress(self, sandbox_id: str, incarnation: str, egress: Egress) -> Entry:
         """Note what it may reach from now on. Nothing changes for another incarnation."""
 
+    async def change_lifetime(self, sandbox_id: str, owner: str, *, from_now_s: float | None = None, longer_s: float = 0.0) -> Entry:
+        """End it ``from_now_s`` seconds from now, or ``longer_s`` later than it would; one without a lifetime has no end to put off."""
+
     async def heartbeat(self, sandbox_id: str, owner: str, *, used: bool = True) -> Entry:
         """Note a heartbeat, and whether it is use as well; never creates anything. Another owner's sandbox is None."""
 

@@ -97,7 +97,10 @@ class SandboxRecord:
     incarnation: str = ""
     created_at: float = 0.0
     ready_at: float | None = None
+    lifetime_s: float | None = None
+    """How long it may live from when it was made, whatever happens in it; None: until it is deleted."""
     expires_at: float | None = None
+    """When it ends as things stand, by the first of its clocks."""
     reason: str | None = None
     fault: str | None = None
     group: str | None = None

@@ -20,6 +20,7 @@ RemotePath = str | bytes | PathLike[str]
 _SANDBOX_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{ID_BYTES - 1}}}")
 _GROUP_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 _TTL_MOST_S = 86400
+_LIFETIME_MOST_S = 366 * 86400
 _SECONDS_MOST = 10**9
 """31 years: more is no time that clocks and timers of either end could count."""
 
@@ -48,6 +49,14 @@ def seconds(value: float | None, name: str = "timeout") -> float | None:
             f"{name} is a positive number of seconds, at most {_SECONDS_MOST}, not {value!r:.40}", "leave it out where there is no limit"
         )
     return float(value)
+
+
+def lifetime_of(value: float, name: str) -> float:
+    """A number of seconds that a sandbox may live."""
+    given_s = seconds(value, name)
+    if given_s is None or given_s > _LIFETIME_MOST_S:
+        raise bad(f"{name} is a number of seconds above 0 and up to {_LIFETIME_MOST_S} (366 days), not {value!r:.40}")
+    return given_s
 
 
 def patience_of(value: float | None) -> float | None:

@@ -6,6 +6,7 @@ maps from the agent, which code in the sandbox may own: every type is checked, a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, Self
 
@@ -224,6 +225,13 @@ class SandboxInfo(SandboxRecord):
         """From a REST answer."""
         record = SandboxRecord.from_map(body)
         return cls(**{name: getattr(record, name) for name in SandboxRecord.__match_args__})
+
+
+def ending(info: SandboxInfo | None) -> str:
+    """When a sandbox ends, as far as that is known; empty where it is not."""
+    if info is None or info.expires_at is None:
+        return ""
+    return time.strftime(" until %Y-%m-%d %H:%M:%S UTC", time.gmtime(info.expires_at))
 
 
 # Reading what an agent says --------------------------------------------------------------------------------------

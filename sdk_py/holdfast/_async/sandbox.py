@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self
+from warnings import warn
 
 from holdfast._arguments import (
     RemotePath,
@@ -17,6 +18,7 @@ from holdfast._arguments import (
     given,
     host_of,
     input_of,
+    lifetime_of,
     local_port_of,
     name_of,
     new_id,
@@ -35,7 +37,7 @@ from holdfast._async.tunnel import AsyncTunnel
 from holdfast._errors import HoldfastError, UnsupportedError
 from holdfast._options import Options
 from holdfast._requests import Command, Outlive, Spool, command_params, network_body, shell_params, terminal_params
-from holdfast._results import CommandResult, PatchResult, SandboxInfo, cut, read_patch
+from holdfast._results import CommandResult, PatchResult, SandboxInfo, cut, ending, read_patch
 from holdfast._session_token import SessionToken
 from holdfast._transport.aio import Background, Cancelled, Flag, Gate
 from holdfast._transport.calls import close_channel, open_command, open_shell
@@ -71,6 +73,7 @@ class AsyncSandbox(AsyncAttachable):
         self._tunnels: set[AsyncTunnel] = set()
         self._background = Background()
         self._stopped = Flag()
+        self._made_here = info is not None
 
     @property
     def sandbox_id(self) -> str:
@@ -285,6 +288,16 @@ class AsyncSandbox(AsyncAttachable):
         self._info = await self._rest.change_network(self.id, network_body(network))
         return self._info
 
+    async def set_lifetime(self, lifetime_s: float) -> SandboxInfo:
+        """Have it deleted ``lifetime_s`` seconds from now, be it sooner or later than before; at most 366 days."""
+        self._info = await self._rest.change_lifetime(self.id, {"lifetime_s": lifetime_of(lifetime_s, "lifetime_s")})
+        return self._info
+
+    async def extend(self, seconds: float) -> SandboxInfo:
+        """Put its end off by ``seconds``. One that has no lifetime has no end to put off, and stays so."""
+        self._info = await self._rest.change_lifetime(self.id, {"extend_s": lifetime_of(seconds, "seconds")})
+        return self._info
+
     async def session_token(self) -> str:
         """What another client needs to take this session over with ``client.take_over``: a secret, to be treated like a password.
 
@@ -312,6 +325,7 @@ class AsyncSandbox(AsyncAttachable):
         await self._let_go()
 
     async def _let_go(self) -> None:
+        self._made_here = False
         self._stopped.set()
         self._client._in_use.discard(self)
         link = self._link
@@ -350,7 +364,13 @@ class AsyncSandbox(AsyncAttachable):
         raise TypeError("a sandbox object holds a connection: pass its id on, and call client.get_sandbox(id) there")
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id}>"
+        return f"<{type(self).__name__} {self.id}{ending(self._info)}>"
+
+    def __del__(self) -> None:
+        if getattr(self, "_made_here", False) and not self._client._closed:
+            lives = ending(self._info) or " until it is deleted"
+            said = f"sandbox {self.id} was never deleted nor closed, and lives on{lives}: use 'with'"
+            warn(said, ResourceWarning, stacklevel=2, source=self)
 
     # What the session asks ---------------------------------------------------------------------------------------
 

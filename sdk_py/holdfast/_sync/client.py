@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Never, Self, Unpack
+from warnings import warn
 
 from holdfast._arguments import group_name_of, labels_of, name_of, new_id, sandbox_id_of, ttl_of
 from holdfast._sync.group import Group
@@ -56,6 +57,7 @@ class SandboxClient:
         self._rest = Rest(self._options)
         self._in_use: set[Sandbox] = set()
         self._groups: set[Group] = set()
+        self._closed = False
         self.images = Images(self._rest)
 
     @property
@@ -87,7 +89,8 @@ class SandboxClient:
     ) -> Sandbox:
         """Make a sandbox and return when it is ready, at the latest after ``ready_timeout_s`` seconds (default 3600).
 
-        ``cpu`` is cores (``2``, ``"500m"``), ``memory`` and ``disk`` bytes (``"4Gi"``). It is deleted after ``lifetime_s``, or when idle
+        ``cpu`` is cores (``2``, ``"500m"``), ``memory`` and ``disk`` bytes (``"4Gi"``). It is deleted after ``lifetime_s``
+        (the service's default is in ``info``; ``extend`` and ``set_lifetime`` change it), or when idle
         for ``idle_timeout_s``: no command ran in it, detached ones too, and nobody asked for anything (an attached client alone is no use);
         with ``heartbeat_timeout_s`` also when this process stops sending heartbeats, which it does by itself.
         ``network`` says more than ``block_network``: ``{"mode": "none" | "internet" | "listed", "reaches": [{"cidr": …, "ports": […]}],
@@ -165,6 +168,7 @@ class SandboxClient:
 
     def close(self) -> None:
         """Let go of all sandboxes, which stay (those of a group until its lease is over), and give the connections back."""
+        self._closed = True
         for group in list(self._groups):
             group.close()
         for sandbox in list(self._in_use):
@@ -186,6 +190,10 @@ class SandboxClient:
 
     def __reduce__(self) -> Never:
         raise TypeError("a client holds connections and a key: make another one there")
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and (self._in_use or self._groups or self._rest.connected):
+            warn(f"{self!r} was never closed: use 'with', or close it", ResourceWarning, stacklevel=2, source=self)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"

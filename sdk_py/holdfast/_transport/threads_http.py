@@ -47,6 +47,11 @@ class Http:
         self._pid = 0
         self._lock = Lock()
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is a pool to give back."""
+        return self._client is not None
+
     def send(self, method: str, path: str, *, timeout_s: float, headers: dict[str, str] | None = None, **more: Any) -> Answer:
         """One exchange; ``more`` is ``json``, ``params`` or ``content``. Raises ``ServiceUnavailableError`` without an answer."""
         body, about = _body(method, more)
