@@ -27,6 +27,7 @@ from .placement.redis_store import derived_id
 from .placement.store import RebuildingError
 from .responses import json_response
 from .service import Gateway, gateway_of, live, reachable
+from .sizes import check_sizes
 
 _PAGE_LOOKS = 10
 """Most store pages one filtered listing reads."""
@@ -43,6 +44,7 @@ async def create(request: Request) -> Response:
     if key is not None and not 0 < len(key) <= _KEY_CHARACTERS:
         raise HoldfastError("invalid_argument", f"Idempotency-Key must have 1 to {_KEY_CHARACTERS} characters")
     spec, env = _spec(gateway, owner, fields, key)
+    await check_sizes(gateway, spec, cpu=fields.get("cpu") is not None, memory=fields.get("memory") is not None)
     wait, shared = fields.boolean("wait", False), fields.boolean("exist_ok", True)
     fingerprint = hashlib.sha256(
         canonical({name: value for name, value in body.items() if name not in ("wait", "exist_ok")} | {"wait": None})

@@ -30,7 +30,11 @@ _UNITS = {
     "Mi": 2**20,
     "Gi": 2**30,
     "Ti": 2**40,
+    "m": 2**20,
+    "g": 2**30,
+    "t": 2**40,
 }
+"""Kubernetes' units, and docker's small letters, which are powers of 1024."""
 
 
 def parse_cpu(value: object) -> float:
@@ -47,12 +51,12 @@ def parse_cpu(value: object) -> float:
 
 
 def parse_bytes(value: object, name: str = "memory") -> int:
-    """Bytes from ``1048576``, ``"512Mi"``, ``"4Gi"`` or ``"1G"``. Raises ``HoldfastError`` ``invalid_quantity``."""
+    """Bytes from ``1048576``, ``"512Mi"``, ``"4Gi"``, ``"1G"`` or docker's ``"512m"``. Raises ``HoldfastError`` ``invalid_quantity``."""
     size: float | None = None
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         size = float(value)
     elif isinstance(value, str):
-        digits = value.rstrip("kKMGTi")
+        digits = value.rstrip("kKMGTimgt")
         unit = _UNITS.get(value[len(digits) :])
         size = None if unit is None else _decimal(digits, unit)
     if size is None or not 1 <= size <= _BYTES_MAX:

@@ -193,7 +193,7 @@ class SandboxClient:
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True) and (self._in_use or self._groups or self._rest.connected):
-            warn(f"{self!r} was never closed: use 'with', or close it", ResourceWarning, stacklevel=2, source=self)
+            warn(f"{self!r} was never closed: use 'with', or close it", ResourceWarning, stacklevel=2)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"

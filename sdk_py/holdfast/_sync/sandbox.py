@@ -371,7 +371,7 @@ class Sandbox(Attachable):
         if getattr(self, "_made_here", False) and not self._client._closed:
             lives = ending(self._info) or " until it is deleted"
             said = f"sandbox {self.id} was never deleted nor closed, and lives on{lives}: use 'with'"
-            warn(said, ResourceWarning, stacklevel=2, source=self)
+            warn(said, ResourceWarning, stacklevel=2)
 
     # What the session asks ---------------------------------------------------------------------------------------
 
