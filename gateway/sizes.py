@@ -24,11 +24,10 @@ async def check_sizes(gateway: Gateway, spec: SandboxSpec, *, cpu: bool, memory:
     if largest is None:
         return
     cores, size = largest
-    machine = "this machine" if gateway.settings.runtime == "local" else "the largest node"
     if cpu and spec.cores > cores:
-        raise _too_much(f"cpu={spec.cpu} is more than {machine} has: {cores:g} cores")
+        raise _too_much(f"cpu={spec.cpu} is more than any machine here has: {cores:g} cores")
     if memory and spec.memory_bytes > size:
-        raise _too_much(f"memory={spec.memory} is more than {machine} has: {size / _GIB:.1f}Gi")
+        raise _too_much(f"memory={spec.memory} is more than any machine here has: {size / _GIB:.1f}Gi")
 
 
 def _too_much(message: str) -> HoldfastError:
