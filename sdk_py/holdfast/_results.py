@@ -35,11 +35,22 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a command was ended from outside: ``fault`` is workload or infrastructure, ``reason`` e.g. timeout or oom."""
+    """Why a command was ended from outside.
+
+    An ``infrastructure`` fault (``is_infrastructure``) says nothing of the code that ran: mask the rollout instead of scoring it.
+    """
 
     fault: str
+    """``workload`` or ``infrastructure``."""
     reason: str
+    """``timeout``, ``oom``, ``cancelled``, ``evicted``, …"""
     message: str = ""
+    """The same for people."""
+
+    @property
+    def is_infrastructure(self) -> bool:
+        """Whether the service or its machines ended it."""
+        return self.fault == "infrastructure"
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,3 +353,9 @@ class Address(tuple[str, int]):
 
     def __format__(self, spec: str) -> str:
         return format(str(self), spec)
+
+
+for _public in (
+    Address, Cause, Chunk, CommandResult, FileEntry, FileMatch, GroupInfo, ImageInfo, PatchResult, SandboxInfo, StreamCount, TransferResult,
+):  # fmt: skip
+    _public.__module__ = "holdfast"  # where they are imported from

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -123,3 +125,34 @@ async def test_the_first_session_that_gets_through_wakes_the_others(proxy: Fault
     assert time.monotonic() - began < 2, "all others came with the first"
     await asyncio.gather(*(sandbox.delete() for sandbox in sandboxes))
     await client.close()
+
+
+async def test_the_log_tells_the_story_of_a_session(agent: FakeAgent, face: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="holdfast")
+    sandbox = face.client(agent.url, "k", resume_timeout_s=0.5).get_sandbox("sb-7")
+    await sandbox.exec("true")
+    agent.cut()
+    await sandbox.exec("true")
+    agent.refuse_with("placement_unavailable", 1000)
+    agent.cut()
+    with pytest.raises(HoldfastError):
+        await sandbox.exec("true")
+    told = "\n".join(record.getMessage() for record in caplog.records if record.name == "holdfast")
+    for word in ("sandbox sb-7: attached", "connection lost: ", "resuming in ", "resumed after 0.", "gave up after "):
+        assert word in told, told
+    assert "k" not in told.split(), "no key"
+    await sandbox.close()
+
+
+def test_the_log_is_quiet_by_default(agent: FakeAgent) -> None:
+    script = (
+        "import sys, holdfast\n"
+        "client = holdfast.SandboxClient(sys.argv[1], 'k', resume_timeout_s=0)\n"
+        "sandbox = client.get_sandbox('sb')\n"
+        "sandbox.exec('true')\n"
+        "sandbox._link.drop()\n"
+        "try:\n    sandbox.exec('true')\nexcept holdfast.HoldfastError:\n    pass\n"
+        "client.close()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script, agent.url], capture_output=True, text=True, timeout=60, check=True)
+    assert (ended.stdout, ended.stderr) == ("", "")

@@ -16,6 +16,7 @@ from holdfast_wire.frames import GoAway, Item
 from holdfast_wire.session import ClientSession
 
 from holdfast._errors import error, from_map, typed
+from holdfast._log import say
 from holdfast._options import Options
 from holdfast._requests import LargeParams
 from holdfast._session_token import SessionToken
@@ -155,9 +156,11 @@ class Engine:
             # That connection was of use. One that breaks at once, again and again, uses up the same patience.
             self._down_since = None
             self._backoff.reset()
+        verdict = self._judge(websocket, why)
         if self._down_since is None:
             self._down_since = now
-        verdict = self._judge(websocket, why)
+            if self.attached_once:
+                say("warning", "sandbox %s: connection lost: %s", self.sandbox_id, verdict.why.message)
         if self._ending:
             verdict = self._judge_ending(verdict, websocket, now)
         patience = self._patience_s()
@@ -171,7 +174,10 @@ class Engine:
             self.blocked = definite
             self._give_up(typed(verdict.why, waited_s=round(spent, 1)))
             return None
-        return min(self._backoff.delay_s(verdict.retry_after_s), max(patience - spent, 0.01))
+        delay_s = min(self._backoff.delay_s(verdict.retry_after_s), max(patience - spent, 0.01))
+        doing = "resuming" if self.attached_once else "attaching"
+        say("info", "sandbox %s: %s in %.2f s, for %.0f s at most: %s", self.sandbox_id, doing, delay_s, patience - spent, verdict.why.message)
+        return delay_s
 
     def attempt_s(self, now: float) -> float:
         """How long one attempt to connect may take: no longer than the patience that is left."""
@@ -229,12 +235,15 @@ class Engine:
 
     def fail(self, why: HoldfastError) -> None:
         """The session is over: every sink hears why."""
+        if self.error is None and why.reason != "closed":
+            say("warning", "sandbox %s: session over: %s", self.sandbox_id, why)
         for sink in self._over(why):
             sink.fail(why)
         self.ready.set()
 
     def _give_up(self, why: HoldfastError) -> None:
         """The service stays away. What was asked once may be asked again; what belongs to the session has lost it, and says so."""
+        say("warning", "sandbox %s: gave up after %.1f s: %s", self.sandbox_id, why.detail.get("waited_s", 0.0), why.message)
         for sink in self._over(why):
             sink.abandon(why)
         self.ready.set()
@@ -281,6 +290,9 @@ class Engine:
     def _attached(self, event: Attached, now: float) -> None:
         if self.attached_once:
             self.resumes += 1
+            say("warning", "sandbox %s: resumed after %.1f s", self.sandbox_id, now - (now if self._down_since is None else self._down_since))
+        else:
+            say("info", "sandbox %s: attached", self.sandbox_id)
         self.attached_once = True
         self._attached_at = now
         self._progressed = False
