@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Mapping
 from os import PathLike, fspath
-from typing import Any
+from typing import Any, Self
 
 from holdfast_wire.limits import ID_BYTES, PATH_BYTES
 
@@ -23,6 +23,17 @@ _TTL_MOST_S = 86400
 _LIFETIME_MOST_S = 366 * 86400
 _SECONDS_MOST = 10**9
 """31 years: more is no time that clocks and timers of either end could count."""
+
+
+class Bound(int):
+    """How many bytes are kept of a stream, and which: its ``tail``, or ``both`` ends, half of each."""
+
+    keep: str
+
+    def __new__(cls, value: int, keep: str) -> Self:
+        made = super().__new__(cls, value)
+        made.keep = keep
+        return made
 
 
 def new_id() -> str:
@@ -147,13 +158,22 @@ def content_of(data: object, what: str = "data") -> bytes:
         raise bad(f"{what} is bytes, or text that UTF-8 can hold") from None
 
 
-def output_limit(value: int | None, default: int) -> int:
-    """How many bytes of each stream are kept."""
+def output_limit(value: int | None, default: int, keep: str = "head") -> int:
+    """How many bytes of each stream are kept, and which of them."""
+    if keep not in ("head", "tail", "both"):
+        raise bad(f"keep is 'head', 'tail' or 'both', not {keep!r:.40}")
     if value is None:
-        return default
+        value = default
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise bad(f"max_output_bytes is a number of bytes, 0 or more, not {value!r:.40}")
-    return value
+    return value if keep == "head" else Bound(value, keep)
+
+
+def time_limit(value: float | None, default: float | None) -> float | None:
+    """How long a command may run: what was asked for, else the client's default; infinity lifts that."""
+    if value is None:
+        return default
+    return None if value == float("inf") else value
 
 
 def script_of(script: str) -> str:

@@ -34,13 +34,19 @@ from holdfast._errors import ArgumentsTooLongError, HoldfastError, InvalidArgume
 Command = str | Sequence[str]
 Outlive = Literal["adopt", "kill", "wait"]
 Spool = Literal["block", "tail"]
+Stderr = Literal["pipe", "stdout"]
+Keep = Literal["head", "tail", "both"]
 READY_TIMEOUT_S = 3600.0
 MESSAGE_PARAMS_BYTES = MESSAGE_BYTES - 1024
 """What all parameters of a request that travels as one message, with its ids, come to at most."""
 
 
-def command_of(command: Command) -> dict[str, Any]:
-    """``script`` for a string, ``argv`` for a list."""
+def command_of(command: Command, arguments: tuple[str, ...] = ()) -> dict[str, Any]:
+    """``script`` for a string, ``argv`` for a list, or for a program with its ``arguments`` behind it."""
+    if arguments:
+        if not isinstance(command, str):
+            raise bad("a command is a string, one list, or a program and its arguments one by one")
+        command = [command, *arguments]
     if isinstance(command, str):
         return {"script": script_of(command)}
     argv: list[object] = list(command) if hasattr(command, "__iter__") and not isinstance(command, (Mapping, AbstractSet)) else []
@@ -92,6 +98,7 @@ def sendable(body: dict[str, Any]) -> dict[str, Any]:
 
 def command_params(
     command: Command,
+    arguments: tuple[str, ...] = (),
     *,
     command_id: str | None,
     cwd: RemotePath | None,
@@ -104,8 +111,11 @@ def command_params(
     spool: Spool = "block",
     spool_bytes: int | None = None,
     detached: bool = False,
+    stderr: Stderr = "pipe",
 ) -> dict[str, Any]:
     """Open params of a ``command`` channel."""
+    if stderr not in ("pipe", "stdout"):
+        raise bad("stderr is 'pipe', or 'stdout' for one stream in the order of writing")
     if outlive not in ("adopt", "kill", "wait"):
         raise bad("outlive is 'adopt', 'kill' or 'wait'")
     if spool not in ("block", "tail"):
@@ -115,7 +125,7 @@ def command_params(
     return bounded(
         {
             "id": name_of(command_id, "command_id") or new_id(),
-            **command_of(command),
+            **command_of(command, arguments),
             **given(
                 cwd=None if cwd is None else path_of(cwd),
                 env=environment(env),
@@ -127,6 +137,7 @@ def command_params(
                 spool=None if spool == "block" else spool,
                 spool_bytes=spool_bytes,
                 detached=detached or None,
+                stderr=None if stderr == "pipe" else stderr,
             ),
         },
         may_follow=True,
@@ -171,6 +182,43 @@ def cluster_body(options: ClusterOptions) -> dict[str, Any]:
     if unknown:
         raise unknown_argument(unknown[0])
     return {name: plain(value) for name, value in options.items() if value is not None}
+
+
+def known_only(method: str, unknown: Mapping[str, object], names: str) -> None:
+    """Raises ``InvalidArgumentError`` for arguments that a method does not have: which it has, and which of them was meant."""
+    for name in unknown:
+        near = _COMMAND_ELSEWHERE.get(name.lower()) or next(iter(difflib.get_close_matches(name, names.split(), 1)), "")
+        raise bad(f"{method} has no argument {name!r}{f': {near}' if near else ''}", hint=f"one of {', '.join(names.split())}")
+
+
+_COMMAND_ELSEWHERE = {
+    "workdir": "cwd",
+    "working_dir": "cwd",
+    "working_directory": "cwd",
+    "dir": "cwd",
+    "envs": "env",
+    "environment": "env",
+    "timeout_s": "timeout, in seconds",
+    "timeout_ms": "timeout, in seconds",
+    "timeout_seconds": "timeout",
+    "stdin": "input is all of its standard input; start() writes to it while it runs",
+    "data": "input",
+    "check": "result.check() raises where the exit code is not 0",
+    "shell": "a string is run by the shell, a list as it is",
+    "capture_output": "output is always in the result",
+    "text": "result.stdout is text, result.stdout_bytes bytes",
+    "stdout": "stderr='stdout' makes them one stream",
+    "background": "start() returns while it runs",
+    "detach": "start(detached=True) returns and leaves it running",
+    "on_stdout": "iterate start() for live output",
+    "on_stderr": "iterate start() for live output",
+    "tty": "terminal() gives it a terminal",
+    "pty": "terminal() gives it a terminal",
+    "uid": "user",
+}
+"""What others call it, and what it is here."""
+EXEC = "cwd env user input timeout login outlive spool spool_bytes stderr command_id max_output_bytes keep"
+START = "cwd env user timeout login stdin outlive spool spool_bytes stderr detached command_id max_output_bytes keep"
 
 
 def unknown_argument(name: str) -> InvalidArgumentError:

@@ -66,24 +66,33 @@ class StreamCount:
 class CommandResult:
     """The one outcome of a command.
 
-    ``exit_code`` is what a shell would show: 128+n after signal n (whose name is in ``signal``), 124 after a time-out, 127 for a
-    command that was not found; None where the command ended without one, and ``cause`` says why. ``truncated`` is True when
-    not all output is here: dropped by the agent (see ``streams``) or over ``max_output_bytes``; what is kept is the head.
-    ``shell_restarted`` tells that the living shell had to be rebuilt; ``cwd`` is its directory afterwards.
+    Where no process ran there is no result but an exception. ``cause.is_infrastructure`` says when to mask it instead of scoring it.
     """
 
-    exit_code: int | None
+    exit_code: int
+    """What a shell would show: 128+n after signal n, 124 after a time-out, 127 for a command that was not found."""
     stdout_bytes: bytes
+    """Standard output, up to ``max_output_bytes``: its head, tail or both ends, as ``keep`` said."""
     stderr_bytes: bytes
+    """Standard error, likewise; empty with ``stderr="stdout"``."""
     duration_s: float
+    """How long it ran, in seconds, by the sandbox's clock."""
     command_id: str = ""
+    """Its id; ``sandbox.follow(command_id)`` attaches to it again."""
     timed_out: bool = False
+    """Whether its time ran out and it was killed."""
     truncated: bool = False
+    """Whether not all output is here: dropped by the agent (see ``streams``) or over ``max_output_bytes``."""
     signal: str | None = None
+    """The name of the signal that ended it."""
     cause: Cause | None = None
+    """Why it was ended from outside, where it was."""
     streams: Mapping[int, StreamCount] = field(default_factory=dict, hash=False)
+    """Of stdout (1) and stderr (2): how many bytes there were, and their SHA-256."""
     shell_restarted: bool = False
+    """Whether the living shell had to be rebuilt."""
     cwd: str | None = None
+    """The living shell's directory afterwards."""
 
     @property
     def stdout(self) -> str:
@@ -94,6 +103,11 @@ class CommandResult:
     def stderr(self) -> str:
         """Standard error as text; bytes that are not UTF-8 become U+FFFD."""
         return self.stderr_bytes.decode("utf-8", "replace")
+
+    @property
+    def output(self) -> str:
+        """All output as text: with ``stderr="stdout"`` in the order of writing, else standard output and then standard error."""
+        return self.stdout + self.stderr
 
     @property
     def ok(self) -> bool:

@@ -30,6 +30,9 @@ class SandboxClient:
     """Start here. ``url`` and ``api_key`` come from ``HOLDFAST_URL`` and ``HOLDFAST_API_KEY`` where they are not given.
 
     Times are seconds. ``transport``: ``auto`` (sessions, and REST where WebSockets do not pass), ``session`` or ``rest``.
+    ``connect_timeout_s``: how long the first attach and each attempt may take. ``resume_timeout_s``: how long a connection that was
+    lost is tried again before waiting calls fail. ``request_timeout_s``: how long one answer over HTTP may take. ``command_timeout_s``:
+    the ``timeout`` of commands that name none (``float("inf")`` there lifts it). ``max_output_bytes``: what is kept of each stream.
     Raises ``ConfigurationError`` when there is no address or key.
     """
 
@@ -42,6 +45,7 @@ class SandboxClient:
         connect_timeout_s: float = 10.0,
         resume_timeout_s: float = 120.0,
         request_timeout_s: float = 60.0,
+        command_timeout_s: float | None = None,
         max_output_bytes: int = 64 * 1024 * 1024,
     ) -> None:
         url, api_key = find_options(url, api_key)
@@ -52,6 +56,7 @@ class SandboxClient:
             connect_timeout_s=connect_timeout_s,
             resume_timeout_s=resume_timeout_s,
             request_timeout_s=request_timeout_s,
+            command_timeout_s=command_timeout_s,
             max_output_bytes=max_output_bytes,
         )
         self._rest = Rest(self._options)

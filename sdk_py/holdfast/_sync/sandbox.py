@@ -26,6 +26,7 @@ from holdfast._arguments import (
     output_limit,
     path_of,
     port_of,
+    time_limit,
 )
 from holdfast._sync.attachable import Attachable
 from holdfast._sync.files import Files
@@ -37,7 +38,20 @@ from holdfast._sync.transfers import Transfer
 from holdfast._sync.tunnel import Tunnel
 from holdfast._errors import HoldfastError, UnsupportedError
 from holdfast._options import Options
-from holdfast._requests import Command, Outlive, Spool, command_params, network_body, shell_params, terminal_params
+from holdfast._requests import (
+    EXEC,
+    START,
+    Command,
+    Keep,
+    Outlive,
+    Spool,
+    Stderr,
+    command_params,
+    known_only,
+    network_body,
+    shell_params,
+    terminal_params,
+)
 from holdfast._results import CommandResult, PatchResult, SandboxInfo, cut, ending, read_patch
 from holdfast._session_token import SessionToken
 from holdfast._transport.threads import Background, Cancelled, Flag, Gate
@@ -77,6 +91,11 @@ class Sandbox(Attachable):
         self._made_here = info is not None
 
     @property
+    def client(self) -> SandboxClient:
+        """The client it was made with."""
+        return self._client
+
+    @property
     def sandbox_id(self) -> str:
         """The id, under the name that REST and ``SandboxInfo`` use."""
         return self.id
@@ -86,7 +105,7 @@ class Sandbox(Attachable):
     def exec(
         self,
         command: Command,
-        *,
+        *arguments: str,
         cwd: RemotePath | None = None,
         env: Mapping[str, str] | None = None,
         user: str | int | None = None,
@@ -96,38 +115,51 @@ class Sandbox(Attachable):
         outlive: Outlive = "adopt",
         spool: Spool = "block",
         spool_bytes: int | None = None,
+        stderr: Stderr = "pipe",
         command_id: str | None = None,
         max_output_bytes: int | None = None,
+        keep: Keep = "head",
+        **unknown: Never,
     ) -> CommandResult:
         """Run one command: a list of arguments as it is, a string by the shell. Returns its result whatever its exit code.
 
+        ``command`` is ``["ls", "-la"]`` or, with ``arguments`` one by one, ``"ls", "-la"``, and runs as it is; a string alone is run by
+        bash, or sh. ``cwd`` is where (default: the image's directory), ``env`` adds variables, ``user`` is a name or uid, ``login``
+        has the shell read the profile.
         ``timeout`` (seconds) ends everything it started and answers exit code 124 with the output so far. ``input`` is its standard
         input, all of it; without one it reads end of file. ``outlive`` says what happens to children that live on after it:
         ``adopt`` (they go on, as after `docker exec`; what they still write goes nowhere), ``kill`` or ``wait``.
         The same ``command_id`` again attaches to the same command. Cancelling the wait kills it.
         ``spool`` and ``spool_bytes`` as for ``start``: what happens to output while this client cannot be reached.
+        ``stderr="stdout"`` makes one stream of both, in the order of writing: ``result.output``. Of each stream ``max_output_bytes`` are
+        kept; ``keep`` says which: the ``head``, the ``tail``, or ``both`` ends, half of each.
         """
+        known_only("exec", unknown, EXEC)
         data = input_of(input)
         params = command_params(
             command,
+            arguments,
             command_id=command_id,
             cwd=cwd,
             env=env,
             user=user,
-            timeout=timeout,
+            timeout=time_limit(timeout, self._options.command_timeout_s),
             login=login,
             stdin=data is not None,
             outlive=outlive,
             spool=spool,
             spool_bytes=spool_bytes,
+            stderr=stderr,
         )
-        limit = self._limit(max_output_bytes)
+        limit = self._limit(max_output_bytes, keep)
         rest = self._fallback()
         if rest is not None:
             if "spool" in params or "spool_bytes" in params:
                 raise UnsupportedError("unsupported", "commands over REST have no spool", hint="use a session (WebSocket)")
             if data is not None:
                 raise UnsupportedError("unsupported", "commands over REST take no input", hint="use a session (WebSocket)")
+            if "stderr" in params or keep != "head":
+                raise UnsupportedError("unsupported", "commands over REST keep the heads of two streams", hint="use a session (WebSocket)")
             return cut(rest.exec(params), limit)
         link = self._attached()
         with link.shield():
@@ -137,7 +169,7 @@ class Sandbox(Attachable):
     def start(
         self,
         command: Command,
-        *,
+        *arguments: str,
         cwd: RemotePath | None = None,
         env: Mapping[str, str] | None = None,
         user: str | int | None = None,
@@ -147,41 +179,48 @@ class Sandbox(Attachable):
         outlive: Outlive = "adopt",
         spool: Spool = "block",
         spool_bytes: int | None = None,
+        stderr: Stderr = "pipe",
         detached: bool = False,
         command_id: str | None = None,
         max_output_bytes: int | None = None,
+        keep: Keep = "head",
+        **unknown: Never,
     ) -> Process:
-        """Start a command and return while it runs.
+        """Start a command and return while it runs. ``stdin=False``: it reads end of file. All other arguments are those of ``exec``:
+        ``command``, ``arguments``, ``cwd``, ``env``, ``user``, ``timeout``, ``login``, ``outlive``, ``stderr``, ``command_id``,
+        ``max_output_bytes``, ``keep``.
 
         The sandbox holds at most ``spool_bytes`` of output that nobody has read; beyond them the command waits, or with ``spool="tail"``
         the oldest go: ``streams`` of the result counts them. ``detached``: it runs on when this client goes.
         """
+        known_only("start", unknown, START)
         params = command_params(
             command,
+            arguments,
             command_id=command_id,
             cwd=cwd,
             env=env,
             user=user,
-            timeout=timeout,
+            timeout=time_limit(timeout, self._options.command_timeout_s),
             login=login,
             stdin=stdin,
             outlive=outlive,
             spool=spool,
             spool_bytes=spool_bytes,
             detached=detached,
+            stderr=stderr,
         )
-        process = self._process("command", params, max_output_bytes)
+        process = self._process("command", params, self._limit(max_output_bytes, keep))
         if not stdin:
             process._no_input = "it was started with stdin=False"
         return process
 
     def follow(self, command_id: str, *, max_output_bytes: int | None = None) -> Process:
         """Attach to a command that runs or has ended, by its id. Raises ``NotFoundError``, or ``OutcomeUnknownError`` when pruned."""
-        return self._process("follow", {"id": name_of(command_id, "command_id")}, max_output_bytes)
+        return self._process("follow", {"id": name_of(command_id, "command_id")}, self._limit(max_output_bytes))
 
-    def _process(self, kind: str, params: dict[str, Any], max_output_bytes: int | None) -> Process:
+    def _process(self, kind: str, params: dict[str, Any], limit: int) -> Process:
         link = self._attached()
-        limit = self._limit(max_output_bytes)
         call = link.perform(open_command, link.engine, kind, params, params["id"], limit, collecting=False)
         process = Process(link, call)
         process._start()
@@ -384,5 +423,5 @@ class Sandbox(Attachable):
         if self._heartbeat_s is not None:
             self._heartbeat(self._heartbeat_s)
 
-    def _limit(self, max_output_bytes: int | None) -> int:
-        return output_limit(max_output_bytes, self._options.max_output_bytes)
+    def _limit(self, max_output_bytes: int | None, keep: Keep = "head") -> int:
+        return output_limit(max_output_bytes, self._options.max_output_bytes, keep)
