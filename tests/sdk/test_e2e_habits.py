@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import subprocess
+import sys
 from typing import Any
 
 import pytest
-from holdfast import CancelledRemotelyError, InvalidArgumentError
+from holdfast import AsyncSandbox, AsyncSandboxClient, CancelledRemotelyError, InvalidArgumentError, Sandbox, SandboxClient
 
 from tests.sdk.support.requirements import STACK
 
@@ -102,3 +106,71 @@ async def test_what_never_ran_has_no_result(live: Any) -> None:
     with pytest.raises(CancelledRemotelyError):
         await waiting.wait()
     del iterator
+
+
+async def test_a_sandbox_of_its_own(face: Any, stack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_URL", stack.url)
+    monkeypatch.setenv("HOLDFAST_API_KEY", stack.key)
+    if face.name == "async":
+        async with AsyncSandbox.create("host", cpu=1, labels={"a": "b"}) as sandbox:
+            assert (await sandbox.exec("echo", "hi")).stdout == "hi\n"
+            assert (await sandbox.info()).labels == {"a": "b"}
+            client = sandbox.client
+        assert client._closed
+        other = await AsyncSandbox.create("host", url=stack.url, api_key=stack.key)
+        assert await other.delete()
+        with pytest.raises(InvalidArgumentError):
+            await AsyncSandbox.create("host", timeout=7)
+    else:
+
+        def use() -> None:
+            with Sandbox.create("host", cpu=1) as sandbox:
+                assert sandbox.exec("echo", "hi").stdout == "hi\n"
+                client = sandbox.client
+            assert client._closed
+            other = Sandbox.create("host", url=stack.url, api_key=stack.key)
+            other.close()
+            with SandboxClient(stack.url, stack.key) as client:
+                assert client.get_sandbox(other.id).delete()
+
+        await asyncio.to_thread(use)
+
+
+async def test_a_with_block_needs_no_second_await(stack: Any) -> None:
+    async with AsyncSandboxClient(stack.url, stack.key) as client:
+        async with client.create_sandbox("host") as sandbox, sandbox.shell() as shell, sandbox.start("cat") as process:
+            assert (await shell.run("echo $((6 * 7))")).stdout == "42\n"
+            await process.write("x")
+            async with sandbox.tunnel(1) as address, sandbox.terminal() as terminal:
+                assert address.port > 0
+                assert terminal.pid
+        both = await asyncio.gather(client.create_sandbox("host"), asyncio.create_task(client.create_sandbox("host")))
+        await asyncio.gather(*(one.delete() for one in both))
+        with pytest.raises(InvalidArgumentError):
+            async with client.create_sandbox(""):
+                pass
+    assert inspect.iscoroutinefunction(AsyncSandboxClient.create_sandbox)
+    assert "ready_timeout_s" in inspect.signature(AsyncSandboxClient.create_sandbox).parameters
+
+
+def test_the_blocking_client_in_a_running_loop_warns_once(stack: Any) -> None:
+    script = (
+        "import asyncio, sys, warnings\n"
+        "from holdfast import SandboxClient\n"
+        "def use():\n"
+        "    with SandboxClient(sys.argv[1], sys.argv[2]) as client, client.create_sandbox('host') as sandbox:\n"
+        "        sandbox.exec('true')\n"
+        "async def main():\n"
+        "    use()\n"
+        "    use()\n"
+        "use()\n"
+        "asyncio.run(asyncio.to_thread(use))\n"
+        "sys.stderr.write('begin\\n')\n"
+        "asyncio.run(main())\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script, stack.url, stack.key], capture_output=True, text=True, timeout=60, check=True)
+    before, _, after = ended.stderr.partition("begin\n")
+    assert before == ""
+    assert after.count("RuntimeWarning") == 1, after
+    assert "AsyncSandboxClient" in after
+    assert after.startswith("<string>:4: "), "it points at the caller"

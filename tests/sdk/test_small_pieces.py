@@ -60,7 +60,7 @@ def test_pieces_that_are_kept() -> None:
 
 def test_the_limit_is_kept_to_the_byte() -> None:
     call = begun(collecting=True)
-    call._head = 7_777
+    call.limit = 7_777
     whole = told(call)
     exited(call, whole)
     result = call.result()

@@ -21,6 +21,7 @@ from holdfast._options import Options, TransportChoice, find_options
 from holdfast._requests import ClusterOptions, create_body
 from holdfast._session_token import SessionToken
 from holdfast._transport.aio import Cancelled
+from holdfast._transport.aio_opening import opening
 
 HEARTBEATS_PER_TIMEOUT = 3
 
@@ -69,6 +70,7 @@ class AsyncSandboxClient:
         """The address of the service."""
         return self._options.url
 
+    @opening
     async def create_sandbox(
         self,
         image: str,

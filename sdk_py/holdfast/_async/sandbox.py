@@ -54,6 +54,7 @@ from holdfast._requests import (
 from holdfast._results import CommandResult, PatchResult, SandboxInfo, cut, ending, read_patch
 from holdfast._session_token import SessionToken
 from holdfast._transport.aio import Background, Cancelled, Flag, Gate
+from holdfast._transport.aio_opening import opening
 from holdfast._transport.calls import close_channel, open_command, open_shell
 from holdfast._transport.command_call import GONE
 from holdfast._transport.sinks import ShellSink
@@ -88,6 +89,26 @@ class AsyncSandbox(AsyncAttachable):
         self._background = Background()
         self._stopped = Flag()
         self._made_here = info is not None
+        self._owns_client = False
+
+    @classmethod
+    @opening
+    async def create(cls, image: str, *, url: str | None = None, api_key: str | None = None, **options: Any) -> AsyncSandbox:
+        """A sandbox with a client of its own, which is closed with it: ``Sandbox.create("python:3.12", memory="512m")``.
+
+        ``url`` and ``api_key`` as for the client, ``options`` and errors as for its ``create_sandbox``. For more than a few sandboxes one
+        client for all of them is quicker.
+        """
+        from holdfast._async.client import AsyncSandboxClient
+
+        client = AsyncSandboxClient(url, api_key)
+        try:
+            sandbox = await client.create_sandbox(image, **options)
+        except BaseException:
+            await client.close()
+            raise
+        sandbox._owns_client = True
+        return sandbox
 
     @property
     def client(self) -> AsyncSandboxClient:
@@ -165,6 +186,7 @@ class AsyncSandbox(AsyncAttachable):
             call = link.perform(open_command, link.engine, "command", params, params["id"], limit, input_=data)
             return await outcome(link, call)
 
+    @opening
     async def start(
         self,
         command: Command,
@@ -225,6 +247,7 @@ class AsyncSandbox(AsyncAttachable):
         await process._start()
         return process
 
+    @opening
     async def shell(
         self,
         name: str | None = None,
@@ -250,6 +273,7 @@ class AsyncSandbox(AsyncAttachable):
         self._shells = {other for other in self._shells if not other._sink.ended} | {living}
         return living
 
+    @opening
     async def terminal(
         self,
         command: Command | None = None,
@@ -302,6 +326,7 @@ class AsyncSandbox(AsyncAttachable):
         finally:
             transfer.stop()
 
+    @opening
     async def tunnel(self, port: int, *, host: str | None = None, local_host: str = "127.0.0.1", local_port: int = 0) -> AsyncTunnel:
         """A local port (``local_port`` 0: any free one) that reaches ``port`` in the sandbox, until the tunnel is closed."""
         tunnel = AsyncTunnel(self, port_of(port), None if host is None else host_of(host, "host"))
@@ -352,7 +377,10 @@ class AsyncSandbox(AsyncAttachable):
     async def delete(self) -> bool:
         """Delete it with everything in it; False when it was gone already."""
         await self._let_go()
-        return await self._rest.delete(self.id)
+        try:
+            return await self._rest.delete(self.id)
+        finally:
+            await self._close_own_client()
 
     async def close(self) -> None:
         """Let go of it: named shells and detached commands live on, unnamed shells and tunnels end; the sandbox stays."""
@@ -362,6 +390,11 @@ class AsyncSandbox(AsyncAttachable):
             for gate in [shell._leave(shell.named) for shell in self._shells]:
                 await gate.wait(max(end - time.monotonic(), 0.0))  # all of them together, however many there are
         await self._let_go()
+        await self._close_own_client()
+
+    async def _close_own_client(self) -> None:
+        if self._owns_client:
+            await self._client.close()
 
     async def _let_go(self) -> None:
         self._made_here = False

@@ -22,6 +22,7 @@ from holdfast._options import Options, TransportChoice, find_options
 from holdfast._requests import ClusterOptions, create_body
 from holdfast._session_token import SessionToken
 from holdfast._transport.threads import Cancelled
+from holdfast._transport.threads_opening import opening
 
 HEARTBEATS_PER_TIMEOUT = 3
 
@@ -70,6 +71,7 @@ class SandboxClient:
         """The address of the service."""
         return self._options.url
 
+    @opening
     def create_sandbox(
         self,
         image: str,

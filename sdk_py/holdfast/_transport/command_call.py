@@ -33,7 +33,6 @@ class Call:
 
     __slots__ = (
         "_eof",
-        "_head",
         "_input",
         "_kept",
         "_sizes",
@@ -51,6 +50,7 @@ class Call:
         "gate",
         "handed",
         "info",
+        "limit",
         "params",
         "received",
         "sink",
@@ -64,7 +64,7 @@ class Call:
         self.params: dict[str, Any] = {}
         keep = getattr(limit, "keep", "head")  # see ``Bound``
         self._tail = {"head": 0, "tail": int(limit), "both": limit // 2}[keep]
-        self._head = limit - self._tail
+        self.limit = limit - self._tail
         self.collecting = collecting
         self.abandoned = ""
         """The signal that ends it as soon as it starts, where nobody wants it any more."""
@@ -186,11 +186,11 @@ class Call:
 
     def discard(self) -> None:
         """Nobody wants the output: drop it, so that what runs can end."""
-        self._head = self._tail = 0
+        self.limit = self._tail = 0
         self.collect()
 
     def _keep(self, stream: int, data: bytes) -> None:
-        free = self._head - self._sizes[stream]
+        free = self.limit - self._sizes[stream]
         if free > 0:
             kept = data if len(data) <= free else data[:free]
             self._sizes[stream] += len(kept)
