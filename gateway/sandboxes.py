@@ -7,6 +7,7 @@ Orchard Env's routes and answers. It does not decide when a sandbox ends by itse
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import secrets
 from dataclasses import asdict, replace
@@ -32,6 +33,8 @@ from .sizes import check_sizes
 _PAGE_LOOKS = 10
 """Most store pages one filtered listing reads."""
 _KEY_CHARACTERS = 255
+_REMOVING = 32
+"""Removals that may be under way behind answered requests."""
 
 
 async def create(request: Request) -> Response:
@@ -154,7 +157,10 @@ async def heartbeat(request: Request) -> Response:
 
 
 async def delete(request: Request) -> Response:
-    """``DELETE /sandboxes/{id}``: also for one that has ended, as long as that is remembered."""
+    """``DELETE /sandboxes/{id}``: also for one that has ended, as long as that is remembered.
+
+    Answered once the record is gone for good; what is left of it in the runtime goes meanwhile, be it by the controller's hand.
+    """
     gateway = gateway_of(request)
     owner = gateway.owner(request)
     sandbox_id = request.path_params["sandbox_id"]
@@ -163,12 +169,18 @@ async def delete(request: Request) -> Response:
     if isinstance(entry, Record):
         await gateway.quotas.ended(entry.spec)
     if not isinstance(entry, Tombstone) or entry.cause.reason == "deleted":
-        try:
-            await gateway.runtime.delete(sandbox_id, entry.incarnation)
-        except HoldfastError:
-            pass  # the tombstone stands: the controller removes what is left
+        removal = gateway.background.start(_remove(gateway, sandbox_id, entry.incarnation), f"removal of {sandbox_id}")
+        gateway.removing.add(removal)
+        removal.add_done_callback(gateway.removing.discard)
+        if len(gateway.removing) > _REMOVING:
+            await asyncio.shield(removal)  # who deletes faster than the runtime removes, waits
     gateway.metrics.count("deletes_total")
     return json_response({"status": "deleted", "sandbox_id": sandbox_id, "existed": isinstance(entry, Record)})
+
+
+async def _remove(gateway: Gateway, sandbox_id: str, incarnation: str) -> None:
+    with contextlib.suppress(HoldfastError):  # the tombstone stands: the controller removes what is left
+        await gateway.runtime.delete(sandbox_id, incarnation)
 
 
 def describe(gateway: Gateway, record: Record) -> dict[str, Any]:

@@ -82,6 +82,9 @@ class Gateway:
         self.making: dict[str, asyncio.Task[Record]] = {}
         """Sandboxes this replica is making right now, by incarnation: an id may be made again while its former holder still is."""
 
+        self.removing: set[asyncio.Task[None]] = set()
+        """Removals of deleted sandboxes that this replica has asked the runtime for and that are not done."""
+
     def owner(self, connection: HTTPConnection) -> str:
         """Who is asking. Raises HoldfastError ``key_missing`` or ``key_invalid``."""
         owner = self.keys.owner_of(key_of(connection.headers))

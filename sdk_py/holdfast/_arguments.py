@@ -70,9 +70,9 @@ def lifetime_of(value: float, name: str) -> float:
     return given_s
 
 
-def patience_of(value: float | None) -> float | None:
+def patience_of(value: float | None, name: str = "timeout") -> float | None:
     """How long to wait for something: a number of seconds, 0 to only look, or None for as long as it takes."""
-    return value if value == 0 and not isinstance(value, bool) else seconds(value)
+    return value if value == 0 and not isinstance(value, bool) else seconds(value, name)
 
 
 def part_of(offset: int, length: int | None) -> None:

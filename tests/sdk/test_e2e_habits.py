@@ -8,8 +8,17 @@ import subprocess
 import sys
 from typing import Any
 
+import httpx
 import pytest
-from holdfast import AsyncSandbox, AsyncSandboxClient, CancelledRemotelyError, InvalidArgumentError, Sandbox, SandboxClient
+from holdfast import (
+    AsyncSandbox,
+    AsyncSandboxClient,
+    CancelledRemotelyError,
+    InvalidArgumentError,
+    PortUnreachableError,
+    Sandbox,
+    SandboxClient,
+)
 
 from tests.sdk.support.requirements import STACK
 
@@ -174,3 +183,19 @@ def test_the_blocking_client_in_a_running_loop_warns_once(stack: Any) -> None:
     assert after.count("RuntimeWarning") == 1, after
     assert "AsyncSandboxClient" in after
     assert after.startswith("<string>:4: "), "it points at the caller"
+
+
+async def test_a_tunnel_waits_for_what_will_listen(live: Any) -> None:
+    with pytest.raises(PortUnreachableError) as refused:
+        await live.tunnel(8123, wait_s=0)
+    assert refused.value.fault == "workload"
+    assert "8123" in refused.value.message
+    with pytest.raises(PortUnreachableError):
+        await live.tunnel(8123, wait_s=0.2)
+    with pytest.raises(InvalidArgumentError, match="wait_s"):
+        await live.tunnel(8123, wait_s=-1)
+    await live.start("sleep 0.5; exec python3 -m http.server 8123 --bind 127.0.0.1", detached=True)
+    tunnel = await live.tunnel(8123, wait_s=60)
+    async with httpx.AsyncClient(trust_env=False) as web:
+        assert (await web.get(f"http://{tunnel.address}/")).status_code == 200
+    await tunnel.close()

@@ -24,6 +24,7 @@ from holdfast._arguments import (
     new_id,
     output_limit,
     path_of,
+    patience_of,
     port_of,
     time_limit,
 )
@@ -327,11 +328,27 @@ class AsyncSandbox(AsyncAttachable):
             transfer.stop()
 
     @opening
-    async def tunnel(self, port: int, *, host: str | None = None, local_host: str = "127.0.0.1", local_port: int = 0) -> AsyncTunnel:
-        """A local port (``local_port`` 0: any free one) that reaches ``port`` in the sandbox, until the tunnel is closed."""
+    async def tunnel(
+        self,
+        port: int,
+        *,
+        host: str | None = None,
+        local_host: str = "127.0.0.1",
+        local_port: int = 0,
+        wait_s: float | None = None,
+    ) -> AsyncTunnel:
+        """A local port (``local_port`` 0: any free one) that reaches ``port`` in the sandbox, until the tunnel is closed.
+
+        ``host`` is where in the sandbox (default: its loopback), ``local_host`` the address to listen on here. With ``wait_s`` this returns
+        once something listens there, and raises ``PortUnreachableError`` after so many seconds (0: where nothing does now). Without it
+        each connection finds out: one that reaches nothing is closed, and ``last_error`` says why.
+        """
         tunnel = AsyncTunnel(self, port_of(port), None if host is None else host_of(host, "host"))
         place = host_of(local_host, "local_host"), local_port_of(local_port)
+        patience_s = None if wait_s is None else patience_of(wait_s, "wait_s")
         await self._attached()
+        if patience_s is not None:
+            await tunnel._until_served(patience_s)
         await tunnel._listen(*place)
         self._tunnels.add(tunnel)
         return tunnel

@@ -24,6 +24,7 @@ from holdfast._arguments import (
     name_of,
     new_id,
     output_limit,
+    patience_of,
     path_of,
     port_of,
     time_limit,
@@ -328,11 +329,27 @@ class Sandbox(Attachable):
             transfer.stop()
 
     @opening
-    def tunnel(self, port: int, *, host: str | None = None, local_host: str = "127.0.0.1", local_port: int = 0) -> Tunnel:
-        """A local port (``local_port`` 0: any free one) that reaches ``port`` in the sandbox, until the tunnel is closed."""
+    def tunnel(
+        self,
+        port: int,
+        *,
+        host: str | None = None,
+        local_host: str = "127.0.0.1",
+        local_port: int = 0,
+        wait_s: float | None = None,
+    ) -> Tunnel:
+        """A local port (``local_port`` 0: any free one) that reaches ``port`` in the sandbox, until the tunnel is closed.
+
+        ``host`` is where in the sandbox (default: its loopback), ``local_host`` the address to listen on here. With ``wait_s`` this returns
+        once something listens there, and raises ``PortUnreachableError`` after so many seconds (0: where nothing does now). Without it
+        each connection finds out: one that reaches nothing is closed, and ``last_error`` says why.
+        """
         tunnel = Tunnel(self, port_of(port), None if host is None else host_of(host, "host"))
         place = host_of(local_host, "local_host"), local_port_of(local_port)
+        patience_s = None if wait_s is None else patience_of(wait_s, "wait_s")
         self._attached()
+        if patience_s is not None:
+            tunnel._until_served(patience_s)
         tunnel._listen(*place)
         self._tunnels.add(tunnel)
         return tunnel
