@@ -18,6 +18,7 @@ from holdfast import (
     PortUnreachableError,
     Sandbox,
     SandboxClient,
+    SandboxLostError,
 )
 
 from tests.sdk.support.requirements import STACK
@@ -199,3 +200,50 @@ async def test_a_tunnel_waits_for_what_will_listen(live: Any) -> None:
     async with httpx.AsyncClient(trust_env=False) as web:
         assert (await web.get(f"http://{tunnel.address}/")).status_code == 200
     await tunnel.close()
+
+
+async def test_a_map_keeps_order_bound_and_exceptions(client: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    running = most = 0
+    is_async = isinstance(client, AsyncSandboxClient)
+
+    async def double(number: int) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        async with client.create_sandbox("host") if is_async else await client.create_sandbox("host") as sandbox:
+            result = await sandbox.exec("expr", str(number), "*", "2")
+        running -= 1
+        return int(result.stdout)
+
+    async def odd_fails(number: int) -> int:
+        if number % 2:
+            raise SandboxLostError("gone") if number == 1 else ValueError(number)
+        return number
+
+    if is_async:
+        assert await client.map(double, range(6), concurrency=3, progress=True) == [0, 2, 4, 6, 8, 10]
+        assert 1 < most <= 3
+        assert "6/6" in capsys.readouterr().err
+        kept = await client.map(odd_fails, range(4), return_exceptions=True, progress=True)
+        assert "4/4, 2 failed (1 infrastructure)" in capsys.readouterr().err
+        with pytest.raises((SandboxLostError, ValueError)):
+            await client.map(odd_fails, range(4))
+    else:
+        inner = client.inner
+
+        def use(number: int) -> int:
+            with inner.create_sandbox("host") as sandbox:
+                return int(sandbox.exec("expr", str(number), "*", "2").stdout)
+
+        def failing(number: int) -> int:
+            return asyncio.run(odd_fails(number))
+
+        assert await client.map(use, range(6), concurrency=3) == [0, 2, 4, 6, 8, 10]
+        assert capsys.readouterr().err == "", "no terminal, no line"
+        kept = await client.map(failing, range(4), return_exceptions=True)
+        with pytest.raises((SandboxLostError, ValueError)):
+            await client.map(failing, range(4))
+    assert [getattr(one, "is_infrastructure", one if isinstance(one, int) else None) for one in kept] == [0, True, 2, None]
+    assert await client.map(odd_fails if is_async else failing, []) == []
+    with pytest.raises(InvalidArgumentError, match="concurrency"):
+        await client.map(odd_fails, [1], concurrency=0)

@@ -6,24 +6,29 @@ Owns the settings and the HTTP connections; each sandbox owns its session.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Never, Self, Unpack
+from typing import Any, Never, Self, TypeVar, Unpack, overload
 from warnings import warn
 
-from holdfast._arguments import group_name_of, labels_of, name_of, new_id, sandbox_id_of, ttl_of
+from holdfast._arguments import bad, group_name_of, labels_of, name_of, new_id, sandbox_id_of, ttl_of
 from holdfast._async.group import AsyncGroup
 from holdfast._async.images import AsyncImages
 from holdfast._async.rest import AsyncRest, Checks, Records
 from holdfast._async.sandbox import AsyncSandbox
 from holdfast._errors import HoldfastError
 from holdfast._options import Options, TransportChoice, find_options
+from holdfast._progress import Progress
 from holdfast._requests import ClusterOptions, create_body
 from holdfast._session_token import SessionToken
 from holdfast._transport.aio import Cancelled
+from holdfast._transport.aio_mapping import Step, mapped
 from holdfast._transport.aio_opening import opening
 
 HEARTBEATS_PER_TIMEOUT = 3
+T = TypeVar("T")
+R = TypeVar("R")
+Results = list[R]
 
 
 class AsyncSandboxClient:
@@ -141,6 +146,40 @@ class AsyncSandboxClient:
         if heartbeat_timeout_s is not None:
             sandbox._heartbeat(heartbeat_timeout_s / HEARTBEATS_PER_TIMEOUT)
         return sandbox
+
+    @overload
+    async def map(self, function: Step[T, R], items: Iterable[T], *, concurrency: int = 16, progress: bool | None = None) -> Results[R]: ...
+
+    @overload
+    async def map(
+        self,
+        function: Step[T, R],
+        items: Iterable[T],
+        *,
+        concurrency: int = 16,
+        progress: bool | None = None,
+        return_exceptions: bool,
+    ) -> Results[R | Exception]: ...
+
+    async def map(
+        self,
+        function: Step[T, R],
+        items: Iterable[T],
+        *,
+        concurrency: int = 16,
+        progress: bool | None = None,
+        return_exceptions: bool = False,
+    ) -> Any:
+        """``function`` of each of ``items``, at most ``concurrency`` at a time; the results in their order.
+
+        For rollouts: a function that creates a sandbox, works in it and returns. ``progress`` shows a line of how many are done and failed
+        (None: where standard error is a terminal). The first exception ends the map and is raised; with ``return_exceptions`` it stands in
+        the place of its result, and ``error.is_infrastructure`` says which to mask.
+        """
+        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+            raise bad(f"concurrency is a number of items at a time, 1 or more, not {concurrency!r:.40}")
+        wanted = list(items)
+        return await mapped(function, wanted, concurrency, Progress(len(wanted), progress), keep=return_exceptions)
 
     def group(self, name: str, *, ttl_s: float = 60.0) -> AsyncGroup:
         """A group of sandboxes that end together; nothing is asked until its ``with`` block, or ``begin``."""

@@ -24,8 +24,8 @@ from holdfast._arguments import (
     name_of,
     new_id,
     output_limit,
-    patience_of,
     path_of,
+    patience_of,
     port_of,
     time_limit,
 )
