@@ -144,12 +144,12 @@ async def list_owned(request: Request) -> Response:
 async def heartbeat(request: Request) -> Response:
     """``POST /sandboxes/{id}/heartbeat``: from the first one on, the sandbox expires without them.
 
-    With ``?used=false`` its idle limit goes on: a client that sends them by itself says that it lives, not that the sandbox is used.
+    With ``{"used": false}`` its idle limit goes on: a client that sends them by itself says that it lives, not that the sandbox is used.
     """
     gateway = gateway_of(request)
     owner = gateway.owner(request)
     sandbox_id = request.path_params["sandbox_id"]
-    used = request.query_params.get("used", "true") != "false"
+    used = Fields(await read_json(request, 64 * 1024)).boolean("used", True)
     record = live(await gateway.owned(await gateway.store.heartbeat(sandbox_id, owner, used=used), owner, sandbox_id))
     if record.status == "failed":
         reachable(record)  # raises why

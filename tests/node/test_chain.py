@@ -86,7 +86,7 @@ def test_where_commands_start(stack: Stack, tmp_path: Path, layer: bytes, case: 
     name = f"where-{list(DIRECTORIES).index(case)}"
     with SandboxClient(stack.url, stack.key) as client:
         client.images.import_(oci_layout(tmp_path / "layout", [layer, tar(members)], config), name)
-        with client.create_sandbox(name, timeout=30) as sandbox:
+        with client.create_sandbox(name, ready_timeout_s=30) as sandbox:
             said = sandbox.exec("pwd -P; stat -c '%a %u:%g' .").stdout
             assert said == f"{where}\n{owned}\n"
             assert sandbox.shell().run("pwd -P").stdout == f"{where}\n"
@@ -107,13 +107,13 @@ def test_who_commands_are(stack: Stack, tmp_path: Path, layer: bytes) -> None:
     }  # fmt: skip
     with SandboxClient(stack.url, stack.key) as client:
         client.images.import_(oci_layout(tmp_path / "plain", [layer]), "who")
-        with client.create_sandbox("who", timeout=30) as sandbox:
+        with client.create_sandbox("who", ready_timeout_s=30) as sandbox:
             said = {user: sandbox.exec(who, user=user).stdout.strip() for user in cases}
             assert {user: set(text.split()) for user, text in said.items()} == {user: set(text.split()) for user, text in cases.items()}
             assert {user: text.split()[:2] for user, text in said.items()} == {user: text.split()[:2] for user, text in cases.items()}
             assert sandbox.exec("echo $HOME", user="bob", env={"HOME": "/own"}).stdout == "/own\n"
         client.images.import_(oci_layout(tmp_path / "home", [layer], {"User": "bob:extra", "Env": ["HOME=/srv"]}), "who-home")
-        with client.create_sandbox("who-home", timeout=30) as sandbox:
+        with client.create_sandbox("who-home", ready_timeout_s=30) as sandbox:
             assert sandbox.exec("echo $(id -u) $(id -g) $HOME").stdout == "1234 77 /srv\n"
             assert sandbox.exec("echo $(id -u) $HOME", user="root").stdout == "0 /srv\n"
 
