@@ -88,27 +88,45 @@ class SandboxRecord:
     """
 
     sandbox_id: str
+    """Its id."""
     namespace: str
+    """Where the service makes sandboxes."""
     image: str
+    """The image it was made from."""
     block_network: bool
+    """Whether it reaches no network."""
     cpu: str
+    """Cores, as they were asked for."""
     memory: str
+    """Memory, as it was asked for."""
     timeout: float
+    """How long it might take to become ready, in seconds."""
     status: Status
+    """``pending``, ``ready`` or ``failed``."""
     ready: bool
+    """Whether it can be used."""
     status_message: str = ""
+    """Why it failed, for people."""
     labels: dict[str, str] = field(default_factory=dict)
+    """The labels it was made with."""
     incarnation: str = ""
+    """Tells it from others that had the same id."""
     created_at: float = 0.0
+    """When it was made."""
     ready_at: float | None = None
+    """When it became ready."""
     lifetime_s: float | None = None
     """How long it may live from when it was made, whatever happens in it; None: until it is deleted."""
     expires_at: float | None = None
     """When it ends as things stand, by the first of its clocks."""
     reason: str | None = None
+    """Why it failed or ended, in a word."""
     fault: str | None = None
+    """Whose fault that was: ``workload``, ``infrastructure`` or ``caller``."""
     group: str | None = None
+    """The group it ends with."""
     leaving: dict[str, Any] | None = None
+    """Why and when it will end, where that is known."""
     network: dict[str, Any] = field(default_factory=dict)
     """What it may reach: ``mode`` and what is listed."""
     options: dict[str, Any] = field(default_factory=dict)

@@ -45,7 +45,7 @@ class Options:
     max_output_bytes: int = 64 * MIB
     transport: TransportChoice = "auto"
     timing: Timing = field(default_factory=Timing)
-    peers: Peers = field(default_factory=Peers, repr=False, compare=False)
+    peers: Peers = field(default_factory=Peers, repr=False)
 
     def __post_init__(self) -> None:
         for name, least in (

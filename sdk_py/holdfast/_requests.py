@@ -187,8 +187,14 @@ def cluster_body(options: ClusterOptions) -> dict[str, Any]:
 def known_only(method: str, unknown: Mapping[str, object], names: str) -> None:
     """Raises ``InvalidArgumentError`` for arguments that a method does not have: which it has, and which of them was meant."""
     for name in unknown:
+        import difflib
+
         near = _COMMAND_ELSEWHERE.get(name.lower()) or next(iter(difflib.get_close_matches(name, names.split(), 1)), "")
-        raise bad(f"{method} has no argument {name!r}{f': {near}' if near else ''}", hint=f"one of {', '.join(names.split())}")
+        raise bad(f"{method} has no argument {name!r}{_instead(near)}", hint=f"one of {', '.join(names.split())}")
+
+
+def _instead(near: str) -> str:
+    return f": use {near}" if near.isidentifier() else f": {near}" if near else ""
 
 
 _COMMAND_ELSEWHERE = {
@@ -196,6 +202,7 @@ _COMMAND_ELSEWHERE = {
     "working_dir": "cwd",
     "working_directory": "cwd",
     "dir": "cwd",
+    "timeout": "each command names its own; command_timeout_s of the client is for all",
     "envs": "env",
     "environment": "env",
     "timeout_s": "timeout, in seconds",
@@ -217,6 +224,7 @@ _COMMAND_ELSEWHERE = {
     "uid": "user",
 }
 """What others call it, and what it is here."""
+SHELL = "name shell cwd env user"
 EXEC = "cwd env user input timeout login outlive spool spool_bytes stderr command_id max_output_bytes keep"
 START = "cwd env user timeout login stdin outlive spool spool_bytes stderr detached command_id max_output_bytes keep"
 
@@ -227,7 +235,7 @@ def unknown_argument(name: str) -> InvalidArgumentError:
 
     names = [*_CREATE, *ClusterOptions.__annotations__]
     near = _ELSEWHERE.get(name.lower()) or next(iter(difflib.get_close_matches(name, names, 1)), "")
-    return bad(f"create_sandbox has no argument {name!r}{f': {near}' if near else ''}", hint=f"one of {', '.join(names)}")
+    return bad(f"create_sandbox has no argument {name!r}{_instead(near)}", hint=f"one of {', '.join(names)}")
 
 
 def network_body(network: Mapping[str, Any]) -> dict[str, Any]:

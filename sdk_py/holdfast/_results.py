@@ -26,7 +26,9 @@ class Chunk(NamedTuple):
     """A piece of live output: ``stream`` is 1 (stdout) or 2 (stderr). ``text`` decodes it, unknown bytes replaced."""
 
     stream: int
+    """1 (stdout) or 2 (stderr); a terminal has 1 alone."""
     data: bytes
+    """The bytes as they were written."""
 
     @property
     def text(self) -> str:
@@ -58,8 +60,11 @@ class StreamCount:
     """Bytes of one output stream: all the agent saw, those it dropped before this client could have them, SHA-256 (hex) of all it saw."""
 
     seen: int = 0
+    """Bytes that the agent saw."""
     dropped: int = 0
+    """Of these, bytes that this client was told to be lost."""
     sha256: str = ""
+    """SHA-256 (hex) of all that it saw."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -148,9 +153,13 @@ class FileMatch:
     """One match of a search: a path and, where a pattern was looked for, the line's number (from 1) and its text, cut at 2000 bytes."""
 
     path: str
+    """The file, as it was reached from the path that was searched."""
     line: int | None = None
+    """The number of the line, from 1; None where no pattern was looked for."""
     text: str = ""
+    """The line, cut at 2000 bytes."""
     raw_path: bytes | None = None
+    """The path's bytes where they are not UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,15 +170,25 @@ class FileEntry:
     """
 
     name: str
+    """The last part of the path."""
     path: str
+    """The whole path."""
     type: Literal["file", "directory", "symlink", "other"]
+    """What it is."""
     size: int
+    """Bytes."""
     mode: int
+    """The permission bits."""
     mtime: float
+    """When it was changed, in seconds since the epoch."""
     uid: int = 0
+    """Whose it is."""
     gid: int = 0
+    """Which group's it is."""
     target: str | None = None
+    """Where a symbolic link leads."""
     raw_path: bytes | None = None
+    """The path's bytes where they are not UTF-8."""
 
     @property
     def is_dir(self) -> bool:
@@ -181,10 +200,15 @@ class PatchResult:
     """What applying a patch did. A patch that does not apply is a result with ``success`` False, and changes nothing."""
 
     success: bool
+    """Whether all of it was applied; else nothing was changed."""
     exit_code: int
+    """0, or 1 where it does not apply."""
     stdout: str
+    """What was done, file by file."""
     stderr: str
+    """Why it does not apply."""
     files: tuple[str, ...] = ()
+    """The paths that were changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +220,15 @@ class TransferResult:
     """
 
     size_bytes: int
+    """Bytes of content."""
     entries: int = 1
+    """Files and directories; 1 for a file."""
     sha256: str | None = None
+    """SHA-256 (hex) of a file."""
     skipped: int = 0
+    """Entries of a directory that were left out."""
     changed: int = 0
+    """Files that were written to while they were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,12 +236,17 @@ class ImageInfo:
     """One image of the service's store."""
 
     name: str
+    """Its name, as ``create_sandbox`` takes it."""
     digest: str = ""
+    """Its digest, ``sha256:…``."""
     size_bytes: int = 0
+    """Bytes of its layers."""
     created: float | str | None = None
+    """When it was made."""
     nodes_ready: int | None = None
     """In a cluster, where images are pulled ahead to every node: how many of ``nodes_wanted`` have it."""
     nodes_wanted: int | None = None
+    """How many nodes are to have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,12 +254,19 @@ class GroupInfo:
     """The service's record of a group. ``sandboxes`` are ids (at most 1000), ``leaving`` those that will end soon whatever they do."""
 
     name: str
+    """Its name."""
     status: Literal["open", "ended"]
+    """Whether its lease lasts."""
     ttl_s: float | None
+    """How long the lease lasts without a heartbeat."""
     expires_at: float | None
+    """When it ends if no heartbeat comes, in seconds since the epoch."""
     sandboxes: tuple[str, ...] = ()
+    """Ids, at most 1000."""
     leaving: tuple[str, ...] = ()
+    """Ids of those that will end soon whatever they do."""
     reason: str | None = None
+    """Why it ended."""
 
     @classmethod
     def read(cls, body: Mapping[str, Any]) -> GroupInfo:

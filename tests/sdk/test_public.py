@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import pickle
@@ -175,3 +176,27 @@ def test_masking_is_said_where_it_is_looked_for() -> None:
 
 def test_results_are_named_as_they_are_imported() -> None:
     assert {getattr(holdfast, name).__module__ for name in RESULTS - {"STDERR", "STDOUT"}} == {"holdfast"}
+
+
+@pytest.mark.parametrize(("written", "generated"), face_pairs(), ids=lambda cls: cls.__name__)
+def test_every_parameter_has_its_words(written: type, generated: type) -> None:
+    """What an editor shows over a call names each of its parameters."""
+    silent = []
+    for name, value in members(generated).items():
+        function = value.__func__ if isinstance(value, classmethod) else value
+        if inspect.isfunction(function) and not name.startswith("__"):
+            said = inspect.getdoc(function) or ""
+            names = set(inspect.signature(function).parameters) - {"self", "cls", "unknown"}
+            silent += [f"{name}({word})" for word in sorted(names) if f"``{word}" not in said and f"{word}=" not in said]
+        elif isinstance(value, property) and not inspect.getdoc(value):
+            silent.append(name)
+    assert silent == []
+
+
+def test_every_field_has_its_words() -> None:
+    for module in ("holdfast._results", "holdfast_wire.rest"):
+        for node in ast.parse(inspect.getsource(importlib.import_module(module))).body:
+            if isinstance(node, ast.ClassDef):
+                for field, after in zip(node.body, [*node.body[1:], None], strict=True):
+                    if isinstance(field, ast.AnnAssign):
+                        assert isinstance(after, ast.Expr), f"{node.name}: {ast.unparse(field)}"

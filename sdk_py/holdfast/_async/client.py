@@ -69,6 +69,7 @@ class AsyncSandboxClient:
         self._groups: set[AsyncGroup] = set()
         self._closed = False
         self.images = AsyncImages(self._rest)
+        """The images of the service: ``list``, ``import_``, ``pull``, ``remove``."""
 
     @property
     def url(self) -> str:
@@ -114,6 +115,8 @@ class AsyncSandboxClient:
         with the same arguments: whoever leaves its ``with`` block first deletes it.
         Safe to call again: requests carry an idempotency key. Raises ``ConflictError``, ``ImageNotFoundError``, ``QuotaError``,
         ``SandboxNotReadyError``, ``ServiceUnavailableError``, ``InvalidArgumentError``, ``UnsupportedError``.
+        ``image`` is its name in the store or a registry, ``env`` variables of all that runs in it, ``labels`` what
+        ``list_sandboxes`` finds it by; ``cluster`` stands for the fields of ``ClusterOptions``.
         """
         chosen = name_of(sandbox_id, "sandbox_id") or f"sb-{os.urandom(8).hex()}"
         body = create_body(
@@ -182,11 +185,17 @@ class AsyncSandboxClient:
         return await mapped(function, wanted, concurrency, Progress(len(wanted), progress), keep=return_exceptions)
 
     def group(self, name: str, *, ttl_s: float = 60.0) -> AsyncGroup:
-        """A group of sandboxes that end together; nothing is asked until its ``with`` block, or ``begin``."""
+        """A group of sandboxes that end together; nothing is asked until its ``with`` block, or ``begin``.
+
+        ``name`` is its name among yours; ``ttl_s``: how many seconds its sandboxes outlive the last heartbeat.
+        """
         return AsyncGroup(self, self._rest, group_name_of(name), ttl_of(ttl_s))
 
     def get_sandbox(self, sandbox_id: str) -> AsyncSandbox:
-        """The sandbox of that id; nothing is asked until it is used. Leaving its ``with`` block deletes it, ``close`` does not."""
+        """The sandbox of that id; nothing is asked until it is used. Leaving its ``with`` block deletes it, ``close`` does not.
+
+        ``sandbox_id`` is what ``create_sandbox`` was given, or ``sandbox.id``.
+        """
         return AsyncSandbox(self, self._rest, self._options, sandbox_id_of(sandbox_id), None)
 
     async def take_over(self, token: str) -> AsyncSandbox:
@@ -195,6 +204,7 @@ class AsyncSandboxClient:
         What runs goes on: reach commands with ``follow(command_id)``, shells and terminals by their names. The new holder also sends the
         heartbeats. Raises ``InvalidArgumentError`` when it is no token, ``AuthenticationError`` when its secret is wrong,
         ``SessionLostError`` when the session has expired.
+        ``token`` is what ``session_token`` gave.
         """
         session = SessionToken.read(token)
         sandbox = AsyncSandbox(self, self._rest, self._options, session.sandbox_id, None, session)

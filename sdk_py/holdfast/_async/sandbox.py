@@ -40,6 +40,7 @@ from holdfast._errors import HoldfastError, UnsupportedError
 from holdfast._options import Options
 from holdfast._requests import (
     EXEC,
+    SHELL,
     START,
     Command,
     Keep,
@@ -82,6 +83,7 @@ class AsyncSandbox(AsyncAttachable):
     ) -> None:
         super().__init__(rest, options, sandbox_id, token)
         self.files = AsyncFiles(self)
+        """Its files: ``read``, ``write``, ``upload``, ``download``, ``list``, ``search`` and more."""
         self._client = client
         self._info = info
         self._heartbeat_s: float | None = None
@@ -99,6 +101,7 @@ class AsyncSandbox(AsyncAttachable):
 
         ``url`` and ``api_key`` as for the client, ``options`` and errors as for its ``create_sandbox``. For more than a few sandboxes one
         client for all of them is quicker.
+        ``image`` as for ``create_sandbox``.
         """
         from holdfast._async.client import AsyncSandboxClient
 
@@ -238,11 +241,15 @@ class AsyncSandbox(AsyncAttachable):
         return process
 
     async def follow(self, command_id: str, *, max_output_bytes: int | None = None) -> AsyncProcess:
-        """Attach to a command that runs or has ended, by its id. Raises ``NotFoundError``, or ``OutcomeUnknownError`` when pruned."""
+        """Attach to a command that runs or has ended, by its id. Raises ``NotFoundError``, or ``OutcomeUnknownError`` when pruned.
+
+        ``command_id`` is that of ``exec``, ``start`` or a shell; ``max_output_bytes`` bounds what is kept of each stream.
+        """
         return await self._process("follow", {"id": name_of(command_id, "command_id")}, self._limit(max_output_bytes))
 
-    async def _process(self, kind: str, params: dict[str, Any], limit: int) -> AsyncProcess:
+    async def _process(self, kind: str, params: dict[str, Any], limit: int | None) -> AsyncProcess:
         link = await self._attached()
+        limit = self._limit(None) if limit is None else limit
         call = link.perform(open_command, link.engine, kind, params, params["id"], limit, collecting=False)
         process = AsyncProcess(link, call)
         await process._start()
@@ -257,8 +264,13 @@ class AsyncSandbox(AsyncAttachable):
         cwd: RemotePath | None = None,
         env: Mapping[str, str] | None = None,
         user: str | int | None = None,
+        **unknown: Never,
     ) -> AsyncShell:
-        """A living shell: bash, or POSIX sh where there is none. With ``name``, the one of that name, made where there is none."""
+        """A living shell: bash, or POSIX sh where there is none. With ``name``, the one of that name, made where there is none.
+
+        ``shell``: ``auto``, ``bash`` or ``sh``. ``cwd`` is where it starts, ``env`` adds variables, ``user`` is a name or uid.
+        """
+        known_only("shell", unknown, SHELL)
         params = shell_params(name, shell, cwd, env, user)
         link = await self._attached()
         sink: ShellSink = link.perform(open_shell, link.engine, params)
@@ -288,7 +300,11 @@ class AsyncSandbox(AsyncAttachable):
         login: bool = False,
         max_output_bytes: int | None = None,
     ) -> AsyncTerminal:
-        """A command (default: the shell) on a pseudo-terminal of ``rows`` by ``cols``. With ``name``, attaches where it exists."""
+        """A command (default: the shell) on a pseudo-terminal of ``rows`` by ``cols``. With ``name``, attaches where it exists.
+
+        ``command`` is split as a shell splits words, or a list. ``cwd`` is where it starts, ``env`` adds variables, ``user`` is a
+        name or uid. ``login`` has the shell read the profile; ``max_output_bytes`` bounds what ``wait`` keeps.
+        """
         params = terminal_params(command, rows, cols, name, cwd, env, user, login)
         params["id"] = new_id()
         link = await self._attached()
@@ -312,6 +328,8 @@ class AsyncSandbox(AsyncAttachable):
         """Apply a unified diff, all of it or nothing; ``check`` only tries, ``user`` is as for ``files``.
 
         What does not apply is a result, not an exception.
+        ``diff`` is its text, ``cwd`` the directory its paths start from, ``strip`` how many leading parts of them are cut
+        (default: found out).
         """
         data = content_of(diff, "a diff")
         rest = await self._fallback()

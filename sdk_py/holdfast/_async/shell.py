@@ -71,14 +71,20 @@ class AsyncShell:
         max_output_bytes: int | None = None,
         keep: Keep = "head",
     ) -> AsyncCommandStream:
-        """Run ``command`` with live output: iterate for ``Chunk``s, then read ``result``. Arguments and errors as for ``run``."""
+        """Run ``command`` with live output: iterate for ``Chunk``s, then read ``result``. Arguments and errors as for ``run``.
+
+        That is ``command``, ``timeout``, ``input``, ``command_id``, ``max_output_bytes`` and ``keep``.
+        """
         data = input_of(input)
         return AsyncCommandStream(
             self._link, partial(self._begin, command, timeout, data, command_id, self._limit(max_output_bytes, keep), False)
         )
 
     async def signal(self, name: str | int) -> None:
-        """Send a signal (``"INT"``, ``"SIGTERM"``, 15, …) to the command that runs now; nothing when none does."""
+        """Send a signal (``"INT"``, ``"SIGTERM"``, 15, …) to the command that runs now; nothing when none does.
+
+        ``name`` is a name or a number.
+        """
         number = signal_of(name)
         call = self._sink.current
         if call is not None:

@@ -70,6 +70,7 @@ class SandboxClient:
         self._groups: set[Group] = set()
         self._closed = False
         self.images = Images(self._rest)
+        """The images of the service: ``list``, ``import_``, ``pull``, ``remove``."""
 
     @property
     def url(self) -> str:
@@ -115,6 +116,8 @@ class SandboxClient:
         with the same arguments: whoever leaves its ``with`` block first deletes it.
         Safe to call again: requests carry an idempotency key. Raises ``ConflictError``, ``ImageNotFoundError``, ``QuotaError``,
         ``SandboxNotReadyError``, ``ServiceUnavailableError``, ``InvalidArgumentError``, ``UnsupportedError``.
+        ``image`` is its name in the store or a registry, ``env`` variables of all that runs in it, ``labels`` what
+        ``list_sandboxes`` finds it by; ``cluster`` stands for the fields of ``ClusterOptions``.
         """
         chosen = name_of(sandbox_id, "sandbox_id") or f"sb-{os.urandom(8).hex()}"
         body = create_body(
@@ -183,11 +186,17 @@ class SandboxClient:
         return mapped(function, wanted, concurrency, Progress(len(wanted), progress), keep=return_exceptions)
 
     def group(self, name: str, *, ttl_s: float = 60.0) -> Group:
-        """A group of sandboxes that end together; nothing is asked until its ``with`` block, or ``begin``."""
+        """A group of sandboxes that end together; nothing is asked until its ``with`` block, or ``begin``.
+
+        ``name`` is its name among yours; ``ttl_s``: how many seconds its sandboxes outlive the last heartbeat.
+        """
         return Group(self, self._rest, group_name_of(name), ttl_of(ttl_s))
 
     def get_sandbox(self, sandbox_id: str) -> Sandbox:
-        """The sandbox of that id; nothing is asked until it is used. Leaving its ``with`` block deletes it, ``close`` does not."""
+        """The sandbox of that id; nothing is asked until it is used. Leaving its ``with`` block deletes it, ``close`` does not.
+
+        ``sandbox_id`` is what ``create_sandbox`` was given, or ``sandbox.id``.
+        """
         return Sandbox(self, self._rest, self._options, sandbox_id_of(sandbox_id), None)
 
     def take_over(self, token: str) -> Sandbox:
@@ -196,6 +205,7 @@ class SandboxClient:
         What runs goes on: reach commands with ``follow(command_id)``, shells and terminals by their names. The new holder also sends the
         heartbeats. Raises ``InvalidArgumentError`` when it is no token, ``AuthenticationError`` when its secret is wrong,
         ``SessionLostError`` when the session has expired.
+        ``token`` is what ``session_token`` gave.
         """
         session = SessionToken.read(token)
         sandbox = Sandbox(self, self._rest, self._options, session.sandbox_id, None, session)

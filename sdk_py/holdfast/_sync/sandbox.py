@@ -41,6 +41,7 @@ from holdfast._errors import HoldfastError, UnsupportedError
 from holdfast._options import Options
 from holdfast._requests import (
     EXEC,
+    SHELL,
     START,
     Command,
     Keep,
@@ -83,6 +84,7 @@ class Sandbox(Attachable):
     ) -> None:
         super().__init__(rest, options, sandbox_id, token)
         self.files = Files(self)
+        """Its files: ``read``, ``write``, ``upload``, ``download``, ``list``, ``search`` and more."""
         self._client = client
         self._info = info
         self._heartbeat_s: float | None = None
@@ -100,6 +102,7 @@ class Sandbox(Attachable):
 
         ``url`` and ``api_key`` as for the client, ``options`` and errors as for its ``create_sandbox``. For more than a few sandboxes one
         client for all of them is quicker.
+        ``image`` as for ``create_sandbox``.
         """
         from holdfast._sync.client import SandboxClient
 
@@ -239,11 +242,15 @@ class Sandbox(Attachable):
         return process
 
     def follow(self, command_id: str, *, max_output_bytes: int | None = None) -> Process:
-        """Attach to a command that runs or has ended, by its id. Raises ``NotFoundError``, or ``OutcomeUnknownError`` when pruned."""
+        """Attach to a command that runs or has ended, by its id. Raises ``NotFoundError``, or ``OutcomeUnknownError`` when pruned.
+
+        ``command_id`` is that of ``exec``, ``start`` or a shell; ``max_output_bytes`` bounds what is kept of each stream.
+        """
         return self._process("follow", {"id": name_of(command_id, "command_id")}, self._limit(max_output_bytes))
 
-    def _process(self, kind: str, params: dict[str, Any], limit: int) -> Process:
+    def _process(self, kind: str, params: dict[str, Any], limit: int | None) -> Process:
         link = self._attached()
+        limit = self._limit(None) if limit is None else limit
         call = link.perform(open_command, link.engine, kind, params, params["id"], limit, collecting=False)
         process = Process(link, call)
         process._start()
@@ -258,8 +265,13 @@ class Sandbox(Attachable):
         cwd: RemotePath | None = None,
         env: Mapping[str, str] | None = None,
         user: str | int | None = None,
+        **unknown: Never,
     ) -> Shell:
-        """A living shell: bash, or POSIX sh where there is none. With ``name``, the one of that name, made where there is none."""
+        """A living shell: bash, or POSIX sh where there is none. With ``name``, the one of that name, made where there is none.
+
+        ``shell``: ``auto``, ``bash`` or ``sh``. ``cwd`` is where it starts, ``env`` adds variables, ``user`` is a name or uid.
+        """
+        known_only("shell", unknown, SHELL)
         params = shell_params(name, shell, cwd, env, user)
         link = self._attached()
         sink: ShellSink = link.perform(open_shell, link.engine, params)
@@ -289,7 +301,11 @@ class Sandbox(Attachable):
         login: bool = False,
         max_output_bytes: int | None = None,
     ) -> Terminal:
-        """A command (default: the shell) on a pseudo-terminal of ``rows`` by ``cols``. With ``name``, attaches where it exists."""
+        """A command (default: the shell) on a pseudo-terminal of ``rows`` by ``cols``. With ``name``, attaches where it exists.
+
+        ``command`` is split as a shell splits words, or a list. ``cwd`` is where it starts, ``env`` adds variables, ``user`` is a
+        name or uid. ``login`` has the shell read the profile; ``max_output_bytes`` bounds what ``wait`` keeps.
+        """
         params = terminal_params(command, rows, cols, name, cwd, env, user, login)
         params["id"] = new_id()
         link = self._attached()
@@ -313,6 +329,8 @@ class Sandbox(Attachable):
         """Apply a unified diff, all of it or nothing; ``check`` only tries, ``user`` is as for ``files``.
 
         What does not apply is a result, not an exception.
+        ``diff`` is its text, ``cwd`` the directory its paths start from, ``strip`` how many leading parts of them are cut
+        (default: found out).
         """
         data = content_of(diff, "a diff")
         rest = self._fallback()

@@ -176,7 +176,15 @@ class Engine:
             return None
         delay_s = min(self._backoff.delay_s(verdict.retry_after_s), max(patience - spent, 0.01))
         doing = "resuming" if self.attached_once else "attaching"
-        say("info", "sandbox %s: %s in %.2f s, for %.0f s at most: %s", self.sandbox_id, doing, delay_s, patience - spent, verdict.why.message)
+        say(
+            "info",
+            "sandbox %s: %s in %.2f s, for %.0f s at most: %s",
+            self.sandbox_id,
+            doing,
+            delay_s,
+            patience - spent,
+            verdict.why.message,
+        )
         return delay_s
 
     def attempt_s(self, now: float) -> float:
@@ -290,7 +298,12 @@ class Engine:
     def _attached(self, event: Attached, now: float) -> None:
         if self.attached_once:
             self.resumes += 1
-            say("warning", "sandbox %s: resumed after %.1f s", self.sandbox_id, now - (now if self._down_since is None else self._down_since))
+            say(
+                "warning",
+                "sandbox %s: resumed after %.1f s",
+                self.sandbox_id,
+                now - (now if self._down_since is None else self._down_since),
+            )
         else:
             say("info", "sandbox %s: attached", self.sandbox_id)
         self.attached_once = True
