@@ -216,8 +216,8 @@ class AsyncRest:
 
     async def heartbeat(self, sandbox_id: str, timeout_s: float | None = None, *, used: bool = True) -> None:
         """``used``: also begin its idle time anew."""
-        body = None if used else {"used": False}
-        await self.request("POST", f"{_sandbox(sandbox_id)}/heartbeat", json=body, timeout_s=timeout_s)
+        more: dict[str, Any] = {} if used else {"json": {"used": False}}
+        await self.request("POST", f"{_sandbox(sandbox_id)}/heartbeat", timeout_s=timeout_s, **more)
 
     # Groups -----------------------------------------------------------------------------------------------------
 
