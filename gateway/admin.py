@@ -33,6 +33,7 @@ from .service import Gateway, gateway_of
 log = logging.getLogger("gateway")
 
 _READY_S = 1.0
+_REMOVALS_S = 10.0
 _IMAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
 _CHUNK = 1024 * 1024
 
@@ -116,6 +117,11 @@ async def resources(request: Request) -> Response:
                 "cpu": max(cores - requested["cpu"], 0.0),
                 "memory_bytes": max(memory - int(requested["memory_bytes"]), 0),
             },
+            "defaults": {
+                "cpu": gateway.settings.rest.default_cpu,
+                "memory": gateway.settings.rest.default_memory,
+                "lifetime_s": gateway.settings.rest.default_lifetime_s,
+            },
             "runtime": stats,
         }
     )
@@ -172,6 +178,8 @@ async def remove_image(request: Request) -> Response:
     gateway = gateway_of(request)
     gateway.owner(request)
     name = _image_name(request.path_params["name"])
+    if gateway.removing:
+        await asyncio.wait(gateway.removing, timeout=_REMOVALS_S)  # sandboxes that were deleted use it no more
     await _images(gateway).remove(name)
     return json_response({"status": "deleted", "name": name})
 

@@ -19,7 +19,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from . import admin, commands, files, groups, network, problems, sandboxes
+from . import admin, commands, files, groups, lifetime, network, problems, sandboxes
 from .attach import attach
 from .held import holding
 from .service import Gateway
@@ -34,6 +34,7 @@ ROUTES: tuple[Route | WebSocketRoute, ...] = (
     Route("/sandboxes/{sandbox_id}", sandboxes.read, methods=["GET"]),
     Route("/sandboxes/{sandbox_id}", sandboxes.delete, methods=["DELETE"]),
     Route("/sandboxes/{sandbox_id}/network", network.change, methods=["PUT"]),
+    Route("/sandboxes/{sandbox_id}/lifetime", lifetime.change, methods=["PUT"]),
     Route("/sandboxes/{sandbox_id}/wait", sandboxes.wait, methods=["GET"]),
     Route("/sandboxes/{sandbox_id}/heartbeat", sandboxes.heartbeat, methods=["POST"]),
     Route("/groups/{name}/heartbeat", groups.heartbeat, methods=["POST"]),

@@ -53,16 +53,11 @@ async def _attach(gateway: Gateway, owner: str, sandbox_id: str, websocket: WebS
         if client is None:
             return
         gateway.metrics.count("attach_total")
-        gateway.attached.add(relay, idles=ticket.idles)
-        if ticket.idles:
-            # Its limit may be shorter than the sweep's interval. Nobody waits for it: a resume works while placement is away.
-            gateway.background.start(gateway.attached.note({sandbox_id}), f"attach to {sandbox_id}")
+        gateway.attached.add(relay)
         relay.start(client, dialled.early, settings.buffer_bytes)
         await relay.done
     finally:
         gateway.attached.discard(relay)
-        if ticket.idles:
-            gateway.background.start(gateway.attached.note_end(relay), f"end of a session of {sandbox_id}")
         if not relay.done.done():
             relay.abort()
 
@@ -91,7 +86,7 @@ async def _dial(gateway: Gateway, ticket: Ticket, timeout_s: float) -> Dialled:
 
 def _ticket(gateway: Gateway, record: Record) -> Ticket:
     expires_at = time.time() + gateway.settings.relay.ticket_ttl_s
-    return Ticket(record.sandbox_id, record.owner, record.incarnation, record.endpoint, expires_at, record.spec.idle_timeout_s is not None)
+    return Ticket(record.sandbox_id, record.owner, record.incarnation, record.endpoint, expires_at)
 
 
 def check_origin(gateway: Gateway, websocket: WebSocket) -> None:

@@ -1,6 +1,6 @@
 """The sessions attached to this replica: how many, whose, and what becomes of them over time.
 
-Owns the registry, the cap per owner and on full buffers, the sweep (silence, stalls, activity noted to placement in one batch) and the
+Owns the registry, the cap per owner and on full buffers, the sweep (silence, stalls) and the
 drain. It is no truth: a replica that dies loses nothing but sockets. Called by ``attach`` and the app's lifespan.
 """
 
@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections import Counter
 
 from holdfast_wire.errors import TABLE, HoldfastError
 
-from .placement.store import PlacementStore, PlacementUnavailableError
 from .relay import Relay
 from .settings import RelaySettings
 
@@ -23,15 +21,12 @@ log = logging.getLogger("gateway.attached")
 class AttachedSessions:
     """See the module."""
 
-    def __init__(self, settings: RelaySettings, store: PlacementStore) -> None:
+    def __init__(self, settings: RelaySettings) -> None:
         self._settings = settings
-        self._store = store
-        self._relays: dict[Relay, bool] = {}
+        self._relays: dict[Relay, None] = {}
         self._owners: Counter[str] = Counter()
         self._stalled: dict[Relay, None] = {}
         self.draining = False
-        self._holder = secrets.token_hex(4)
-        """Other replicas may have sessions of the same sandboxes: each says only what it knows itself."""
 
     def __len__(self) -> int:
         return len(self._relays)
@@ -49,9 +44,8 @@ class AttachedSessions:
         if not self._owners[owner]:
             del self._owners[owner]
 
-    def add(self, relay: Relay, *, idles: bool) -> None:
-        """``idles``: its sandbox has an idle limit; only then is placement told of its use."""
-        self._relays[relay] = idles
+    def add(self, relay: Relay) -> None:
+        self._relays[relay] = None
         relay.on_stall = self._on_stall
 
     def discard(self, relay: Relay) -> None:
@@ -74,10 +68,10 @@ class AttachedSessions:
         """Sweep until cancelled."""
         while True:
             await asyncio.sleep(self._settings.sweep_interval_s)
-            await self.sweep()
+            self.sweep()
 
-    async def sweep(self) -> None:
-        """Cut off what is dead or takes nothing; note the rest, where they idle at all, as in use."""
+    def sweep(self) -> None:
+        """Cut off what is dead or takes nothing."""
         settings = self._settings
         for relay in list(self._relays):
             relay.sweep()
@@ -87,26 +81,6 @@ class AttachedSessions:
             elif relay.stalled_sweeps * settings.sweep_interval_s >= settings.stall_limit_s:
                 log.info("session of %s: took nothing for %g s, cut off", relay.sandbox_id, settings.stall_limit_s)
                 relay.abort()
-        in_use = {relay.sandbox_id for relay, idles in self._relays.items() if idles}
-        if in_use and not await self.note(in_use):
-            log.warning("activity of %d sandboxes could not be noted: the placement store is away", len(in_use))
-
-    async def note(self, in_use: set[str]) -> bool:
-        """Tell placement that sandboxes are in use, and will be until some sweeps later: their idle limits count from then."""
-        return await self._touch(in_use, 3 * self._settings.sweep_interval_s)
-
-    async def note_end(self, relay: Relay) -> None:
-        """A session ended. One that was cut, or was asked to leave, may be resumed: its sandbox is held as long as was said."""
-        others = any(other.sandbox_id == relay.sandbox_id for other in self._relays)
-        if relay.client_said_bye and not others and not self.draining:
-            await self._touch({relay.sandbox_id}, 0.0)
-
-    async def _touch(self, sandbox_ids: set[str], hold_s: float) -> bool:
-        try:
-            await self._store.touch(sandbox_ids, self._holder, hold_s)
-        except PlacementUnavailableError:
-            return False
-        return True
 
     def go_away(self, relay: Relay) -> None:
         """The server stops: ask this session to leave. What has not left when the drain ends is closed with 1012."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.proof import DIAL_HEADER, IDENTITY_HEADER, PROOF_HEADER, agent_token, check_proof, dial_header
+from holdfast_wire.proof import DIAL_HEADER, IDENTITY_HEADER, IDLE_HEADER, PROOF_HEADER, agent_token, check_proof, dial_header
 
 _ACCEPT_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455 §1.3
 _HEAD_BYTES = 16 * 1024
@@ -35,6 +35,8 @@ class Dialled:
 
     transport: asyncio.Transport
     early: bytes
+    idle_s: float | None = None
+    """For how long the sandbox has not been used (PROTOCOL §1.8); None where its agent does not say."""
 
 
 async def dial(endpoint: str, secrets_: tuple[str, ...], sandbox_id: str, incarnation: str, timeout_s: float) -> Dialled:
@@ -97,11 +99,18 @@ async def dial_agent(endpoint: str, token: str, timeout_s: float) -> Dialled:
     identity = headers.get(IDENTITY_HEADER.lower(), "")
     proven = check_proof(token, nonce, headers.get(PROOF_HEADER.lower(), ""), identity) and identity == (expected or identity)
     if status == 101 and headers.get("sec-websocket-accept") == accept and proven:
-        return Dialled(transport, early)
+        return Dialled(transport, early, _seconds(headers.get(IDLE_HEADER.lower(), "")))
     transport.abort()
     if status in (101, 403):
         raise DialError("agent_identity", "whoever answers at the sandbox's address is not its agent")
     raise DialError("agent_unreachable", f"the sandbox's agent refused the connection with status {status}")
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        return max(float(text), 0.0)  # not a number compares as no time at all
+    except ValueError:
+        return None
 
 
 class _Upgrade(asyncio.Protocol):

@@ -1,7 +1,7 @@
 """Noting that a sandbox is in use while REST works in it, so that its idle limit counts from the end of that.
 
-Owns when placement is told. Only a sandbox that has an idle limit costs anything here; those with an attached session are noted by
-``attached``. Called by ``oneshot``, and by the routes while the body of a request for it comes.
+Owns when placement is told. Only a sandbox that has an idle limit costs anything here; what sessions do there
+its agent knows (``idleness``). Called by ``oneshot``, and by the routes while the body of a request for it comes.
 """
 
 from __future__ import annotations

@@ -153,11 +153,6 @@ class Relay:
         self._agent.close()
         self._leave()
 
-    @property
-    def client_said_bye(self) -> bool:
-        """The client ended the connection by itself, in order: it was not cut."""
-        return self._up.close_seen
-
     def _hang_up(self) -> None:
         """Nothing more goes to the client. What it still says is read, and passed over, until it has hung up too."""
         client = self._client
@@ -167,7 +162,7 @@ class Relay:
         if self._up.close_seen or not client.can_write_eof():
             client.close()  # after its own Close a client says nothing
             return
-        # a copy: what it says from here on is an answer to the end, and no end of its own (``client_said_bye``)
+        # a copy: what it says from here on is an answer to the end, and no end of its own
         client.set_protocol(_Deaf(client, client.get_protocol(), copy.copy(self._up)))
         _set_reading(client, True)
         if not self._down.close_seen:

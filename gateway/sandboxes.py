@@ -7,6 +7,7 @@ Orchard Env's routes and answers. It does not decide when a sandbox ends by itse
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import secrets
 from dataclasses import asdict, replace
@@ -27,10 +28,13 @@ from .placement.redis_store import derived_id
 from .placement.store import RebuildingError
 from .responses import json_response
 from .service import Gateway, gateway_of, live, reachable
+from .sizes import check_sizes
 
 _PAGE_LOOKS = 10
 """Most store pages one filtered listing reads."""
 _KEY_CHARACTERS = 255
+_REMOVING = 32
+"""Removals that may be under way behind answered requests."""
 
 
 async def create(request: Request) -> Response:
@@ -43,12 +47,15 @@ async def create(request: Request) -> Response:
     if key is not None and not 0 < len(key) <= _KEY_CHARACTERS:
         raise HoldfastError("invalid_argument", f"Idempotency-Key must have 1 to {_KEY_CHARACTERS} characters")
     spec, env = _spec(gateway, owner, fields, key)
-    wait = fields.boolean("wait", False)
-    fingerprint = hashlib.sha256(canonical({**body, "wait": None})).hexdigest()
+    await check_sizes(gateway, spec, cpu=fields.get("cpu") is not None, memory=fields.get("memory") is not None)
+    wait, shared = fields.boolean("wait", False), fields.boolean("exist_ok", True)
+    fingerprint = hashlib.sha256(
+        canonical({name: value for name, value in body.items() if name not in ("wait", "exist_ok")} | {"wait": None})
+    ).hexdigest()
     place, held = gateway.admission.enter(owner), False
     try:
         lease = fields.text("group_lease", "", most=64) or ""
-        record = await _reserve(gateway, spec, lease, fingerprint, key, chosen=fields.get("sandbox_id") is not None)
+        record = await _reserve(gateway, spec, lease, fingerprint, key, chosen=fields.get("sandbox_id") is not None, shared=shared)
         incarnation = record.incarnation
         making = gateway.making.get(incarnation)
         if record.status == "pending" and making is None:
@@ -74,7 +81,9 @@ def _made(gateway: Gateway, incarnation: str, place: Place) -> None:
     place.leave()  # also when the task was cancelled before it began
 
 
-async def _reserve(gateway: Gateway, spec: SandboxSpec, lease: str, fingerprint: str, key: str | None, *, chosen: bool) -> Record:
+async def _reserve(
+    gateway: Gateway, spec: SandboxSpec, lease: str, fingerprint: str, key: str | None, *, chosen: bool, shared: bool
+) -> Record:
     """Count it, note it in its group, write its record: in this order, so that nothing is made that one of them does not know."""
     counted = await gateway.quotas.reserve(spec)
     try:
@@ -82,7 +91,9 @@ async def _reserve(gateway: Gateway, spec: SandboxSpec, lease: str, fingerprint:
             word, group = await gateway.store.group_join(spec.owner, spec.group, spec.sandbox_id, lease=lease)
             settle(word, group)
             spec = replace(spec, group_ttl_s=group.ttl_s)
-        created = await gateway.store.create(spec, fingerprint=fingerprint, idempotency_key=key, used_before=chosen or key is not None)
+        created = await gateway.store.create(
+            spec, fingerprint=fingerprint, idempotency_key=key, used_before=chosen or key is not None, exclusive=not shared
+        )
         return live(created.entry)
     except HoldfastError:
         await gateway.quotas.release(counted, spec.sandbox_id)
@@ -131,18 +142,25 @@ async def list_owned(request: Request) -> Response:
 
 
 async def heartbeat(request: Request) -> Response:
-    """``POST /sandboxes/{id}/heartbeat``: from the first one on, the sandbox expires without them."""
+    """``POST /sandboxes/{id}/heartbeat``: from the first one on, the sandbox expires without them.
+
+    With ``{"used": false}`` its idle limit goes on: a client that sends them by itself says that it lives, not that the sandbox is used.
+    """
     gateway = gateway_of(request)
     owner = gateway.owner(request)
     sandbox_id = request.path_params["sandbox_id"]
-    record = live(await gateway.owned(await gateway.store.heartbeat(sandbox_id, owner), owner, sandbox_id))
+    used = Fields(await read_json(request, 64 * 1024)).boolean("used", True)
+    record = live(await gateway.owned(await gateway.store.heartbeat(sandbox_id, owner, used=used), owner, sandbox_id))
     if record.status == "failed":
         reachable(record)  # raises why
     return json_response({"status": "ok", "sandbox_id": sandbox_id})
 
 
 async def delete(request: Request) -> Response:
-    """``DELETE /sandboxes/{id}``: also for one that has ended, as long as that is remembered."""
+    """``DELETE /sandboxes/{id}``: also for one that has ended, as long as that is remembered.
+
+    Answered once the record is gone for good; what is left of it in the runtime goes meanwhile, be it by the controller's hand.
+    """
     gateway = gateway_of(request)
     owner = gateway.owner(request)
     sandbox_id = request.path_params["sandbox_id"]
@@ -151,12 +169,18 @@ async def delete(request: Request) -> Response:
     if isinstance(entry, Record):
         await gateway.quotas.ended(entry.spec)
     if not isinstance(entry, Tombstone) or entry.cause.reason == "deleted":
-        try:
-            await gateway.runtime.delete(sandbox_id, entry.incarnation)
-        except HoldfastError:
-            pass  # the tombstone stands: the controller removes what is left
+        removal = gateway.background.start(_remove(gateway, sandbox_id, entry.incarnation), f"removal of {sandbox_id}")
+        gateway.removing.add(removal)
+        removal.add_done_callback(gateway.removing.discard)
+        if len(gateway.removing) > _REMOVING:
+            await asyncio.shield(removal)  # who deletes faster than the runtime removes, waits
     gateway.metrics.count("deletes_total")
     return json_response({"status": "deleted", "sandbox_id": sandbox_id, "existed": isinstance(entry, Record)})
+
+
+async def _remove(gateway: Gateway, sandbox_id: str, incarnation: str) -> None:
+    with contextlib.suppress(HoldfastError):  # the tombstone stands: the controller removes what is left
+        await gateway.runtime.delete(sandbox_id, incarnation)
 
 
 def describe(gateway: Gateway, record: Record) -> dict[str, Any]:
@@ -182,6 +206,7 @@ def describe(gateway: Gateway, record: Record) -> dict[str, Any]:
         incarnation=spec.incarnation,
         created_at=record.created_at,
         ready_at=record.ready_at,
+        lifetime_s=record.lifetime_s,
         expires_at=record.expires_at,
         reason=cause.reason if cause else None,
         fault=cause.fault if cause else None,
@@ -220,7 +245,7 @@ def _spec(gateway: Gateway, owner: str, fields: Fields, key: str | None) -> tupl
         block_network=egress.mode == "none",
         labels=fields.labels(),
         ready_timeout_s=fields.seconds("timeout") or rest.ready_timeout_s,
-        lifetime_s=fields.seconds("lifetime_s"),
+        lifetime_s=fields.seconds("lifetime_s") or rest.default_lifetime_s,
         idle_timeout_s=fields.seconds("idle_timeout_s"),
         heartbeat_timeout_s=fields.seconds("heartbeat_timeout_s"),
         group=group_name(group) if group else "",

@@ -71,7 +71,7 @@ class Gateway:
         """All whose tickets and agents are taken: more than one while the deployment rotates its secret."""
         self.metrics = Metrics()
         self.memory = Memory(settings.rest.held_bytes)
-        self.attached = AttachedSessions(settings.relay, store)
+        self.attached = AttachedSessions(settings.relay)
         self.background = Background()
         self.reposts = Reposts()
         self.pools = PoolsFile(settings.pools_file)
@@ -81,6 +81,9 @@ class Gateway:
         """What ``/readyz`` last said is away, and why."""
         self.making: dict[str, asyncio.Task[Record]] = {}
         """Sandboxes this replica is making right now, by incarnation: an id may be made again while its former holder still is."""
+
+        self.removing: set[asyncio.Task[None]] = set()
+        """Removals of deleted sandboxes that this replica has asked the runtime for and that are not done."""
 
     def owner(self, connection: HTTPConnection) -> str:
         """Who is asking. Raises HoldfastError ``key_missing`` or ``key_invalid``."""

@@ -83,6 +83,8 @@ class RestSettings:
     """How long a waiting exec waits when it names no time-out."""
     ready_timeout_s: float = 3600.0
     """Default seconds a sandbox may take to become ready."""
+    default_lifetime_s: float | None = 24 * 3600.0
+    """HOLDFAST_DEFAULT_LIFETIME_S: a sandbox that names no lifetime ends this long after it was made; 0: it ends when it is deleted."""
     default_cpu: str = "4"
     default_memory: str = "16Gi"
 
@@ -191,7 +193,15 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
         replica=env.get("HOSTNAME") or socket.gethostname(),
         relay=RelaySettings(drain_s=max(_integer(env, "HOLDFAST_DRAIN_S", 10), 1)),
         placement=_placement(env, data_dir),
+        rest=RestSettings(default_lifetime_s=_lifetime(env)),
     )
+
+
+def _lifetime(env: Mapping[str, str]) -> float | None:
+    lifetime_s = _integer(env, "HOLDFAST_DEFAULT_LIFETIME_S", 24 * 3600)
+    if not 0 <= lifetime_s <= 366 * 86400:
+        raise SettingsError(f"HOLDFAST_DEFAULT_LIFETIME_S={lifetime_s} is no number of seconds from 0 to {366 * 86400}")
+    return float(lifetime_s) or None
 
 
 def _placement(env: Mapping[str, str], data_dir: Path) -> PlacementSettings:

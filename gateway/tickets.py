@@ -19,21 +19,17 @@ _TICKET_BYTES = 2048
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """Where one incarnation of a sandbox lives, and whose it is. ``expires_at`` is seconds since the epoch.
-
-    ``idles``: it has an idle limit, so that placement is told when it is in use.
-    """
+    """Where one incarnation of a sandbox lives, and whose it is. ``expires_at`` is seconds since the epoch."""
 
     sandbox_id: str
     owner: str
     incarnation: str
     endpoint: str
     expires_at: float
-    idles: bool = True
 
 
 def sign(secret: str, ticket: Ticket) -> str:
-    body = orjson.dumps([ticket.sandbox_id, ticket.owner, ticket.incarnation, ticket.endpoint, int(ticket.expires_at), ticket.idles])
+    body = orjson.dumps([ticket.sandbox_id, ticket.owner, ticket.incarnation, ticket.endpoint, int(ticket.expires_at)])
     text = base64.urlsafe_b64encode(body).decode().rstrip("=")
     return f"{text}.{_mac(secret, text)}"
 

@@ -90,6 +90,7 @@ class _Request:
         self.pipe_stdin = read.choice(params, "stdin", "null", ("null", "pipe")) == "pipe"
         self.outlive = read.choice(params, "outlive", "adopt", ("adopt", "kill", "wait"))
         self.spool = spool_from(context, params)
+        self.one_stream = read.choice(params, "stderr", "pipe", ("pipe", "stdout")) == "stdout"
 
 
 class Command:
@@ -128,7 +129,7 @@ class Command:
         theirs: list[int] = []
         try:
             for index in (0, 1, 2):
-                if index == 0 and not request.pipe_stdin:
+                if (index == 0 and not request.pipe_stdin) or (index == 2 and request.one_stream):
                     continue
                 reader, writer = os.pipe()
                 ours.append(writer if index == 0 else reader)
@@ -137,7 +138,7 @@ class Command:
                 for fd in theirs:
                     os.fchown(fd, request.launch.uid, -1)  # so that it may open /dev/stdout and its like anew
             stdin = theirs[0] if request.pipe_stdin else context.null
-            stdio = Stdio(stdin, theirs[-2], theirs[-1])
+            stdio = Stdio(stdin, theirs[-1 if request.one_stream else -2], theirs[-1])
             self._pid = context.reaper.spawn(request.argv, request.launch, stdio, self._exited, tag=self._tag, on_start=self._started)
         except OSError as error:
             _close(ours)
@@ -149,7 +150,7 @@ class Command:
             _close(theirs)
         if request.pipe_stdin:
             self._sink = Sink(ours[0])
-        for stream, descriptor in ((1, ours[-2]), (2, ours[-1])):
+        for stream, descriptor in ((1, ours[-1]),) if request.one_stream else ((1, ours[-2]), (2, ours[-1])):
             self._sources.append(Source(descriptor, stream, self._record.spool, arrived=self._record.notify, ended=self._source_ended))
 
     # what clients ask ------------------------------------------------------------------------------------------

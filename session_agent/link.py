@@ -16,7 +16,7 @@ from holdfast_wire.codec import decode
 from holdfast_wire.errors import HoldfastError, ProtocolError
 from holdfast_wire.frames import Hello
 from holdfast_wire.limits import MESSAGE_BYTES
-from holdfast_wire.proof import DIAL_HEADER, IDENTITY_HEADER, PROOF_HEADER, answer_dial, proof_of
+from holdfast_wire.proof import DIAL_HEADER, IDENTITY_HEADER, IDLE_HEADER, PROOF_HEADER, answer_dial, proof_of
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
 from websockets.protocol import OPEN
@@ -46,6 +46,10 @@ class Host(Protocol):
 
     def adopt(self, adoption: Adoption, link: Link) -> None:
         """Become somebody's agent. Raises ``HoldfastError`` when it is somebody's already."""
+        ...
+
+    def idle_s(self) -> float:
+        """For how long the sandbox has not been used."""
         ...
 
     def opened(self, link: Link) -> bool:
@@ -177,6 +181,7 @@ class Link(asyncio.Protocol):
         response = self._socket.accept(request)
         if response.status_code == 101:
             response.headers[PROOF_HEADER] = proof
+            response.headers[IDLE_HEADER] = f"{self._host.idle_s():.3f}"
             if identity:
                 response.headers[IDENTITY_HEADER] = identity
         self._socket.send_response(response)

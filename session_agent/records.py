@@ -88,6 +88,8 @@ class Records:
         self._pruned: dict[bytes, None] = {}
         self._refused: HoldfastError | None = None
         self._interrupted: set[str] = set()
+        self.latest_end = 0.0
+        """When a command ended last."""
 
     def __len__(self) -> int:
         return len(self._records)
@@ -156,6 +158,7 @@ class Records:
             record.owner = None
             record.notify()  # its last output may leave
             return
+        self.latest_end = now
         record.ending = ending
         record.ended_at = now
         record.owner = None

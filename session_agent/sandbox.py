@@ -83,11 +83,13 @@ class AgentContext:
         self.null = -1
         self._oom_seen = self.groups.oom_kills()
         self._oom_until = 0.0
+        self._used_at = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
         """Begin to reap; call on the running loop before the first channel opens."""
         self._loop = asyncio.get_running_loop()
+        self.used()
         self.null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self.reaper.start()
 
@@ -119,6 +121,17 @@ class AgentContext:
     def busy(self) -> bool:
         """Whether a command runs whose outcome somebody may wait for."""
         return bool(self.commands) or bool(self.terminals) or any(shell.busy for shell in self.shells.values())
+
+    def used(self) -> None:
+        """A client asked for something."""
+        self._used_at = self.now()
+
+    def idle_s(self) -> float:
+        """For how long no command has run and nobody has asked for anything (PROTOCOL §1.8)."""
+        works = any(terminal.works for terminal in self.terminals.values())
+        if works or self.commands or any(shell.busy for shell in self.shells.values()):
+            self.used()
+        return self.now() - max(self._used_at, self.records.latest_end)
 
     def oom_killed(self) -> bool:
         """Whether the kernel killed for lack of memory; ask when something died of SIGKILL. One shortage may end several at once."""

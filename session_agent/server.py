@@ -67,6 +67,7 @@ class AgentServer:
         if self.taken:
             raise HoldfastError("sandbox_exists", "this agent has a sandbox already", hint="")
         self.taken = True
+        self.context.used()
         settings = self.context.settings
         self.context.settings = dataclasses.replace(
             settings,
@@ -83,6 +84,9 @@ class AgentServer:
         for other in self._links - {link}:
             other.abort()  # they were let in with the token that is no longer ours
         log.info("adopted as %s", adoption.sandbox_id)
+
+    def idle_s(self) -> float:
+        return self.context.idle_s()
 
     def opened(self, link: Link) -> bool:
         if len(self._links) >= LINKS:

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("session_agent.sessions")
 
+_COMMAND_KINDS = frozenset({"command", "follow", "shell", "terminal"})
+_BOOKKEEPING = (Writable, Delivered, Retired, Dropped)
+"""Events that no client asked for."""
+
 
 class Connection(Protocol):
     """What a held session needs of the link that carries it."""
@@ -112,6 +116,8 @@ class HeldSession:
         self._context = context
         self._factories = factories
         self._handlers: dict[int, Handler] = {}
+        self._flows: set[int] = set()
+        """Channels that carry bytes and no command: that a client takes them is use of the sandbox."""
 
     def wake(self, *, now: bool = False) -> None:
         """Let the connection, if there is one, send what is waiting."""
@@ -169,6 +175,7 @@ class HeldSession:
         for handler in self._handlers.values():
             handler.drop()
         self._handlers.clear()
+        self._flows.clear()
         self._starved.clear()
         self.session.tally.clear()
         self._crowd.feed()
@@ -179,6 +186,9 @@ class HeldSession:
             if factory is None:
                 raise HoldfastError("unsupported", f"this agent has no channels of kind {event.kind!r}")
             channel = _Channel(self, number, event.params)
+            self._context.used()
+            if event.kind not in _COMMAND_KINDS:
+                self._flows.add(number)
             if PACKED in event.params:
                 self._handlers[number] = Gathering(channel, lambda params: factory(self._context, _Channel(self, number, params)))
             else:
@@ -189,6 +199,8 @@ class HeldSession:
         handler = self._handlers.get(number)
         if handler is None:
             return
+        if number in self._flows or not isinstance(event, _BOOKKEEPING):
+            self._context.used()
         match event:
             case Run():
                 handler.run(event.command_id, event.params)
@@ -206,8 +218,10 @@ class HeldSession:
                 handler.delivered(event.command_id)
             case Retired():
                 del self._handlers[number]
+                self._flows.discard(number)
             case Dropped():
                 del self._handlers[number]
+                self._flows.discard(number)
                 handler.drop()
             case _:
                 pass

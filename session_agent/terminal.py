@@ -36,6 +36,7 @@ from .spool import Spool
 from .trees import TreeKill, owned_by
 
 SCROLLBACK_BYTES = 256 * 1024
+_SHELLS = frozenset({"bash", "sh", "dash", "ash", "zsh", "ksh", "fish"})
 _MOST_CELLS = 4096
 _WIGGLE_S = 0.1
 """How long a program has to notice a size that is not meant."""
@@ -105,6 +106,9 @@ class Terminal:
         self._sink: Sink | None = None
         self._wiggle: asyncio.TimerHandle | None = None
         self._size = (rows, columns)
+        self._prompts = os.path.basename(argv[0]) in _SHELLS and all(
+            word.startswith("--") or (word.startswith("-") and "c" not in word) for word in argv[1:]
+        )
         self.spool = Spool(context.budget, tail=True, limit_bytes=SCROLLBACK_BYTES)
         self.record = Record(name, b"", self.spool)
         self._signals: list[str] = []
@@ -135,6 +139,14 @@ class Terminal:
         context.terminals[name] = self
         if timeout_s is not None:
             self._timer = context.loop.call_later(timeout_s, self._end, "timeout")
+
+    @property
+    def works(self) -> bool:
+        """Whether something runs in it besides a shell that waits at its prompt."""
+        try:
+            return self._status is None and (not self._prompts or os.tcgetpgrp(self._master) != self.pid)
+        except OSError:
+            return True
 
     def _started(self, error: Exception | None) -> None:
         """What it is has taken the place of what it was born as, or cannot."""

@@ -8,7 +8,8 @@ import secrets
 import signal
 import sys
 
-from gateway.auth import read_secret
+from gateway.auth import read_other_secrets, read_secret
+from gateway.idleness import Idleness
 from gateway.placement.redis_store import RedisStore
 from gateway.pools import PoolsFile
 from gateway.runtimes.choose import runtime_of
@@ -21,7 +22,7 @@ from .pool_keeper import PoolKeeper
 from .prepull import Prepull
 
 
-async def serve(settings: Settings, secret: str) -> None:
+async def serve(settings: Settings, secret: str, others: tuple[str, ...] = ()) -> None:
     store = RedisStore(settings.placement)
     runtime = runtime_of(settings)
     holder = f"{settings.replica}-{secrets.token_hex(4)}"
@@ -31,7 +32,9 @@ async def serve(settings: Settings, secret: str) -> None:
         pools = PoolsFile(settings.pools_file)
         keeper = PoolKeeper(store, runtime, pools.read, secret, settings.controller, metrics)
         prepull = Prepull(store, runtime, pools.prepull, metrics)
-    controller = Controller(store, runtime, holder, settings.controller, keeper, settings.admission, metrics, prepull)
+    controller = Controller(
+        store, runtime, holder, settings.controller, keeper, settings.admission, metrics, prepull, Idleness((secret, *others))
+    )
     task = asyncio.create_task(controller.run(), name="controller")
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -52,11 +55,11 @@ def main() -> int:
     configure_logging()
     try:
         settings = from_environment()
-        secret = read_secret(settings.secret_file) if settings.pools_file else ""
+        secret, others = read_secret(settings.secret_file), read_other_secrets(settings.other_secrets_file)
     except (SettingsError, OSError, ValueError) as error:
         print(f"controller: {error}", file=sys.stderr)
         return 78
-    asyncio.run(serve(settings, secret))
+    asyncio.run(serve(settings, secret, others))
     return 0
 
 

@@ -18,7 +18,7 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.placement.records import Leaving as Announced
 from gateway.placement.records import Status
-from gateway.placement.store import FencedError, PlacementStore
+from gateway.placement.store import AskIdle, FencedError, PlacementStore
 from gateway.runtimes.base import Event, Leaving, Runtime, Synced, WentAway
 from gateway.settings import AdmissionSettings, ControllerSettings
 from gateway.telemetry import Metrics
@@ -50,6 +50,7 @@ class Controller:
         admission: AdmissionSettings | None = None,
         metrics: Metrics | None = None,
         prepull: Prepull | None = None,
+        ask_idle: AskIdle | None = None,
     ) -> None:
         self.metrics = metrics or Metrics()
         self._store = store
@@ -57,6 +58,7 @@ class Controller:
         self._settings = settings
         self.leadership = Leadership(store, holder, settings)
         self._keeper = keeper
+        self._ask_idle = ask_idle
         self._prepull = prepull
         self._reconciler = Reconciler(store, runtime, settings.grace_s, keeper)
         self._groups = Groups(store, self._reconciler.remove)
@@ -117,7 +119,7 @@ class Controller:
             term = self.leadership.term
             if term is not None and self.leadership.settled:
                 with self._guard("expiry"):
-                    expired = await self._store.claim_expired(term)
+                    expired = await self._store.claim_expired(term, ask=self._ask_idle)
                     for one in expired:
                         log.info("sandbox %s has ended: %s", one.sandbox_id, one.cause.reason)
                         self.metrics.count("sandboxes_expired_total", reason=one.cause.reason)

@@ -1,6 +1,6 @@
 -- Shared by every step; the loader puts it in front of each script. Defines functions only.
 -- A record's hash: doc owner inc fp status endpoint epoch created ready ready_by life idle hb active beat ended reason fault message expires spare leaving leaving_reason
--- leaving_fault leaving_message egress (JSON, once it was changed) uses (MessagePack: until when each holder uses it)
+-- leaving_fault leaving_message egress (JSON, once it was changed) request (what made it)
 -- (times and durations in milliseconds, '' where there is none).
 
 local function now_ms()
@@ -13,26 +13,9 @@ local function number(value)
   return tonumber(value)
 end
 
--- Until when each holder says that it uses the sandbox.
-local function uses(packed)
-  if not packed or packed == '' then return {} end
-  local good, held = pcall(cmsgpack.unpack, packed)
-  return good and type(held) == 'table' and held or {}
-end
-
--- Notes that a holder's use goes on for some time, or has ended, and forgets those that are over.
-local function hold(key, holder, now, span)
-  local held, left = uses(redis.call('HGET', key, 'uses')), {}
-  held[holder] = now + span
-  for name, moment in pairs(held) do
-    if moment > now then left[name] = moment end
-  end
-  if next(left) then redis.call('HSET', key, 'uses', cmsgpack.pack(left)) else redis.call('HDEL', key, 'uses') end
-end
-
 -- The moment the record's time runs out and why: nil where it never does.
 local function deadline(key, keep_failed)
-  local f = redis.call('HMGET', key, 'status', 'created', 'ready_by', 'life', 'idle', 'hb', 'active', 'beat', 'ended', 'uses')
+  local f = redis.call('HMGET', key, 'status', 'created', 'ready_by', 'life', 'idle', 'hb', 'active', 'beat', 'ended')
   local at, why
   local function earlier(moment, cause)
     if moment and (not at or moment < at) then at, why = moment, cause end
@@ -48,11 +31,7 @@ local function deadline(key, keep_failed)
   if status == 'pending' then
     earlier(number(f[3]), 'ready-timeout')
   else
-    local active = number(f[7])
-    for _, moment in pairs(uses(f[10])) do
-      if active and moment > active then active = moment end
-    end
-    earlier(after(active, f[5]), 'idle')
+    earlier(after(f[7], f[5]), 'idle')
     earlier(after(f[8], f[6]), 'heartbeat')
   end
   return at, why

@@ -3,7 +3,8 @@
 -- ARGV: 1 id  2 owner  3 incarnation  4 fingerprint  5 doc  6 ready timeout  7 lifetime  8 idle  9 heartbeat
 --       10 idempotency ttl ('' where its key is not this id's)  11 keep_failed   (durations in ms)
 --       12 1: the id may have been used before, so nothing is known of it while the marker is gone  13 1: the request had a key
--- Answer: {fresh|record|tombstone|conflict|taken|forgotten, hash}
+--       14 what tells the request from any other  15 1: only this very request may find a record that is there
+-- Answer: {fresh|record|tombstone|conflict|taken|in use|forgotten, hash}
 local keyed = ARGV[10] ~= ''
 if keyed then
   local prior = redis.call('GET', KEYS[3])
@@ -16,6 +17,7 @@ if redis.call('EXISTS', KEYS[1]) == 1 then
   local f = redis.call('HMGET', KEYS[1], 'owner', 'fp')
   local same = f[2] == ARGV[4] or (f[2] == '' and ARGV[13] == '1') -- a record that was rebuilt knows its request no more
   if f[1] ~= ARGV[2] or not same then return { 'taken', {} } end
+  if ARGV[15] == '1' and redis.call('HGET', KEYS[1], 'request') ~= ARGV[14] then return { 'in use', {} } end
   return entry(KEYS[1], KEYS[2])
 end
 if ARGV[12] == '1' and redis.call('EXISTS', KEYS[2], KEYS[6]) == 0 then return { 'forgotten', {} } end
@@ -23,7 +25,7 @@ local now = now_ms()
 redis.call('HSET', KEYS[1], 'doc', ARGV[5], 'owner', ARGV[2], 'inc', ARGV[3], 'fp', ARGV[4], 'status', 'pending',
   'endpoint', '', 'epoch', '', 'created', string.format('%.0f', now), 'ready', '',
   'ready_by', string.format('%.0f', now + tonumber(ARGV[6])), 'life', ARGV[7], 'idle', ARGV[8], 'hb', ARGV[9],
-  'active', string.format('%.0f', now), 'beat', '', 'ended', '', 'reason', '', 'fault', '', 'message', '')
+  'active', string.format('%.0f', now), 'beat', '', 'ended', '', 'reason', '', 'fault', '', 'message', '', 'request', ARGV[14])
 redis.call('DEL', KEYS[2]) -- after the first write that a full store refuses: a step that has written is let through
 schedule(KEYS[1], KEYS[4], ARGV[1], tonumber(ARGV[11]))
 redis.call('ZADD', KEYS[5], 0, ARGV[1])

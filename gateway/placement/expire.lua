@@ -1,7 +1,7 @@
 -- End one sandbox if its time has really run out by now.
 -- KEYS: 1 record  2 tombstone  3 due  4 owned  5 term
--- ARGV: 1 id  2 keep_failed  3 tombstone ttl ms  4 term
--- Answer: {expired|kept|later|missing|fenced, hash as it was, cause}; kept: failed but still recorded
+-- ARGV: 1 id  2 keep_failed  3 tombstone ttl ms  4 term  5 '1' where its agent must be asked before it ends for being idle
+-- Answer: {expired|kept|ask|later|missing|fenced, hash as it was, cause}; kept: failed but still recorded
 if fenced(KEYS[5], ARGV[4]) then return { 'fenced', {}, '' } end
 tidy(KEYS[1])
 if redis.call('EXISTS', KEYS[1]) == 0 then
@@ -15,6 +15,7 @@ if not at or at > now_ms() then
   return { 'later', {}, '' }
 end
 local was = redis.call('HGETALL', KEYS[1])
+if why == 'idle' and ARGV[5] == '1' then return { 'ask', was, why } end
 if why == 'ready-timeout' then
   redis.call('HSET', KEYS[1], 'status', 'failed', 'ended', string.format('%.0f', now_ms()),
     'reason', why, 'fault', 'infrastructure', 'message', 'it did not become ready in time')

@@ -74,6 +74,8 @@ class Record:
     active_at: float | None = None
     """When it was last known to be in use or, while pending, to be still in the making. May lie ahead."""
     ended_at: float | None = None
+    lifetime_s: float | None = None
+    """From when it was made; as changed since it was asked for."""
     expires_at: float | None = None
     """The earliest moment one of its clocks runs out as things stand; moves with activity and heartbeats."""
     cause: Cause | None = None

@@ -81,6 +81,7 @@ def _record(fields: dict[str, str]) -> Record:
         ready_at=as_moment(fields["ready"]),
         active_at=as_moment(fields.get("active", "")),
         ended_at=as_moment(fields["ended"]),
+        lifetime_s=as_moment(fields.get("life", "")),
         expires_at=as_moment(fields.get("expires", "")),
         cause=cause,
         leaving=_leaving(fields),

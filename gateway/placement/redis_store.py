@@ -6,6 +6,7 @@ key names in ``keys``, connections and time limits in ``redis_connection``. Deci
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Iterable
@@ -22,7 +23,7 @@ from .redis_connection import Argument
 from .redis_groups import RedisGroups
 from .redis_spares import RedisSpares
 from .redis_steps import as_entry, as_fields, as_record, as_text, as_tombstone, ms, script
-from .store import SHARDS, FencedError, RebuildingError, UnreadableError
+from .store import SHARDS, AskIdle, FencedError, RebuildingError, UnreadableError
 
 log = logging.getLogger("gateway.placement")
 
@@ -42,7 +43,13 @@ class RedisStore(RedisSpares, RedisGroups):
     # Gateway ------------------------------------------------------------------------------------------------------
 
     async def create(
-        self, spec: SandboxSpec, *, fingerprint: str, idempotency_key: str | None = None, used_before: bool = False
+        self,
+        spec: SandboxSpec,
+        *,
+        fingerprint: str,
+        idempotency_key: str | None = None,
+        used_before: bool = False,
+        exclusive: bool = False,
     ) -> Created:
         id_ = spec.sandbox_id
         shard = keys.shard_of(id_)
@@ -74,6 +81,8 @@ class RedisStore(RedisSpares, RedisGroups):
                 self._tombstone_ms,
                 int(used_before),
                 int(idempotency_key is not None),
+                spec.incarnation if idempotency_key is None else hashlib.sha256(idempotency_key.encode()).hexdigest()[:32],
+                int(exclusive),
             ],
         )
         word = as_text(word)
@@ -83,6 +92,9 @@ class RedisStore(RedisSpares, RedisGroups):
             raise RebuildingError
         if word == "taken":
             raise HoldfastError("sandbox_exists", f"the sandbox id {id_!r} is taken")
+        if word == "in use":
+            hint = "exist_ok=True shares the sandbox that is there; else choose another sandbox_id, or leave it out"
+            raise HoldfastError("sandbox_exists", f"the sandbox id {id_!r} is in use", hint=hint)
         found = as_entry(id_, b"record" if word == "fresh" else word.encode(), fields)
         assert found is not None
         return Created(found, word == "fresh")
@@ -121,15 +133,20 @@ class RedisStore(RedisSpares, RedisGroups):
         word, fields = await self._run("egress", found, [incarnation, write_egress(egress)])
         return as_entry(sandbox_id, word, fields)
 
-    async def heartbeat(self, sandbox_id: str, owner: str) -> Entry:
-        word, fields = await self._run("touch", _four(sandbox_id)[:3], [sandbox_id, owner, "beat", self._tombstone_ms, "", 0])
+    async def change_lifetime(self, sandbox_id: str, owner: str, *, from_now_s: float | None = None, longer_s: float = 0.0) -> Entry:
+        from_now: Argument = "" if from_now_s is None else ms(from_now_s)
+        arguments: list[Argument] = [sandbox_id, owner, from_now, ms(longer_s), self._tombstone_ms]
+        return as_entry(sandbox_id, *await self._run("lifetime", _four(sandbox_id)[:3], arguments))
+
+    async def heartbeat(self, sandbox_id: str, owner: str, *, used: bool = True) -> Entry:
+        word, fields = await self._run("touch", _four(sandbox_id)[:3], [sandbox_id, owner, "1", self._tombstone_ms, 0 if used else ""])
         found = as_entry(sandbox_id, word, fields)
         return found if found is not None and found.owner == owner else None
 
-    async def touch(self, sandbox_ids: Iterable[str], holder: str = "", hold_s: float = 0.0) -> None:
+    async def touch(self, sandbox_ids: Iterable[str], ago_s: float = 0.0) -> None:
         await self._redis.run_many(
             script("touch"),
-            [(_four(id_)[:3], [id_, "", "active", self._tombstone_ms, holder, ms(hold_s)]) for id_ in sandbox_ids],
+            [(_four(id_)[:3], [id_, "", "", self._tombstone_ms, ms(ago_s)]) for id_ in sandbox_ids],
         )
 
     async def delete(
@@ -236,37 +253,62 @@ class RedisStore(RedisSpares, RedisGroups):
         if held is None or int(held) != term:
             raise FencedError
 
-    async def claim_expired(self, term: int, limit: int = 100) -> list[Expired]:
+    async def claim_expired(self, term: int, limit: int = 100, ask: AskIdle | None = None) -> list[Expired]:
         seconds, micros = await self._redis.command("TIME")
         now = int(seconds) * 1000 + int(micros) // 1000
         answers = await self._redis.many([("ZRANGEBYSCORE", keys.due(shard), "-inf", now, "LIMIT", 0, limit) for shard in range(SHARDS)])
         ids = [as_text(id_) for answer in answers for id_ in answer][:limit]
-        owners = [await self._owner_of(id_) for id_ in ids]
         expired: list[Expired] = []
-        for id_, owner in zip(ids, owners, strict=True):
-            shard = keys.shard_of(id_)
-            word, fields, why = await self._run(
-                "expire",
-                [
-                    keys.record(id_),
-                    keys.tombstone(id_),
-                    keys.due(shard),
-                    keys.owned(shard, as_text(owner)),
-                    keys.term(shard),
-                ],
-                [id_, self._tombstone_ms, self._tombstone_ms, term],
-            )
-            if word == b"fenced":
-                raise FencedError
-            if word in (b"expired", b"kept"):
-                try:
-                    was = as_record(as_fields(fields))
-                except UnreadableError:
-                    continue  # what is left of it the runtime is rid of when it is found without a record
-                kept = word == b"kept"
-                cause = was.cause or Cause(as_text(why), "infrastructure" if kept else "caller")
-                expired.append(Expired(id_, was.incarnation, cause, kept))
+        unasked: list[Record] = []
+        for id_ in ids:
+            found = await self._expire(id_, term, asks=ask is not None)
+            if isinstance(found, Record):
+                unasked.append(found)
+            elif found is not None:
+                expired.append(found)
+        if ask is not None and unasked:
+            for id_ in await self._unused(unasked, ask):
+                found = await self._expire(id_, term, asks=False)
+                if isinstance(found, Expired):
+                    expired.append(found)
         return expired
+
+    async def _unused(self, records: list[Record], ask: AskIdle) -> list[str]:
+        """Those that have been idle for as long as they may; the others' limits count from their last use from now on."""
+        unused = []
+        for record, idle_s in zip(records, await asyncio.gather(*map(ask, records), return_exceptions=True), strict=True):
+            if isinstance(idle_s, HoldfastError):
+                continue  # asked again by the next pass
+            if isinstance(idle_s, BaseException):
+                raise idle_s
+            if idle_s is not None and record.spec.idle_timeout_s is not None and idle_s < record.spec.idle_timeout_s:
+                await self.touch([record.sandbox_id], idle_s)
+            else:
+                unused.append(record.sandbox_id)
+        return unused
+
+    async def _expire(self, id_: str, term: int, *, asks: bool) -> Expired | Record | None:
+        """End one whose time is over; the record of one whose agent is to be asked first."""
+        shard = keys.shard_of(id_)
+        owner = as_text(await self._owner_of(id_))
+        found = [keys.record(id_), keys.tombstone(id_), keys.due(shard), keys.owned(shard, owner), keys.term(shard)]
+        arguments: list[Argument] = [id_, self._tombstone_ms, self._tombstone_ms, term, "1" if asks else ""]
+        word, fields, why = await self._run("expire", found, arguments)
+        if word == b"fenced":
+            raise FencedError
+        if word not in (b"expired", b"kept", b"ask"):
+            return None
+        try:
+            was = as_record(as_fields(fields))
+        except UnreadableError:
+            if word == b"ask":
+                return await self._expire(id_, term, asks=False)
+            return None  # what is left of it the runtime is rid of when it is found without a record
+        if word == b"ask":
+            return was
+        kept = word == b"kept"
+        cause = was.cause or Cause(as_text(why), "infrastructure" if kept else "caller")
+        return Expired(id_, was.incarnation, cause, kept)
 
     async def _owner_of(self, sandbox_id: str) -> bytes | str:
         try:

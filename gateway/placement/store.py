@@ -11,7 +11,7 @@ Owns what can be asked of placement, and how that can fail. It does not own what
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Protocol
 
 from holdfast_wire.errors import HoldfastError
@@ -35,6 +35,9 @@ from .records import (
     Tombstone,
     Usage,
 )
+
+AskIdle = Callable[[Record], Awaitable[float | None]]
+"""Asks a sandbox's agent for how many seconds it has been idle; see ``claim_expired``."""
 
 SHARDS = 64
 """Slots the records are spread over; a sandbox's keys all live in one of them."""
@@ -75,11 +78,18 @@ class PlacementStore(Protocol):
     """One interface, one conformance suite (``tests/conformance/placement.py``)."""
 
     async def create(
-        self, spec: SandboxSpec, *, fingerprint: str, idempotency_key: str | None = None, used_before: bool = False
+        self,
+        spec: SandboxSpec,
+        *,
+        fingerprint: str,
+        idempotency_key: str | None = None,
+        used_before: bool = False,
+        exclusive: bool = False,
     ) -> Created:
         """Reserve ``spec.sandbox_id``; ``used_before``: which may be one that was used before.
 
-        The same owner, id and fingerprint again answers what exists; where that was rebuilt after a wipe, the same key does. Raises
+        The same owner, id and fingerprint again answers what exists; where that was rebuilt after a wipe, the same key does. With
+        ``exclusive`` only the same key does, as long as the record was not rebuilt. Raises
         HoldfastError ``idempotency_conflict`` (the key was used for another request), ``sandbox_exists`` (the id belongs to another
         request or owner), or ``RebuildingError`` (it is not known whether it was used).
         """
@@ -98,11 +108,14 @@ class PlacementStore(Protocol):
     async def mark_egress(self, sandbox_id: str, incarnation: str, egress: Egress) -> Entry:
         """Note what it may reach from now on. Nothing changes for another incarnation."""
 
-    async def heartbeat(self, sandbox_id: str, owner: str) -> Entry:
-        """Note a heartbeat; never creates anything. Another owner's sandbox is None."""
+    async def change_lifetime(self, sandbox_id: str, owner: str, *, from_now_s: float | None = None, longer_s: float = 0.0) -> Entry:
+        """End it ``from_now_s`` seconds from now, or ``longer_s`` later than it would; one without a lifetime has no end to put off."""
 
-    async def touch(self, sandbox_ids: Iterable[str], holder: str = "", hold_s: float = 0.0) -> None:
-        """Note that these are in use; by a ``holder`` also for ``hold_s`` longer, or until it says otherwise. Unknown ids are ignored."""
+    async def heartbeat(self, sandbox_id: str, owner: str, *, used: bool = True) -> Entry:
+        """Note a heartbeat, and whether it is use as well; never creates anything. Another owner's sandbox is None."""
+
+    async def touch(self, sandbox_ids: Iterable[str], ago_s: float = 0.0) -> None:
+        """Note that these were in use ``ago_s`` seconds ago, which never takes back what was noted before. Unknown ids are ignored."""
 
     async def delete(
         self,
@@ -179,8 +192,12 @@ class PlacementStore(Protocol):
     async def check_term(self, term: int) -> None:
         """Raises ``FencedError`` when another holds the lease, or nobody does: asked before what no store can refuse."""
 
-    async def claim_expired(self, term: int, limit: int = 100) -> list[Expired]:
-        """End up to ``limit`` sandboxes whose time ran out, each atomically and re-checked."""
+    async def claim_expired(self, term: int, limit: int = 100, ask: AskIdle | None = None) -> list[Expired]:
+        """End up to ``limit`` sandboxes whose time ran out, each atomically and re-checked.
+
+        ``ask`` is asked before one ends for being idle: for how many seconds it has been (None: nobody can say). It may raise
+        ``HoldfastError``; then that one is left for the next call.
+        """
 
     async def mark_leaving(self, sandbox_id: str, incarnation: str, leaving: Leaving, *, term: int) -> Entry:
         """Note that it will end soon. Its end is then put down to that, unless the workload ended first."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -191,6 +192,9 @@ class LocalRuntime:
 
     async def stats(self) -> dict[str, Any]:
         return await self._node.call("stats")
+
+    async def largest(self) -> tuple[float, int] | None:
+        return float(os.cpu_count() or 1), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     async def aclose(self) -> None:
         await self._node.aclose()

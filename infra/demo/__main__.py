@@ -59,7 +59,7 @@ def run(options: Options) -> None:
     fetched = material.fetch(options.data / "downloads")
     with service(options.data) as (url, key), SandboxClient(url, key) as client:
         started = time.perf_counter()
-        with client.create_sandbox(options.image, timeout=120) as sandbox:
+        with client.create_sandbox(options.image, ready_timeout_s=120) as sandbox:
             created_s = time.perf_counter() - started
             print(f"sandbox {sandbox.id} from {options.image}, ready after {created_s * 1e3:.0f} ms", flush=True)
             turns = policy.recorded(fetched)
@@ -78,7 +78,7 @@ def run(options: Options) -> None:
         compared = None
         if options.rest and options.model is None:
             print("\nnow the same commands over REST, one call each …", flush=True)
-            with client.create_sandbox(options.image, timeout=120) as sandbox:
+            with client.create_sandbox(options.image, ready_timeout_s=120) as sandbox:
                 compared = play_over_rest(sandbox, url, key, turns)
         print(f"\n{'─' * 78}\n{policy.TARGET} failed and passes now.\n")
         print(summary(episode.played, created_s, total_s, compared), flush=True)

@@ -325,6 +325,17 @@ TABLE: dict[str, ErrorKind] = _table(
 class HoldfastError(Exception):
     """An error with a code of the table, a message for people, and what to do about it.
 
+    ``fault`` says whose it is: ``infrastructure`` (the service or its machines; ``is_infrastructure``), ``workload`` (the code in the
+    sandbox) or ``caller`` (the request). A trainer masks a rollout that ended in an infrastructure error and scores all others::
+
+        except HoldfastError as error:
+            if error.is_infrastructure:
+                return None  # mask it
+            raise
+
+    ``retryable`` says whether the same call may succeed later unchanged. ``HoldfastError("text")`` alone makes one too, with the first
+    code of its class.
+
     ``detail`` holds machine-readable facts (never payloads or keys). ``reason`` refines infrastructure causes: timeout, oom,
     evicted, preempted, node-lost, ttl, idle, heartbeat, quota, image-pull, unschedulable, deleted, exited.
     """
@@ -332,7 +343,7 @@ class HoldfastError(Exception):
     def __init__(
         self,
         code: str,
-        message: str,
+        message: str | None = None,
         *,
         hint: str | None = None,
         fault: Fault | None = None,
@@ -340,6 +351,8 @@ class HoldfastError(Exception):
         retryable: bool | None = None,
         detail: dict[str, Any] | None = None,
     ) -> None:
+        if message is None:
+            code, message = _code_of(type(self)), code
         kind = TABLE.get(code, TABLE["internal"])
         super().__init__(message)
         self.code = code
@@ -349,6 +362,11 @@ class HoldfastError(Exception):
         self.reason = reason
         self.retryable = kind.retryable if retryable is None else retryable
         self.detail = detail or {}
+
+    @property
+    def is_infrastructure(self) -> bool:
+        """Whether the service or its machines failed: the rollout says nothing of the model, so mask it instead of scoring it."""
+        return self.fault == "infrastructure"
 
     @property
     def kind(self) -> ErrorKind:
@@ -398,6 +416,12 @@ class HoldfastError(Exception):
             retryable=retryable if isinstance(retryable, bool) else None,
             detail=detail if isinstance(detail, dict) else None,
         )
+
+
+def _code_of(cls: type[HoldfastError]) -> str:
+    """The first code whose errors are of this class, or of one it extends."""
+    codes = {kind.sdk_class: kind.code for kind in reversed(TABLE.values())}
+    return next((codes[base.__name__] for base in cls.__mro__ if base.__name__ in codes), "internal")
 
 
 def _revived(cls: type[HoldfastError], args: tuple[Any, ...], state: dict[str, Any]) -> HoldfastError:

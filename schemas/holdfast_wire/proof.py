@@ -14,6 +14,7 @@ DIAL_HEADER = "X-Holdfast-Dial"
 PROOF_HEADER = "X-Holdfast-Proof"
 IDENTITY_HEADER = "X-Holdfast-Identity"
 BODY_HEADER = "X-Holdfast-Body"
+IDLE_HEADER = "X-Holdfast-Idle"
 
 
 def _mac(key: str, text: str) -> str:

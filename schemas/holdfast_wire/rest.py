@@ -30,7 +30,11 @@ _UNITS = {
     "Mi": 2**20,
     "Gi": 2**30,
     "Ti": 2**40,
+    "m": 2**20,
+    "g": 2**30,
+    "t": 2**40,
 }
+"""Kubernetes' units, and docker's small letters, which are powers of 1024."""
 
 
 def parse_cpu(value: object) -> float:
@@ -47,12 +51,12 @@ def parse_cpu(value: object) -> float:
 
 
 def parse_bytes(value: object, name: str = "memory") -> int:
-    """Bytes from ``1048576``, ``"512Mi"``, ``"4Gi"`` or ``"1G"``. Raises ``HoldfastError`` ``invalid_quantity``."""
+    """Bytes from ``1048576``, ``"512Mi"``, ``"4Gi"``, ``"1G"`` or docker's ``"512m"``. Raises ``HoldfastError`` ``invalid_quantity``."""
     size: float | None = None
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         size = float(value)
     elif isinstance(value, str):
-        digits = value.rstrip("kKMGTi")
+        digits = value.rstrip("kKMGTimgt")
         unit = _UNITS.get(value[len(digits) :])
         size = None if unit is None else _decimal(digits, unit)
     if size is None or not 1 <= size <= _BYTES_MAX:
@@ -84,24 +88,45 @@ class SandboxRecord:
     """
 
     sandbox_id: str
+    """Its id."""
     namespace: str
+    """Where the service makes sandboxes."""
     image: str
+    """The image it was made from."""
     block_network: bool
+    """Whether it reaches no network."""
     cpu: str
+    """Cores, as they were asked for."""
     memory: str
+    """Memory, as it was asked for."""
     timeout: float
+    """How long it might take to become ready, in seconds."""
     status: Status
+    """``pending``, ``ready`` or ``failed``."""
     ready: bool
+    """Whether it can be used."""
     status_message: str = ""
+    """Why it failed, for people."""
     labels: dict[str, str] = field(default_factory=dict)
+    """The labels it was made with."""
     incarnation: str = ""
+    """Tells it from others that had the same id."""
     created_at: float = 0.0
+    """When it was made."""
     ready_at: float | None = None
+    """When it became ready."""
+    lifetime_s: float | None = None
+    """How long it may live from when it was made, whatever happens in it; None: until it is deleted."""
     expires_at: float | None = None
+    """When it ends as things stand, by the first of its clocks."""
     reason: str | None = None
+    """Why it failed or ended, in a word."""
     fault: str | None = None
+    """Whose fault that was: ``workload``, ``infrastructure`` or ``caller``."""
     group: str | None = None
+    """The group it ends with."""
     leaving: dict[str, Any] | None = None
+    """Why and when it will end, where that is known."""
     network: dict[str, Any] = field(default_factory=dict)
     """What it may reach: ``mode`` and what is listed."""
     options: dict[str, Any] = field(default_factory=dict)

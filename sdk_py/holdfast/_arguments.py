@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Mapping
 from os import PathLike, fspath
-from typing import Any
+from typing import Any, Self
 
 from holdfast_wire.limits import ID_BYTES, PATH_BYTES
 
@@ -20,8 +20,20 @@ RemotePath = str | bytes | PathLike[str]
 _SANDBOX_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{ID_BYTES - 1}}}")
 _GROUP_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 _TTL_MOST_S = 86400
+_LIFETIME_MOST_S = 366 * 86400
 _SECONDS_MOST = 10**9
 """31 years: more is no time that clocks and timers of either end could count."""
+
+
+class Bound(int):
+    """How many bytes are kept of a stream, and which: its ``tail``, or ``both`` ends, half of each."""
+
+    keep: str
+
+    def __new__(cls, value: int, keep: str) -> Self:
+        made = super().__new__(cls, value)
+        made.keep = keep
+        return made
 
 
 def new_id() -> str:
@@ -50,9 +62,17 @@ def seconds(value: float | None, name: str = "timeout") -> float | None:
     return float(value)
 
 
-def patience_of(value: float | None) -> float | None:
+def lifetime_of(value: float, name: str) -> float:
+    """A number of seconds that a sandbox may live."""
+    given_s = seconds(value, name)
+    if given_s is None or given_s > _LIFETIME_MOST_S:
+        raise bad(f"{name} is a number of seconds above 0 and up to {_LIFETIME_MOST_S} (366 days), not {value!r:.40}")
+    return given_s
+
+
+def patience_of(value: float | None, name: str = "timeout") -> float | None:
     """How long to wait for something: a number of seconds, 0 to only look, or None for as long as it takes."""
-    return value if value == 0 and not isinstance(value, bool) else seconds(value)
+    return value if value == 0 and not isinstance(value, bool) else seconds(value, name)
 
 
 def part_of(offset: int, length: int | None) -> None:
@@ -138,13 +158,22 @@ def content_of(data: object, what: str = "data") -> bytes:
         raise bad(f"{what} is bytes, or text that UTF-8 can hold") from None
 
 
-def output_limit(value: int | None, default: int) -> int:
-    """How many bytes of each stream are kept."""
+def output_limit(value: int | None, default: int, keep: str = "head") -> int:
+    """How many bytes of each stream are kept, and which of them."""
+    if keep not in ("head", "tail", "both"):
+        raise bad(f"keep is 'head', 'tail' or 'both', not {keep!r:.40}")
     if value is None:
-        return default
+        value = default
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise bad(f"max_output_bytes is a number of bytes, 0 or more, not {value!r:.40}")
-    return value
+    return value if keep == "head" else Bound(value, keep)
+
+
+def time_limit(value: float | None, default: float | None) -> float | None:
+    """How long a command may run: what was asked for, else the client's default; infinity lifts that."""
+    if value is None:
+        return default
+    return None if value == float("inf") else value
 
 
 def script_of(script: str) -> str:

@@ -1,6 +1,6 @@
 """The exceptions of the SDK. The codes, hints and blame live in ``holdfast_wire.errors``; this file gives each a class.
 
-    HoldfastError                       code, message, hint, fault, reason, retryable, detail
+    HoldfastError                       code, message, hint, fault, is_infrastructure, reason, retryable, detail
     ├── ConfigurationError              no URL or key was found, or a setting is malformed
     ├── InvalidArgumentError            (a ValueError) the request itself is wrong
     │   ├── InvalidPathError
@@ -124,8 +124,8 @@ class SandboxNotReadyError(HoldfastError):
 class WaitTimeoutError(HoldfastError, TimeoutError):
     """A wait ran out. What was waited for goes on."""
 
-    def __init__(self, code: str = "wait_timeout", message: str = "the wait ran out", **more: Any) -> None:
-        super().__init__(code, message, **more)
+    def __init__(self, code: str = "wait_timeout", message: str | None = None, **more: Any) -> None:
+        super().__init__(code, "the wait ran out" if (code, message) == ("wait_timeout", None) else message, **more)
 
 
 class _CommandError(HoldfastError):
@@ -187,16 +187,16 @@ class SpawnError(HoldfastError):
 class InputClosedError(HoldfastError, BrokenPipeError):
     """The command takes no input: it has ended, its input was closed, or it was started without."""
 
-    def __init__(self, code: str, message: str, **more: Any) -> None:
+    def __init__(self, code: str, message: str | None = None, **more: Any) -> None:
         super().__init__(code, message, **more)
         self.errno = errno.EPIPE
-        self.strerror = message
+        self.strerror = self.message
 
 
 class CommandFailedError(HoldfastError):
     """Raised by ``CommandResult.check()``; ``result`` is the result."""
 
-    def __init__(self, message: str, result: Any) -> None:
+    def __init__(self, message: str, result: Any = None) -> None:
         super().__init__("internal", message, hint="", fault="workload", retryable=False)
         self.code = "command_failed"
         self.result = result
@@ -223,10 +223,10 @@ class RemoteFileError(HoldfastError, OSError):
 
     ERRNO: ClassVar[int] = errno.EIO
 
-    def __init__(self, code: str, message: str, **more: Any) -> None:
+    def __init__(self, code: str, message: str | None = None, **more: Any) -> None:
         super().__init__(code, message, **more)
         self.errno = self.ERRNO
-        self.strerror = message
+        self.strerror = self.message
         path = self.detail.get("path")
         self.filename = path if isinstance(path, str) else None
 
@@ -312,6 +312,10 @@ _CLASSES: dict[str, type[HoldfastError]] = {
         ChecksumError,
     )
 }
+
+
+for _public in (HoldfastError, ProtocolError, ConfigurationError, CommandFailedError, *_CLASSES.values()):
+    _public.__module__ = "holdfast"  # where they are imported from: tracebacks name it
 
 
 def error(code: str, message: str, **more: Any) -> HoldfastError:

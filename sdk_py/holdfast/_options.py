@@ -15,6 +15,7 @@ from holdfast_wire.limits import MIB, Timing
 from holdfast_wire.records import dataclass, field
 
 from ._errors import ConfigurationError
+from ._peers import Peers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +29,8 @@ class Options:
     """Settings of one client. Times are seconds, sizes bytes.
 
     ``connect_timeout_s`` bounds the first attach and each single attempt, ``resume_timeout_s`` how long a lost connection is
-    tried again before waiting calls fail, ``cancel_timeout_s`` how long a cancelled call waits for the remote end of its command.
+    tried again before waiting calls fail, ``cancel_timeout_s`` how long a cancelled call waits for the remote end of its command,
+    ``command_timeout_s`` how long a command may run that names no ``timeout``.
     """
 
     url: str
@@ -36,12 +38,14 @@ class Options:
     connect_timeout_s: float = 10.0
     resume_timeout_s: float = 120.0
     request_timeout_s: float = 60.0
+    command_timeout_s: float | None = None
     cancel_timeout_s: float = 5.0
     backoff_base_s: float = 0.05
     backoff_cap_s: float = 10.0
     max_output_bytes: int = 64 * MIB
     transport: TransportChoice = "auto"
     timing: Timing = field(default_factory=Timing)
+    peers: Peers = field(default_factory=Peers, repr=False)
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -53,6 +57,9 @@ class Options:
             value: object = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= _LONGEST_S:
                 raise ConfigurationError(f"{name} is {value!r:.40}", hint=f"give seconds from {least:g} to {_LONGEST_S:g}")
+        limit: object = self.command_timeout_s
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, (int, float)) or not 0 < limit <= _LONGEST_S):
+            raise ConfigurationError(f"command_timeout_s is {limit!r:.40}", hint="give seconds above 0, or None for no limit")
         if type(self.max_output_bytes) is not int or self.max_output_bytes < 0:
             raise ConfigurationError(f"max_output_bytes is {self.max_output_bytes!r:.40}", hint="give a number of bytes, 0 or more")
         if self.transport not in get_args(TransportChoice):

@@ -29,18 +29,24 @@ from holdfast._arguments import (
     seconds,
     size_of,
 )
-from holdfast._errors import ArgumentsTooLongError, HoldfastError, RequestTooLargeError, typed
+from holdfast._errors import ArgumentsTooLongError, HoldfastError, InvalidArgumentError, RequestTooLargeError, typed
 
 Command = str | Sequence[str]
 Outlive = Literal["adopt", "kill", "wait"]
 Spool = Literal["block", "tail"]
+Stderr = Literal["pipe", "stdout"]
+Keep = Literal["head", "tail", "both"]
 READY_TIMEOUT_S = 3600.0
 MESSAGE_PARAMS_BYTES = MESSAGE_BYTES - 1024
 """What all parameters of a request that travels as one message, with its ids, come to at most."""
 
 
-def command_of(command: Command) -> dict[str, Any]:
-    """``script`` for a string, ``argv`` for a list."""
+def command_of(command: Command, arguments: tuple[str, ...] = ()) -> dict[str, Any]:
+    """``script`` for a string, ``argv`` for a list, or for a program with its ``arguments`` behind it."""
+    if arguments:
+        if not isinstance(command, str):
+            raise bad("a command is a string, one list, or a program and its arguments one by one")
+        command = [command, *arguments]
     if isinstance(command, str):
         return {"script": script_of(command)}
     argv: list[object] = list(command) if hasattr(command, "__iter__") and not isinstance(command, (Mapping, AbstractSet)) else []
@@ -92,6 +98,7 @@ def sendable(body: dict[str, Any]) -> dict[str, Any]:
 
 def command_params(
     command: Command,
+    arguments: tuple[str, ...] = (),
     *,
     command_id: str | None,
     cwd: RemotePath | None,
@@ -104,8 +111,11 @@ def command_params(
     spool: Spool = "block",
     spool_bytes: int | None = None,
     detached: bool = False,
+    stderr: Stderr = "pipe",
 ) -> dict[str, Any]:
     """Open params of a ``command`` channel."""
+    if stderr not in ("pipe", "stdout"):
+        raise bad("stderr is 'pipe', or 'stdout' for one stream in the order of writing")
     if outlive not in ("adopt", "kill", "wait"):
         raise bad("outlive is 'adopt', 'kill' or 'wait'")
     if spool not in ("block", "tail"):
@@ -115,7 +125,7 @@ def command_params(
     return bounded(
         {
             "id": name_of(command_id, "command_id") or new_id(),
-            **command_of(command),
+            **command_of(command, arguments),
             **given(
                 cwd=None if cwd is None else path_of(cwd),
                 env=environment(env),
@@ -127,6 +137,7 @@ def command_params(
                 spool=None if spool == "block" else spool,
                 spool_bytes=spool_bytes,
                 detached=detached or None,
+                stderr=None if stderr == "pipe" else stderr,
             ),
         },
         may_follow=True,
@@ -169,8 +180,62 @@ def cluster_body(options: ClusterOptions) -> dict[str, Any]:
     """The fields of those that are given."""
     unknown = sorted(set(options) - set(ClusterOptions.__annotations__))
     if unknown:
-        raise bad(f"create_sandbox has no argument {unknown[0]!r}", hint=f"one of {', '.join([*_CREATE, *ClusterOptions.__annotations__])}")
+        raise unknown_argument(unknown[0])
     return {name: plain(value) for name, value in options.items() if value is not None}
+
+
+def known_only(method: str, unknown: Mapping[str, object], names: str) -> None:
+    """Raises ``InvalidArgumentError`` for arguments that a method does not have: which it has, and which of them was meant."""
+    for name in unknown:
+        import difflib
+
+        near = _COMMAND_ELSEWHERE.get(name.lower()) or next(iter(difflib.get_close_matches(name, names.split(), 1)), "")
+        raise bad(f"{method} has no argument {name!r}{_instead(near)}", hint=f"one of {', '.join(names.split())}")
+
+
+def _instead(near: str) -> str:
+    return f": use {near}" if near.isidentifier() else f": {near}" if near else ""
+
+
+_COMMAND_ELSEWHERE = {
+    "workdir": "cwd",
+    "working_dir": "cwd",
+    "working_directory": "cwd",
+    "dir": "cwd",
+    "timeout": "each command names its own; command_timeout_s of the client is for all",
+    "envs": "env",
+    "environment": "env",
+    "timeout_s": "timeout, in seconds",
+    "timeout_ms": "timeout, in seconds",
+    "timeout_seconds": "timeout",
+    "stdin": "input is all of its standard input; start() writes to it while it runs",
+    "data": "input",
+    "check": "result.check() raises where the exit code is not 0",
+    "shell": "a string is run by the shell, a list as it is",
+    "capture_output": "output is always in the result",
+    "text": "result.stdout is text, result.stdout_bytes bytes",
+    "stdout": "stderr='stdout' makes them one stream",
+    "background": "start() returns while it runs",
+    "detach": "start(detached=True) returns and leaves it running",
+    "on_stdout": "iterate start() for live output",
+    "on_stderr": "iterate start() for live output",
+    "tty": "terminal() gives it a terminal",
+    "pty": "terminal() gives it a terminal",
+    "uid": "user",
+}
+"""What others call it, and what it is here."""
+SHELL = "name shell cwd env user"
+EXEC = "cwd env user input timeout login outlive spool spool_bytes stderr command_id max_output_bytes keep"
+START = "cwd env user timeout login stdin outlive spool spool_bytes stderr detached command_id max_output_bytes keep"
+
+
+def unknown_argument(name: str) -> InvalidArgumentError:
+    """What says of an argument that ``create_sandbox`` does not have which one does it."""
+    import difflib
+
+    names = [*_CREATE, *ClusterOptions.__annotations__]
+    near = _ELSEWHERE.get(name.lower()) or next(iter(difflib.get_close_matches(name, names, 1)), "")
+    return bad(f"create_sandbox has no argument {name!r}{_instead(near)}", hint=f"one of {', '.join(names)}")
 
 
 def network_body(network: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,9 +245,47 @@ def network_body(network: Mapping[str, Any]) -> dict[str, Any]:
     return sendable({str(name): plain(value) for name, value in network.items()})
 
 
+_ELSEWHERE = {
+    "timeout": "ready_timeout_s is how long it may take to become ready, lifetime_s how long it may live",
+    "name": "sandbox_id is its name",
+    "id": "sandbox_id is its name",
+    "template": "the image comes first, as in create_sandbox('python:3.12')",
+    "app": "the image comes first, as in create_sandbox('python:3.12')",
+    "envs": "env",
+    "environment": "env",
+    "env_vars": "env",
+    "envvars": "env",
+    "secrets": "env",
+    "metadata": "labels",
+    "tags": "labels",
+    "cpus": "cpu",
+    "nano_cpus": "cpu",
+    "mem": "memory",
+    "mem_limit": "memory",
+    "storage": "disk",
+    "storage_opt": "disk",
+    "idle_timeout": "idle_timeout_s",
+    "ttl": "lifetime_s",
+    "lifetime": "lifetime_s",
+    "max_lifetime": "lifetime_s",
+    "allow_internet_access": "block_network=False opens the network",
+    "network_mode": "block_network=False opens the network",
+    "network_disabled": "block_network",
+    "ports": "sandbox.tunnel(port) reaches a port once it runs",
+    "encrypted_ports": "sandbox.tunnel(port) reaches a port once it runs",
+    "unencrypted_ports": "sandbox.tunnel(port) reaches a port once it runs",
+    "workdir": "cwd of exec, start and shell says where a command runs",
+    "working_dir": "cwd of exec, start and shell says where a command runs",
+    "cwd": "cwd of exec, start and shell says where a command runs",
+    "command": "create it, then sandbox.exec(command) or sandbox.start(command)",
+    "gpus": "gpu",
+    "node_selectors": "node_selector",
+    "platform": "architecture",
+}
+"""What others call it, and what it is here."""
 _CREATE = (
-    "image", "cpu", "memory", "disk", "env", "labels", "timeout", "lifetime_s", "idle_timeout_s", "heartbeat_timeout_s", "sandbox_id",
-    "block_network", "network", "group", "entrypoint", "ulimits",
+    "image", "cpu", "memory", "disk", "env", "labels", "ready_timeout_s", "lifetime_s", "idle_timeout_s", "heartbeat_timeout_s",
+    "sandbox_id", "exist_ok", "block_network", "network", "group", "entrypoint", "ulimits",
 )  # fmt: skip
 
 
@@ -190,12 +293,13 @@ def create_body(
     image: str,
     *,
     sandbox_id: str,
+    exist_ok: bool = True,
     cpu: float | str | None,
     memory: int | str | None,
     disk: int | str | None,
     env: Mapping[str, str] | None,
     labels: Mapping[str, str] | None,
-    timeout: float | None,
+    ready_timeout_s: float | None,
     lifetime_s: float | None,
     idle_timeout_s: float | None,
     heartbeat_timeout_s: float | None,
@@ -220,8 +324,9 @@ def create_body(
         "image": image,
         "sandbox_id": sandbox_id,
         **({"block_network": bool(block_network)} if network is None else {"network": network_body(network)}),
+        **({} if exist_ok else {"exist_ok": False}),
         "wait": True,
-        "timeout": seconds(timeout) or READY_TIMEOUT_S,
+        "timeout": seconds(ready_timeout_s, "ready_timeout_s") or READY_TIMEOUT_S,
         **given(
             cpu=cpu,
             memory=memory,

@@ -6,6 +6,7 @@ maps from the agent, which code in the sandbox may own: every type is checked, a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, Self
 
@@ -25,7 +26,9 @@ class Chunk(NamedTuple):
     """A piece of live output: ``stream`` is 1 (stdout) or 2 (stderr). ``text`` decodes it, unknown bytes replaced."""
 
     stream: int
+    """1 (stdout) or 2 (stderr); a terminal has 1 alone."""
     data: bytes
+    """The bytes as they were written."""
 
     @property
     def text(self) -> str:
@@ -34,11 +37,22 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a command was ended from outside: ``fault`` is workload or infrastructure, ``reason`` e.g. timeout or oom."""
+    """Why a command was ended from outside.
+
+    An ``infrastructure`` fault (``is_infrastructure``) says nothing of the code that ran: mask the rollout instead of scoring it.
+    """
 
     fault: str
+    """``workload`` or ``infrastructure``."""
     reason: str
+    """``timeout``, ``oom``, ``cancelled``, ``evicted``, …"""
     message: str = ""
+    """The same for people."""
+
+    @property
+    def is_infrastructure(self) -> bool:
+        """Whether the service or its machines ended it."""
+        return self.fault == "infrastructure"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,32 +60,44 @@ class StreamCount:
     """Bytes of one output stream: all the agent saw, those it dropped before this client could have them, SHA-256 (hex) of all it saw."""
 
     seen: int = 0
+    """Bytes that the agent saw."""
     dropped: int = 0
+    """Of these, bytes that this client was told to be lost."""
     sha256: str = ""
+    """SHA-256 (hex) of all that it saw."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CommandResult:
     """The one outcome of a command.
 
-    ``exit_code`` is what a shell would show: 128+n after signal n (whose name is in ``signal``), 124 after a time-out, 127 for a
-    command that was not found; None where the command ended without one, and ``cause`` says why. ``truncated`` is True when
-    not all output is here: dropped by the agent (see ``streams``) or over ``max_output_bytes``; what is kept is the head.
-    ``shell_restarted`` tells that the living shell had to be rebuilt; ``cwd`` is its directory afterwards.
+    Where no process ran there is no result but an exception. ``cause.is_infrastructure`` says when to mask it instead of scoring it.
     """
 
-    exit_code: int | None
+    exit_code: int
+    """What a shell would show: 128+n after signal n, 124 after a time-out, 127 for a command that was not found."""
     stdout_bytes: bytes
+    """Standard output, up to ``max_output_bytes``: its head, tail or both ends, as ``keep`` said."""
     stderr_bytes: bytes
+    """Standard error, likewise; empty with ``stderr="stdout"``."""
     duration_s: float
+    """How long it ran, in seconds, by the sandbox's clock."""
     command_id: str = ""
+    """Its id; ``sandbox.follow(command_id)`` attaches to it again."""
     timed_out: bool = False
+    """Whether its time ran out and it was killed."""
     truncated: bool = False
+    """Whether not all output is here: dropped by the agent (see ``streams``) or over ``max_output_bytes``."""
     signal: str | None = None
+    """The name of the signal that ended it."""
     cause: Cause | None = None
+    """Why it was ended from outside, where it was."""
     streams: Mapping[int, StreamCount] = field(default_factory=dict, hash=False)
+    """Of stdout (1) and stderr (2): how many bytes there were, and their SHA-256."""
     shell_restarted: bool = False
+    """Whether the living shell had to be rebuilt."""
     cwd: str | None = None
+    """The living shell's directory afterwards."""
 
     @property
     def stdout(self) -> str:
@@ -82,6 +108,11 @@ class CommandResult:
     def stderr(self) -> str:
         """Standard error as text; bytes that are not UTF-8 become U+FFFD."""
         return self.stderr_bytes.decode("utf-8", "replace")
+
+    @property
+    def output(self) -> str:
+        """All output as text: with ``stderr="stdout"`` in the order of writing, else standard output and then standard error."""
+        return self.stdout + self.stderr
 
     @property
     def ok(self) -> bool:
@@ -122,9 +153,13 @@ class FileMatch:
     """One match of a search: a path and, where a pattern was looked for, the line's number (from 1) and its text, cut at 2000 bytes."""
 
     path: str
+    """The file, as it was reached from the path that was searched."""
     line: int | None = None
+    """The number of the line, from 1; None where no pattern was looked for."""
     text: str = ""
+    """The line, cut at 2000 bytes."""
     raw_path: bytes | None = None
+    """The path's bytes where they are not UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +170,25 @@ class FileEntry:
     """
 
     name: str
+    """The last part of the path."""
     path: str
+    """The whole path."""
     type: Literal["file", "directory", "symlink", "other"]
+    """What it is."""
     size: int
+    """Bytes."""
     mode: int
+    """The permission bits."""
     mtime: float
+    """When it was changed, in seconds since the epoch."""
     uid: int = 0
+    """Whose it is."""
     gid: int = 0
+    """Which group's it is."""
     target: str | None = None
+    """Where a symbolic link leads."""
     raw_path: bytes | None = None
+    """The path's bytes where they are not UTF-8."""
 
     @property
     def is_dir(self) -> bool:
@@ -155,10 +200,15 @@ class PatchResult:
     """What applying a patch did. A patch that does not apply is a result with ``success`` False, and changes nothing."""
 
     success: bool
+    """Whether all of it was applied; else nothing was changed."""
     exit_code: int
+    """0, or 1 where it does not apply."""
     stdout: str
+    """What was done, file by file."""
     stderr: str
+    """Why it does not apply."""
     files: tuple[str, ...] = ()
+    """The paths that were changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +220,15 @@ class TransferResult:
     """
 
     size_bytes: int
+    """Bytes of content."""
     entries: int = 1
+    """Files and directories; 1 for a file."""
     sha256: str | None = None
+    """SHA-256 (hex) of a file."""
     skipped: int = 0
+    """Entries of a directory that were left out."""
     changed: int = 0
+    """Files that were written to while they were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +236,17 @@ class ImageInfo:
     """One image of the service's store."""
 
     name: str
+    """Its name, as ``create_sandbox`` takes it."""
     digest: str = ""
+    """Its digest, ``sha256:…``."""
     size_bytes: int = 0
+    """Bytes of its layers."""
     created: float | str | None = None
+    """When it was made."""
     nodes_ready: int | None = None
     """In a cluster, where images are pulled ahead to every node: how many of ``nodes_wanted`` have it."""
     nodes_wanted: int | None = None
+    """How many nodes are to have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,12 +254,19 @@ class GroupInfo:
     """The service's record of a group. ``sandboxes`` are ids (at most 1000), ``leaving`` those that will end soon whatever they do."""
 
     name: str
+    """Its name."""
     status: Literal["open", "ended"]
+    """Whether its lease lasts."""
     ttl_s: float | None
+    """How long the lease lasts without a heartbeat."""
     expires_at: float | None
+    """When it ends if no heartbeat comes, in seconds since the epoch."""
     sandboxes: tuple[str, ...] = ()
+    """Ids, at most 1000."""
     leaving: tuple[str, ...] = ()
+    """Ids of those that will end soon whatever they do."""
     reason: str | None = None
+    """Why it ended."""
 
     @classmethod
     def read(cls, body: Mapping[str, Any]) -> GroupInfo:
@@ -224,6 +291,13 @@ class SandboxInfo(SandboxRecord):
         """From a REST answer."""
         record = SandboxRecord.from_map(body)
         return cls(**{name: getattr(record, name) for name in SandboxRecord.__match_args__})
+
+
+def ending(info: SandboxInfo | None) -> str:
+    """When a sandbox ends, as far as that is known; empty where it is not."""
+    if info is None or info.expires_at is None:
+        return ""
+    return time.strftime(" until %Y-%m-%d %H:%M:%S UTC", time.gmtime(info.expires_at))
 
 
 # Reading what an agent says --------------------------------------------------------------------------------------
@@ -334,3 +408,9 @@ class Address(tuple[str, int]):
 
     def __format__(self, spec: str) -> str:
         return format(str(self), spec)
+
+
+for _public in (
+    Address, Cause, Chunk, CommandResult, FileEntry, FileMatch, GroupInfo, ImageInfo, PatchResult, SandboxInfo, StreamCount, TransferResult,
+):  # fmt: skip
+    _public.__module__ = "holdfast"  # where they are imported from

@@ -72,7 +72,7 @@ class PlacementConformance:
         assert await store.get("nobody") is None
         assert await store.heartbeat("nobody", "ada") is None
         assert await store.delete("nobody", DELETED, owner="ada") is None
-        await store.touch(["nobody"], "a", 10)
+        await store.touch(["nobody"])
         assert await store.mark_failed("nobody", "i1", OOM) is None
         assert await seen(store) == set()
 
@@ -105,7 +105,7 @@ class PlacementConformance:
         await store.delete("sb-1", DELETED, owner="ada")
         grave = await store.get("sb-1")
         assert await store.heartbeat("sb-1", "ada") == grave
-        await store.touch(["sb-1"], "a", 10)
+        await store.touch(["sb-1"])
         assert await store.mark_ready("sb-1", "i1", "unix:///a.sock", "e1") == grave
         assert await store.mark_failed("sb-1", "i1", OOM) == grave
         assert await store.get("sb-1") == grave
@@ -227,34 +227,52 @@ class PlacementConformance:
         assert isinstance(beaten, Record)
         assert beaten.expires_at is not None
 
-    async def test_use_moves_the_idle_clock_and_a_hold_keeps_it_away(self, store: PlacementStore) -> None:
-        before = await ready(store, spec(idle_timeout_s=10.0))
-        await store.touch(["sb-1", "nobody"], "a", 30.0)
-        after = await store.get("sb-1")
-        assert isinstance(after, Record)
-        assert before.expires_at is not None
-        assert after.expires_at is not None
-        assert after.expires_at - before.expires_at >= 30.0
-        await store.touch(["sb-1"])
-        still = await store.get("sb-1")
-        assert isinstance(still, Record)
-        assert still.expires_at == after.expires_at
+    async def test_use_moves_the_idle_clock_and_never_back(self, store: PlacementStore) -> None:
+        await ready(store, spec(idle_timeout_s=10.0, heartbeat_timeout_s=3600.0))
 
-    async def test_a_hold_ends_with_its_holders_word_and_no_other(self, store: PlacementStore) -> None:
-        before = await ready(store, spec(idle_timeout_s=10.0))
-        await store.touch(["sb-1"], "a", 300.0)
-        await store.touch(["sb-1"], "b", 30.0)
-        await store.touch(["sb-1"], "a", 0.0)
-        held = await store.get("sb-1")
-        await store.touch(["sb-1"], "b", 0.0)
-        free = await store.get("sb-1")
-        assert isinstance(held, Record)
-        assert isinstance(free, Record)
-        assert before.expires_at is not None
-        assert held.expires_at is not None
-        assert free.expires_at is not None
-        assert before.expires_at + 30.0 <= held.expires_at < before.expires_at + 300.0
-        assert before.expires_at <= free.expires_at < held.expires_at
+        async def expires() -> float:
+            record = await store.get("sb-1")
+            assert isinstance(record, Record)
+            return record.expires_at or 0.0
+
+        async def touched() -> bool:
+            before = await expires()
+            await store.touch(["sb-1", "nobody"])
+            return await expires() > before
+
+        async def beaten() -> bool:
+            before = await expires()
+            await store.heartbeat("sb-1", "ada")
+            return await expires() > before
+
+        await until_async(touched, deadline_s=60, what="its end to be put off")
+        await until_async(beaten, deadline_s=60, what="its end to be put off again")
+        before = await expires()
+        await store.touch(["sb-1"], 5.0)
+        for _ in range(20):
+            await store.heartbeat("sb-1", "ada", used=False)
+        assert await expires() == before
+
+    async def test_the_agent_is_asked_before_one_ends_for_being_idle(self, store: PlacementStore) -> None:
+        for id_ in ("used", "unused", "silent", "mute"):
+            await ready(store, spec(id_, idle_timeout_s=0.05))
+        asked: list[str] = []
+
+        async def ask(record: Record) -> float | None:
+            asked.append(record.sandbox_id)
+            if record.sandbox_id == "silent":
+                raise HoldfastError("agent_unreachable", "it does not answer now")
+            return {"used": 0.0, "unused": 60.0, "mute": None}[record.sandbox_id]
+
+        ended: set[str] = set()
+
+        async def all_asked() -> bool:
+            ended.update(one.sandbox_id for one in await store.claim_expired(1, ask=ask))
+            return set(asked) == {"used", "unused", "silent", "mute"} and len(ended) == 2
+
+        await until_async(all_asked, deadline_s=60, what="all to be asked")
+        assert ended == {"unused", "mute"}
+        assert await seen(store) == {"used", "silent"}
 
     async def test_what_never_became_ready_fails_and_stays_readable(self, store: PlacementStore) -> None:
         await store.create(spec(ready_timeout_s=0.01), fingerprint="f")

@@ -43,7 +43,7 @@ SYNC = (
 from holdfast import SandboxClient
 
 with SandboxClient() as client:
-    with client.create_sandbox("python:3.11-slim", cpu="2", memory="4Gi", env={}, labels={"run": "7"}, timeout=120) as sandbox:
+    with client.create_sandbox("python:3.11-slim", cpu="2", memory="4Gi", env={}, labels={"run": "7"}, ready_timeout_s=120) as sandbox:
         shell = sandbox.shell()
         shell.run("cd /tmp && export N=41")
         result = shell.run("echo $((N + 1)); pwd >&2", timeout=30)

@@ -441,7 +441,7 @@ def test_any_part_of_the_real_stack_comes_back(stack: Stack, name: str) -> None:
 def test_an_index_that_cannot_be_read_is_made_anew() -> None:
     """Redis refuses to start on a damaged file, again and again; all it knew is known elsewhere."""
     with running_stack() as own, SandboxClient(own.url, own.key) as client:
-        sandbox = client.create_sandbox("host", timeout=30)
+        sandbox = client.create_sandbox("host", ready_timeout_s=30)
         shell = sandbox.shell()
         shell.run("KEPT=yes")
         pid = read_pid(own.data / "run" / "redis.pid")
@@ -468,7 +468,7 @@ def test_a_killed_node_comes_back_and_makes_sandboxes() -> None:
         old = own.kill_process("node")
         own.wait_restarted("node", old)
         own.wait_ready()
-        with client.create_sandbox("host", timeout=30) as sandbox:
+        with client.create_sandbox("host", ready_timeout_s=30) as sandbox:
             assert sandbox.exec("echo here").stdout == "here\n"
 
 

@@ -155,7 +155,7 @@ async def _create(client: AsyncSandboxClient) -> str:
 
     async def tried() -> bool:
         with contextlib.suppress(HoldfastError):
-            sandbox = await client.create_sandbox(IMAGE, timeout=20)
+            sandbox = await client.create_sandbox(IMAGE, ready_timeout_s=20)
             await sandbox.exec(f"touch {HISTORY}")
             await sandbox.close()
             made.append(sandbox.id)

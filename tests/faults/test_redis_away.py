@@ -51,5 +51,5 @@ async def test_redis_stopped(replicas: Replicas) -> None:
                 assert sandbox._link.engine.resumes == 1
             finally:
                 os.kill(pid, signal.SIGCONT)
-            async with await client.create_sandbox(IMAGE, timeout=30) as another:
+            async with await client.create_sandbox(IMAGE, ready_timeout_s=30) as another:
                 assert (await another.exec("echo up")).stdout == "up\n"

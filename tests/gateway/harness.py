@@ -151,6 +151,9 @@ class MemoryRuntime:
     async def ping(self) -> None:
         pass
 
+    async def largest(self) -> tuple[float, int] | None:
+        return None
+
     async def stats(self) -> dict[str, Any]:
         return {"sandboxes": len(self.present)}
 

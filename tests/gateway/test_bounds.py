@@ -57,7 +57,17 @@ def test_the_error_names_field_and_bound(read: Callable[[Any], Any], value: Any,
 
 
 @pytest.mark.parametrize(
-    ("value", "size"), [("64Ki", 65536), ("1k", 1000), ("1.5Mi", 3 << 19), ("2G", 2 * 10**9), ("1Ti", 1 << 40), ("7", 7)]
+    ("value", "size"),
+    [
+        ("64Ki", 65536),
+        ("1k", 1000),
+        ("1.5Mi", 3 << 19),
+        ("2G", 2 * 10**9),
+        ("1Ti", 1 << 40),
+        ("7", 7),
+        ("512m", 512 << 20),
+        ("4g", 4 << 30),
+    ],
 )
 def test_every_unit_that_is_named_is_read(value: str, size: int) -> None:
     assert parse_bytes(value) == size

@@ -369,3 +369,26 @@ async def test_an_ended_sandbox_says_whose_doing_it_was(ada: Checked, served: Se
 def test_who_makes_a_sandbox_gives_up_before_the_record_does(ready_timeout_s: float, own_s: float) -> None:
     """Else the record ends first, and says only that it took too long where the image could not be pulled."""
     assert making._own_time(ready_timeout_s) == pytest.approx(own_s)
+
+
+async def test_a_delete_is_answered_before_the_runtime_has_removed_it(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record is gone for good by then; 40 ms of unmounting are nothing to wait for."""
+    goes_on, runtime = asyncio.Event(), served.gateway.runtime
+    remove = runtime.delete
+
+    async def slowly(sandbox_id: str, incarnation: str | None = None) -> bool:
+        await goes_on.wait()
+        return await remove(sandbox_id, incarnation)
+
+    async with served.client() as client:
+        made = await client.post("/sandboxes", json={"image": "host", "sandbox_id": "sb-1", "wait": True})
+        assert made.status_code == 200
+        monkeypatch.setattr(runtime, "delete", slowly)
+        answer = await client.delete("/sandboxes/sb-1")
+        assert answer.json() == {"status": "deleted", "sandbox_id": "sb-1", "existed": True}
+        assert (await client.get("/sandboxes/sb-1")).status_code == 410
+        assert (await client.delete("/sandboxes/sb-1")).json()["existed"] is False
+        assert served.gateway.removing
+        goes_on.set()
+        await until_async(lambda: not served.gateway.removing, deadline_s=60, what="the removal to end")
+        assert [one for one in await runtime.list_all() if one.sandbox_id == "sb-1"] == []

@@ -43,7 +43,7 @@ async def test_a_late_heartbeat_after_delete_leaves_no_key(store: RedisStore, re
     with redis.Redis.from_url(redis_url) as client:
         before = sorted(client.keys("*"))
         await store.heartbeat("sb-1", "ada")
-        await store.touch(["sb-1"], "a", 30)
+        await store.touch(["sb-1"])
         assert sorted(client.keys("*")) == before
         client.delete(keys.tombstone("sb-1"))
         await store.heartbeat("sb-1", "ada")
@@ -63,7 +63,7 @@ async def test_scripts_are_reloaded_after_redis_forgot_them(store: RedisStore, r
     await ready(store, spec())
     with redis.Redis.from_url(redis_url) as client:
         client.script_flush()
-    await store.touch(["sb-1", "sb-1", "sb-1"], "a", 1)
+    await store.touch(["sb-1", "sb-1", "sb-1"])
     assert isinstance(await store.get("sb-1"), Record)
 
 

@@ -99,9 +99,9 @@ async def test_the_sdk_says_that_the_service_is_away_not_that_a_sandbox_was_lost
         await client.create_sandbox("host", cpu="1", memory="64Mi")
         outage.begin("cut")
         with pytest.raises(ServiceUnavailableError) as caught:
-            await client.create_sandbox("host", cpu="1", memory="64Mi", timeout=4)
+            await client.create_sandbox("host", cpu="1", memory="64Mi", ready_timeout_s=4)
         assert caught.value.code == "runtime_unavailable"
-        waiting = asyncio.create_task(client.create_sandbox("host", cpu="1", memory="64Mi", timeout=60))
+        waiting = asyncio.create_task(client.create_sandbox("host", cpu="1", memory="64Mi", ready_timeout_s=60))
         before = outage.unanswered
         await until_async(lambda: outage.unanswered > before + 2, deadline_s=60, what="it to be asked")
         outage.away = ""

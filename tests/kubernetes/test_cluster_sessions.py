@@ -86,7 +86,7 @@ async def test_a_hundred_pods_from_create_to_delete(client: AsyncSandboxClient) 
     async def episode(number: int) -> None:
         async with gate:
             began = time.monotonic()
-            async with await client.create_sandbox(IMAGE, cpu="100m", memory="64Mi", timeout=240) as sandbox:
+            async with await client.create_sandbox(IMAGE, cpu="100m", memory="64Mi", ready_timeout_s=240) as sandbox:
                 ready.append(time.monotonic() - began)
                 async with await sandbox.shell() as shell:
                     assert (await shell.run(f"cd /tmp && X={number}")).exit_code == 0
@@ -163,7 +163,7 @@ async def test_failures_are_typed(client: AsyncSandboxClient) -> None:
 
 async def test_a_command_that_eats_its_memory_is_told_and_the_sandbox_lives_or_says_why(client: AsyncSandboxClient) -> None:
     sandbox: AsyncSandbox
-    async with await client.create_sandbox(DEBIAN, cpu=1, memory="96Mi", timeout=60) as sandbox:
+    async with await client.create_sandbox(DEBIAN, cpu=1, memory="96Mi", ready_timeout_s=60) as sandbox:
         try:
             result = await sandbox.exec(["sh", "-c", "x=$(head -c 400000000 /dev/zero | tr '\\0' x); echo ${#x}"], timeout=60)
             print(f"\nexit {result.exit_code}, signal {result.signal}, cause {result.cause}")

@@ -44,7 +44,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
 @pytest_asyncio.fixture
 async def served(redis_url: str, api: FakeApi, kubelet: Kubelet, tmp_path: Path) -> AsyncIterator[Served]:
     """A gateway and a controller over the fake cluster, with quotas to count."""
-    settings = settings_for(api, tmp_path, unschedulable_patience_s=0.4, pull_patience_s=0.3, enforcement="policy")
+    settings = settings_for(api, tmp_path, unschedulable_patience_s=0.4, pull_patience_s=0.3, enforcement="policy", nodes_grow=True)
     runtime = KubernetesRuntime(settings, "replica-1", QUICK)
     admission = AdmissionSettings(owner_quota=Quota(5, None, None))
     async with serve(redis_url, tmp_path, admission=admission) as served:
@@ -62,6 +62,20 @@ def sandboxes(api: FakeApi) -> list[str]:
 
 def egress_policies(api: FakeApi) -> list[str]:
     return [name for name in api.stores["networkpolicies"].names() if name.startswith("hf-egress")]
+
+
+@pytest.mark.parametrize("asked", [{"cpu": 1000}, {"memory": "500Ti"}])
+async def test_more_than_any_node_has_is_refused_at_once(
+    redis_url: str, api: FakeApi, kubelet: Kubelet, tmp_path: Path, asked: dict[str, Any]
+) -> None:
+    runtime = KubernetesRuntime(settings_for(api, tmp_path, enforcement="policy"), "replica-1", QUICK)
+    async with serve(redis_url, tmp_path) as served, served.client() as client:
+        served.gateway.runtime = runtime
+        answer = await client.post("/sandboxes", json={"image": "host", "sandbox_id": "sb-1", **asked})
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_quantity")
+        assert "more than any machine here has" in answer.json()["detail"]
+        assert await served.store.get("sb-1") is None
+        await runtime.aclose()
 
 
 class SlowAgent(ProcessAgent):

@@ -20,7 +20,7 @@ pytestmark = requires("namespaces", "redis")
 
 def test_the_probe_is_refused_under_the_real_agent(stack: Stack) -> None:
     probe = (REPOSITORY / "tests/node/probe.py").read_bytes()
-    with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", timeout=30) as sandbox:
+    with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", ready_timeout_s=30) as sandbox:
         alone = sandbox.exec(["/usr/bin/python3", "-"], input=probe, timeout=40)
         assert alone.exit_code == 0, alone.stderr
         assert {name: said for name, said in json.loads(alone.stdout).items() if said} == {}
@@ -31,7 +31,7 @@ def test_the_probe_is_refused_under_the_real_agent(stack: Stack) -> None:
 
 
 def test_a_command_out_of_memory_leaves_the_session(stack: Stack) -> None:
-    with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", memory="128Mi", timeout=30) as sandbox:
+    with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", memory="128Mi", ready_timeout_s=30) as sandbox:
         shell = sandbox.shell()
         shell.run("export KEPT=yes")
         eater = "python3 -c 'x = [b\"1\" * (1 << 20) for _ in range(2000)]'"
@@ -44,7 +44,7 @@ def test_an_images_directory_is_made_and_its_group_is_taken(stack: Stack, tmp_pa
     layout = oci_layout(tmp_path / "layout", [tar([directory("etc")])], {"WorkingDir": "/made/here", "User": "4000:5000"})
     with SandboxClient(stack.url, stack.key) as client:
         client.images.import_(layout, "with-a-directory")
-        with client.create_sandbox("with-a-directory", timeout=30) as sandbox:
+        with client.create_sandbox("with-a-directory", ready_timeout_s=30) as sandbox:
             assert sandbox.files.stat("/made/here").is_dir
             assert sandbox.exec(["/no/such"]).exit_code == 127
 
@@ -58,7 +58,7 @@ def test_an_images_user_is_at_home(stack: Stack, tmp_path: Path) -> None:
         for name, user, said in (("with-bob", "bob", "1234 /home/bob"), ("with-root", "", "0 /root"), ("with-home", "bob", "1234 /srv")):
             env = {"Env": ["HOME=/srv"]} if said.endswith("srv") else {}
             client.images.import_(oci_layout(tmp_path / name, [layer], {"User": user, **env}), name)
-            with client.create_sandbox(name, timeout=30) as sandbox:
+            with client.create_sandbox(name, ready_timeout_s=30) as sandbox:
                 assert sandbox.exec("echo $(id -u) $HOME").stdout == f"{said}\n"
                 assert sandbox.shell().run("echo $(id -u) $HOME").stdout == f"{said}\n"
 
@@ -86,7 +86,7 @@ def test_where_commands_start(stack: Stack, tmp_path: Path, layer: bytes, case: 
     name = f"where-{list(DIRECTORIES).index(case)}"
     with SandboxClient(stack.url, stack.key) as client:
         client.images.import_(oci_layout(tmp_path / "layout", [layer, tar(members)], config), name)
-        with client.create_sandbox(name, timeout=30) as sandbox:
+        with client.create_sandbox(name, ready_timeout_s=30) as sandbox:
             said = sandbox.exec("pwd -P; stat -c '%a %u:%g' .").stdout
             assert said == f"{where}\n{owned}\n"
             assert sandbox.shell().run("pwd -P").stdout == f"{where}\n"
@@ -107,13 +107,13 @@ def test_who_commands_are(stack: Stack, tmp_path: Path, layer: bytes) -> None:
     }  # fmt: skip
     with SandboxClient(stack.url, stack.key) as client:
         client.images.import_(oci_layout(tmp_path / "plain", [layer]), "who")
-        with client.create_sandbox("who", timeout=30) as sandbox:
+        with client.create_sandbox("who", ready_timeout_s=30) as sandbox:
             said = {user: sandbox.exec(who, user=user).stdout.strip() for user in cases}
             assert {user: set(text.split()) for user, text in said.items()} == {user: set(text.split()) for user, text in cases.items()}
             assert {user: text.split()[:2] for user, text in said.items()} == {user: text.split()[:2] for user, text in cases.items()}
             assert sandbox.exec("echo $HOME", user="bob", env={"HOME": "/own"}).stdout == "/own\n"
         client.images.import_(oci_layout(tmp_path / "home", [layer], {"User": "bob:extra", "Env": ["HOME=/srv"]}), "who-home")
-        with client.create_sandbox("who-home", timeout=30) as sandbox:
+        with client.create_sandbox("who-home", ready_timeout_s=30) as sandbox:
             assert sandbox.exec("echo $(id -u) $(id -g) $HOME").stdout == "1234 77 /srv\n"
             assert sandbox.exec("echo $(id -u) $HOME", user="root").stdout == "0 /srv\n"
 
@@ -127,7 +127,7 @@ def layer(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def test_a_user_that_no_sandbox_can_have_is_said(stack: Stack) -> None:
-    with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", timeout=30) as sandbox:
+    with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", ready_timeout_s=30) as sandbox:
         for attempt in (lambda: sandbox.exec(["true"], user="99999999"), lambda: sandbox.terminal("sh", user="1:99999999")):
             with pytest.raises(InvalidArgumentError, match="99999999") as refused:
                 attempt()
@@ -139,7 +139,7 @@ def test_what_a_command_uses_is_not_the_agents(stack: Stack) -> None:
     """A one-off command is born among the commands, whose limits are its own; the agent keeps its reserve."""
     if not Path("/sys/fs/cgroup/cpu/tasks").exists():
         pytest.skip("one-off commands are told apart by control groups of the first version, which this machine does not have")
-    with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", timeout=30) as sandbox:
+    with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", ready_timeout_s=30) as sandbox:
         agent = json.loads((stack.data / "sandboxes" / sandbox.id / "state.json").read_text())["pid"]
         sandbox.shell().run("true")
         with sandbox.start(["sleep", "60"]) as process:

@@ -49,7 +49,7 @@ def images(stack: Stack, layer: bytes, tmp_path_factory: pytest.TempPathFactory)
 
 
 def test_it_runs_as_the_image_says(images: SandboxClient, stack: Stack) -> None:
-    with images.create_sandbox("starts-both", entrypoint=True, env={"OWN": "creator"}, timeout=30) as sandbox:
+    with images.create_sandbox("starts-both", entrypoint=True, env={"OWN": "creator"}, ready_timeout_s=30) as sandbox:
         until(lambda: sandbox.files.exists("/tmp/up"), deadline_s=60, what="the entrypoint to be up")
         entrypoint = sandbox.follow("entrypoint")
         seen = b"".join(chunk.data for chunk in _first(entrypoint, 2))
@@ -76,33 +76,33 @@ def _first(process: Any, lines: int) -> list[Any]:
 
 
 def test_nothing_is_started_unasked(images: SandboxClient) -> None:
-    with images.create_sandbox("starts-both", timeout=30) as sandbox:
+    with images.create_sandbox("starts-both", ready_timeout_s=30) as sandbox:
         assert not sandbox.files.exists("/tmp/up")
         assert sandbox.exec("echo mine", command_id="entrypoint").stdout == "mine\n"
 
 
 def test_a_command_alone_and_one_that_ended(images: SandboxClient) -> None:
-    with images.create_sandbox("starts-command", entrypoint=True, timeout=30) as sandbox:
+    with images.create_sandbox("starts-command", entrypoint=True, ready_timeout_s=30) as sandbox:
         result = sandbox.follow("entrypoint").wait()
         assert (result.exit_code, result.stdout) == (5, "once\n")
 
 
 def test_words_of_the_creator(images: SandboxClient) -> None:
     words = ["sh", "-c", 'echo "$0 $1" $(id -u) $(pwd)', "é x", "$HOME"]
-    with images.create_sandbox("starts-both", entrypoint=words, timeout=30) as sandbox:
+    with images.create_sandbox("starts-both", entrypoint=words, ready_timeout_s=30) as sandbox:
         assert sandbox.follow("entrypoint").wait().stdout == "é x $HOME 1234 /srv\n"
 
 
 def test_what_cannot_be_started(images: SandboxClient) -> None:
-    with images.create_sandbox("starts-missing", entrypoint=True, timeout=30) as sandbox:
+    with images.create_sandbox("starts-missing", entrypoint=True, ready_timeout_s=30) as sandbox:
         result = sandbox.follow("entrypoint").wait()
         assert (result.exit_code, "not found" in result.stderr) == (127, True)
         assert sandbox.exec("true").ok
     with pytest.raises(InvalidArgumentError, match="neither ENTRYPOINT nor CMD"):
-        images.create_sandbox("starts-neither", entrypoint=True, timeout=30)
+        images.create_sandbox("starts-neither", entrypoint=True, ready_timeout_s=30)
     for wrong in ("nginx", [], [1], 5):
         with pytest.raises(InvalidArgumentError):
-            images.create_sandbox("starts-both", entrypoint=wrong, timeout=30)  # type: ignore[arg-type]
+            images.create_sandbox("starts-both", entrypoint=wrong, ready_timeout_s=30)  # type: ignore[arg-type]
 
 
 def test_what_rest_refuses(images: SandboxClient, stack: Stack) -> None:
@@ -139,7 +139,7 @@ def test_limits_are_of_all_that_is_started(images: SandboxClient, user: str | No
         return [read(way) for way in ways]
 
     words = ["sh", "-c", SHOW]
-    with images.create_sandbox("starts-command", ulimits=LIMITS, entrypoint=words, timeout=30) as sandbox:
+    with images.create_sandbox("starts-command", ulimits=LIMITS, entrypoint=words, ready_timeout_s=30) as sandbox:
         assert limits(sandbox) == [EXPECTED] * 3
         assert read(sandbox.follow("entrypoint").wait().stdout) == EXPECTED
         assert sandbox.exec("ulimit -n 50; ulimit -n").stdout == "50\n"
@@ -147,9 +147,9 @@ def test_limits_are_of_all_that_is_started(images: SandboxClient, user: str | No
 
 
 def test_a_hard_limit_above_the_services_own(images: SandboxClient) -> None:
-    with images.create_sandbox("starts-command", timeout=30) as sandbox:
+    with images.create_sandbox("starts-command", ready_timeout_s=30) as sandbox:
         most = int(sandbox.exec("ulimit -Hn").stdout)
-    with images.create_sandbox("starts-command", ulimits={"nofile": (512, most)}, timeout=30) as sandbox:
+    with images.create_sandbox("starts-command", ulimits={"nofile": (512, most)}, ready_timeout_s=30) as sandbox:
         assert sandbox.exec("ulimit -Sn; ulimit -Hn").stdout.split() == ["512", str(most)]
     with pytest.raises(InvalidArgumentError, match=r"ulimits\.nofile"):
-        images.create_sandbox("starts-command", ulimits={"nofile": (1024, 1 << 62)}, timeout=30)
+        images.create_sandbox("starts-command", ulimits={"nofile": (1024, 1 << 62)}, ready_timeout_s=30)

@@ -124,7 +124,7 @@ from holdfast import SandboxClient
 from infra.scripts.up import embed
 said = {"uid": os.getuid()}
 with embed.running_stack(Path(sys.argv[1])) as stack, SandboxClient(stack.url, stack.key) as client:
-    with client.create_sandbox("host", timeout=30) as sandbox:
+    with client.create_sandbox("host", ready_timeout_s=30) as sandbox:
         shell = sandbox.shell()
         shell.run("cd /tmp && export N=41 && mkdir d && touch d/f && chmod 0 d")
         said["shell"] = shell.run("echo $((N + 1)); pwd; id -u").stdout

@@ -46,5 +46,5 @@ async def client(stack: Any, face: Any) -> AsyncIterator[Any]:
 @pytest.fixture
 async def live(client: Any) -> AsyncIterator[Any]:
     """A real sandbox, deleted afterwards."""
-    async with await client.create_sandbox("host", cpu="1", memory="512Mi", timeout=60) as sandbox:
+    async with await client.create_sandbox("host", cpu="1", memory="512Mi", ready_timeout_s=60) as sandbox:
         yield sandbox

@@ -110,9 +110,9 @@ async def test_a_create_waits_for_its_quota_as_long_as_its_caller_does(redis_url
     async with serve(redis_url, tmp_path, admission=limits) as served, AsyncSandboxClient(served.url, ADA) as client:
         first = await client.create_sandbox("host")
         with pytest.raises(QuotaError) as caught:
-            await client.create_sandbox("host", timeout=0.5)
+            await client.create_sandbox("host", ready_timeout_s=0.5)
         assert caught.value.code == "quota_exceeded"
-        waiting = asyncio.create_task(client.create_sandbox("host", timeout=60))
+        waiting = asyncio.create_task(client.create_sandbox("host", ready_timeout_s=60))
         await until_async(lambda: 'code="quota_exceeded"' in served.gateway.metrics.render(), deadline_s=60, what="a refusal")
         await first.delete()
         second = await waiting

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from typing import Any
 
+import httpx
 import pytest
 from holdfast import (
     AuthenticationError,
@@ -24,7 +26,9 @@ pytestmark = STACK
 
 
 async def test_create_list_refresh_delete(client: Any) -> None:
-    sandbox = await client.create_sandbox("host", cpu="500m", memory="256Mi", env={"FROM": "create"}, labels={"run": "7"}, timeout=60)
+    sandbox = await client.create_sandbox(
+        "host", cpu="500m", memory="256Mi", env={"FROM": "create"}, labels={"run": "7"}, ready_timeout_s=60
+    )
     info = await sandbox.info()
     assert (info.sandbox_id, info.ready, info.image, info.labels) == (sandbox.id, True, "host", {"run": "7"})
     other = await client.create_sandbox("host", labels={"run": "8"}, memory="256Mi")
@@ -159,3 +163,36 @@ async def test_images_come_and_go(client: Any, tmp_path: Any) -> None:
             await sandbox.shell()
     await client.images.remove("tiny:1")
     assert "tiny:1" not in {i.name for i in await client.images.list()}
+
+
+async def test_an_id_in_use_is_a_conflict_unless_it_may_exist(client: Any, face: Any, stack: Any) -> None:
+    name = f"mine-{secrets.token_hex(4)}"
+    other = face.client(stack.url, stack.key)
+    async with await client.create_sandbox("host", sandbox_id=name) as sandbox:
+        for again in (client, other):
+            with pytest.raises(ConflictError) as conflict:
+                await again.create_sandbox("host", sandbox_id=name)
+            assert "exist_ok" in conflict.value.hint
+            assert (await sandbox.exec("echo here")).stdout == "here\n"
+        shared = await other.create_sandbox("host", sandbox_id=name, exist_ok=True)
+        assert shared.id == name
+        await shared.close()
+        with pytest.raises(ConflictError):
+            await other.create_sandbox("host", sandbox_id=name, exist_ok=True, cpu=1)
+    async with await other.create_sandbox("host", sandbox_id=name) as again:
+        assert again.id == name
+    await other.close()
+
+
+async def test_a_create_whose_answer_was_lost_is_no_conflict_with_itself(stack: Any) -> None:
+    """The same Idempotency-Key is the same request, also where the id must be free."""
+    name = f"mine-{secrets.token_hex(4)}"
+    body = {"image": "host", "sandbox_id": name, "exist_ok": False, "wait": True}
+    async with httpx.AsyncClient(base_url=stack.url, headers={"X-API-Key": stack.key}, timeout=60) as rest:
+        first, again = [await rest.post("/sandboxes", json=body, headers={"Idempotency-Key": "one"}) for _ in range(2)]
+        other = await rest.post("/sandboxes", json=body, headers={"Idempotency-Key": "two"})
+        twice = await rest.post("/sandboxes", json=body, headers={"Idempotency-Key": "two"})
+        orchard = await rest.post("/sandboxes", json={"image": "host", "sandbox_id": name, "wait": True})
+        await rest.delete(f"/sandboxes/{name}")
+    assert first.json()["incarnation"] == again.json()["incarnation"] == orchard.json()["incarnation"]
+    assert [(answer.status_code, answer.json()["code"]) for answer in (other, twice)] == [(409, "sandbox_exists")] * 2

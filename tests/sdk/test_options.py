@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from holdfast import ConfigurationError, InvalidArgumentError, InvalidPathError
+from holdfast import ConfigurationError, InvalidArgumentError, InvalidPathError, SandboxClient
 from holdfast._arguments import environment, path_of, seconds
 from holdfast._options import Options, find_options
 from holdfast._requests import command_params, create_body
@@ -86,7 +86,9 @@ def test_bad_commands(command: object) -> None:
 
 
 def test_what_a_cluster_is_asked_for_travels_as_it_is_given() -> None:
-    usual = dict.fromkeys(("cpu", "memory", "disk", "env", "labels", "timeout", "lifetime_s", "idle_timeout_s", "heartbeat_timeout_s"))
+    usual = dict.fromkeys(
+        ("cpu", "memory", "disk", "env", "labels", "ready_timeout_s", "lifetime_s", "idle_timeout_s", "heartbeat_timeout_s")
+    )
     network = {"mode": "listed", "reaches": ({"cidr": "1.1.1.0/24", "ports": (443,)},)}
     volumes = ({"path": "/scratch", "size": "1Gi"},)
     body = create_body(
@@ -104,10 +106,34 @@ def test_what_a_cluster_is_asked_for_travels_as_it_is_given() -> None:
         create_body("image", sandbox_id="x", block_network=True, cluster={"gpus": 1}, **usual)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("wrong", [{"cpu": "many"}, {"memory": "4 GB"}, {"cpu": 0}, {"labels": {"a": 1}}, {"timeout": -3}])
+@pytest.mark.parametrize(
+    ("habit", "says"),
+    [
+        ("timeout", ("ready_timeout_s", "lifetime_s")),  # Modal and E2B mean the lifetime, docker's waits mean readiness
+        ("envs", ("env",)),
+        ("environment", ("env",)),
+        ("metadata", ("labels",)),
+        ("template", ("image",)),
+        ("name", ("sandbox_id",)),
+        ("mem_limit", ("memory",)),
+        ("cpus", ("cpu",)),
+        ("memroy", ("memory",)),
+        ("workdir", ("cwd",)),
+        ("allow_internet_access", ("block_network",)),
+        ("encrypted_ports", ("tunnel",)),
+    ],
+)
+def test_what_others_call_an_argument_is_answered_with_its_name_here(habit: str, says: tuple[str, ...]) -> None:
+    with SandboxClient("http://127.0.0.1:1", "k") as client, pytest.raises(InvalidArgumentError) as refused:
+        client.create_sandbox("host", **{habit: 300})  # type: ignore[arg-type]
+    assert all(name in refused.value.message for name in says), refused.value
+    assert "sandbox_id" in refused.value.hint
+
+
+@pytest.mark.parametrize("wrong", [{"cpu": "many"}, {"memory": "4 GB"}, {"cpu": 0}, {"labels": {"a": 1}}, {"ready_timeout_s": -3}])
 def test_bad_quantities_are_told_before_anything_is_sent(wrong: dict[str, object]) -> None:
     usual: dict[str, object] = dict.fromkeys(
-        ("cpu", "memory", "disk", "env", "labels", "timeout", "lifetime_s", "idle_timeout_s", "heartbeat_timeout_s")
+        ("cpu", "memory", "disk", "env", "labels", "ready_timeout_s", "lifetime_s", "idle_timeout_s", "heartbeat_timeout_s")
     )
     with pytest.raises(InvalidArgumentError):
         create_body("image", sandbox_id="x", block_network=True, **{**usual, **wrong})  # type: ignore[arg-type]

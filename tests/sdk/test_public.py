@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
+import pickle
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -147,3 +150,53 @@ def test_importing_does_nothing() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", sorted(ERRORS))
+def test_an_exception_is_built_from_one_string_and_named_as_it_is_imported(name: str) -> None:
+    cls = getattr(holdfast, name)
+    built = cls("it broke")
+    assert built.message == "it broke"
+    assert "it broke" in str(built)
+    assert traceback.format_exception_only(built)[0].startswith(f"holdfast.{name}: it broke")
+    assert built.is_infrastructure is (built.fault == "infrastructure")
+    again = pickle.loads(pickle.dumps(built))
+    assert (type(again), again.message, again.code) == (cls, "it broke", built.code)
+    if name not in ("HoldfastError", "ConfigurationError", "CommandFailedError"):
+        assert TABLE[built.code].sdk_class == name
+
+
+def test_masking_is_said_where_it_is_looked_for() -> None:
+    assert "is_infrastructure" in (inspect.getdoc(holdfast.HoldfastError) or "")
+    assert holdfast.Cause("infrastructure", "evicted").is_infrastructure
+    assert not holdfast.Cause("workload", "oom").is_infrastructure
+    assert holdfast.SandboxLostError("gone").is_infrastructure
+    assert not holdfast.InvalidArgumentError("wrong").is_infrastructure
+
+
+def test_results_are_named_as_they_are_imported() -> None:
+    assert {getattr(holdfast, name).__module__ for name in RESULTS - {"STDERR", "STDOUT"}} == {"holdfast"}
+
+
+@pytest.mark.parametrize(("written", "generated"), face_pairs(), ids=lambda cls: cls.__name__)
+def test_every_parameter_has_its_words(written: type, generated: type) -> None:
+    """What an editor shows over a call names each of its parameters."""
+    silent = []
+    for name, value in members(generated).items():
+        function = value.__func__ if isinstance(value, classmethod) else value
+        if inspect.isfunction(function) and not name.startswith("__"):
+            said = inspect.getdoc(function) or ""
+            names = set(inspect.signature(function).parameters) - {"self", "cls", "unknown"}
+            silent += [f"{name}({word})" for word in sorted(names) if f"``{word}" not in said and f"{word}=" not in said]
+        elif isinstance(value, property) and not inspect.getdoc(value):
+            silent.append(name)
+    assert silent == []
+
+
+def test_every_field_has_its_words() -> None:
+    for module in ("holdfast._results", "holdfast_wire.rest"):
+        for node in ast.parse(inspect.getsource(importlib.import_module(module))).body:
+            if isinstance(node, ast.ClassDef):
+                for field, after in zip(node.body, [*node.body[1:], None], strict=True):
+                    if isinstance(field, ast.AnnAssign):
+                        assert isinstance(after, ast.Expr), f"{node.name}: {ast.unparse(field)}"

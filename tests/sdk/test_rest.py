@@ -182,6 +182,6 @@ async def test_a_create_whose_time_is_over_is_not_asked_for_again(service: Servi
     service.answers = [problem(504, "create_timeout", retryable=True)]
     service.late_s = 0.6
     with pytest.raises(HoldfastError) as slow:
-        await face.client(service.url, "k").create_sandbox("image", timeout=0.5)
+        await face.client(service.url, "k").create_sandbox("image", ready_timeout_s=0.5)
     assert slow.value.code == "create_timeout"
     assert [line for line, _ in service.requests if line.startswith("POST")] == ["POST /sandboxes"]

@@ -17,6 +17,7 @@ from .names import SELECTOR
 from .settings import KubernetesSettings
 
 _GOOD_FOR_S = 10.0
+_NODES_GOOD_FOR_S = 60.0
 
 
 class Capacity:
@@ -28,6 +29,26 @@ class Capacity:
         self._lock = asyncio.Lock()
         self._known: dict[str, Any] = {}
         self._good_until = 0.0
+        self._largest: tuple[float, int] | None = None
+        self._largest_until = 0.0
+
+    async def largest(self) -> tuple[float, int] | None:
+        """Cores and bytes of the largest node, each for itself; None where nodes may not be read or there is none. Raises ``ApiError``."""
+        clock = asyncio.get_running_loop().time
+        async with self._lock:
+            if clock() >= self._largest_until:
+                cores, memory = 0.0, 0
+                try:
+                    async for node in self._walk("/api/v1/nodes", {}):
+                        allocatable = (node.get("status") or {}).get("allocatable") or {}
+                        cores = max(cores, _cores(allocatable.get("cpu")))
+                        memory = max(memory, _bytes(allocatable.get("memory")))
+                except ApiError as error:
+                    if error.status != 403:
+                        raise
+                self._largest = (cores, memory) if cores and memory else None
+                self._largest_until = clock() + _NODES_GOOD_FOR_S
+            return self._largest
 
     async def stats(self) -> dict[str, Any]:
         """``nodes``, ``cpu_total``, ``memory_total`` (None where nodes may not be read), ``cpu_requested``, … Raises ``ApiError``."""

@@ -150,6 +150,10 @@ class KubernetesRuntime:
         with errors():
             return await self._capacity.stats()
 
+    async def largest(self) -> tuple[float, int] | None:
+        with errors():
+            return None if self.settings.nodes_grow else await self._capacity.largest()
+
     async def collect(self) -> int:
         """Remove egress policies that no sandbox needs any more; how many. The acting controller calls it now and then.
 

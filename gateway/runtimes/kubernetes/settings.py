@@ -72,6 +72,8 @@ class KubernetesSettings:
     unschedulable_patience_s: float = 20.0
     """HOLDFAST_UNSCHEDULABLE_PATIENCE_S: how long a pod may wait for a node: where nodes are fixed, until what is ending has made room;
     where they are made on demand, the minutes that takes."""
+    nodes_grow: bool = False
+    """HOLDFAST_NODES_GROW: an autoscaler may buy larger nodes than there are, so that no size is refused for being more than any has."""
     pull_patience_s: float = 30.0
     """HOLDFAST_PULL_PATIENCE_S: how long the kubelet may go on trying a pull that failed for a reason that may pass."""
     node_lost_s: int = 30
@@ -121,6 +123,7 @@ def read(env: Mapping[str, str]) -> KubernetesSettings:
         pull_policy=_one_of(env, "HOLDFAST_PULL_POLICY", ("IfNotPresent", "Always", "Never")),
         owner=(owner[0], owner[1], owner[2], owner[3]) if len(owner) == 4 else None,
         unschedulable_patience_s=_number(env, "HOLDFAST_UNSCHEDULABLE_PATIENCE_S", default.unschedulable_patience_s),
+        nodes_grow=_flag(env, "HOLDFAST_NODES_GROW"),
         pull_patience_s=_number(env, "HOLDFAST_PULL_PATIENCE_S", default.pull_patience_s),
         node_lost_s=int(_number(env, "HOLDFAST_NODE_LOST_S", default.node_lost_s)),
         grace_s=int(_number(env, "HOLDFAST_GRACE_S", default.grace_s)),

@@ -92,7 +92,7 @@ def create(client: SandboxClient, options: argparse.Namespace) -> Sandbox:
         options.image,
         cpu=options.cpu,
         memory=options.memory,
-        timeout=options.ready,
+        ready_timeout_s=options.ready,
         lifetime_s=3600,
         heartbeat_timeout_s=60,
         labels={"purpose": "smoke"},

@@ -10,7 +10,7 @@ IMPORT_TIMEOUT_S = 3600.0
 
 
 class AsyncImages:
-    """``client.images``."""
+    """``client.images``: the images that the service has, and how others come there. Sandboxes are made from them by name."""
 
     def __init__(self, rest: AsyncRest) -> None:
         self._rest = rest
@@ -20,13 +20,22 @@ class AsyncImages:
         return await self._rest.images()
 
     async def import_(self, path: LocalImage, name: str) -> ImageInfo:
-        """Import a docker or OCI archive, an OCI layout, or the tar or directory of a root file system. It is read here and sent."""
+        """Import a docker or OCI archive, an OCI layout, or the tar or directory of a root file system. It is read here and sent.
+
+        ``path`` is the archive or directory here, ``name`` what it is called from then on.
+        """
         return await self._rest.load_image(name, image_pieces(path), IMPORT_TIMEOUT_S)
 
     async def pull(self, name: str) -> ImageInfo:
-        """Fetch an image from a registry; in a cluster, to every node that takes sandboxes. Raises ``ImageNotFoundError``."""
+        """Fetch an image from a registry; in a cluster, to every node that takes sandboxes. Raises ``ImageNotFoundError``.
+
+        ``name`` is as docker writes it: ``python:3.12``, ``registry.example/team/image:tag``.
+        """
         return await self._rest.pull_image(name, IMPORT_TIMEOUT_S)
 
     async def remove(self, name: str) -> None:
-        """Remove an image; in a cluster, stop keeping it on the nodes. Raises ``ConflictError`` while sandboxes use it."""
+        """Remove an image; in a cluster, stop keeping it on the nodes. Raises ``ConflictError`` while sandboxes use it.
+
+        ``name`` is that of ``list``.
+        """
         await self._rest.remove_image(name)

@@ -41,7 +41,10 @@ class AsyncTerminal(AsyncInput):
         return self._call.info.get("created") is not False
 
     async def resize(self, rows: int, cols: int) -> None:
-        """Set its size in character cells; what runs in it gets SIGWINCH."""
+        """Set its size in character cells; what runs in it gets SIGWINCH.
+
+        ``rows`` and ``cols`` are from 1 to 4096.
+        """
         self._link.perform(resize_call, self._call, *size_of(rows, cols))
 
 

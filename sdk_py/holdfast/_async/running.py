@@ -110,8 +110,14 @@ class AsyncRunning:
         return call.result()
 
     async def signal(self, name: str | int) -> None:
-        """Send a signal (``"INT"``, ``"SIGTERM"``, 15, …) to the command's process group; ``"KILL"`` meets its whole tree."""
-        self._link.perform(signal_call, self._call, signal_of(name))
+        """Send a signal (``"INT"``, ``"SIGTERM"``, 15, …) to the command's process group; ``"KILL"`` meets its whole tree.
+
+        ``name`` is a name or a number.
+        """
+        number, call = signal_of(name), self._call
+        if call.error is not None and call.error.code == "session_lost":
+            raise call.error  # it may run, and the signal would not reach it
+        self._link.perform(signal_call, call, number)
 
     async def terminate(self) -> None:
         """Ask the command to end: SIGTERM."""
@@ -168,7 +174,10 @@ class AsyncInput(AsyncRunning):
         return pid if isinstance(pid, int) else None
 
     async def write(self, data: bytes | str) -> None:
-        """Write to its input; waits while the command does not read. Raises ``InputClosedError`` when nobody will."""
+        """Write to its input; waits while the command does not read. Raises ``InputClosedError`` when nobody will.
+
+        ``data`` is bytes, or text as UTF-8.
+        """
         await self._write(content_of(data), False)
 
     async def _write(self, data: bytes, eof: bool) -> None:

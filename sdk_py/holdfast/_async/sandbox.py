@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self
+from warnings import warn
 
 from holdfast._arguments import (
     RemotePath,
@@ -17,12 +18,15 @@ from holdfast._arguments import (
     given,
     host_of,
     input_of,
+    lifetime_of,
     local_port_of,
     name_of,
     new_id,
     output_limit,
     path_of,
+    patience_of,
     port_of,
+    time_limit,
 )
 from holdfast._async.attachable import AsyncAttachable
 from holdfast._async.files import AsyncFiles
@@ -34,10 +38,25 @@ from holdfast._async.transfers import AsyncTransfer
 from holdfast._async.tunnel import AsyncTunnel
 from holdfast._errors import HoldfastError, UnsupportedError
 from holdfast._options import Options
-from holdfast._requests import Command, Outlive, Spool, command_params, network_body, shell_params, terminal_params
-from holdfast._results import CommandResult, PatchResult, SandboxInfo, cut, read_patch
+from holdfast._requests import (
+    EXEC,
+    SHELL,
+    START,
+    Command,
+    Keep,
+    Outlive,
+    Spool,
+    Stderr,
+    command_params,
+    known_only,
+    network_body,
+    shell_params,
+    terminal_params,
+)
+from holdfast._results import CommandResult, PatchResult, SandboxInfo, cut, ending, read_patch
 from holdfast._session_token import SessionToken
 from holdfast._transport.aio import Background, Cancelled, Flag, Gate
+from holdfast._transport.aio_opening import opening
 from holdfast._transport.calls import close_channel, open_command, open_shell
 from holdfast._transport.command_call import GONE
 from holdfast._transport.sinks import ShellSink
@@ -64,6 +83,7 @@ class AsyncSandbox(AsyncAttachable):
     ) -> None:
         super().__init__(rest, options, sandbox_id, token)
         self.files = AsyncFiles(self)
+        """Its files: ``read``, ``write``, ``upload``, ``download``, ``list``, ``search`` and more."""
         self._client = client
         self._info = info
         self._heartbeat_s: float | None = None
@@ -71,6 +91,33 @@ class AsyncSandbox(AsyncAttachable):
         self._tunnels: set[AsyncTunnel] = set()
         self._background = Background()
         self._stopped = Flag()
+        self._made_here = info is not None
+        self._owns_client = False
+
+    @classmethod
+    @opening
+    async def create(cls, image: str, *, url: str | None = None, api_key: str | None = None, **options: Any) -> AsyncSandbox:
+        """A sandbox with a client of its own, which is closed with it: ``Sandbox.create("python:3.12", memory="512m")``.
+
+        ``url`` and ``api_key`` as for the client, ``options`` and errors as for its ``create_sandbox``. For more than a few sandboxes one
+        client for all of them is quicker.
+        ``image`` as for ``create_sandbox``.
+        """
+        from holdfast._async.client import AsyncSandboxClient
+
+        client = AsyncSandboxClient(url, api_key)
+        try:
+            sandbox = await client.create_sandbox(image, **options)
+        except BaseException:
+            await client.close()
+            raise
+        sandbox._owns_client = True
+        return sandbox
+
+    @property
+    def client(self) -> AsyncSandboxClient:
+        """The client it was made with."""
+        return self._client
 
     @property
     def sandbox_id(self) -> str:
@@ -82,7 +129,7 @@ class AsyncSandbox(AsyncAttachable):
     async def exec(
         self,
         command: Command,
-        *,
+        *arguments: str,
         cwd: RemotePath | None = None,
         env: Mapping[str, str] | None = None,
         user: str | int | None = None,
@@ -92,48 +139,62 @@ class AsyncSandbox(AsyncAttachable):
         outlive: Outlive = "adopt",
         spool: Spool = "block",
         spool_bytes: int | None = None,
+        stderr: Stderr = "pipe",
         command_id: str | None = None,
         max_output_bytes: int | None = None,
+        keep: Keep = "head",
+        **unknown: Never,
     ) -> CommandResult:
         """Run one command: a list of arguments as it is, a string by the shell. Returns its result whatever its exit code.
 
+        ``command`` is ``["ls", "-la"]`` or, with ``arguments`` one by one, ``"ls", "-la"``, and runs as it is; a string alone is run by
+        bash, or sh. ``cwd`` is where (default: the image's directory), ``env`` adds variables, ``user`` is a name or uid, ``login``
+        has the shell read the profile.
         ``timeout`` (seconds) ends everything it started and answers exit code 124 with the output so far. ``input`` is its standard
         input, all of it; without one it reads end of file. ``outlive`` says what happens to children that live on after it:
         ``adopt`` (they go on, as after `docker exec`; what they still write goes nowhere), ``kill`` or ``wait``.
         The same ``command_id`` again attaches to the same command. Cancelling the wait kills it.
         ``spool`` and ``spool_bytes`` as for ``start``: what happens to output while this client cannot be reached.
+        ``stderr="stdout"`` makes one stream of both, in the order of writing: ``result.output``. Of each stream ``max_output_bytes`` are
+        kept; ``keep`` says which: the ``head``, the ``tail``, or ``both`` ends, half of each.
         """
+        known_only("exec", unknown, EXEC)
         data = input_of(input)
         params = command_params(
             command,
+            arguments,
             command_id=command_id,
             cwd=cwd,
             env=env,
             user=user,
-            timeout=timeout,
+            timeout=time_limit(timeout, self._options.command_timeout_s),
             login=login,
             stdin=data is not None,
             outlive=outlive,
             spool=spool,
             spool_bytes=spool_bytes,
+            stderr=stderr,
         )
-        limit = self._limit(max_output_bytes)
+        limit = self._limit(max_output_bytes, keep)
         rest = await self._fallback()
         if rest is not None:
             if "spool" in params or "spool_bytes" in params:
                 raise UnsupportedError("unsupported", "commands over REST have no spool", hint="use a session (WebSocket)")
             if data is not None:
                 raise UnsupportedError("unsupported", "commands over REST take no input", hint="use a session (WebSocket)")
+            if "stderr" in params or keep != "head":
+                raise UnsupportedError("unsupported", "commands over REST keep the heads of two streams", hint="use a session (WebSocket)")
             return cut(await rest.exec(params), limit)
         link = await self._attached()
         with link.shield():
             call = link.perform(open_command, link.engine, "command", params, params["id"], limit, input_=data)
             return await outcome(link, call)
 
+    @opening
     async def start(
         self,
         command: Command,
-        *,
+        *arguments: str,
         cwd: RemotePath | None = None,
         env: Mapping[str, str] | None = None,
         user: str | int | None = None,
@@ -143,46 +204,58 @@ class AsyncSandbox(AsyncAttachable):
         outlive: Outlive = "adopt",
         spool: Spool = "block",
         spool_bytes: int | None = None,
+        stderr: Stderr = "pipe",
         detached: bool = False,
         command_id: str | None = None,
         max_output_bytes: int | None = None,
+        keep: Keep = "head",
+        **unknown: Never,
     ) -> AsyncProcess:
-        """Start a command and return while it runs.
+        """Start a command and return while it runs. ``stdin=False``: it reads end of file. All other arguments are those of ``exec``:
+        ``command``, ``arguments``, ``cwd``, ``env``, ``user``, ``timeout``, ``login``, ``outlive``, ``stderr``, ``command_id``,
+        ``max_output_bytes``, ``keep``.
 
         The sandbox holds at most ``spool_bytes`` of output that nobody has read; beyond them the command waits, or with ``spool="tail"``
         the oldest go: ``streams`` of the result counts them. ``detached``: it runs on when this client goes.
         """
+        known_only("start", unknown, START)
         params = command_params(
             command,
+            arguments,
             command_id=command_id,
             cwd=cwd,
             env=env,
             user=user,
-            timeout=timeout,
+            timeout=time_limit(timeout, self._options.command_timeout_s),
             login=login,
             stdin=stdin,
             outlive=outlive,
             spool=spool,
             spool_bytes=spool_bytes,
             detached=detached,
+            stderr=stderr,
         )
-        process = await self._process("command", params, max_output_bytes)
+        process = await self._process("command", params, self._limit(max_output_bytes, keep))
         if not stdin:
             process._no_input = "it was started with stdin=False"
         return process
 
     async def follow(self, command_id: str, *, max_output_bytes: int | None = None) -> AsyncProcess:
-        """Attach to a command that runs or has ended, by its id. Raises ``NotFoundError``, or ``OutcomeUnknownError`` when pruned."""
-        return await self._process("follow", {"id": name_of(command_id, "command_id")}, max_output_bytes)
+        """Attach to a command that runs or has ended, by its id. Raises ``NotFoundError``, or ``OutcomeUnknownError`` when pruned.
 
-    async def _process(self, kind: str, params: dict[str, Any], max_output_bytes: int | None) -> AsyncProcess:
+        ``command_id`` is that of ``exec``, ``start`` or a shell; ``max_output_bytes`` bounds what is kept of each stream.
+        """
+        return await self._process("follow", {"id": name_of(command_id, "command_id")}, self._limit(max_output_bytes))
+
+    async def _process(self, kind: str, params: dict[str, Any], limit: int | None) -> AsyncProcess:
         link = await self._attached()
-        limit = self._limit(max_output_bytes)
+        limit = self._limit(None) if limit is None else limit
         call = link.perform(open_command, link.engine, kind, params, params["id"], limit, collecting=False)
         process = AsyncProcess(link, call)
         await process._start()
         return process
 
+    @opening
     async def shell(
         self,
         name: str | None = None,
@@ -191,8 +264,13 @@ class AsyncSandbox(AsyncAttachable):
         cwd: RemotePath | None = None,
         env: Mapping[str, str] | None = None,
         user: str | int | None = None,
+        **unknown: Never,
     ) -> AsyncShell:
-        """A living shell: bash, or POSIX sh where there is none. With ``name``, the one of that name, made where there is none."""
+        """A living shell: bash, or POSIX sh where there is none. With ``name``, the one of that name, made where there is none.
+
+        ``shell``: ``auto``, ``bash`` or ``sh``. ``cwd`` is where it starts, ``env`` adds variables, ``user`` is a name or uid.
+        """
+        known_only("shell", unknown, SHELL)
         params = shell_params(name, shell, cwd, env, user)
         link = await self._attached()
         sink: ShellSink = link.perform(open_shell, link.engine, params)
@@ -208,6 +286,7 @@ class AsyncSandbox(AsyncAttachable):
         self._shells = {other for other in self._shells if not other._sink.ended} | {living}
         return living
 
+    @opening
     async def terminal(
         self,
         command: Command | None = None,
@@ -221,7 +300,11 @@ class AsyncSandbox(AsyncAttachable):
         login: bool = False,
         max_output_bytes: int | None = None,
     ) -> AsyncTerminal:
-        """A command (default: the shell) on a pseudo-terminal of ``rows`` by ``cols``. With ``name``, attaches where it exists."""
+        """A command (default: the shell) on a pseudo-terminal of ``rows`` by ``cols``. With ``name``, attaches where it exists.
+
+        ``command`` is split as a shell splits words, or a list. ``cwd`` is where it starts, ``env`` adds variables, ``user`` is a
+        name or uid. ``login`` has the shell read the profile; ``max_output_bytes`` bounds what ``wait`` keeps.
+        """
         params = terminal_params(command, rows, cols, name, cwd, env, user, login)
         params["id"] = new_id()
         link = await self._attached()
@@ -245,6 +328,8 @@ class AsyncSandbox(AsyncAttachable):
         """Apply a unified diff, all of it or nothing; ``check`` only tries, ``user`` is as for ``files``.
 
         What does not apply is a result, not an exception.
+        ``diff`` is its text, ``cwd`` the directory its paths start from, ``strip`` how many leading parts of them are cut
+        (default: found out).
         """
         data = content_of(diff, "a diff")
         rest = await self._fallback()
@@ -260,11 +345,28 @@ class AsyncSandbox(AsyncAttachable):
         finally:
             transfer.stop()
 
-    async def tunnel(self, port: int, *, host: str | None = None, local_host: str = "127.0.0.1", local_port: int = 0) -> AsyncTunnel:
-        """A local port (``local_port`` 0: any free one) that reaches ``port`` in the sandbox, until the tunnel is closed."""
+    @opening
+    async def tunnel(
+        self,
+        port: int,
+        *,
+        host: str | None = None,
+        local_host: str = "127.0.0.1",
+        local_port: int = 0,
+        wait_s: float | None = None,
+    ) -> AsyncTunnel:
+        """A local port (``local_port`` 0: any free one) that reaches ``port`` in the sandbox, until the tunnel is closed.
+
+        ``host`` is where in the sandbox (default: its loopback), ``local_host`` the address to listen on here. With ``wait_s`` this returns
+        once something listens there, and raises ``PortUnreachableError`` after so many seconds (0: where nothing does now). Without it
+        each connection finds out: one that reaches nothing is closed, and ``last_error`` says why.
+        """
         tunnel = AsyncTunnel(self, port_of(port), None if host is None else host_of(host, "host"))
         place = host_of(local_host, "local_host"), local_port_of(local_port)
+        patience_s = None if wait_s is None else patience_of(wait_s, "wait_s")
         await self._attached()
+        if patience_s is not None:
+            await tunnel._until_served(patience_s)
         await tunnel._listen(*place)
         self._tunnels.add(tunnel)
         return tunnel
@@ -285,6 +387,16 @@ class AsyncSandbox(AsyncAttachable):
         self._info = await self._rest.change_network(self.id, network_body(network))
         return self._info
 
+    async def set_lifetime(self, lifetime_s: float) -> SandboxInfo:
+        """Have it deleted ``lifetime_s`` seconds from now, be it sooner or later than before; at most 366 days."""
+        self._info = await self._rest.change_lifetime(self.id, {"lifetime_s": lifetime_of(lifetime_s, "lifetime_s")})
+        return self._info
+
+    async def extend(self, seconds: float) -> SandboxInfo:
+        """Put its end off by ``seconds``. One that has no lifetime has no end to put off, and stays so."""
+        self._info = await self._rest.change_lifetime(self.id, {"extend_s": lifetime_of(seconds, "seconds")})
+        return self._info
+
     async def session_token(self) -> str:
         """What another client needs to take this session over with ``client.take_over``: a secret, to be treated like a password.
 
@@ -300,7 +412,10 @@ class AsyncSandbox(AsyncAttachable):
     async def delete(self) -> bool:
         """Delete it with everything in it; False when it was gone already."""
         await self._let_go()
-        return await self._rest.delete(self.id)
+        try:
+            return await self._rest.delete(self.id)
+        finally:
+            await self._close_own_client()
 
     async def close(self) -> None:
         """Let go of it: named shells and detached commands live on, unnamed shells and tunnels end; the sandbox stays."""
@@ -310,8 +425,14 @@ class AsyncSandbox(AsyncAttachable):
             for gate in [shell._leave(shell.named) for shell in self._shells]:
                 await gate.wait(max(end - time.monotonic(), 0.0))  # all of them together, however many there are
         await self._let_go()
+        await self._close_own_client()
+
+    async def _close_own_client(self) -> None:
+        if self._owns_client:
+            await self._client.close()
 
     async def _let_go(self) -> None:
+        self._made_here = False
         self._stopped.set()
         self._client._in_use.discard(self)
         link = self._link
@@ -332,7 +453,7 @@ class AsyncSandbox(AsyncAttachable):
     async def _beat(self, interval_s: float) -> None:
         while not await self._stopped.wait(interval_s) and not self._fenced:
             try:
-                await self._rest.heartbeat(self.id, max(interval_s, LEAST_BEAT_S))
+                await self._rest.heartbeat(self.id, max(interval_s, LEAST_BEAT_S), used=False)
             except HoldfastError as why:
                 if why.code in GONE:
                     return
@@ -350,7 +471,13 @@ class AsyncSandbox(AsyncAttachable):
         raise TypeError("a sandbox object holds a connection: pass its id on, and call client.get_sandbox(id) there")
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id}>"
+        return f"<{type(self).__name__} {self.id}{ending(self._info)}>"
+
+    def __del__(self) -> None:
+        if getattr(self, "_made_here", False) and not self._client._closed:
+            lives = ending(self._info) or " until it is deleted"
+            said = f"sandbox {self.id} was never deleted nor closed, and lives on{lives}: use 'with'"
+            warn(said, ResourceWarning, stacklevel=2)
 
     # What the session asks ---------------------------------------------------------------------------------------
 
@@ -363,5 +490,5 @@ class AsyncSandbox(AsyncAttachable):
         if self._heartbeat_s is not None:
             self._heartbeat(self._heartbeat_s)
 
-    def _limit(self, max_output_bytes: int | None) -> int:
-        return output_limit(max_output_bytes, self._options.max_output_bytes)
+    def _limit(self, max_output_bytes: int | None, keep: Keep = "head") -> int:
+        return output_limit(max_output_bytes, self._options.max_output_bytes, keep)

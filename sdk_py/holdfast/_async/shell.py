@@ -9,10 +9,10 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from holdfast._arguments import input_of, name_of, new_id, output_limit
+from holdfast._arguments import input_of, name_of, new_id, output_limit, time_limit
 from holdfast._async.process import AsyncCommandStream
 from holdfast._async.running import outcome
-from holdfast._requests import run_params
+from holdfast._requests import Keep, run_params
 from holdfast._results import CommandResult
 from holdfast._signals import signal_of
 from holdfast._transport.aio import Gate, Link
@@ -47,16 +47,18 @@ class AsyncShell:
         input: bytes | str | None = None,  # noqa: A002
         command_id: str | None = None,
         max_output_bytes: int | None = None,
+        keep: Keep = "head",
     ) -> CommandResult:
         """Run ``command`` in the shell and return its result, whatever its exit code.
 
         ``timeout`` (seconds) ends the command's whole tree and answers exit code 124 with the output so far. ``command_id`` makes
-        it idempotent: the same id again attaches to the same command. ``max_output_bytes`` bounds what is kept of each stream.
+        it idempotent: the same id again attaches to the same command. ``input`` is its standard input, all of it.
+        ``max_output_bytes`` bounds what is kept of each stream, and ``keep`` says which: the ``head``, the ``tail`` or ``both`` ends.
         Raises ``SandboxLostError``, ``OutcomeUnknownError``, ``ShellLostError`` and what else a session can meet. Cancelling the
         wait interrupts the command.
         """
         with self._link.shield():
-            call = self._begin(command, timeout, input_of(input), command_id, max_output_bytes, True)
+            call = self._begin(command, timeout, input_of(input), command_id, self._limit(max_output_bytes, keep), True)
             return await outcome(self._link, call)
 
     def stream(
@@ -67,13 +69,22 @@ class AsyncShell:
         input: bytes | str | None = None,  # noqa: A002
         command_id: str | None = None,
         max_output_bytes: int | None = None,
+        keep: Keep = "head",
     ) -> AsyncCommandStream:
-        """Run ``command`` with live output: iterate for ``Chunk``s, then read ``result``. Arguments and errors as for ``run``."""
+        """Run ``command`` with live output: iterate for ``Chunk``s, then read ``result``. Arguments and errors as for ``run``.
+
+        That is ``command``, ``timeout``, ``input``, ``command_id``, ``max_output_bytes`` and ``keep``.
+        """
         data = input_of(input)
-        return AsyncCommandStream(self._link, partial(self._begin, command, timeout, data, command_id, max_output_bytes, False))
+        return AsyncCommandStream(
+            self._link, partial(self._begin, command, timeout, data, command_id, self._limit(max_output_bytes, keep), False)
+        )
 
     async def signal(self, name: str | int) -> None:
-        """Send a signal (``"INT"``, ``"SIGTERM"``, 15, …) to the command that runs now; nothing when none does."""
+        """Send a signal (``"INT"``, ``"SIGTERM"``, 15, …) to the command that runs now; nothing when none does.
+
+        ``name`` is a name or a number.
+        """
         number = signal_of(name)
         call = self._sink.current
         if call is not None:
@@ -102,7 +113,7 @@ class AsyncShell:
         timeout: float | None,
         data: bytes | None,
         command_id: str | None,
-        max_output_bytes: int | None,
+        limit: int,
         collecting: bool,
     ) -> Call:
         link = self._link
@@ -111,11 +122,14 @@ class AsyncShell:
             self._sink,
             link.engine,
             name_of(command_id, "command_id") or new_id(),
-            run_params(command, timeout, data is not None),
-            output_limit(max_output_bytes, link.options.max_output_bytes),
+            run_params(command, time_limit(timeout, link.options.command_timeout_s), data is not None),
+            limit,
             data,
             collecting,
         )
+
+    def _limit(self, max_output_bytes: int | None, keep: Keep) -> int:
+        return output_limit(max_output_bytes, self._link.options.max_output_bytes, keep)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.kind} {self.name}{' closed' if self._sink.ended else ''}>"

@@ -6,17 +6,23 @@ Owns the listener and the two directions of every connection. Made by ``sandbox.
 from __future__ import annotations
 
 import contextlib
+import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from holdfast._async.transfers import AsyncTransfer
-from holdfast._errors import HoldfastError
+from holdfast._errors import HoldfastError, PortUnreachableError
 from holdfast._results import Address
-from holdfast._transport.aio import Background
+from holdfast._transport.aio import Background, sleep
 from holdfast._transport.aio_net import Listener, Stream
 
 if TYPE_CHECKING:
     from holdfast._async.sandbox import AsyncSandbox
+
+
+_ASK_LEAST_S = 0.02
+_ASK_MOST_S = 0.5
+"""Pauses between looks whether something listens."""
 
 
 class AsyncTunnel:
@@ -38,6 +44,23 @@ class AsyncTunnel:
 
     async def _listen(self, local_host: str, local_port: int) -> None:
         await self._listener.start(local_host, local_port)
+
+    async def _until_served(self, patience_s: float) -> None:
+        """Return once a connection is taken. Raises ``PortUnreachableError`` where none was in time."""
+        end = time.monotonic() + patience_s
+        pause_s = _ASK_LEAST_S
+        while True:
+            transfer = AsyncTransfer(await self._sandbox._attached(), "tunnel", self._params)
+            try:
+                await transfer.opened()
+                return
+            except PortUnreachableError:
+                if time.monotonic() + pause_s > end:
+                    raise
+            finally:
+                transfer.stop()
+            await sleep(pause_s)
+            pause_s = min(pause_s * 2, _ASK_MOST_S)
 
     async def _serve(self, stream: Stream) -> None:
         transfer: AsyncTransfer | None = None

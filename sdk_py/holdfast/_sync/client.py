@@ -7,28 +7,38 @@ Owns the settings and the HTTP connections; each sandbox owns its session.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Never, Self, Unpack
+from typing import Any, Never, Self, TypeVar, Unpack, overload
+from warnings import warn
 
-from holdfast._arguments import group_name_of, labels_of, name_of, new_id, sandbox_id_of, ttl_of
+from holdfast._arguments import bad, group_name_of, labels_of, name_of, new_id, sandbox_id_of, ttl_of
 from holdfast._sync.group import Group
 from holdfast._sync.images import Images
 from holdfast._sync.rest import Rest, Checks, Records
 from holdfast._sync.sandbox import Sandbox
 from holdfast._errors import HoldfastError
 from holdfast._options import Options, TransportChoice, find_options
+from holdfast._progress import Progress
 from holdfast._requests import ClusterOptions, create_body
 from holdfast._session_token import SessionToken
 from holdfast._transport.threads import Cancelled
+from holdfast._transport.threads_mapping import Step, mapped
+from holdfast._transport.threads_opening import opening
 
 HEARTBEATS_PER_TIMEOUT = 3
+T = TypeVar("T")
+R = TypeVar("R")
+Results = list[R]
 
 
 class SandboxClient:
     """Start here. ``url`` and ``api_key`` come from ``HOLDFAST_URL`` and ``HOLDFAST_API_KEY`` where they are not given.
 
     Times are seconds. ``transport``: ``auto`` (sessions, and REST where WebSockets do not pass), ``session`` or ``rest``.
+    ``connect_timeout_s``: how long the first attach and each attempt may take. ``resume_timeout_s``: how long a connection that was
+    lost is tried again before waiting calls fail. ``request_timeout_s``: how long one answer over HTTP may take. ``command_timeout_s``:
+    the ``timeout`` of commands that name none (``float("inf")`` there lifts it). ``max_output_bytes``: what is kept of each stream.
     Raises ``ConfigurationError`` when there is no address or key.
     """
 
@@ -41,6 +51,7 @@ class SandboxClient:
         connect_timeout_s: float = 10.0,
         resume_timeout_s: float = 120.0,
         request_timeout_s: float = 60.0,
+        command_timeout_s: float | None = None,
         max_output_bytes: int = 64 * 1024 * 1024,
     ) -> None:
         url, api_key = find_options(url, api_key)
@@ -51,18 +62,22 @@ class SandboxClient:
             connect_timeout_s=connect_timeout_s,
             resume_timeout_s=resume_timeout_s,
             request_timeout_s=request_timeout_s,
+            command_timeout_s=command_timeout_s,
             max_output_bytes=max_output_bytes,
         )
         self._rest = Rest(self._options)
         self._in_use: set[Sandbox] = set()
         self._groups: set[Group] = set()
+        self._closed = False
         self.images = Images(self._rest)
+        """The images of the service: ``list``, ``import_``, ``pull``, ``remove``."""
 
     @property
     def url(self) -> str:
         """The address of the service."""
         return self._options.url
 
+    @opening
     def create_sandbox(
         self,
         image: str,
@@ -72,11 +87,12 @@ class SandboxClient:
         disk: int | str | None = None,
         env: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
-        timeout: float | None = None,
+        ready_timeout_s: float | None = None,
         lifetime_s: float | None = None,
         idle_timeout_s: float | None = None,
         heartbeat_timeout_s: float | None = None,
         sandbox_id: str | None = None,
+        exist_ok: bool = False,
         block_network: bool = True,
         network: Mapping[str, Any] | None = None,
         group: Group | str | None = None,
@@ -84,29 +100,36 @@ class SandboxClient:
         ulimits: Mapping[str, int | tuple[int, int]] | None = None,
         **cluster: Unpack[ClusterOptions],
     ) -> Sandbox:
-        """Make a sandbox and return when it is ready, at the latest after ``timeout`` seconds (default 3600).
+        """Make a sandbox and return when it is ready, at the latest after ``ready_timeout_s`` seconds (default 3600).
 
-        ``cpu`` is cores (``2``, ``"500m"``), ``memory`` and ``disk`` bytes (``"4Gi"``). It is deleted after ``lifetime_s``, or when idle
-        for ``idle_timeout_s``; with ``heartbeat_timeout_s`` also when this process stops sending heartbeats, which it does by itself.
+        ``cpu`` is cores (``2``, ``"500m"``), ``memory`` and ``disk`` bytes (``"4Gi"``). It is deleted after ``lifetime_s``
+        (the service's default is in ``info``; ``extend`` and ``set_lifetime`` change it), or when idle
+        for ``idle_timeout_s``: no command ran in it, detached ones too, and nobody asked for anything (an attached client alone is no use);
+        with ``heartbeat_timeout_s`` also when this process stops sending heartbeats, which it does by itself.
         ``network`` says more than ``block_network``: ``{"mode": "none" | "internet" | "listed", "reaches": [{"cidr": …, "ports": […]}],
         "domains": […], "dns": True}``. What else a cluster can give, from ``gpu`` to ``volumes``, is listed in ``ClusterOptions``.
         ``group``: it ends with that group, a name or what ``client.group`` gives. While the service is full, or the quota is, this waits.
         ``entrypoint``: start what the image says (``True``, on one machine) or these words, as the command ``"entrypoint"`` that
         ``sandbox.follow`` reaches; the sandbox lives on when it ends. ``ulimits`` are of all that is started, as
         ``{"nofile": (1024, 4096), "core": 0}``, -1 for none.
-        Safe to call again: requests carry an idempotency key. Raises ``ImageNotFoundError``, ``QuotaError``,
+        ``sandbox_id`` names it. One of yours that has the name raises ``ConflictError``; with ``exist_ok`` it is shared, as it was made
+        with the same arguments: whoever leaves its ``with`` block first deletes it.
+        Safe to call again: requests carry an idempotency key. Raises ``ConflictError``, ``ImageNotFoundError``, ``QuotaError``,
         ``SandboxNotReadyError``, ``ServiceUnavailableError``, ``InvalidArgumentError``, ``UnsupportedError``.
+        ``image`` is its name in the store or a registry, ``env`` variables of all that runs in it, ``labels`` what
+        ``list_sandboxes`` finds it by; ``cluster`` stands for the fields of ``ClusterOptions``.
         """
         chosen = name_of(sandbox_id, "sandbox_id") or f"sb-{os.urandom(8).hex()}"
         body = create_body(
             image,
             sandbox_id=chosen,
+            exist_ok=sandbox_id is None or exist_ok,
             cpu=cpu,
             memory=memory,
             disk=disk,
             env=env,
             labels=labels,
-            timeout=timeout,
+            ready_timeout_s=ready_timeout_s,
             lifetime_s=lifetime_s,
             idle_timeout_s=idle_timeout_s,
             heartbeat_timeout_s=heartbeat_timeout_s,
@@ -128,12 +151,52 @@ class SandboxClient:
             sandbox._heartbeat(heartbeat_timeout_s / HEARTBEATS_PER_TIMEOUT)
         return sandbox
 
+    @overload
+    def map(self, function: Step[T, R], items: Iterable[T], *, concurrency: int = 16, progress: bool | None = None) -> Results[R]: ...
+
+    @overload
+    def map(
+        self,
+        function: Step[T, R],
+        items: Iterable[T],
+        *,
+        concurrency: int = 16,
+        progress: bool | None = None,
+        return_exceptions: bool,
+    ) -> Results[R | Exception]: ...
+
+    def map(
+        self,
+        function: Step[T, R],
+        items: Iterable[T],
+        *,
+        concurrency: int = 16,
+        progress: bool | None = None,
+        return_exceptions: bool = False,
+    ) -> Any:
+        """``function`` of each of ``items``, at most ``concurrency`` at a time; the results in their order.
+
+        For rollouts: a function that creates a sandbox, works in it and returns. ``progress`` shows a line of how many are done and failed
+        (None: where standard error is a terminal). The first exception ends the map and is raised; with ``return_exceptions`` it stands in
+        the place of its result, and ``error.is_infrastructure`` says which to mask.
+        """
+        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+            raise bad(f"concurrency is a number of items at a time, 1 or more, not {concurrency!r:.40}")
+        wanted = list(items)
+        return mapped(function, wanted, concurrency, Progress(len(wanted), progress), keep=return_exceptions)
+
     def group(self, name: str, *, ttl_s: float = 60.0) -> Group:
-        """A group of sandboxes that end together; nothing is asked until its ``with`` block, or ``begin``."""
+        """A group of sandboxes that end together; nothing is asked until its ``with`` block, or ``begin``.
+
+        ``name`` is its name among yours; ``ttl_s``: how many seconds its sandboxes outlive the last heartbeat.
+        """
         return Group(self, self._rest, group_name_of(name), ttl_of(ttl_s))
 
     def get_sandbox(self, sandbox_id: str) -> Sandbox:
-        """The sandbox of that id; nothing is asked until it is used. Leaving its ``with`` block deletes it, ``close`` does not."""
+        """The sandbox of that id; nothing is asked until it is used. Leaving its ``with`` block deletes it, ``close`` does not.
+
+        ``sandbox_id`` is what ``create_sandbox`` was given, or ``sandbox.id``.
+        """
         return Sandbox(self, self._rest, self._options, sandbox_id_of(sandbox_id), None)
 
     def take_over(self, token: str) -> Sandbox:
@@ -142,6 +205,7 @@ class SandboxClient:
         What runs goes on: reach commands with ``follow(command_id)``, shells and terminals by their names. The new holder also sends the
         heartbeats. Raises ``InvalidArgumentError`` when it is no token, ``AuthenticationError`` when its secret is wrong,
         ``SessionLostError`` when the session has expired.
+        ``token`` is what ``session_token`` gave.
         """
         session = SessionToken.read(token)
         sandbox = Sandbox(self, self._rest, self._options, session.sandbox_id, None, session)
@@ -160,6 +224,7 @@ class SandboxClient:
 
     def close(self) -> None:
         """Let go of all sandboxes, which stay (those of a group until its lease is over), and give the connections back."""
+        self._closed = True
         for group in list(self._groups):
             group.close()
         for sandbox in list(self._in_use):
@@ -181,6 +246,10 @@ class SandboxClient:
 
     def __reduce__(self) -> Never:
         raise TypeError("a client holds connections and a key: make another one there")
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and (self._in_use or self._groups or self._rest.connected):
+            warn(f"{self!r} was never closed: use 'with', or close it", ResourceWarning, stacklevel=2)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"

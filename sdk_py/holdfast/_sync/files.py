@@ -75,7 +75,11 @@ class Files:
     # Contents ---------------------------------------------------------------------------------------------------
 
     def read(self, path: RemotePath, *, offset: int = 0, length: int | None = None, user: str | int | None = None) -> bytes:
-        """The content of a file, or ``length`` bytes of it from ``offset``."""
+        """The content of a file, or ``length`` bytes of it from ``offset``.
+
+        ``path`` is the file.
+        ``user``: with whose permissions (default: nothing is refused).
+        """
         part_of(offset, length)
         rest = self._sandbox._fallback()
         if rest is not None:
@@ -84,13 +88,21 @@ class Files:
         return b"".join([piece for piece in self.stream(path, offset=offset, length=length, user=user)])
 
     def read_text(self, path: RemotePath, *, encoding: str = "utf-8", errors: str = "strict", user: str | int | None = None) -> str:
-        """The content of a text file. Raises ``UnicodeDecodeError`` with ``errors="strict"``."""
+        """The content of a text file. Raises ``UnicodeDecodeError`` with ``errors="strict"``.
+
+        ``path`` is the file, ``encoding`` that of its text.
+        ``user``: with whose permissions (default: nothing is refused).
+        """
         return (self.read(path, user=user)).decode(encoding, errors)
 
     def stream(
         self, path: RemotePath, *, offset: int = 0, length: int | None = None, user: str | int | None = None
     ) -> Iterator[bytes]:
-        """The content of a file piece by piece, checked at the end. Raises ``ChecksumError`` when it is not what was sent."""
+        """The content of a file piece by piece, checked at the end. Raises ``ChecksumError`` when it is not what was sent.
+
+        ``path`` is the file; ``offset`` and ``length`` say which bytes of it.
+        ``user``: with whose permissions (default: nothing is refused).
+        """
         for piece in self._pieces(path, offset, length, _Seen(), user):
             yield piece
 
@@ -126,6 +138,7 @@ class Files:
         ``mode`` are its permission bits (a file that was there keeps its own), ``parents`` makes directories.
         ``atomic``: the target is replaced at the end, in one step; readers see the old or the new content, never a part. What ``user`` may
         write and another owns is written in place.
+        ``path`` is the file, ``data`` bytes, or text as UTF-8.
         """
         whole = None if hasattr(data, "read") else content_of(data)
         rest = self._sandbox._fallback()
@@ -141,7 +154,11 @@ class Files:
         return self._send(params, whole, None if whole is not None else data)  # type: ignore[arg-type]
 
     def append(self, path: RemotePath, data: bytes | str, *, user: str | int | None = None) -> TransferResult:
-        """Write at the end of a file, which is made where there is none: after what others write meanwhile, never over it. Not atomic."""
+        """Write at the end of a file, which is made where there is none: after what others write meanwhile, never over it. Not atomic.
+
+        ``path`` is the file, ``data`` bytes, or text as UTF-8.
+        ``user``: with whose permissions (default: nothing is refused).
+        """
         whole = content_of(data)
         try:
             size = (self.stat(path, user=user)).size
@@ -176,6 +193,8 @@ class Files:
         """The entries of a directory by name; with ``recursive`` all below it.
 
         Raises ``RequestTooLargeError`` where there are more than a million, or some below deeper than a path leads.
+        ``path`` is a directory.
+        ``user``: with whose permissions (default: nothing is refused).
         """
         rest = self._sandbox._fallback()
         if rest is not None:
@@ -199,6 +218,8 @@ class Files:
 
         A ``glob`` with a slash is matched against the path below ``path``. Directories matching ``exclude`` are left out: by default
         ``.git``, ``node_modules``, ``__pycache__`` and ``.venv``. Links are not followed. Sessions only.
+        ``ignore_case``: capital and small letters are the same.
+        ``user``: with whose permissions (default: nothing is refused).
         """
         skip = None if exclude is None else [exclude] if isinstance(exclude, str) else words_of(exclude, "exclude")
         params = {"glob": glob, "pattern": pattern, "ignore_case": ignore_case or None, "limit": limit, "exclude": skip, "user": user}
@@ -221,29 +242,52 @@ class Files:
         return found
 
     def stat(self, path: RemotePath, *, follow: bool = True, user: str | int | None = None) -> FileEntry:
-        """What a path is; with ``follow`` what a symbolic link points to."""
+        """What a path is; with ``follow`` what a symbolic link points to.
+
+        ``path`` is a file, directory or link.
+        ``user``: with whose permissions (default: nothing is refused).
+        """
         return read_entry(take(self._ask("stat", path, follow=follow, user=user), "entry", dict))
 
     def exists(self, path: RemotePath, *, user: str | int | None = None) -> bool:
-        """Whether there is something at ``path``."""
+        """Whether there is something at ``path``.
+
+        ``user``: with whose permissions (default: nothing is refused).
+        """
         return take(self._ask("exists", path, user=user), "exists", bool, default=False) is True
 
     def mkdir(
         self, path: RemotePath, *, parents: bool = True, exist_ok: bool = True, mode: int | None = None, user: str | int | None = None
     ) -> None:
-        """Make a directory."""
+        """Make a directory.
+
+        ``path`` is the directory, ``mode`` its permission bits; ``parents``: with those above it; ``exist_ok``: also where it is
+        there.
+        ``user``: with whose permissions (default: nothing is refused).
+        """
         self._ask("mkdir", path, parents=parents, exist_ok=exist_ok, mode=mode, user=user)
 
     def move(self, path: RemotePath, to: RemotePath, *, overwrite: bool = False, user: str | int | None = None) -> None:
-        """Rename ``path`` to exactly ``to``. Raises ``RemoteFileExistsError`` unless ``overwrite``."""
+        """Rename ``path`` to exactly ``to``. Raises ``RemoteFileExistsError`` unless ``overwrite``.
+
+        ``user``: with whose permissions (default: nothing is refused).
+        """
         self._ask("move", path, to=path_of(to), overwrite=overwrite, user=user)
 
     def remove(self, path: RemotePath, *, recursive: bool = False, missing_ok: bool = False, user: str | int | None = None) -> None:
-        """Remove a file or an empty directory; with ``recursive`` a whole tree."""
+        """Remove a file or an empty directory; with ``recursive`` a whole tree.
+
+        ``path`` is a file or directory; ``missing_ok``: also where it is not there.
+        ``user``: with whose permissions (default: nothing is refused).
+        """
         self._ask("remove", path, recursive=recursive, missing_ok=missing_ok, user=user)
 
     def chmod(self, path: RemotePath, mode: int, *, user: str | int | None = None) -> None:
-        """Set the permission bits, such as ``0o755``."""
+        """Set the permission bits, such as ``0o755``.
+
+        ``path`` is a file or directory, ``mode`` its permission bits, as ``0o755``.
+        ``user``: with whose permissions (default: nothing is refused).
+        """
         self._ask("chmod", path, mode=mode, user=user)
 
     def _ask(self, operation: str, path: RemotePath, **params: Any) -> dict[str, Any]:
@@ -259,6 +303,8 @@ class Files:
         """Copy a local file to the file ``remote`` (into it where that is a directory), or a local directory's content into ``remote``.
 
         Directories on the way are made, permission bits are kept (not over REST). Local failures are the ``OSError`` of ``open``.
+        ``local`` is the file or directory here.
+        ``user``: with whose permissions (default: nothing is refused).
         """
         source = _local(local)
         if run_blocking(source.is_dir):
@@ -296,6 +342,7 @@ class Files:
 
         Where ``local`` is a directory, a file is put into it; directories on the way are made. A file appears whole or not at all. What an
         archive from the sandbox may do here is limited: links that lead out of ``local`` are left out.
+        ``user``: with whose permissions (default: nothing is refused).
         """
         target = _local(local)
         there = self.stat(remote, user=user)

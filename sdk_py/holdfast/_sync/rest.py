@@ -69,6 +69,11 @@ class Rest:
         self._heard = False
         """Whether it ever answered: then it is being restarted, where it does not."""
 
+    @property
+    def connected(self) -> bool:
+        """Whether there are connections to give back."""
+        return self._http.connected
+
     def request(
         self,
         method: str,
@@ -205,8 +210,15 @@ class Rest:
     def change_network(self, sandbox_id: str, network: dict[str, Any]) -> SandboxInfo:
         return SandboxInfo.read((self.request("PUT", f"{_sandbox(sandbox_id)}/network", json=network)).map())
 
-    def heartbeat(self, sandbox_id: str, timeout_s: float | None = None) -> None:
-        self.request("POST", f"{_sandbox(sandbox_id)}/heartbeat", timeout_s=timeout_s)
+    def change_lifetime(self, sandbox_id: str, body: dict[str, float]) -> SandboxInfo:
+        """What puts it off is asked once: asked again it would be put off again."""
+        path = f"{_sandbox(sandbox_id)}/lifetime"
+        return SandboxInfo.read((self.request("PUT", path, json=body, idempotent="extend_s" not in body)).map())
+
+    def heartbeat(self, sandbox_id: str, timeout_s: float | None = None, *, used: bool = True) -> None:
+        """``used``: also begin its idle time anew."""
+        more: dict[str, Any] = {} if used else {"json": {"used": False}}
+        self.request("POST", f"{_sandbox(sandbox_id)}/heartbeat", timeout_s=timeout_s, **more)
 
     # Groups -----------------------------------------------------------------------------------------------------
 

@@ -111,8 +111,14 @@ class Running:
         return call.result()
 
     def signal(self, name: str | int) -> None:
-        """Send a signal (``"INT"``, ``"SIGTERM"``, 15, …) to the command's process group; ``"KILL"`` meets its whole tree."""
-        self._link.perform(signal_call, self._call, signal_of(name))
+        """Send a signal (``"INT"``, ``"SIGTERM"``, 15, …) to the command's process group; ``"KILL"`` meets its whole tree.
+
+        ``name`` is a name or a number.
+        """
+        number, call = signal_of(name), self._call
+        if call.error is not None and call.error.code == "session_lost":
+            raise call.error  # it may run, and the signal would not reach it
+        self._link.perform(signal_call, call, number)
 
     def terminate(self) -> None:
         """Ask the command to end: SIGTERM."""
@@ -169,7 +175,10 @@ class Input(Running):
         return pid if isinstance(pid, int) else None
 
     def write(self, data: bytes | str) -> None:
-        """Write to its input; waits while the command does not read. Raises ``InputClosedError`` when nobody will."""
+        """Write to its input; waits while the command does not read. Raises ``InputClosedError`` when nobody will.
+
+        ``data`` is bytes, or text as UTF-8.
+        """
         self._write(content_of(data), False)
 
     def _write(self, data: bytes, eof: bool) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self
+from warnings import warn
 
 from holdfast._arguments import (
     RemotePath,
@@ -18,12 +19,15 @@ from holdfast._arguments import (
     given,
     host_of,
     input_of,
+    lifetime_of,
     local_port_of,
     name_of,
     new_id,
     output_limit,
     path_of,
+    patience_of,
     port_of,
+    time_limit,
 )
 from holdfast._sync.attachable import Attachable
 from holdfast._sync.files import Files
@@ -35,10 +39,25 @@ from holdfast._sync.transfers import Transfer
 from holdfast._sync.tunnel import Tunnel
 from holdfast._errors import HoldfastError, UnsupportedError
 from holdfast._options import Options
-from holdfast._requests import Command, Outlive, Spool, command_params, network_body, shell_params, terminal_params
-from holdfast._results import CommandResult, PatchResult, SandboxInfo, cut, read_patch
+from holdfast._requests import (
+    EXEC,
+    SHELL,
+    START,
+    Command,
+    Keep,
+    Outlive,
+    Spool,
+    Stderr,
+    command_params,
+    known_only,
+    network_body,
+    shell_params,
+    terminal_params,
+)
+from holdfast._results import CommandResult, PatchResult, SandboxInfo, cut, ending, read_patch
 from holdfast._session_token import SessionToken
 from holdfast._transport.threads import Background, Cancelled, Flag, Gate
+from holdfast._transport.threads_opening import opening
 from holdfast._transport.calls import close_channel, open_command, open_shell
 from holdfast._transport.command_call import GONE
 from holdfast._transport.sinks import ShellSink
@@ -65,6 +84,7 @@ class Sandbox(Attachable):
     ) -> None:
         super().__init__(rest, options, sandbox_id, token)
         self.files = Files(self)
+        """Its files: ``read``, ``write``, ``upload``, ``download``, ``list``, ``search`` and more."""
         self._client = client
         self._info = info
         self._heartbeat_s: float | None = None
@@ -72,6 +92,33 @@ class Sandbox(Attachable):
         self._tunnels: set[Tunnel] = set()
         self._background = Background()
         self._stopped = Flag()
+        self._made_here = info is not None
+        self._owns_client = False
+
+    @classmethod
+    @opening
+    def create(cls, image: str, *, url: str | None = None, api_key: str | None = None, **options: Any) -> Sandbox:
+        """A sandbox with a client of its own, which is closed with it: ``Sandbox.create("python:3.12", memory="512m")``.
+
+        ``url`` and ``api_key`` as for the client, ``options`` and errors as for its ``create_sandbox``. For more than a few sandboxes one
+        client for all of them is quicker.
+        ``image`` as for ``create_sandbox``.
+        """
+        from holdfast._sync.client import SandboxClient
+
+        client = SandboxClient(url, api_key)
+        try:
+            sandbox = client.create_sandbox(image, **options)
+        except BaseException:
+            client.close()
+            raise
+        sandbox._owns_client = True
+        return sandbox
+
+    @property
+    def client(self) -> SandboxClient:
+        """The client it was made with."""
+        return self._client
 
     @property
     def sandbox_id(self) -> str:
@@ -83,7 +130,7 @@ class Sandbox(Attachable):
     def exec(
         self,
         command: Command,
-        *,
+        *arguments: str,
         cwd: RemotePath | None = None,
         env: Mapping[str, str] | None = None,
         user: str | int | None = None,
@@ -93,48 +140,62 @@ class Sandbox(Attachable):
         outlive: Outlive = "adopt",
         spool: Spool = "block",
         spool_bytes: int | None = None,
+        stderr: Stderr = "pipe",
         command_id: str | None = None,
         max_output_bytes: int | None = None,
+        keep: Keep = "head",
+        **unknown: Never,
     ) -> CommandResult:
         """Run one command: a list of arguments as it is, a string by the shell. Returns its result whatever its exit code.
 
+        ``command`` is ``["ls", "-la"]`` or, with ``arguments`` one by one, ``"ls", "-la"``, and runs as it is; a string alone is run by
+        bash, or sh. ``cwd`` is where (default: the image's directory), ``env`` adds variables, ``user`` is a name or uid, ``login``
+        has the shell read the profile.
         ``timeout`` (seconds) ends everything it started and answers exit code 124 with the output so far. ``input`` is its standard
         input, all of it; without one it reads end of file. ``outlive`` says what happens to children that live on after it:
         ``adopt`` (they go on, as after `docker exec`; what they still write goes nowhere), ``kill`` or ``wait``.
         The same ``command_id`` again attaches to the same command. Cancelling the wait kills it.
         ``spool`` and ``spool_bytes`` as for ``start``: what happens to output while this client cannot be reached.
+        ``stderr="stdout"`` makes one stream of both, in the order of writing: ``result.output``. Of each stream ``max_output_bytes`` are
+        kept; ``keep`` says which: the ``head``, the ``tail``, or ``both`` ends, half of each.
         """
+        known_only("exec", unknown, EXEC)
         data = input_of(input)
         params = command_params(
             command,
+            arguments,
             command_id=command_id,
             cwd=cwd,
             env=env,
             user=user,
-            timeout=timeout,
+            timeout=time_limit(timeout, self._options.command_timeout_s),
             login=login,
             stdin=data is not None,
             outlive=outlive,
             spool=spool,
             spool_bytes=spool_bytes,
+            stderr=stderr,
         )
-        limit = self._limit(max_output_bytes)
+        limit = self._limit(max_output_bytes, keep)
         rest = self._fallback()
         if rest is not None:
             if "spool" in params or "spool_bytes" in params:
                 raise UnsupportedError("unsupported", "commands over REST have no spool", hint="use a session (WebSocket)")
             if data is not None:
                 raise UnsupportedError("unsupported", "commands over REST take no input", hint="use a session (WebSocket)")
+            if "stderr" in params or keep != "head":
+                raise UnsupportedError("unsupported", "commands over REST keep the heads of two streams", hint="use a session (WebSocket)")
             return cut(rest.exec(params), limit)
         link = self._attached()
         with link.shield():
             call = link.perform(open_command, link.engine, "command", params, params["id"], limit, input_=data)
             return outcome(link, call)
 
+    @opening
     def start(
         self,
         command: Command,
-        *,
+        *arguments: str,
         cwd: RemotePath | None = None,
         env: Mapping[str, str] | None = None,
         user: str | int | None = None,
@@ -144,46 +205,58 @@ class Sandbox(Attachable):
         outlive: Outlive = "adopt",
         spool: Spool = "block",
         spool_bytes: int | None = None,
+        stderr: Stderr = "pipe",
         detached: bool = False,
         command_id: str | None = None,
         max_output_bytes: int | None = None,
+        keep: Keep = "head",
+        **unknown: Never,
     ) -> Process:
-        """Start a command and return while it runs.
+        """Start a command and return while it runs. ``stdin=False``: it reads end of file. All other arguments are those of ``exec``:
+        ``command``, ``arguments``, ``cwd``, ``env``, ``user``, ``timeout``, ``login``, ``outlive``, ``stderr``, ``command_id``,
+        ``max_output_bytes``, ``keep``.
 
         The sandbox holds at most ``spool_bytes`` of output that nobody has read; beyond them the command waits, or with ``spool="tail"``
         the oldest go: ``streams`` of the result counts them. ``detached``: it runs on when this client goes.
         """
+        known_only("start", unknown, START)
         params = command_params(
             command,
+            arguments,
             command_id=command_id,
             cwd=cwd,
             env=env,
             user=user,
-            timeout=timeout,
+            timeout=time_limit(timeout, self._options.command_timeout_s),
             login=login,
             stdin=stdin,
             outlive=outlive,
             spool=spool,
             spool_bytes=spool_bytes,
             detached=detached,
+            stderr=stderr,
         )
-        process = self._process("command", params, max_output_bytes)
+        process = self._process("command", params, self._limit(max_output_bytes, keep))
         if not stdin:
             process._no_input = "it was started with stdin=False"
         return process
 
     def follow(self, command_id: str, *, max_output_bytes: int | None = None) -> Process:
-        """Attach to a command that runs or has ended, by its id. Raises ``NotFoundError``, or ``OutcomeUnknownError`` when pruned."""
-        return self._process("follow", {"id": name_of(command_id, "command_id")}, max_output_bytes)
+        """Attach to a command that runs or has ended, by its id. Raises ``NotFoundError``, or ``OutcomeUnknownError`` when pruned.
 
-    def _process(self, kind: str, params: dict[str, Any], max_output_bytes: int | None) -> Process:
+        ``command_id`` is that of ``exec``, ``start`` or a shell; ``max_output_bytes`` bounds what is kept of each stream.
+        """
+        return self._process("follow", {"id": name_of(command_id, "command_id")}, self._limit(max_output_bytes))
+
+    def _process(self, kind: str, params: dict[str, Any], limit: int | None) -> Process:
         link = self._attached()
-        limit = self._limit(max_output_bytes)
+        limit = self._limit(None) if limit is None else limit
         call = link.perform(open_command, link.engine, kind, params, params["id"], limit, collecting=False)
         process = Process(link, call)
         process._start()
         return process
 
+    @opening
     def shell(
         self,
         name: str | None = None,
@@ -192,8 +265,13 @@ class Sandbox(Attachable):
         cwd: RemotePath | None = None,
         env: Mapping[str, str] | None = None,
         user: str | int | None = None,
+        **unknown: Never,
     ) -> Shell:
-        """A living shell: bash, or POSIX sh where there is none. With ``name``, the one of that name, made where there is none."""
+        """A living shell: bash, or POSIX sh where there is none. With ``name``, the one of that name, made where there is none.
+
+        ``shell``: ``auto``, ``bash`` or ``sh``. ``cwd`` is where it starts, ``env`` adds variables, ``user`` is a name or uid.
+        """
+        known_only("shell", unknown, SHELL)
         params = shell_params(name, shell, cwd, env, user)
         link = self._attached()
         sink: ShellSink = link.perform(open_shell, link.engine, params)
@@ -209,6 +287,7 @@ class Sandbox(Attachable):
         self._shells = {other for other in self._shells if not other._sink.ended} | {living}
         return living
 
+    @opening
     def terminal(
         self,
         command: Command | None = None,
@@ -222,7 +301,11 @@ class Sandbox(Attachable):
         login: bool = False,
         max_output_bytes: int | None = None,
     ) -> Terminal:
-        """A command (default: the shell) on a pseudo-terminal of ``rows`` by ``cols``. With ``name``, attaches where it exists."""
+        """A command (default: the shell) on a pseudo-terminal of ``rows`` by ``cols``. With ``name``, attaches where it exists.
+
+        ``command`` is split as a shell splits words, or a list. ``cwd`` is where it starts, ``env`` adds variables, ``user`` is a
+        name or uid. ``login`` has the shell read the profile; ``max_output_bytes`` bounds what ``wait`` keeps.
+        """
         params = terminal_params(command, rows, cols, name, cwd, env, user, login)
         params["id"] = new_id()
         link = self._attached()
@@ -246,6 +329,8 @@ class Sandbox(Attachable):
         """Apply a unified diff, all of it or nothing; ``check`` only tries, ``user`` is as for ``files``.
 
         What does not apply is a result, not an exception.
+        ``diff`` is its text, ``cwd`` the directory its paths start from, ``strip`` how many leading parts of them are cut
+        (default: found out).
         """
         data = content_of(diff, "a diff")
         rest = self._fallback()
@@ -261,11 +346,28 @@ class Sandbox(Attachable):
         finally:
             transfer.stop()
 
-    def tunnel(self, port: int, *, host: str | None = None, local_host: str = "127.0.0.1", local_port: int = 0) -> Tunnel:
-        """A local port (``local_port`` 0: any free one) that reaches ``port`` in the sandbox, until the tunnel is closed."""
+    @opening
+    def tunnel(
+        self,
+        port: int,
+        *,
+        host: str | None = None,
+        local_host: str = "127.0.0.1",
+        local_port: int = 0,
+        wait_s: float | None = None,
+    ) -> Tunnel:
+        """A local port (``local_port`` 0: any free one) that reaches ``port`` in the sandbox, until the tunnel is closed.
+
+        ``host`` is where in the sandbox (default: its loopback), ``local_host`` the address to listen on here. With ``wait_s`` this returns
+        once something listens there, and raises ``PortUnreachableError`` after so many seconds (0: where nothing does now). Without it
+        each connection finds out: one that reaches nothing is closed, and ``last_error`` says why.
+        """
         tunnel = Tunnel(self, port_of(port), None if host is None else host_of(host, "host"))
         place = host_of(local_host, "local_host"), local_port_of(local_port)
+        patience_s = None if wait_s is None else patience_of(wait_s, "wait_s")
         self._attached()
+        if patience_s is not None:
+            tunnel._until_served(patience_s)
         tunnel._listen(*place)
         self._tunnels.add(tunnel)
         return tunnel
@@ -286,6 +388,16 @@ class Sandbox(Attachable):
         self._info = self._rest.change_network(self.id, network_body(network))
         return self._info
 
+    def set_lifetime(self, lifetime_s: float) -> SandboxInfo:
+        """Have it deleted ``lifetime_s`` seconds from now, be it sooner or later than before; at most 366 days."""
+        self._info = self._rest.change_lifetime(self.id, {"lifetime_s": lifetime_of(lifetime_s, "lifetime_s")})
+        return self._info
+
+    def extend(self, seconds: float) -> SandboxInfo:
+        """Put its end off by ``seconds``. One that has no lifetime has no end to put off, and stays so."""
+        self._info = self._rest.change_lifetime(self.id, {"extend_s": lifetime_of(seconds, "seconds")})
+        return self._info
+
     def session_token(self) -> str:
         """What another client needs to take this session over with ``client.take_over``: a secret, to be treated like a password.
 
@@ -301,7 +413,10 @@ class Sandbox(Attachable):
     def delete(self) -> bool:
         """Delete it with everything in it; False when it was gone already."""
         self._let_go()
-        return self._rest.delete(self.id)
+        try:
+            return self._rest.delete(self.id)
+        finally:
+            self._close_own_client()
 
     def close(self) -> None:
         """Let go of it: named shells and detached commands live on, unnamed shells and tunnels end; the sandbox stays."""
@@ -311,8 +426,14 @@ class Sandbox(Attachable):
             for gate in [shell._leave(shell.named) for shell in self._shells]:
                 gate.wait(max(end - time.monotonic(), 0.0))  # all of them together, however many there are
         self._let_go()
+        self._close_own_client()
+
+    def _close_own_client(self) -> None:
+        if self._owns_client:
+            self._client.close()
 
     def _let_go(self) -> None:
+        self._made_here = False
         self._stopped.set()
         self._client._in_use.discard(self)
         link = self._link
@@ -333,7 +454,7 @@ class Sandbox(Attachable):
     def _beat(self, interval_s: float) -> None:
         while not self._stopped.wait(interval_s) and not self._fenced:
             try:
-                self._rest.heartbeat(self.id, max(interval_s, LEAST_BEAT_S))
+                self._rest.heartbeat(self.id, max(interval_s, LEAST_BEAT_S), used=False)
             except HoldfastError as why:
                 if why.code in GONE:
                     return
@@ -351,7 +472,13 @@ class Sandbox(Attachable):
         raise TypeError("a sandbox object holds a connection: pass its id on, and call client.get_sandbox(id) there")
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id}>"
+        return f"<{type(self).__name__} {self.id}{ending(self._info)}>"
+
+    def __del__(self) -> None:
+        if getattr(self, "_made_here", False) and not self._client._closed:
+            lives = ending(self._info) or " until it is deleted"
+            said = f"sandbox {self.id} was never deleted nor closed, and lives on{lives}: use 'with'"
+            warn(said, ResourceWarning, stacklevel=2)
 
     # What the session asks ---------------------------------------------------------------------------------------
 
@@ -364,5 +491,5 @@ class Sandbox(Attachable):
         if self._heartbeat_s is not None:
             self._heartbeat(self._heartbeat_s)
 
-    def _limit(self, max_output_bytes: int | None) -> int:
-        return output_limit(max_output_bytes, self._options.max_output_bytes)
+    def _limit(self, max_output_bytes: int | None, keep: Keep = "head") -> int:
+        return output_limit(max_output_bytes, self._options.max_output_bytes, keep)

@@ -7,17 +7,23 @@ Owns the listener and the two directions of every connection. Made by ``sandbox.
 from __future__ import annotations
 
 import contextlib
+import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from holdfast._sync.transfers import Transfer
-from holdfast._errors import HoldfastError
+from holdfast._errors import HoldfastError, PortUnreachableError
 from holdfast._results import Address
-from holdfast._transport.threads import Background
+from holdfast._transport.threads import Background, sleep
 from holdfast._transport.threads_net import Listener, Stream
 
 if TYPE_CHECKING:
     from holdfast._sync.sandbox import Sandbox
+
+
+_ASK_LEAST_S = 0.02
+_ASK_MOST_S = 0.5
+"""Pauses between looks whether something listens."""
 
 
 class Tunnel:
@@ -39,6 +45,23 @@ class Tunnel:
 
     def _listen(self, local_host: str, local_port: int) -> None:
         self._listener.start(local_host, local_port)
+
+    def _until_served(self, patience_s: float) -> None:
+        """Return once a connection is taken. Raises ``PortUnreachableError`` where none was in time."""
+        end = time.monotonic() + patience_s
+        pause_s = _ASK_LEAST_S
+        while True:
+            transfer = Transfer(self._sandbox._attached(), "tunnel", self._params)
+            try:
+                transfer.opened()
+                return
+            except PortUnreachableError:
+                if time.monotonic() + pause_s > end:
+                    raise
+            finally:
+                transfer.stop()
+            sleep(pause_s)
+            pause_s = min(pause_s * 2, _ASK_MOST_S)
 
     def _serve(self, stream: Stream) -> None:
         transfer: Transfer | None = None

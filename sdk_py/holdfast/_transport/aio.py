@@ -196,14 +196,15 @@ class Link:
         while True:
             wire = _Wire(self, engine.websocket())
             why = "the connection was lost"
+            limit_s = engine.attempt_s(self._loop.time())
             try:
-                async with asyncio.timeout(self.options.connect_timeout_s):
+                async with asyncio.timeout(limit_s):
                     await self._loop.create_connection(lambda: wire, parts.hostname or "", port, ssl=context)  # noqa: B023
                     self._wire = wire
                     await wire.shaken.wait()
                 await wire.over.wait()
             except TimeoutError:
-                why = f"no answer from {parts.hostname}:{port} within {self.options.connect_timeout_s:g} s"
+                why = f"no answer from {parts.hostname}:{port} within {limit_s:.2g} s"
                 wire.abort()
             except ssl.SSLCertVerificationError as failure:
                 engine.fail(error("agent_identity", f"the service's certificate is refused: {failure.verify_message}"))
@@ -217,7 +218,23 @@ class Link:
             delay_s = engine.broken(wire.websocket, why, self._loop.time())
             if delay_s is None:
                 return
-            await asyncio.sleep(delay_s)
+            await self._pause(delay_s)
+
+    async def _pause(self, delay_s: float) -> None:
+        """Until the next attempt is due, or another session of the client got through."""
+        gate, peers, loop = Gate(), self.options.peers, self._loop
+
+        def wake(after_s: float) -> None:  # by any thread
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(loop.call_later, after_s, gate.set)
+
+        peers.wait(gate, wake)
+        try:
+            end = loop.time() + delay_s
+            if await gate.wait(delay_s) and not self.engine.may_wake():
+                await asyncio.sleep(end - loop.time())
+        finally:
+            peers.leave(gate)
 
     def _flush(self) -> None:
         """Write what there is."""

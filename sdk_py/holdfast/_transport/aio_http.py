@@ -23,6 +23,11 @@ class Http:
         self._client: httpx.AsyncClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is a pool to give back."""
+        return self._client is not None
+
     async def send(self, method: str, path: str, *, timeout_s: float, headers: dict[str, str] | None = None, **more: Any) -> Answer:
         """One exchange; ``more`` is ``json``, ``params`` or ``content``. Raises ``ServiceUnavailableError`` without an answer."""
         import httpx

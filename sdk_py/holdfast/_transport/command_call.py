@@ -36,6 +36,8 @@ class Call:
         "_input",
         "_kept",
         "_sizes",
+        "_tail",
+        "_tails",
         "abandoned",
         "adopts_id",
         "chunks",
@@ -60,7 +62,9 @@ class Call:
         self.sink = sink
         self.command_id = command_id
         self.params: dict[str, Any] = {}
-        self.limit = limit
+        keep = getattr(limit, "keep", "head")  # see ``Bound``
+        self._tail = {"head": 0, "tail": int(limit), "both": limit // 2}[keep]
+        self.limit = limit - self._tail
         self.collecting = collecting
         self.abandoned = ""
         """The signal that ends it as soon as it starts, where nobody wants it any more."""
@@ -79,6 +83,7 @@ class Call:
         self.dropped = {STDOUT: 0, STDERR: 0}
         self._kept: dict[int, list[bytes]] = {STDOUT: [], STDERR: []}
         self._sizes = {STDOUT: 0, STDERR: 0}
+        self._tails: dict[int, tuple[deque[bytes], int]] = {STDOUT: (deque(), 0), STDERR: (deque(), 0)}
         self._input: memoryview | None = None
         self._eof = False
 
@@ -181,20 +186,42 @@ class Call:
 
     def discard(self) -> None:
         """Nobody wants the output: drop it, so that what runs can end."""
-        self.limit = 0
+        self.limit = self._tail = 0
         self.collect()
 
     def _keep(self, stream: int, data: bytes) -> None:
         free = self.limit - self._sizes[stream]
-        if free <= 0:
-            return
-        kept = data if len(data) <= free else data[:free]
-        self._sizes[stream] += len(kept)
-        pieces = self._kept[stream]
-        if len(kept) <= SMALL_BYTES and pieces and len(pieces[-1]) <= SMALL_BYTES:
-            pieces[-1] += kept  # a piece of a few bytes would take ten times as many
+        if free > 0:
+            kept = data if len(data) <= free else data[:free]
+            self._sizes[stream] += len(kept)
+            pieces = self._kept[stream]
+            if len(kept) <= SMALL_BYTES and pieces and len(pieces[-1]) <= SMALL_BYTES:
+                pieces[-1] += kept  # a piece of a few bytes would take ten times as many
+            else:
+                pieces.append(kept)
+            if len(kept) == len(data):
+                return
+            data = data[free:]
+        if self._tail:
+            self._keep_tail(stream, data[-self._tail :])
+
+    def _keep_tail(self, stream: int, data: bytes) -> None:
+        pieces, size = self._tails[stream]
+        size += len(data)
+        if len(data) <= SMALL_BYTES and pieces and len(pieces[-1]) <= SMALL_BYTES:
+            pieces[-1] += data
         else:
-            pieces.append(kept)
+            pieces.append(data)
+        while size - len(pieces[0]) >= self._tail:
+            size -= len(pieces.popleft())
+        self._tails[stream] = pieces, size
+
+    def _output(self, stream: int) -> bytes:
+        """What was kept of a stream."""
+        pieces, (tail, size) = self._kept[stream], self._tails[stream]
+        if tail and self._tail:
+            return b"".join(pieces) + b"".join(tail)[max(size - self._tail, 0) :]
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     # Input ------------------------------------------------------------------------------------------------------
 
@@ -224,21 +251,26 @@ class Call:
         if "error" in self.exit:  # refused before it ran, or its outcome could not be known (PROTOCOL §7.4)
             raise from_map(self.exit["error"], **self.facts())
         exit_, received, dropped = self.exit, self.received, self.dropped
-        stdout, stderr = self._kept[STDOUT], self._kept[STDERR]
+        stdout, stderr = self._output(STDOUT), self._output(STDERR)
         streams = read_streams(exit_.get("streams"), dropped)
         for stream, count in streams.items():
             if count.seen != received[stream] + dropped[stream] and not self.replayed:
                 told = received[stream] + dropped[stream]
                 raise ProtocolError(f"the agent counted {count.seen} bytes of stream {stream}, {told} arrived or were told to be lost")
         shell = take(exit_, "shell", dict, default=_NOTHING)
+        exit_code = take(exit_, "exit_code", int)
+        if exit_code is None:  # no process ran
+            why = read_cause(exit_.get("cause"))
+            message = (why and why.message) or "the command ended before a process of it ran"
+            raise error("cancelled", message, reason=why.reason if why else None, detail={**self.facts(), "started": False})
         return CommandResult(
-            exit_code=take(exit_, "exit_code", int),
-            stdout_bytes=stdout[0] if len(stdout) == 1 else b"".join(stdout),
-            stderr_bytes=stderr[0] if len(stderr) == 1 else b"".join(stderr),
+            exit_code=exit_code,
+            stdout_bytes=stdout,
+            stderr_bytes=stderr,
             duration_s=float(take(exit_, "duration_s", int, float, default=0.0)),
             command_id=self.command_id,
             timed_out=take(exit_, "timed_out", bool, default=False),
-            truncated=self._sizes != received or any(dropped.values()),
+            truncated={STDOUT: len(stdout), STDERR: len(stderr)} != received or any(dropped.values()),
             signal=take(exit_, "signal", str),
             cause=read_cause(exit_.get("cause")),
             streams=streams,
@@ -255,4 +287,19 @@ def lost_command(why: HoldfastError, command_id: str, facts: dict[str, Any]) -> 
     if facts["started"] is False or why.code in _PASSED_ON or why.reason == "closed":
         return typed(why, **facts)
     message = f"the outcome of command {command_id} cannot be known: {why.message}"
-    return error("outcome_unknown", message, reason=why.reason or why.code, fault=why.fault, detail=facts)
+    # Only the connection is lost: the agent has the outcome, or will.
+    hint = f"sandbox.follow({command_id!r}) says what became of it, once the service answers" if "waited_s" in why.detail else None
+    return error("outcome_unknown", message, reason=why.reason or why.code, fault=why.fault, detail=facts, hint=hint)
+
+
+def given_up(why: HoldfastError, what: str, again: str, facts: dict[str, Any]) -> HoldfastError:
+    """What a handle says whose session was given up because of ``why``: it is of no more use, and ``again`` makes another."""
+    return error(
+        "session_lost",
+        f"the service did not answer for {why.detail.get('waited_s', 0):g} s, and the session of {what} was given up: {why.message}",
+        hint=f"it may still be there: {again} finds it again, once the service answers",
+        reason=why.code,
+        fault="infrastructure",
+        retryable=False,
+        detail={**why.detail, **facts},
+    )

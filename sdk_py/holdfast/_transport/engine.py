@@ -16,6 +16,7 @@ from holdfast_wire.frames import GoAway, Item
 from holdfast_wire.session import ClientSession
 
 from holdfast._errors import error, from_map, typed
+from holdfast._log import say
 from holdfast._options import Options
 from holdfast._requests import LargeParams
 from holdfast._session_token import SessionToken
@@ -74,6 +75,8 @@ class Engine:
         self._down_since: float | None = None
         self._attached_at: float | None = None
         self._progressed = False
+        self._woken = False
+        """Whether another session of the client has shortened a pause of this outage."""
         self._random = random_
         self._backoff = Backoff(options.backoff_base_s, options.backoff_cap_s, self._random)
 
@@ -112,11 +115,16 @@ class Engine:
         self.session.tick(now)
         if self._leave_at is not None and now >= self._leave_at:
             self.leave = True
+        if self._down_since is not None and not self.session.attached and now >= self._down_since + self._patience_s():
+            self.leave = True  # what accepts the connection and does not greet is an outage too
         self._dispatch(now)
 
     def deadline(self) -> float | None:
         """When ``tick`` wants to be called at the latest."""
         due = self.session.deadline()
+        if self._down_since is not None and not self.session.attached and not self.leave:
+            last = self._down_since + self._patience_s()
+            due = last if due is None else min(due, last)
         if self._leave_at is not None and not self.leave:
             return self._leave_at if due is None else min(due, self._leave_at)
         return due
@@ -148,13 +156,14 @@ class Engine:
             # That connection was of use. One that breaks at once, again and again, uses up the same patience.
             self._down_since = None
             self._backoff.reset()
+        verdict = self._judge(websocket, why)
         if self._down_since is None:
             self._down_since = now
-        verdict = self._judge(websocket, why)
-        patience = self.options.resume_timeout_s if self.attached_once else self.options.connect_timeout_s
+            if self.attached_once:
+                say("warning", "sandbox %s: connection lost: %s", self.sandbox_id, verdict.why.message)
         if self._ending:
             verdict = self._judge_ending(verdict, websocket, now)
-            patience = min(patience, max(self._ends_at - self._down_since, 0.0) + LAST_LOOK_S)
+        patience = self._patience_s()
         if verdict.fatal:
             self.fail(verdict.why)
             return None
@@ -163,9 +172,41 @@ class Engine:
         if definite or spent >= patience:
             self.foreign = verdict.foreign and not self.attached_once
             self.blocked = definite
-            self.fail(typed(verdict.why, waited_s=round(spent, 1)))
+            self._give_up(typed(verdict.why, waited_s=round(spent, 1)))
             return None
-        return min(self._backoff.delay_s(verdict.retry_after_s), max(patience - spent, 0.01))
+        delay_s = min(self._backoff.delay_s(verdict.retry_after_s), max(patience - spent, 0.01))
+        doing = "resuming" if self.attached_once else "attaching"
+        say(
+            "info",
+            "sandbox %s: %s in %.2f s, for %.0f s at most: %s",
+            self.sandbox_id,
+            doing,
+            delay_s,
+            patience - spent,
+            verdict.why.message,
+        )
+        return delay_s
+
+    def attempt_s(self, now: float) -> float:
+        """How long one attempt to connect may take: no longer than the patience that is left."""
+        limit_s = self.options.connect_timeout_s
+        if self._down_since is None:
+            return limit_s
+        return max(min(limit_s, self._down_since + self._patience_s() - now), 0.05)
+
+    def may_wake(self) -> bool:
+        """Another session got through during a pause: whether to try now, from short pauses on. Once an outage."""
+        first, self._woken = not self._woken, True
+        if first:
+            self._backoff.reset()
+        return first
+
+    def _patience_s(self) -> float:
+        """How long an outage may last, from its begin."""
+        patience_s = self.options.resume_timeout_s if self.attached_once else self.options.connect_timeout_s
+        if self._ending and self._down_since is not None:
+            patience_s = min(patience_s, max(self._ends_at - self._down_since, 0.0) + LAST_LOOK_S)
+        return patience_s
 
     def _judge(self, websocket: WebSocket | None, why: str) -> Verdict:
         if websocket is not None and websocket.refusal is not None:
@@ -202,15 +243,28 @@ class Engine:
 
     def fail(self, why: HoldfastError) -> None:
         """The session is over: every sink hears why."""
+        if self.error is None and why.reason != "closed":
+            say("warning", "sandbox %s: session over: %s", self.sandbox_id, why)
+        for sink in self._over(why):
+            sink.fail(why)
+        self.ready.set()
+
+    def _give_up(self, why: HoldfastError) -> None:
+        """The service stays away. What was asked once may be asked again; what belongs to the session has lost it, and says so."""
+        say("warning", "sandbox %s: gave up after %.1f s: %s", self.sandbox_id, why.detail.get("waited_s", 0.0), why.message)
+        for sink in self._over(why):
+            sink.abandon(why)
+        self.ready.set()
+
+    def _over(self, why: HoldfastError) -> list[Sink]:
+        """End the session; whose facts will not come any more."""
         if self.error is not None:
-            return
+            return []
         self.error = why
         self.session.disconnected()
         sinks = list(self._sinks.values())
         self._sinks.clear()
-        for sink in sinks:
-            sink.fail(why)
-        self.ready.set()
+        return sinks
 
     def close(self) -> None:
         """The caller is done with this session."""
@@ -244,9 +298,19 @@ class Engine:
     def _attached(self, event: Attached, now: float) -> None:
         if self.attached_once:
             self.resumes += 1
+            say(
+                "warning",
+                "sandbox %s: resumed after %.1f s",
+                self.sandbox_id,
+                now - (now if self._down_since is None else self._down_since),
+            )
+        else:
+            say("info", "sandbox %s: attached", self.sandbox_id)
         self.attached_once = True
         self._attached_at = now
         self._progressed = False
+        self._woken = False
+        self.options.peers.through()
         self._fresh = list(self._sinks.values())  # all that waited for this connection goes out on it
         self.ready.set()
 

@@ -16,7 +16,7 @@ from holdfast_wire.limits import DATA_BYTES, RUN_QUEUE, WINDOW_BYTES
 from holdfast_wire.session import ClientSession
 
 from holdfast._errors import error, from_map
-from holdfast._transport.command_call import SMALL_BYTES, Call
+from holdfast._transport.command_call import SMALL_BYTES, Call, given_up
 
 
 class AnyGate(Protocol):
@@ -65,6 +65,10 @@ class Sink:
     def fail(self, why: HoldfastError) -> None:
         """The session is over; no fact follows."""
         self.end(why)
+
+    def abandon(self, why: HoldfastError) -> None:
+        """The session was given up; what runs in the sandbox goes on, and another session may reach it."""
+        self.fail(why)
 
     def end(self, why: HoldfastError | None) -> None:
         """Nothing more comes."""
@@ -135,6 +139,17 @@ class CommandSink(Sink):
             self.call.handed = True
         self.call.lose(why)
         self.end(self.call.error or why)
+
+    def abandon(self, why: HoldfastError) -> None:
+        call = self.call
+        if call.started_gate is None or not call.started:
+            self.fail(why)
+            return
+        name = call.info.get("name")
+        again = f"sandbox.terminal(name={name!r})" if isinstance(name, str) else f"sandbox.follow({call.command_id!r})"
+        lost = given_up(why, f"command {call.command_id}", again, call.facts())
+        call.finish(lost)
+        self.end(lost)
 
 
 class ShellSink(Sink):
@@ -215,6 +230,12 @@ class ShellSink(Sink):
             self.current.handed = True
         self.end(why)
         self._drop(why)
+
+    def abandon(self, why: HoldfastError) -> None:
+        name = (self.info or {}).get("name")
+        if isinstance(name, str):
+            why = given_up(why, "the shell", f"sandbox.shell({name!r})", {})
+        self.fail(why)
 
     def _drop(self, why: HoldfastError) -> None:
         calls = [*([self.current] if self.current else []), *self.waiting]

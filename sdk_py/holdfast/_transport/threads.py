@@ -24,6 +24,7 @@ from holdfast._session_token import SessionToken
 from holdfast._transport.engine import Engine, elsewhere
 from holdfast._transport.threads_gates import Flag, Gate, Lock, Shield, Turn, free
 from holdfast._transport.threads_keeper import Keeper
+from holdfast._transport.threads_loop import warn_in_loop
 from holdfast._transport.websocket import WebSocket
 
 P = ParamSpec("P")
@@ -79,6 +80,7 @@ class Link:
 
     def start(self) -> None:
         """Return once the session is attached. Raises the typed error that prevents it."""
+        warn_in_loop()
         self._keeper.thread.start()
         ready: Any = self.engine.ready
         try:

@@ -18,6 +18,7 @@ from holdfast._options import Options
 from holdfast._transport.http import KEEPALIVE, KEPT, Answer, unreachable
 from holdfast._transport.http1 import AnswerError, AnswerReader, chunked, request_head
 from holdfast._transport.threads_gates import Lock
+from holdfast._transport.threads_loop import warn_in_loop
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -47,8 +48,14 @@ class Http:
         self._pid = 0
         self._lock = Lock()
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is a pool to give back."""
+        return self._client is not None
+
     def send(self, method: str, path: str, *, timeout_s: float, headers: dict[str, str] | None = None, **more: Any) -> Answer:
         """One exchange; ``more`` is ``json``, ``params`` or ``content``. Raises ``ServiceUnavailableError`` without an answer."""
+        warn_in_loop()
         body, about = _body(method, more)
         params = more.get("params")
         target = f"{self._prefix}{path}{'?' + urlencode(_pairs(params)) if params else ''}"

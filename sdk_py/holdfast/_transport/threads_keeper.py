@@ -61,9 +61,22 @@ class Keeper:
 
     def _pause(self, delay_s: float) -> None:
         until = time.monotonic() + delay_s
-        while self._link.engine.error is None and (left := until - time.monotonic()) > 0:
-            self._stirred.wait(left)
-            self._stirred.clear()
+        woken: list[float] = []
+
+        def wake(after_s: float) -> None:  # by the thread of the session that got through
+            woken.append(time.monotonic() + after_s)
+            self._stirred.set()
+
+        peers = self._link.options.peers
+        peers.wait(self, wake)
+        try:
+            while self._link.engine.error is None and (left := until - time.monotonic()) > 0:
+                self._stirred.wait(left)
+                self._stirred.clear()
+                if woken and self._link.engine.may_wake():
+                    until = min(until, woken[0])
+        finally:
+            peers.leave(self)
 
     def _broken(self, websocket: WebSocket | None, why: str) -> float | None:
         with self._link._turn:
@@ -74,7 +87,7 @@ class Keeper:
         parts = urlsplit(self._link.options.websocket_url)
         context = _tls_context() if self._link.tls else None
         port = parts.port or (443 if context else 80)
-        limit_s = self._link.options.connect_timeout_s
+        limit_s = self._link.engine.attempt_s(time.monotonic())
         websocket = self._link.engine.websocket()
         connection: socket.socket | None = None
         why = "the connection was lost"
@@ -89,7 +102,7 @@ class Keeper:
                 self._adopt(connection, websocket, messages)
                 return None
         except TimeoutError:
-            why = f"no answer from {parts.hostname}:{port} within {limit_s:g} s"
+            why = f"no answer from {parts.hostname}:{port} within {limit_s:.2g} s"
         except Exception as failure:  # noqa: BLE001  also a name that is none: nobody else would tell
             if (refused := getattr(failure, "verify_message", None)) is not None:
                 with self._link._turn:

@@ -204,8 +204,6 @@ def finish(result: CommandResult) -> int:
     """Our exit status; what the user should know beside it goes to standard error."""
     if result.cause is not None:
         note(f"holdfast: {result.cause.message or result.cause.reason}")
-    if result.exit_code is None:
-        return 125
     return result.exit_code
 
 

@@ -1,0 +1,40 @@
+"""The sessions of one client that wait to connect again: the first that gets through wakes the others.
+
+Owns who waits, and how far apart those that are woken try. Does not own when each would try by itself (``_transport.policy``). The
+faces of the transport register here while they pause; any thread may call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+APART_S = 0.001
+"""Between the attempts of two that are woken together: a thousand sessions are no burst for a service that has just come back."""
+
+
+class Peers:
+    """Waiting sessions by an object of their own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[object, Callable[[float], None]] = {}
+
+    def wait(self, who: object, wake: Callable[[float], None]) -> None:
+        """``wake`` is called once, with the seconds after which to try, when another session gets through."""
+        with self._lock:
+            self._waiting[who] = wake
+
+    def leave(self, who: object) -> None:
+        """It waits no more."""
+        with self._lock:
+            self._waiting.pop(who, None)
+
+    def through(self) -> None:
+        """A session is attached: the service answers again."""
+        if not self._waiting:
+            return
+        with self._lock:
+            woken, self._waiting = list(self._waiting.values()), {}
+        for number, wake in enumerate(woken):
+            wake(number * APART_S)

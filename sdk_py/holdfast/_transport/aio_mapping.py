@@ -1,0 +1,42 @@
+"""Running one coroutine function on many items, at most so many at a time.
+
+Owns the tasks: when one fails and nobody keeps its exception, the others are cancelled. ``threads_mapping`` has the same name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from holdfast._progress import Progress
+
+T = TypeVar("T")
+R = TypeVar("R")
+Step = Callable[[T], Awaitable[R]]
+
+
+async def mapped(function: Step[T, R], items: list[T], concurrency: int, progress: Progress, *, keep: bool) -> list[R | Exception]:
+    """The results in the order of the items; with ``keep`` an exception stands in the place of its result."""
+    results: dict[int, R | Exception] = {}
+    waiting = iter(enumerate(items))
+
+    async def work() -> None:
+        for number, item in waiting:
+            try:
+                outcome: R | Exception = await function(item)
+            except Exception as failure:
+                if not keep:
+                    raise
+                outcome = failure
+            results[number] = outcome
+            progress.step(outcome)
+
+    tasks = [asyncio.create_task(work(), name=f"holdfast-map-{number}") for number in range(min(concurrency, len(items)))]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return [results[number] for number in range(len(items))]

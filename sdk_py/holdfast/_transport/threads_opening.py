@@ -1,0 +1,12 @@
+"""``aio_opening``'s name for the blocking face, where a call gives what it makes."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+F = TypeVar("F")
+
+
+def opening(function: F) -> F:
+    """The function itself."""
+    return function

@@ -1,0 +1,158 @@
+"""Outages longer than ``resume_timeout_s`` on the real stack: what handles say afterwards, and how soon clients give up and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from holdfast import HoldfastError, OutcomeUnknownError, ServiceUnavailableError, SessionLostError
+
+from tests.faults.proxy import FaultProxy
+from tests.sdk.support.fake_agent import FakeAgent
+from tests.support.requires import requires
+from tests.support.stack import Stack
+from tests.support.until import until
+
+real = requires("namespaces", "redis", "bash")
+
+
+@pytest.fixture
+def proxy(stack: Stack) -> Iterator[FaultProxy]:
+    with FaultProxy(stack.url) as running:
+        yield running
+
+
+@pytest.fixture
+async def impatient(proxy: FaultProxy, stack: Stack, face: Any) -> AsyncIterator[Any]:
+    client = face.client(proxy.url, stack.key, resume_timeout_s=0.5)
+    async with await client.create_sandbox("host") as sandbox:
+        yield sandbox
+    await client.close()
+
+
+async def eventually(condition: Any, what: str) -> None:
+    await asyncio.to_thread(until, condition, deadline_s=60, what=what)
+
+
+async def _outage(proxy: FaultProxy, sandbox: Any) -> None:
+    """Until the session of ``sandbox`` is given up; then the service is back."""
+    proxy.refuse(True)
+    proxy.cut_all()
+    with pytest.raises((ServiceUnavailableError, OutcomeUnknownError)):
+        await sandbox.exec("true")
+    proxy.refuse(False)
+
+
+@real
+async def test_a_shell_says_that_its_session_is_lost_and_how_to_get_it_again(proxy: FaultProxy, impatient: Any) -> None:
+    shell = await impatient.shell()
+    await shell.run("cd /usr; N=41")
+    await _outage(proxy, impatient)
+    for _ in range(2):
+        with pytest.raises(SessionLostError) as lost:
+            await shell.run("true")
+        assert (lost.value.retryable, lost.value.fault) == (False, "infrastructure")
+    assert f"sandbox.shell({shell.name!r})" in lost.value.hint
+    again = await impatient.shell(shell.name)
+    assert not again.created
+    assert (await again.run("echo $((N + 1)) $PWD")).stdout == "42 /usr\n"
+
+
+@real
+async def test_a_process_says_that_its_session_is_lost_and_how_to_get_it_again(proxy: FaultProxy, impatient: Any) -> None:
+    process = await impatient.start("read word; echo got $word")
+    await _outage(proxy, impatient)
+    for use in (process.wait, process.read, lambda: process.write("x\n"), lambda: process.signal("TERM")):
+        with pytest.raises(SessionLostError) as lost:
+            await use()
+        assert lost.value.retryable is False
+        assert lost.value.command_id == process.command_id
+    assert f"sandbox.follow({process.command_id!r})" in lost.value.hint
+    again = await impatient.follow(process.command_id)
+    await again.write("hello\n")
+    assert (await again.wait()).stdout == "got hello\n"
+
+
+@real
+async def test_a_command_whose_outcome_was_not_heard_names_its_id(proxy: FaultProxy, impatient: Any) -> None:
+    for runner in ("shell", "exec"):
+        run = (await impatient.shell()).run if runner == "shell" else impatient.exec
+        running = asyncio.create_task(run("echo a; sleep 0.2; echo b"))
+        await impatient.exec("true")
+        proxy.refuse(True)
+        proxy.cut_all()
+        with pytest.raises(OutcomeUnknownError) as unknown:
+            await running
+        proxy.refuse(False)
+        assert f"sandbox.follow({unknown.value.command_id!r})" in unknown.value.hint
+        again = await impatient.follow(unknown.value.command_id)
+        assert (await again.wait()).stdout == "a\nb\n"
+
+
+async def test_a_service_that_accepts_and_says_nothing_costs_no_more_than_the_patience(agent: FakeAgent, face: Any) -> None:
+    """A connection attempt used to hold on for ``connect_timeout_s``, however little of the patience was left."""
+    with FaultProxy(agent.url) as proxy, socket.create_server(("127.0.0.1", 0)) as mute:
+        sandbox = face.client(proxy.url, "k", resume_timeout_s=1.0, connect_timeout_s=30.0).get_sandbox("sb")
+        running = asyncio.create_task(sandbox.exec("hang", command_id="h"))
+        await eventually(lambda: agent.ran == ["h"], "the command to start")
+        proxy.retarget(f"http://127.0.0.1:{mute.getsockname()[1]}")
+        began = time.monotonic()
+        proxy.cut_all()
+        with pytest.raises(HoldfastError):
+            await running
+        assert time.monotonic() - began < 5
+        await sandbox.close()
+
+
+async def test_the_first_session_that_gets_through_wakes_the_others(proxy: FaultProxy, stack: Stack, face: Any) -> None:
+    client = face.client(proxy.url, stack.key)
+    sandboxes = [await client.create_sandbox("host") for _ in range(12)]
+    await asyncio.gather(*(sandbox.exec("true") for sandbox in sandboxes))
+    proxy.refuse(True)
+    proxy.cut_all()
+    links = [getattr(sandbox, "inner", sandbox)._link for sandbox in sandboxes]
+    await eventually(lambda: all(link.engine._backoff.attempts >= 7 for link in links), "the pauses to be seconds")
+    proxy.refuse(False)
+    await eventually(lambda: any(link.engine.session.attached for link in links), "the first session to get through")
+    began = time.monotonic()
+    await asyncio.gather(*(sandbox.exec("true") for sandbox in sandboxes))
+    assert time.monotonic() - began < 2, "all others came with the first"
+    await asyncio.gather(*(sandbox.delete() for sandbox in sandboxes))
+    await client.close()
+
+
+async def test_the_log_tells_the_story_of_a_session(agent: FakeAgent, face: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="holdfast")
+    sandbox = face.client(agent.url, "k", resume_timeout_s=0.5).get_sandbox("sb-7")
+    await sandbox.exec("true")
+    agent.cut()
+    await sandbox.exec("true")
+    agent.refuse_with("placement_unavailable", 1000)
+    agent.cut()
+    with pytest.raises(HoldfastError):
+        await sandbox.exec("true")
+    told = "\n".join(record.getMessage() for record in caplog.records if record.name == "holdfast")
+    for word in ("sandbox sb-7: attached", "connection lost: ", "resuming in ", "resumed after 0.", "gave up after "):
+        assert word in told, told
+    assert "k" not in told.split(), "no key"
+    await sandbox.close()
+
+
+def test_the_log_is_quiet_by_default(agent: FakeAgent) -> None:
+    script = (
+        "import sys, holdfast\n"
+        "client = holdfast.SandboxClient(sys.argv[1], 'k', resume_timeout_s=0)\n"
+        "sandbox = client.get_sandbox('sb')\n"
+        "sandbox.exec('true')\n"
+        "sandbox._link.drop()\n"
+        "try:\n    sandbox.exec('true')\nexcept holdfast.HoldfastError:\n    pass\n"
+        "client.close()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script, agent.url], capture_output=True, text=True, timeout=60, check=True)
+    assert (ended.stdout, ended.stderr) == ("", "")
