@@ -189,6 +189,7 @@ def test_run(holdfast: Run, made: list[str], stack: Any, tmp_path: Path) -> None
     assert holdfast("run", "--rm", "host", "true", env=nowhere).returncode == 125
     neither = holdfast("run", "host")
     assert (neither.returncode, "holdfast run host COMMAND" in neither.stderr) == (2, True)
+    assert holdfast("run", "-w", "/tmp", "host").returncode == 2
 
 
 @pytest.fixture

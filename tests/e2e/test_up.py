@@ -308,8 +308,8 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path, name: str) -> 
     """As in HOLDFAST_DATA=$HOME, or /var/lib/dpkg, which has a `lock` too."""
     there = tmp_path / "refused" / name
     there.parent.mkdir(parents=True)
-    there.write_text("somebody's")
-    (tmp_path / "refused" / "other").write_text("somebody's")
+    there.write_text("of others")
+    (tmp_path / "refused" / "other").write_text("of others")
     message = refused(tmp_path)
     assert "is no data folder of a stack, and it is not empty" in message
     assert "HOLDFAST_DATA" in message

@@ -50,7 +50,7 @@ def test_answers(data: bytes, status: int, body: bytes, reusable: bool, size: in
     if b"A: 1" in data:
         assert reader.headers["a"] == "1, 2"
     reader.feed(b"x")
-    assert not reader.reusable, "what comes behind it belongs to nobody"
+    assert not reader.reusable, "bytes behind the answer belong to no request"
 
 
 def test_an_answer_that_ends_with_its_connection() -> None:

@@ -149,7 +149,7 @@ class Http:
 
 
 def _is_readable(connection: socket.socket) -> bool:
-    """Whether something comes that nobody asked for: its end, most often."""
+    """Whether bytes that no request asked for are there to read: most often the end of the connection."""
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     return bool(poll.poll(0))

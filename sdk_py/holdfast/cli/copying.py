@@ -198,8 +198,8 @@ def _upload(sandbox: Sandbox, local: str, path: str, *, follow: bool) -> Transfe
     if there is None and _kind(files, parent := posixpath.dirname(place) or ".") != "directory":
         raise bad(f"there is no directory {parent} in the sandbox", hint=f"holdfast exec {sandbox.id} mkdir -p {parent}")
     if place != path and there is not None:
-        beneath = _kind(files, place)
-        if beneath is not None and (beneath == "directory") != is_directory:
+        present = _kind(files, place)
+        if present is not None and (present == "directory") != is_directory:
             kinds = ("directory", "file") if is_directory else ("file", "directory")
             raise bad(f"a {kinds[0]} cannot replace the {kinds[1]} {place} in the sandbox", hint="remove it first")
     if as_link:

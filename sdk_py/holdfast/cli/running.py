@@ -31,9 +31,11 @@ def run(arguments: Arguments) -> int:
     own = command is None and not arguments.tty
     if own and arguments.stdin:
         raise bad("what the image starts reads nothing", hint=f"holdfast run -i {arguments.image} COMMAND")
+    if own and any(options.values()):
+        raise bad("-w, -u, --timeout and --login are for a COMMAND that is written here", hint=f"holdfast run {arguments.image} COMMAND")
     if arguments.detach and arguments.rm:
         raise bad(
-            "nobody waits for the end of what -d starts, so --rm has nobody who deletes", hint="--lifetime SECONDS ends it at the latest"
+            "--rm deletes when the command has ended, and with -d no client waits for that", hint="--lifetime SECONDS ends it at the latest"
         )
     with told_by_signals(), SandboxClient() as client:
         try:
