@@ -86,6 +86,11 @@ def on_change(now_facts: Facts, before: Facts | None, settings: KubernetesSettin
     return events
 
 
+def carried(now: Facts, before: Facts) -> Facts:
+    """``now`` with what only the look before shows: a kubelet removes what has ended without grace, whatever grace our delete had."""
+    return replace(now, asked=True) if before.asked and not now.asked else now
+
+
 def on_vanish(last: Facts, before: Facts | None = None) -> list[Event]:
     """A pod is gone; ``before`` is the look before the last. One that had ended before was told then.
 

@@ -23,7 +23,7 @@ from .births import Births
 from .client import Api, ApiError, errors
 from .creating import Creating, NoBundleError
 from .enforcement import EnforcementGuard
-from .events import on_change, on_vanish, present_of
+from .events import carried, on_change, on_vanish, present_of
 from .facts import ASKED_GRACE_S, Facts, read_pod
 from .images import ClusterImages
 from .injection import Injecting
@@ -121,7 +121,7 @@ class KubernetesRuntime:
         return [present for present in looks if present is not None]
 
     async def watch(self) -> AsyncIterator[Event]:
-        watch = Watch(self.api, self.pods, SELECTOR, read_pod, self._watch_settings)
+        watch = Watch(self.api, self.pods, SELECTOR, read_pod, self._watch_settings, carried)
         synced = False
         async with contextlib.aclosing(watch.changes()) as changes:
             async for change in changes:

@@ -76,9 +76,21 @@ class WatchSettings:
 
 
 class Watch(Generic[T]):
-    """One loop over ``path``. ``project`` makes an object's JSON small; None leaves it out."""
+    """One loop over ``path``. ``project`` makes an object's JSON small; None leaves it out.
 
-    def __init__(self, api: Api, path: str, selector: str, project: Callable[[dict[str, Any]], T | None], settings: WatchSettings) -> None:
+    ``carry`` adds to a look at an object what only the look before shows.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        path: str,
+        selector: str,
+        project: Callable[[dict[str, Any]], T | None],
+        settings: WatchSettings,
+        carry: Callable[[T, T], T] | None = None,
+    ) -> None:
+        self._carry = carry
         self._api = api
         self._path = path
         self._selector = selector
@@ -185,6 +197,9 @@ class Watch(Generic[T]):
         seen = self._project(item)
         if seen is None:
             return None
+        earlier = self._known.get(seen.name)
+        if self._carry is not None and earlier is not None and earlier.uid == seen.uid:
+            seen = self._carry(seen, earlier)
         if kind == "DELETED":
             return Vanished(seen, self._known.pop(seen.name, None))
         before = self._known.get(seen.name)

@@ -177,6 +177,8 @@ class Kubelet:
             if found["metadata"].get("deletionTimestamp"):
                 if self._runs(name, uid):
                     self.end(name, reason="Completed" if code == 0 else "Error", code=code if code >= 0 else 128 - code)
+                # As a kubelet removes what has ended: without grace, which a watch shows before the pod is gone.
+                self.api.pods.update(name, lambda body: body["metadata"].update(deletionGracePeriodSeconds=0))
                 self.api.pods.remove(name, grace=0)
             elif self._runs(name, uid):
                 self.end(name, code=code if code >= 0 else 128 - code)
