@@ -118,6 +118,24 @@ async def test_an_eviction_is_announced_and_told(runtime: KubernetesRuntime) -> 
     await events.aclose()  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("options", [{}, {"gracePeriodSeconds": 1}, {"gracePeriodSeconds": 0}], ids=["delete", "now", "force"])
+async def test_a_pod_that_others_delete_is_no_fault_of_its_workload(runtime: KubernetesRuntime, options: dict[str, Any]) -> None:
+    """As `kubectl delete pod`, with --now and with --force."""
+    await runtime.create(order("sb-1", image=IMAGE), CREATE_S)
+    await until_async(lambda: _ready(runtime), deadline_s=60, what="the kubelet to say that it is ready")
+    events = runtime.watch()
+    await next_of(events, Synced)
+    await runtime.api.delete(f"{runtime.pods}/hf-sb-1", options)
+    gone = await next_of(events, WentAway, "sb-1")
+    print(f"\n{gone.cause}")
+    assert (gone.cause.reason, gone.cause.fault) == ("deleted", "infrastructure")
+    await events.aclose()  # type: ignore[attr-defined]
+
+
+async def _ready(runtime: KubernetesRuntime) -> bool:
+    return [present.state for present in await runtime.list_all()] == ["ready"]
+
+
 async def test_a_create_is_over_soon_after_the_pod_is_ready(runtime: KubernetesRuntime) -> None:
     """Ready as this process sees it on a watch of its own, against the create's return."""
     over = []
