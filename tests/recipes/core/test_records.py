@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 from holdfast_recipes.core.calls import ToolCall
 from holdfast_recipes.core.jsonschema import violations
