@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from holdfast_recipes.swe.grading import Resolution, grade, infrastructure, is_configuration, is_test, rejected, submission
-from holdfast_recipes.swe.leaks import scan, distinctive_lines
+from holdfast_recipes.swe.leaks import distinctive_lines, scan
 from holdfast_recipes.swe.reports import PARSERS, TestOutcome, parse_junit, parse_pytest, without_timing
 from holdfast_recipes.swe.screening import problems, screen
 from hypothesis import given
