@@ -41,7 +41,7 @@ class Curated(Generic[Row]):
 def curate(rows: Iterable[Row], filters: Sequence[Filter[Row]]) -> Curated[Row]:
     """Apply filters in order: a row meets a filter only if none before dropped it."""
     if len({each.name for each in filters}) < len(filters):
-        raise ValueError("two filters have the same name, so their counts could not be told apart")
+        raise ValueError("two filters have the same name, so their counts could not be separated")
     kept: list[Row] = []
     dropped = {each.name: 0 for each in filters}
     for row in rows:

@@ -23,7 +23,7 @@ Prompt = TypeVar("Prompt")
 
 @dataclass(frozen=True, slots=True)
 class Launch(Generic[Prompt]):
-    """Start ``count`` more rollouts of a prompt. ``key`` tells two uses of the same prompt apart."""
+    """Start ``count`` more rollouts of a prompt. ``key`` distinguishes two uses of the same prompt."""
 
     key: int
     prompt: Prompt

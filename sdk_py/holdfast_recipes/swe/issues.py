@@ -31,6 +31,6 @@ def issue_text(project: str, test: str, output: str, *, seed: int = 0, most_char
 
 
 def failure(output: str) -> str:
-    """The lines in which pytest explains a failure (``E   …``), without places."""
-    lines = [_ADDRESS.sub("", _FILE.sub("…", line)).rstrip() for line in _ASSERTION.findall(output)]
+    """The lines in which pytest explains failures (``E   …``), each once, without places."""
+    lines = dict.fromkeys(_ADDRESS.sub("", _FILE.sub("…", line)).rstrip() for line in _ASSERTION.findall(output))
     return "\n".join(line for line in lines if line.strip(" ^"))

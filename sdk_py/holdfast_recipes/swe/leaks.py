@@ -16,19 +16,19 @@ _LEAST_CHARACTERS = 8
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """A file that holds ``found`` of the ``telling`` lines that the gold patch adds to one of its files."""
+    """A file that holds ``found`` of the ``distinctive`` lines that the gold patch adds to one of its files."""
 
     path: str
     of: str
     found: int
-    telling: int
+    distinctive: int
 
     @property
     def share(self) -> float:
-        return self.found / self.telling
+        return self.found / self.distinctive
 
 
-def telling_lines(gold_patch: str, known: Collection[str] = ()) -> dict[str, tuple[str, ...]]:
+def distinctive_lines(gold_patch: str, known: Collection[str] = ()) -> dict[str, tuple[str, ...]]:
     """By file of the gold patch, the lines it adds that say something: stripped, with at least eight characters of which some are
     letters, no comment or import, neither removed elsewhere in the patch nor among the ``known`` lines of the unfixed file."""
     files = diffs.parse(gold_patch)
@@ -36,33 +36,33 @@ def telling_lines(gold_patch: str, known: Collection[str] = ()) -> dict[str, tup
     lines = {}
     for each in files:
         added = dict.fromkeys(line.strip() for line in each.lines("+"))
-        if telling := tuple(line for line in added if line not in moved and _says_something(line)):
-            lines[each.path] = telling
+        if distinctive := tuple(line for line in added if line not in moved and _says_something(line)):
+            lines[each.path] = distinctive
     return lines
 
 
 def scan(
     gold_patch: str, files: Iterable[tuple[str, str]], *, known: Collection[str] = (), least_share: float = 0.8, least_lines: int = 2
 ) -> list[Leak]:
-    """Files (path, text) that hold at least ``least_share`` of the telling lines of one file of the gold patch, worst first.
+    """Files (path, text) that hold at least ``least_share`` of the distinctive lines of one file of the gold patch, worst first.
 
-    A patch with fewer than ``least_lines`` telling lines leaks only through a file of the same name: a single line is often chance.
+    A patch with fewer than ``least_lines`` distinctive lines leaks only through a file of the same name: a single line is often chance.
     """
-    telling = telling_lines(gold_patch, known)
+    distinctive = distinctive_lines(gold_patch, known)
     leaks = []
     for path, text in files:
         there = {line.strip() for line in text.split("\n")}
-        leaks += [leak for leak in _leaks(path, there, telling) if leak.share >= least_share and _counts(leak, least_lines)]
+        leaks += [leak for leak in _leaks(path, there, distinctive) if leak.share >= least_share and _counts(leak, least_lines)]
     return sorted(leaks, key=lambda leak: (-leak.share, -leak.found, leak.path))
 
 
-def _leaks(path: str, there: Collection[str], telling: Mapping[str, tuple[str, ...]]) -> list[Leak]:
-    counted = [Leak(path, name, sum(line in there for line in lines), len(lines)) for name, lines in telling.items()]
+def _leaks(path: str, there: Collection[str], distinctive: Mapping[str, tuple[str, ...]]) -> list[Leak]:
+    counted = [Leak(path, name, sum(line in there for line in lines), len(lines)) for name, lines in distinctive.items()]
     return [leak for leak in counted if leak.found]
 
 
 def _counts(leak: Leak, least_lines: int) -> bool:
-    return leak.telling >= least_lines or leak.path.rpartition("/")[2] == leak.of.rpartition("/")[2]
+    return leak.distinctive >= least_lines or leak.path.rpartition("/")[2] == leak.of.rpartition("/")[2]
 
 
 def _says_something(line: str) -> bool:

@@ -192,7 +192,7 @@ def test_try_assemble_agrees_with_enumeration(pool: list[Scored], size: int, bou
     wanted = math.floor(target * size + Fraction(1, 2))
     assert positives == min(feasible, key=lambda n: (abs(n - wanted), n))
     assert len(set(chosen)) == size
-    for success in (True, False):  # nobody outside would have ranked before one inside
+    for success in (True, False):  # no rollout outside ranks before one inside
         worth = {
             index: (list(Status).index(pool[index].status), pool[index].length, index)
             for index in usable

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 from holdfast_recipes.core.calls import ToolCall
 from holdfast_recipes.core.jsonschema import violations
@@ -164,6 +164,39 @@ VALUES = st.recursive(
     lambda x: st.lists(x, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "c"]), x),
     max_leaves=5,
 )
+
+
+@pytest.mark.parametrize(
+    ("schema", "valid", "invalid"),
+    [
+        ({"minimum": 1}, [1, 1.5, "a"], [0, 0.9]),
+        ({"maximum": 1}, [1, 0], [2]),
+        ({"exclusiveMinimum": 1}, [1.1, 2], [1, 0]),
+        ({"exclusiveMaximum": 1}, [0.9], [1, 2]),
+        ({"minLength": 2, "maxLength": 3}, ["ab", "abc", 7], ["a", "abcd"]),
+        ({"minItems": 1, "maxItems": 2}, [[1], [1, 2]], [[], [1, 2, 3]]),
+        ({"type": ["integer", "null"]}, [1, 2.0, None], [1.5, True, "1"]),
+        ({"enum": [1, "a"]}, [1, 1.0, "a"], [True, "b"]),
+        ({"const": False}, [False], [0, None]),
+        ({"pattern": "^a"}, ["ab", 3], ["ba"]),
+        ({"required": ["a"]}, [{"a": None}, []], [{}, {"b": 1}]),
+        (
+            {"properties": {"a": {"type": "string"}}, "additionalProperties": {"type": "null"}},
+            [{"a": "x", "b": None}],
+            [{"a": 1}, {"b": 1}],
+        ),
+        ({"anyOf": [{"type": "string"}, {"minimum": 3}]}, ["x", 3], [2]),
+        ({"items": False}, [[]], [[1]]),
+        (True, [1], []),
+    ],
+)
+def test_each_keyword(schema: Any, valid: list[Any], invalid: list[Any]) -> None:
+    for value in valid:
+        assert list(violations(value, schema)) == []
+        assert jsonschema.Draft202012Validator(schema).is_valid(value)
+    for value in invalid:
+        assert list(violations(value, schema))
+        assert not jsonschema.Draft202012Validator(schema).is_valid(value)
 
 
 @given(VALUES, SCHEMA_PARTS)

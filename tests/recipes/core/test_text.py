@@ -127,6 +127,11 @@ def test_malformed_chat_calls(entry: Any) -> None:
     assert [error.fault for error in parse_message({"content": None, "tool_calls": [entry]}, TOOLS).errors] == [CallFault.BAD_JSON]
 
 
+def test_an_error_keeps_the_id_it_must_be_answered_with() -> None:
+    for function in (None, {"name": "bash", "arguments": "{"}, {"name": "python", "arguments": "{}"}):
+        assert parse_message({"content": None, "tool_calls": [{"id": "7", "function": function}]}, TOOLS).errors[0].id == "7"
+
+
 @given(
     st.text(alphabet='<>/{}"\\:,_abc1 \n' + string.ascii_lowercase)
     | st.lists(

@@ -193,7 +193,7 @@ def test_annotations_are_refused_by_name(text: str, refusal: Refusal) -> None:
     assert parse_annotation(text, 3).refusal is refusal
 
 
-def test_annotations_may_be_sparse_unless_told_otherwise() -> None:
+def test_annotations_may_be_sparse_unless_all_steps_are_asked_for() -> None:
     text = _items((2, 0.1), (0, 0.4))
     assert parse_annotation(text, 3).points == {0: 0.4, 2: 0.1}
     assert parse_annotation(text, 3, sparse=False).refusal is Refusal.MISSING_STEPS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 from holdfast_recipes.core.calls import CallFault, parse_text, tool_names
 from holdfast_recipes.core.template import call_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 from holdfast_recipes.proxy.branches import Branches, Call, call_of
 from hypothesis import given

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from holdfast_recipes.swe.grading import Resolution, grade, infrastructure, is_configuration, is_test, rejected, submission
-from holdfast_recipes.swe.leaks import scan, telling_lines
+from holdfast_recipes.swe.leaks import distinctive_lines, scan
 from holdfast_recipes.swe.reports import PARSERS, TestOutcome, parse_junit, parse_pytest, without_timing
 from holdfast_recipes.swe.screening import problems, screen
 from hypothesis import given
@@ -192,14 +192,14 @@ GOLD = """diff --git a/lib/core.py b/lib/core.py
 
 
 def test_solutions_in_site_packages_are_found() -> None:
-    telling = ("if value is None:", 'raise TypeError("nothing to convert")', "cleaned = value.strip()", "return int(cleaned, base=10)")
-    assert telling_lines(GOLD) == {"lib/core.py": telling}
-    newer = "\n".join(f"        {line}  " for line in telling)
-    files = [("site-packages/lib/core.py", newer), ("other.py", "if value is None:\n  pass"), ("half.py", "\n".join(telling[:3]))]
+    distinctive = ("if value is None:", 'raise TypeError("nothing to convert")', "cleaned = value.strip()", "return int(cleaned, base=10)")
+    assert distinctive_lines(GOLD) == {"lib/core.py": distinctive}
+    newer = "\n".join(f"        {line}  " for line in distinctive)
+    files = [("site-packages/lib/core.py", newer), ("other.py", "if value is None:\n  pass"), ("half.py", "\n".join(distinctive[:3]))]
     leaks = scan(GOLD, files)
-    assert [(leak.path, leak.of, leak.found, leak.telling) for leak in leaks] == [("site-packages/lib/core.py", "lib/core.py", 4, 4)]
+    assert [(leak.path, leak.of, leak.found, leak.distinctive) for leak in leaks] == [("site-packages/lib/core.py", "lib/core.py", 4, 4)]
     assert [leak.path for leak in scan(GOLD, files, least_share=0.5)] == ["site-packages/lib/core.py", "half.py"]
-    assert scan(GOLD, files, known=telling) == []
+    assert scan(GOLD, files, known=distinctive) == []
 
 
 def test_a_single_line_leaks_only_through_its_namesake() -> None:
@@ -211,7 +211,7 @@ def test_a_single_line_leaks_only_through_its_namesake() -> None:
 
 def test_moved_lines_tell_nothing() -> None:
     moved = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,2 @@\n-value = compute(1)\n context\n+value = compute(1)\n"
-    assert telling_lines(moved) == {}
+    assert distinctive_lines(moved) == {}
 
 
 def test_summary_lines_survive_any_order() -> None:

@@ -115,5 +115,6 @@ def test_issues_say_what_was_seen_and_not_where() -> None:
         assert place not in text
     assert issue_text("b", "t::test_x", "", seed=1) == issue_text("b", "t::test_x", "", seed=1)
     assert "What I see" not in issue_text("b", "t::test_x", "no explanation")
+    assert failure("E   same\nother\nE   same\nE   ^^^\nE   new\n") == "same\nnew"
     assert len(failure("E   " + "x" * 9000)) == 9000
     assert len(issue_text("b", "t::test_x", "E   " + "x" * 9000)) < 1000

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 from holdfast_recipes.core import diffs
 from holdfast_recipes.swe.sources import READERS, RowError, SweTask, read_row
