@@ -23,6 +23,7 @@ from typing import Any
 
 from tests.docker import recipe, variants
 from tests.docker.archive import write_oci_archive
+from tests.docker.mirror import mirror
 
 TOP = Path(__file__).resolve().parents[2]
 FOLDER = Path(os.environ.get("HOLDFAST_DOCKER_SUITE") or TOP / "build" / "docker-suite")
@@ -41,7 +42,7 @@ class Image:
 
 def build_main() -> Image:
     """The image of all packages. Takes minutes the first time and nothing after that."""
-    key = _key(repr(_recipe()).encode(), _read("archive.py"), _steps())
+    key = _key(repr(_recipe()).encode(), mirror().encode(), _read("archive.py"), _steps())
     made = FOLDER / f"main-{key}"
     config: dict[str, Any] = {
         "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "CASE_IMAGE=main"],
@@ -63,15 +64,13 @@ def build_main() -> Image:
 
 
 def _build_lower(root: Path) -> None:
-    _run("debootstrap", "--variant=minbase", recipe.SUITE, str(root), recipe.MIRROR)
+    _run("debootstrap", "--variant=minbase", recipe.SUITE, str(root), mirror())
     (root / "etc/dpkg/dpkg.cfg.d/docker-suite").write_text(recipe.DPKG_OPTIONS)
     policy = root / "usr/sbin/policy-rc.d"  # as in docker's Debian images: installing a service starts nothing
     policy.write_text("#!/bin/sh\nexit 101\n")
     policy.chmod(0o755)
     shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
-    (root / "etc/apt/sources.list").write_text(
-        f"deb {recipe.MIRROR} {recipe.SUITE} main\ndeb {recipe.MIRROR} {recipe.SUITE}-updates main\n"
-    )
+    (root / "etc/apt/sources.list").write_text(f"deb {mirror()} {recipe.SUITE} main\ndeb {mirror()} {recipe.SUITE}-updates main\n")
     _inside(root, f"{_APT} update && {_APT} install -y --no-install-recommends {' '.join(recipe.PACKAGES)}")
     _inside(
         root,

@@ -11,7 +11,6 @@ def _words(text: str) -> list[str]:
 
 
 SUITE = "bookworm"
-MIRROR = "http://deb.debian.org/debian"
 
 # The options of docker's slim Debian images: no documentation, no translations.
 DPKG_OPTIONS = """force-unsafe-io

@@ -24,6 +24,7 @@ from typing import Any
 from tests.docker import specification
 from tests.docker.case import Case, Step
 from tests.docker.image import FOLDER, Image
+from tests.docker.mirror import host
 
 CPU = 2.0
 MEMORY = 1 << 30
@@ -32,18 +33,19 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _INIT = "/sbin/docker-init"
 _RUNC = ["runc", "--root", str(FOLDER / "runc")]
 _DRAIN_S = 0.3
-_REGISTRIES = (("deb.debian.org", 80), ("pypi.org", 443))
 
 
 def why_no_network() -> str:
     """Why the cases that need the internet cannot run on this machine; empty where they can."""
     if shutil.which("slirp4netns") is None:
         return "slirp4netns is not installed"
-    for host, port in _REGISTRIES:
-        try:
-            socket.create_connection((host, port), timeout=5).close()
-        except OSError as error:
-            return f"this machine does not reach {host}: {error}"
+    name, port = host()
+    if not name:
+        return "this machine's apt names no mirror"
+    try:
+        socket.create_connection((name, port), timeout=5).close()
+    except OSError as error:
+        return f"this machine does not reach {name}: {error}"
     return ""
 
 

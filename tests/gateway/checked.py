@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import httpx
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.docker.case import case, nothing
 
 _CHROMIUM = "chromium --headless --disable-gpu --no-first-run --user-data-dir=/tmp/chromium"
-_WHEELS = "--no-index --find-links /srv/wheels -q --disable-pip-version-check"
+_WHEELS = "--no-index -f /srv/wheels -q --disable-pip-version-check"
 
 CASES = (
     case("testbed-belongs-to-root", "stat -c '%U %G %a' /testbed /testbed/.git /testbed/lib.py", cwd="/testbed"),

@@ -6,8 +6,12 @@ Runs only where this machine reaches the registries itself (`reference.why_no_ne
 from __future__ import annotations
 
 from tests.docker.case import case
+from tests.docker.mirror import host, mirror
+from tests.docker.recipe import SUITE
 
-_MIRROR = "echo 'deb http://deb.debian.org/debian bookworm main' > /etc/apt/sources.list"
+_HOST = host()[0]
+_RELEASE = f"{mirror()}/dists/{SUITE}/Release"
+_MIRROR = f"echo 'deb {mirror()} {SUITE} main' > /etc/apt/sources.list"
 _INSTALL = "DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends -o Dpkg::Use-Pty=0"
 
 CASES = (
@@ -38,18 +42,17 @@ CASES = (
         network=True,
         deadline_s=120,
     ),
-    case("names-are-resolved", "getent hosts deb.debian.org | wc -l", network=True),
-    case("http-and-redirects", "curl -s -o /dev/null -w '%{http_code}' http://deb.debian.org/debian/dists/bookworm/Release", network=True),
-    case("https", "curl -s -o /dev/null -w '%{http_code}' https://pypi.org/simple/six/", network=True),
-    case("wget", "wget -q -O /tmp/r http://deb.debian.org/debian/dists/bookworm/Release && grep -c ^Suite /tmp/r", network=True),
+    case("names-are-resolved", f"getent hosts {_HOST} | wc -l", network=True),
+    case("http-and-redirects", f"curl -s -o /dev/null -w '%{{http_code}}' {_RELEASE}", network=True),
+    case("wget", f"wget -q -O /tmp/r {_RELEASE} && grep -c ^Suite /tmp/r", network=True),
     case(
         "outgoing-source-port-is-free",
-        "python3 -c \"import socket; s=socket.create_connection(('deb.debian.org',80)); print(s.getpeername()[1])\"",
+        f'python3 -c "import socket; s=socket.create_connection({host()!r}); print(s.getpeername()[1])"',
         network=True,
     ),
     case("interfaces", "ls /sys/class/net | sort", network=True),
     case("ping-of-the-gateway", "ping -c1 -W3 10.0.2.2 >/dev/null; echo $?", network=True),
     case("routes-cannot-be-changed", "ip route del default", network=True, refused=True),
     case("interface-cannot-be-changed", "ip link set tap0 down", network=True, refused=True),
-    case("resolv-conf-can-be-changed", "echo 'options timeout:1' >> /etc/resolv.conf; getent hosts deb.debian.org | wc -l", network=True),
+    case("resolv-conf-can-be-changed", f"echo 'options timeout:1' >> /etc/resolv.conf; getent hosts {_HOST} | wc -l", network=True),
 )

@@ -1,0 +1,28 @@
+"""The Debian mirror that this machine itself is set up with: where the suite's image and its networked cases get packages.
+
+Owns reading apt's source lists. Nothing is assumed where they name none.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+_SOURCES = Path("/etc/apt")
+_URI = re.compile(r"^(?:URIs:|deb(?: \[[^\]]*\])?)\s+(https?://\S+)", re.MULTILINE)
+
+
+@functools.cache
+def mirror() -> str:
+    """The address of the first source of whole Debian; empty where this machine has none."""
+    files = [_SOURCES / "sources.list", *sorted(_SOURCES.glob("sources.list.d/*"))]
+    found = [address.rstrip("/") for path in files if path.is_file() for address in _URI.findall(path.read_text(errors="replace"))]
+    return next((address for address in found if "security" not in address), "")
+
+
+def host() -> tuple[str, int]:
+    """Its name and port; an empty name where there is none."""
+    parts = urlsplit(mirror())
+    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
