@@ -50,7 +50,7 @@ class HoldfastSide:
             self._image.name,
             cpu=CPU,
             memory=MEMORY,
-            timeout=60,
+            ready_timeout_s=60,
             block_network=not self._case.network,
             entrypoint=self._case.entrypoint,
             ulimits=self._case.ulimits or None,
