@@ -80,8 +80,8 @@ class HoldfastSide:
 
 
 def _exit_code_of(error: HoldfastError) -> int | None:
-    """What docker exec answers in the place of an error of the SDK: 126 where a user or a directory is not there, 127 for a program."""
-    return {"spawn_failed": 127, "user_not_found": 126, "cwd_not_found": 126, "invalid_argument": 126}.get(error.code)
+    """What docker exec answers in the place of an error of the SDK: 127 for a program that is not there, 126 for what was asked wrongly."""
+    return 127 if error.code == "spawn_failed" else 126 if error.fault == "caller" else None
 
 
 def _import_key() -> str:

@@ -18,7 +18,8 @@ from tests.docker.archive import write_oci_archive
 
 _ENTRY = """#!/bin/sh
 { echo "arguments: $*"; echo "user: $(id -u):$(id -g)"; echo "groups: $(id -G)"; echo "directory: $(pwd)"; echo "home: $HOME"
-  echo "colour: $COLOUR"; echo "pid 1: $(test $$ = 1; echo $?)"; } > /tmp/started
+  echo "colour: $COLOUR"; echo "pid 1: $(test $$ = 1; echo $?)"; } > /tmp/starting
+mv /tmp/starting /tmp/started
 exec sleep 1000
 """
 _FILES = {

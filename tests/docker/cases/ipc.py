@@ -149,7 +149,7 @@ CASES = (
     case("setuid-under-no-new-privs", "setpriv --no-new-privs --reuid=1500 --regid=1500 --clear-groups /opt/case/setuid-id -u"),
     case(
         "file-capability-under-no-new-privs",
-        "setpriv --no-new-privs --reuid=1500 --regid=1500 --clear-groups /opt/case/cat-of-capability /etc/shadow",
+        "su alice -c 'setpriv --no-new-privs /opt/case/cat-of-capability /etc/shadow'",
         refused=True,
     ),
     case("securebits", "setpriv --securebits=+noroot,+noroot_locked sh -c 'grep CapEff /proc/self/status' | tr -d '\\t'"),
