@@ -240,7 +240,13 @@ def test_run_in_the_background(holdfast: Run, made: list[str]) -> None:
     assert (failed.returncode, "not found" in failed.stderr) == (127, True)
     unknown = holdfast("logs", "words-back", "never")
     assert (unknown.returncode, "exec -d" in unknown.stderr) == (125, True)
-    assert holdfast("run", "-d", "--rm", "host", "true").returncode == 2
+    made.append("words-gone")
+    script = "until [ -e /tmp/go ]; do sleep 0.05; done"
+    assert holdfast("run", "-d", "--rm", "--idle-timeout", "1", "--name", "words-gone", "host", "sh", "-c", script).returncode == 0
+    assert holdfast("exec", "words-gone", "sleep", "3").returncode == 0  # three times as long as it may be idle
+    assert holdfast("ps", "-q", "-f", "name=words-gone").stdout == "words-gone\n"
+    assert holdfast("exec", "words-gone", "touch", "/tmp/go").returncode == 0
+    until(lambda: holdfast("ps", "-q", "-f", "name=words-gone").stdout == "", deadline_s=60, what="the sandbox to be deleted")
 
 
 @needs_stack

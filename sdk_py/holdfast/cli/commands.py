@@ -88,7 +88,7 @@ def _create() -> Command:
 def _run() -> Command:
     return Command(
         "run", "make a sandbox and run a command in it", "running:run", "IMAGE",
-        Option("--rm", "delete the sandbox when the command has ended"),
+        Option("--rm", "delete the sandbox when the command has ended; with -d, some seconds later"),
         Option("--entrypoint", "the program that the words after the image are arguments of", "PROGRAM"),
         *_running(), *_making(), *_place(),
         inner="[COMMAND ARGUMENTS...]",

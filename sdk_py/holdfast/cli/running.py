@@ -17,6 +17,8 @@ from holdfast.cli.sandboxes import make
 from holdfast.cli.words import Arguments, bad
 
 ENTRYPOINT = "entrypoint"
+GONE_AFTER_S = 10.0
+"""With ``-d --rm``, how long after the end of its command, and of what it left running, a sandbox is deleted."""
 MAIN = "main"
 """The id of the command a sandbox was made for, and the name of its terminal with ``-dt``."""
 
@@ -33,10 +35,8 @@ def run(arguments: Arguments) -> int:
         raise bad("what the image starts reads nothing", hint=f"holdfast run -i {arguments.image} COMMAND")
     if own and any(options.values()):
         raise bad("-w, -u, --timeout and --login are for a COMMAND that is written here", hint=f"holdfast run {arguments.image} COMMAND")
-    if arguments.detach and arguments.rm:
-        raise bad(
-            "--rm deletes when the command has ended, and with -d no client waits for that", hint="--lifetime SECONDS ends it at the latest"
-        )
+    if arguments.detach and arguments.rm and arguments.idle_timeout is None:
+        arguments.idle_timeout = GONE_AFTER_S  # no client waits for the end: the service deletes what runs nothing
     with told_by_signals(), SandboxClient() as client:
         try:
             sandbox = make(client, arguments, entrypoint=own)
@@ -51,7 +51,7 @@ def run(arguments: Arguments) -> int:
                 return _left(sandbox, command, options, arguments)
             return attached(sandbox, command, options, arguments, **({} if arguments.tty else {"command_id": MAIN}))
         finally:
-            if arguments.rm:
+            if arguments.rm and not arguments.detach:
                 sandbox.delete()
             else:
                 sandbox.close()
