@@ -94,7 +94,7 @@ class Rehearsal:
 
     def sandbox(self, **more: Any) -> dict[str, Any]:
         """What each is asked for with. Of a rehearsal that is killed nothing is left after a minute."""
-        size = {"image": self.options.image, "cpu": self.options.cpu, "memory": "64Mi", "timeout": float(self.options.timeout)}
+        size = {"image": self.options.image, "cpu": self.options.cpu, "memory": "64Mi", "ready_timeout_s": float(self.options.timeout)}
         return {**size, "lifetime_s": 3600, "heartbeat_timeout_s": 60, "labels": {"purpose": "acceptance"}, **more}
 
     def with_key(self, url: str, key: str) -> None:
