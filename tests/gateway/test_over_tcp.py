@@ -21,6 +21,7 @@ pytestmark = requires("redis", "bash")
 
 DELAYED_ACK_S = 0.040
 """Linux's shortest (TCP_DELACK_MIN). What waits for one in every exchange is never faster."""
+BOUND_S = DELAYED_ACK_S * 0.9
 INCARNATION = "1" * 16
 _CONTENT = base64.b64encode(b"x" * 3000).decode()
 
@@ -55,9 +56,9 @@ async def call_over_tcp(redis_url: str, folder: Path) -> AsyncIterator[httpx.Asy
 
 
 async def fastest_s(client: httpx.AsyncClient, method: str, path: str, **request: object) -> float:
-    """Of many, one after the other: a busy machine slows some of them, a delayed acknowledgement all."""
-    times = []
-    for _ in range(25):
+    """Of many, one after the other, until one is fast: a busy machine slows most of them, a delayed acknowledgement all."""
+    times: list[float] = []
+    while len(times) < 150 and (len(times) < 5 or min(times) >= BOUND_S):
         began = time.perf_counter()
         answer = await client.request(method, path, **request)  # type: ignore[arg-type]
         times.append(time.perf_counter() - began)
@@ -73,4 +74,4 @@ async def test_one_offs_do_not_wait_for_a_delayed_acknowledgement(redis_url: str
             "write": await fastest_s(client, "POST", "/sandboxes/sb-1/files", json={"path": place, "content": _CONTENT}),
             "read": await fastest_s(client, "GET", "/sandboxes/sb-1/files", params={"path": place}),
         }
-    assert {name: value for name, value in took_s.items() if value >= DELAYED_ACK_S * 0.9} == {}
+    assert {name: value for name, value in took_s.items() if value >= BOUND_S} == {}
