@@ -199,9 +199,14 @@ def _extent(start: str, count: str | None) -> str:
 
 
 def _swap_git_line(line: str) -> str:
+    """The names change sides, each as it is written: git's quoting stays. Where the two cannot be separated the line stays;
+    git then takes them from the lines of the rename."""
     old, new = _git_names(line.rstrip("\r\n"))
+    names = list(_words(line[len("diff --git ") :]))
+    if old == new or len(names) != 2:
+        return line
     end = line[len(line.rstrip("\r\n")) :]
-    return f"diff --git a/{new} b/{old}{end}" if old and new else line
+    return f"diff --git {_side(names[1], 'b/', 'a/')} {_side(names[0], 'a/', 'b/')}{end}"
 
 
 def _git_names(line: str) -> tuple[str, str]:
@@ -221,8 +226,10 @@ def _words(text: str) -> Iterator[str]:
 
 
 def _side(name: str, prefix: str, wanted: str) -> str:
-    """``/dev/null`` stays; a name changes its side's letter."""
-    return wanted + name[len(prefix) :] if name.startswith(prefix) else name
+    """``/dev/null`` stays; a name, quoted or not, changes its side's letter."""
+    quote = name[:1] if name.startswith('"') else ""
+    bare = name[len(quote) :]
+    return quote + wanted + bare[len(prefix) :] if bare.startswith(prefix) else name
 
 
 def _stripped(name: str) -> str:

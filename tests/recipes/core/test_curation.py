@@ -164,6 +164,7 @@ def test_what_each_selector_prefers() -> None:
 def test_composite_keeps_its_shares() -> None:
     only = composite(CANDIDATES, 10, weights={"large_diff": 1.0, "random": 0.0})
     assert only == select("large_diff", CANDIDATES, 10)
+    assert len(composite(CANDIDATES, 100, weights={"multi_file": 9.0, "random": 1.0})) == 100  # one selector runs out early
     mixed = composite(CANDIDATES, 12, weights={"large_diff": 3.0, "multi_file": 1.0})
     top = set(select("large_diff", CANDIDATES, 12))
     assert len(top & set(mixed)) >= 9

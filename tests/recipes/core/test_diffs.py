@@ -110,6 +110,33 @@ def test_what_has_no_reverse_is_refused() -> None:
             diffs.reverse("diff --git a/y b/x\n" + extra)
 
 
+def test_names_with_blanks_in_headers_alone(tmp_path: Path) -> None:
+    repo = repository(tmp_path, {"two words.sh": "x\n", 'quo"te \t.sh': "y\n"})
+    before = tree(repo)
+    for name in before:
+        (repo / name).chmod(0o755)
+    (repo / "empty file").touch()
+    diff = changed(repo)
+    assert "--- " not in diff
+    assert sorted(diffs.touched(diff)) == sorted(["two words.sh", 'quo"te \t.sh', "empty file"])
+    assert diffs.reverse(diffs.reverse(diff)) == diff
+    git(repo, "apply", "--index", text=diffs.reverse(diff))
+    assert tree(repo) == before
+    assert not (repo / "two words.sh").stat().st_mode & 0o100
+
+
+def test_quoted_renames_reverse(tmp_path: Path) -> None:
+    text = "".join(f"line {number}\n" for number in range(20))
+    repo = repository(tmp_path, {"é\told": text, "plain": text.upper()})
+    before = tree(repo)
+    (repo / "é\told").rename(repo / "ü\tnew")
+    (repo / "ü\tnew").write_text(text.replace("line 3", "line three"))
+    (repo / "plain").rename(repo / "renamed")
+    diff = changed(repo)
+    git(repo, "apply", "--index", text=diffs.reverse(diff))
+    assert tree(repo) == before
+
+
 def test_plain_diffs_without_git_headers() -> None:
     plain = "--- a/x.py\t2024\n+++ b/x.py\t2024\n@@ -1 +1,2 @@\n-a\n+b\n+c\n--- y\n+++ y\n@@ -0,0 +1 @@\n+z\n"
     assert diffs.touched(plain) == ["x.py", "y"]

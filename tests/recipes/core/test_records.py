@@ -116,6 +116,12 @@ def test_rows_that_others_published_are_read() -> None:
     assert read.turns[0].calls == (ToolCall("bash", {"command": "ls"}, "1"),)
     assert from_row({**row, "metadata": json.dumps({"verify_status": "unresolved"})}).reward == -1.0
     assert from_row({**row, "metadata": "{}"}).reward is None
+    facts = {"instance_id": "i", "repo": "a/b", "teacher": "t", "harness": "h"}
+    for named in ({**row, "metadata": json.dumps(facts)}, {**row, **facts, "metadata": '{"repo": "other"}'}):
+        found = from_row(named)
+        assert (found.task_id, found.trajectory_id, found.repo, found.policy.name, found.harness.name) == ("i", "i", "a/b", "t", "h")
+    assert from_row({**row, "metadata": '{"model": "m"}'}).policy.name == "m"
+    assert (from_row({**row, "metadata": "{}"}).repo, from_row({**row, "metadata": "{}"}).task_id) == ("", "")
 
 
 def test_other_formats_and_broken_records_are_refused() -> None:
