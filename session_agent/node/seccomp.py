@@ -120,7 +120,7 @@ _NUMBERS: Mapping[str, tuple[int | None, int | None]] = {
     "init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106),
     "query_module": (178, None), "get_kernel_syms": (177, None), "open_by_handle_at": (304, 265),
     "swapon": (167, 224), "swapoff": (168, 225), "reboot": (169, 142), "settimeofday": (164, 170),
-    "clock_settime": (227, 112), "clock_adjtime": (305, 266), "iopl": (172, None), "ioperm": (173, None),
+    "clock_settime": (227, 112), "iopl": (172, None), "ioperm": (173, None),
     "quotactl": (179, 60), "quotactl_fd": (443, 443), "lookup_dcookie": (212, 18), "nfsservctl": (180, 42),
     "acct": (163, 89), "vhangup": (153, 58), "uselib": (134, None), "_sysctl": (156, None),
     "sethostname": (170, 161), "setdomainname": (171, 162), "syslog": (103, 116),

@@ -113,7 +113,7 @@ class Sandbox:
         self.roomy = world.rng.random() < 0.5
         self._budget = Budget() if self.roomy else Budget(limit_bytes=3_000_000)
         timing = Timing(record_ttl_s=30.0)
-        self.context = cast(AgentContext, SimpleNamespace(records=Records(timing, most=8), now=lambda: world.now))
+        self.context = cast(AgentContext, SimpleNamespace(records=Records(timing, most=8), now=lambda: world.now, used=lambda: None))
 
     def attach(self, hello: Hello, wire: Wire, now: float) -> None:
         """As ``session_agent.sessions`` does it."""

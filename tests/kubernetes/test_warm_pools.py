@@ -72,7 +72,11 @@ async def test_a_create_takes_a_waiting_pod(served: Served, runtime: KubernetesR
         assert len(now & spares) == 1, "one was taken and is made again"
         print(f"\na create that takes a spare: {1000 * took_s:.0f} ms")
         await sandbox.delete()
-        assert sandbox.id not in {one.sandbox_id for one in await runtime.list_all()}
+
+        async def gone() -> bool:  # the answer does not wait for the cluster
+            return sandbox.id not in {one.sandbox_id for one in await runtime.list_all()}
+
+        await until_async(gone, deadline_s=60, what="the deleted sandbox's pod to go")
         herd = await asyncio.gather(*(client.create_sandbox("host", cpu=1, memory="256Mi") for _ in range(6)))
         assert [(await one.exec("echo up")).stdout for one in herd] == ["up\n"] * 6, "two were warm, or more; the rest was made"
         await asyncio.gather(*(one.delete() for one in herd))

@@ -77,8 +77,9 @@ class Reader:
 
 
 @pytest.fixture
-def sessions() -> Sessions:
+async def sessions() -> Sessions:
     context = AgentContext(AgentSettings("sb", "t", memory_bytes=MEMORY))
+    context._loop = asyncio.get_running_loop()  # its clock alone: nothing is started
     return Sessions(context, {"tunnel": Flood}, "epoch", {})  # type: ignore[dict-item]
 
 
