@@ -172,11 +172,11 @@ class Engine:
         if definite or spent >= patience:
             self.foreign = verdict.foreign and not self.attached_once
             self.blocked = definite
-            why = typed(verdict.why, waited_s=round(spent, 1))
-            if self._ending:  # the sandbox said that it is being taken away: no session will find it again
-                self.fail(why)
+            waited = typed(verdict.why, waited_s=round(spent, 1))
+            if self._ending:  # the sandbox announced its end: no session will find it again
+                self.fail(waited)
             else:
-                self._give_up(why)
+                self._give_up(waited)
             return None
         delay_s = min(self._backoff.delay_s(verdict.retry_after_s), max(patience - spent, 0.01))
         doing = "resuming" if self.attached_once else "attaching"
