@@ -48,6 +48,11 @@ class Http:
         self._pid = 0
         self._lock = Lock()
 
+    def __del__(self) -> None:
+        # A client that was never closed warns of itself: its sockets need not warn as well.
+        for connection, _ in getattr(self, "_client", None) or ():
+            connection.close()
+
     @property
     def connected(self) -> bool:
         """Whether there is a pool to give back."""
@@ -124,6 +129,8 @@ class Http:
                 kept = self._client
                 if kept is None or self._pid != os.getpid():  # a fork must not speak on its parent's connections
                     self._client, self._pid = [], os.getpid()
+                    for inherited, _ in kept or ():
+                        inherited.close()  # this process's descriptor; the parent's stays
                     return None
                 if not kept:
                     return None
