@@ -31,7 +31,7 @@ _DOMAIN = re.compile(r"(\*\.)?([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\.)+[a-z]([-a-z
 _PORT = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?(?:/(tcp|udp|sctp))?", re.IGNORECASE | re.ASCII)
 _UID_MOST = 2**31 - 1
 ULIMITS = (
-    "as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio", "sigpending", "stack",
+    "as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "sigpending", "stack",
 )  # fmt: skip
 """Those of setrlimit(2), but for rttime, which the agent itself uses."""
 _ENTRYPOINT_WORDS, _ENTRYPOINT_BYTES = 1024, 64 * 1024

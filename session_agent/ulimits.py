@@ -15,9 +15,9 @@ from holdfast_wire.errors import HoldfastError
 
 _NUMBERS = {
     "cpu": 0, "fsize": 1, "data": 2, "stack": 3, "core": 4, "rss": 5, "nproc": 6, "nofile": 7, "memlock": 8, "as": 9, "locks": 10,
-    "sigpending": 11, "msgqueue": 12, "nice": 13, "rtprio": 14,
+    "sigpending": 11, "msgqueue": 12, "nice": 13,
 }  # fmt: skip
-"""Of x86-64 and arm64. Not rttime, which marks process trees (``trees``)."""
+"""Of x86-64 and arm64. Not rttime, which marks process trees (``trees``), nor rtprio: real-time tasks obey no CPU limit of a sandbox."""
 _SOFT_COLUMN = 26
 """Where in a row of proc(5)'s ``limits`` the soft limit stands; the rows are in the order of the numbers."""
 _LIMITS = struct.Struct("=QQ")

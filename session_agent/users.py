@@ -7,6 +7,7 @@ Owns reading the image's ``/etc/passwd`` and ``/etc/group`` (plain files, so tha
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -101,7 +102,11 @@ def _groups(name: str, primary: int, group: str) -> tuple[int, ...]:
 
 def _entries(path: str, least: int) -> list[list[str]]:
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        # Commands may put a pipe in its place, on which an ordinary open would wait for ever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, encoding="utf-8", errors="surrogateescape") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return []
             lines = file.read(1024 * 1024).splitlines()
     except OSError:
         return []

@@ -32,7 +32,7 @@ async def _serve(config: NodeSettings) -> None:
     server = NodeServer(config, sandboxes, images)
     try:
         await sandboxes.start()
-        await asyncio.to_thread(images.open, sandboxes.owner_shift)
+        await asyncio.to_thread(images.open, sandboxes.stored_ids)
         await server.start()
     except BaseException:
         await server.stop()

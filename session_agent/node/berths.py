@@ -97,7 +97,7 @@ class Berths:
         berth = Berth(
             image=image,
             slot=slot,
-            ids=self._ids(slot),
+            ids=self.ids(slot),
             folder=os.path.join(self._settings.sandboxes_dir, name),
             group=Group(self._hierarchies, name[1:]),
             control=ours,
@@ -151,7 +151,7 @@ class Berths:
             # Stuck in the kernel, on a dead disk for instance. Its ids are not given to another.
             log.error("%s: process %d does not die", berth.folder, berth.pid)
 
-    def _ids(self, slot: int) -> IdMap:
+    def ids(self, slot: int) -> IdMap:
         if not self._privileged:
             return IdMap(0, 1)
         # Without id-mapped mounts the layers are stored with the ids of the first range, and all sandboxes share it.
@@ -177,8 +177,9 @@ class Berths:
         )
         try:
             berth.group.create()
+            fds = berth.group.delegate()
             shown = berth.group.show()
-            fds = berth.group.delegate() | {"mount_fds": list(shown.values())}
+            fds["mount_fds"] = list(shown.values())
             await send_to_child(berth, {"mounts": list(shown)}, fds)
         finally:
             berth.pid, berth.pidfd, berth.disk = await self._launcher.finish()

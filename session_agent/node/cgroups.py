@@ -137,24 +137,34 @@ class Group:
 
         Files opened here cannot be walked up from.
         """
-        inner = [os.path.join(base, self.name, _COMMANDS) for base in self.hierarchies.v1.values()]
         fds: dict[str, list[int]] = {}
-        v2 = self.hierarchies.v2
-        if v2:
-            inner.append(os.path.join(v2, self.name, _COMMANDS))
-        fds["cgroup_join_fds"] = [os.open(f"{path}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for path in inner]
-        threads = {name: f"{base}/{self.name}/{_COMMANDS}/tasks" for name, base in self.hierarchies.v1.items()}
-        pids = threads.pop("pids", None)
-        if self.hierarchies.v2_controllers:
-            threads[""] = f"{v2}/{self.name}/{_COMMANDS}/cgroup.procs"
-        fds["cgroup_thread_fds"] = [os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in threads.values()]
-        if pids:
-            counts = [os.path.join(os.path.dirname(pids), name) for name in ("pids.current", "pids.max")]
-            fds["cgroup_pids_fds"] = [os.open(pids, os.O_WRONLY | os.O_CLOEXEC)]
-            fds["cgroup_pids_fds"] += [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in counts]
-        events = [path for part in ("", _AGENT, _COMMANDS) if (path := self._memory_events(part))]
-        fds["cgroup_events_fds"] = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in events]
+        try:
+            self._delegate(fds)
+        except BaseException:
+            for fd in (fd for opened in fds.values() for fd in opened):
+                os.close(fd)
+            raise
         return fds
+
+    def _delegate(self, fds: dict[str, list[int]]) -> None:
+        v2 = self.hierarchies.v2
+        commands = {name: f"{base}/{self.name}/{_COMMANDS}" for name, base in self.hierarchies.v1.items()}
+        pids = commands.get("pids")
+        counts = [f"{pids}/{name}" for name in ("pids.current", "pids.max")] if pids else []
+        threads = [f"{path}/tasks" for name, path in commands.items() if name != "pids"]
+        inner = [*commands.values(), *([f"{v2}/{self.name}/{_COMMANDS}"] if v2 else [])]
+        if self.hierarchies.v2_controllers:
+            threads.append(f"{inner[-1]}/cgroup.procs")
+        events = [path for part in ("", _AGENT, _COMMANDS) if (path := self._memory_events(part))]
+        for name, mode, paths in (
+            ("cgroup_join_fds", os.O_WRONLY, [f"{path}/cgroup.procs" for path in inner]),
+            ("cgroup_thread_fds", os.O_WRONLY, threads),
+            ("cgroup_pids_fds", os.O_WRONLY, [f"{pids}/tasks"] if pids else []),
+            ("cgroup_pids_fds", os.O_RDONLY, counts),
+            ("cgroup_events_fds", os.O_RDONLY, events),
+        ):
+            for path in paths:
+                fds.setdefault(name, []).append(os.open(path, mode | os.O_CLOEXEC))
 
     def show(self) -> dict[str, int]:
         """Read-only detached mounts of the commands' groups, for the sandbox's own /sys/fs/cgroup: by controller, or under "" (v2).

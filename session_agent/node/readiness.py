@@ -21,15 +21,15 @@ _PASSING = (errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.ENFILE, errno.EMFILE
 _EPOCH = re.compile(r"[\w-]{1,128}", re.ASCII)
 
 
-async def prepared(berth: Berth, timeout_s: float) -> None:
-    """Wait until the child has made its namespaces: before, those it shows are not its own. Returns when it has ended, too."""
+async def prepared(berth: Berth, timeout_s: float) -> bool:
+    """Wait until the child has made its namespaces: before, those it shows are not its own. False when it ended instead."""
     try:
         async with asyncio.timeout(timeout_s):
-            await asyncio.get_running_loop().sock_recv(berth.control, 1)
+            return await asyncio.get_running_loop().sock_recv(berth.control, 1) != b""
     except TimeoutError:
         raise HoldfastError("create_timeout", f"the sandbox's namespaces were not made within {timeout_s:g} s") from None
     except OSError:
-        return  # it has ended: it reports why on its own channel
+        return False  # it reports why on its own channel
 
 
 async def agent_epoch(berth: Berth, timeout_s: float) -> str:

@@ -26,6 +26,7 @@ from session_agent.node.events import Events
 from session_agent.node.images.spec import DEFAULT_PATH, ImageSpec
 from session_agent.node.images.store import ImageStore
 from session_agent.node.launcher import Launcher
+from session_agent.node.namespaces import IdMap
 from session_agent.node.readiness import agent_epoch, prepared
 from session_agent.node.request import CreateRequest
 from session_agent.node.settings import NodeSettings
@@ -112,9 +113,9 @@ class Sandboxes:
         self.spares.start()
 
     @property
-    def owner_shift(self) -> int:
-        """What the image store has to add to owners, because the kernel will not."""
-        return self._settings.id_base if self._privileged and not self._launcher.id_mapping else 0
+    def stored_ids(self) -> IdMap | None:
+        """The ids that the image store has to give files, where the kernel does not map those of the image on the way."""
+        return self._berths.ids(0) if self._privileged and not self._launcher.id_mapping else None
 
     def list(self) -> list[dict[str, Any]]:
         live = [box.to_map() for box in self._live.values() if box.state == "ready"]
@@ -271,9 +272,9 @@ class Sandboxes:
             config["pids"] = request.limits.pids + cgroups.RESERVE_PIDS
         if request.shm_bytes is not None:
             config["shm_bytes"] = request.shm_bytes
-        if request.network:
+        # Of a child that ended there is nothing to give a network to: `agent_epoch` reports why it did.
+        if request.network and await prepared(berth, self._settings.ready_timeout_s):
             try:
-                await prepared(berth, self._settings.ready_timeout_s)
                 berth.link = await network.start(berth.pid)
             except BaseException:
                 for fd in (fd for opened in fds.values() for fd in opened):

@@ -56,26 +56,39 @@ _IOCTL = [
     _ret(_ALLOW),
 ]  # fmt: skip
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK, _AF_PACKET = 1, 2, 10, 16, 17
+_SOCK_RAW, _SOCK_PACKET, _IPPROTO_RAW = 3, 10, 255
+_SOL_IP, _IP_HDRINCL, _SOL_IPV6, _IPV6_HDRINCL = 0, 3, 41, 36
 _NETLINK_ROUTE, _NETLINK_SOCK_DIAG, _NETLINK_KOBJECT_UEVENT, _NETLINK_GENERIC = 0, 4, 15, 16
 
 
-def _socket(packet_sockets: bool) -> list[Instruction]:
+def _socket(network: bool) -> list[Instruction]:
     """Unix, IPv4, IPv6, and those netlink families that tools read.
 
-    Docker allows all address families but vsock; opening one of the rare ones makes the machine's kernel load its module. A netlink
-    family that is left out answers as a kernel without it: shadow-utils and PAM go on without an audit system, but not without permission.
+    Docker allows all address families but vsock; opening one of the rare ones makes the machine's kernel load its module. Packet sockets,
+    which an old type of IPv4 sockets are too, would go around the routes that close off parts of the network, and their rings take memory
+    of the machine that no control group counts. Where there is a *network*, so would IP packets whose header the sender writes: the kernel
+    chooses the route by another address. A netlink family that is left out answers as a kernel without it: shadow-utils and PAM go on
+    without an audit system, but not without permission.
     """
-    families = [_AF_UNIX, _AF_INET, _AF_INET6, *([_AF_PACKET] if packet_sockets else [])]
     netlink = [_NETLINK_ROUTE, _NETLINK_SOCK_DIAG, _NETLINK_KOBJECT_UEVENT, _NETLINK_GENERIC]
-    code: list[Instruction] = [_load_arg(0)]
-    code += [instruction for family in families for instruction in ((_JEQ, 0, 1, family), _ret(_ALLOW))]
-    if not packet_sockets:
-        code += [(_JEQ, 0, 1, _AF_PACKET), _refuse(errno.EPERM)]
+    internet = [_load_arg(1), (_AND, 0, 0, 0xF), (_JEQ, 0, 1, _SOCK_PACKET), _refuse(errno.EPERM)]
+    if network:
+        internet += [(_JEQ, 0, 3, _SOCK_RAW), _load_arg(2), (_JEQ, 0, 1, _IPPROTO_RAW), _refuse(errno.EPERM)]
+    internet.append(_ret(_ALLOW))
+    code: list[Instruction] = [_load_arg(0), (_JEQ, 0, 1, _AF_UNIX), _ret(_ALLOW), (_JEQ, 0, 1, _AF_PACKET), _refuse(errno.EPERM)]
+    code += [(_JEQ, 1, 0, _AF_INET), (_JEQ, 0, len(internet), _AF_INET6), *internet]
     code += [(_JEQ, 1, 0, _AF_NETLINK), _refuse(errno.EAFNOSUPPORT), _load_arg(2)]
     code += [instruction for family in netlink for instruction in ((_JEQ, 0, 1, family), _ret(_ALLOW))]
     return [*code, _refuse(errno.EPROTONOSUPPORT)]
 
 
+# Where there is a network: no header of the sender's own on a raw socket either (see ``_socket``).
+_SETSOCKOPT = [
+    _load_arg(1),
+    (_JEQ, 0, 3, _SOL_IP), _load_arg(2), (_JEQ, 0, 5, _IP_HDRINCL), _refuse(errno.EPERM),
+    (_JEQ, 0, 3, _SOL_IPV6), _load_arg(2), (_JEQ, 0, 1, _IPV6_HDRINCL), _refuse(errno.EPERM),
+    _ret(_ALLOW),
+]  # fmt: skip
 _PERSONALITY = [
     _load_arg(0),
     (_JEQ, 4, 0, 0), (_JEQ, 3, 0, 8), (_JEQ, 2, 0, 0x20000), (_JEQ, 1, 0, 0x20008), (_JEQ, 0, 1, 0xFFFFFFFF),
@@ -130,7 +143,7 @@ _NUMBERS: Mapping[str, tuple[int | None, int | None]] = {
     "clone3": (435, 435), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427), "statmount": (457, 457), "listmount": (458, 458),
     "lsm_get_self_attr": (459, 459), "lsm_set_self_attr": (460, 460), "lsm_list_modules": (461, 461),
-    "clone": (56, 220), "unshare": (272, 97), "ioctl": (16, 29), "socket": (41, 198), "personality": (135, 92),
+    "setsockopt": (54, 208), "clone": (56, 220), "unshare": (272, 97), "ioctl": (16, 29), "socket": (41, 198), "personality": (135, 92),
     "prlimit64": (302, 261), "setpriority": (141, 140), "ioprio_set": (251, 30), "sched_setparam": (142, 118),
     "sched_setscheduler": (144, 119), "sched_setaffinity": (203, 122), "sched_setattr": (314, 274),
 }  # fmt: skip
@@ -167,17 +180,18 @@ def supported(machine: str | None = None) -> bool:
     return (machine or platform.machine()) in ARCHITECTURES
 
 
-def build(machine: str | None = None, *, packet_sockets: bool = False, one_id: bool = False) -> bytes:
+def build(machine: str | None = None, *, network: bool = False, one_id: bool = False) -> bytes:
     """The filter for *machine* as an array of struct sock_filter.
 
-    *packet_sockets* allows AF_PACKET. *one_id* is for sandboxes whose commands share the agent's user id.
+    *network* is for sandboxes that have one, *one_id* for those whose commands share the agent's user id.
     """
     arch = ARCHITECTURES[machine or platform.machine()]
-    conditional = {**_CONDITIONAL, **(_ONE_ID if one_id else {}), "socket": _socket(packet_sockets)}
+    conditional = {**_CONDITIONAL, **(_ONE_ID if one_id else {}), "socket": _socket(network), "setsockopt": _SETSOCKOPT}
+    left_out = {*(() if one_id else _ONE_ID), *(() if network else ("setsockopt",))}
     rules: list[tuple[int, Sequence[Instruction]]] = []
     for name, numbers in _NUMBERS.items():
         number = numbers[arch.column]
-        if number is not None and (one_id or name not in _ONE_ID):
+        if number is not None and name not in left_out:
             rules.append((number, conditional.get(name) or (_ENOSYS if name in _WITHOUT else _EPERM)))
     rules.sort(key=lambda rule: rule[0])
     head: list[Instruction] = [(_LD, 0, 0, _ARCH), (_JEQ, 1, 0, arch.audit), _ret(_KILL), (_LD, 0, 0, _NR)]

@@ -88,8 +88,8 @@ def from_environment(environ: Mapping[str, str]) -> NodeSettings:
     if len(os.fsencode(socket_path)) > MAX_SOCKET_PATH:
         raise ValueError(f"the node's socket path is longer than {MAX_SOCKET_PATH} bytes: set HOLDFAST_NODE_SOCKET to a shorter one")
     base = environ.get("HOLDFAST_SUBID_BASE", "")
-    if base and not (base.isdecimal() and 65536 <= int(base) <= 4_000_000_000):
-        raise ValueError("HOLDFAST_SUBID_BASE must be a number from 65536 to 4000000000")
+    if base and not (base.isdecimal() and 65536 <= int(base) <= HIGH_BASE - 65536):
+        raise ValueError(f"HOLDFAST_SUBID_BASE must be a number from 65536 to {HIGH_BASE - 65536}")
     fallback = environ.get("HOLDFAST_IMAGE_FALLBACK", "")
     if fallback not in ("", "host"):
         raise ValueError(f"HOLDFAST_IMAGE_FALLBACK must be host, or not set, not {fallback[:80]!r}")
@@ -116,9 +116,8 @@ def from_environment(environ: Mapping[str, str]) -> NodeSettings:
 
 
 def _slots(first: int) -> int:
-    """As many ranges as fit from *first* on; those below HIGH_BASE must end there."""
-    end = HIGH_BASE if first < HIGH_BASE else 0xFFFFFFFE
-    return min(ID_SLOTS, (end - first) // 65536)
+    """As many ranges as fit from *first* on below HIGH_BASE."""
+    return min(ID_SLOTS, (HIGH_BASE - first) // 65536)
 
 
 def _bytes(text: str) -> int:

@@ -68,10 +68,7 @@ class Zygote:
         self._entry = entry
         self.rehearsal: Callable[[], object] | None = None
         self.workshop = rootfs.Workshop(next(place for place in _PLACES if os.path.isdir(place)))
-        # By whether the sandbox has a network: with packet sockets it could go around the routes that close off parts of it.
-        self._filters = [
-            seccomp.build(packet_sockets=not network, one_id=own_namespace) if seccomp.supported() else None for network in (False, True)
-        ]
+        self._filters = [seccomp.build(network=network, one_id=own_namespace) if seccomp.supported() else None for network in (False, True)]
         self._last_capability = namespaces.last_capability()
         self._tid_address = syscalls.thread_id_address()
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)

@@ -11,6 +11,7 @@ _NODES = "the kernel makes no device nodes in a user namespace; those of /dev ar
 _AGENT = "process 1 is the agent, which nothing inside can read"
 _DISKS = "the machine's disks and the kernel's memory are not shown"
 _NETLINK = "netlink is for routes and socket statistics; shadow-utils and PAM go on without the audit family"
+_PACKETS = "packet sockets go around the routes of a sandbox's network, and their rings take memory that no control group counts"
 
 INTENDED: dict[str, str] = {
     "users/uid-map": _NAMESPACE,
@@ -26,6 +27,8 @@ INTENDED: dict[str, str] = {
     "views/proc-1-readable": _AGENT,
     "networking/netlink-families": _NETLINK,
     "privileges/audit-write": _NETLINK,
+    "networking/packet-socket": _PACKETS,
+    "networking/tcpdump": _PACKETS,
     "views/sys-block": _DISKS,
     "views/proc-partitions": _DISKS,
     "views/proc-slabinfo": _DISKS,

@@ -494,6 +494,8 @@ ATTEMPTS = {
     "personality": lambda: in_child(lambda: call(nr(135, 92), 0x0400000)),
     "x32": wrong_architecture,
     "raw packets": raw_packets_leave,
+    "packet socket": lambda: makes_socket(socket.AF_PACKET, socket.SOCK_RAW, 0),
+    "packet socket of old": lambda: makes_socket(socket.AF_INET, 10, 0x300),
     "netlink audit": lambda: makes_socket(socket.AF_NETLINK, socket.SOCK_RAW, 9),
     "netlink netfilter": lambda: makes_socket(socket.AF_NETLINK, socket.SOCK_RAW, 12),
     "vsock": lambda: makes_socket(40, socket.SOCK_STREAM),

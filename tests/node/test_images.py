@@ -354,3 +354,17 @@ async def test_without_id_mapped_mounts_layers_are_stored_with_the_sandboxes_ids
         endpoint = (await client.create("again", image="app"))["endpoint"]
         assert (await ask(endpoint, "stat", path="/data"))["uid"] == 1000
         assert (await ask(endpoint, "stat", path="/twin"))["uid"] == 0
+
+
+@requires("namespaces", "root")
+async def test_owners_and_set_id_bits_where_the_kernel_maps_no_ids(tmp_path: Path) -> None:
+    """The store holds the files under the sandboxes' own ids then; a change of owner takes set-id bits away."""
+    layer = tar([directory("etc"), file("su", "x", 0o4755), file("far", "x", uid=70_000, gid=70_001), symlink("link", "su")])
+    async with running_node(tmp_path / "data", HOLDFAST_NODE_ID_MAPPING="off") as made:
+        client = await made.client()
+        await client.call("image_import", path=str(oci_layout(tmp_path / "layout", [layer])), name="shifted")
+        endpoint = (await client.create("shifted", image="shifted"))["endpoint"]
+        seen = await ask(endpoint, "stat", path="/su")
+        assert (stat.S_IMODE(seen["mode"]), seen["uid"]) == (0o4755, 0)
+        far = await ask(endpoint, "stat", path="/far")
+        assert (far["uid"], far["gid"]) == (70_000, 70_001)

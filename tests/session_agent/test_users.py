@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -33,3 +34,12 @@ def test_what_is_no_user_or_no_group(files: dict[str, str], wanted: str) -> None
     with pytest.raises(HoldfastError) as refused:
         find_user(wanted, **files)
     assert refused.value.code == "user_not_found"
+
+
+def test_a_pipe_in_place_of_the_accounts_holds_nobody_up(tmp_path: Path) -> None:
+    """A command may put one there: an ordinary open would wait for a writer, and the agent with it."""
+    accounts = tmp_path / "passwd"
+    os.mkfifo(accounts)
+    assert find_user(0, accounts=str(accounts), group=str(accounts)).uid == 0
+    with pytest.raises(HoldfastError, match="no user"):
+        find_user("bob", accounts=str(accounts), group=str(accounts))

@@ -8,10 +8,12 @@ serial and appear by rename, so a crash leaves an image whole or absent.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -19,8 +21,9 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 
 from session_agent.node.images import formats, host, names, pull, skeleton
-from session_agent.node.images.layers import LayerLimits
+from session_agent.node.images.layers import NOBODY, LayerLimits
 from session_agent.node.images.spec import ImageSpec
+from session_agent.node.namespaces import IdMap
 from session_agent.node.rootfs import MAX_LAYERS
 
 _MOST_LAYERS = MAX_LAYERS - len(skeleton.LAYERS) - 1
@@ -56,18 +59,18 @@ class ImageStore:
         self._directory = directory
         self._fallback = fallback
         self._limits = limits or LayerLimits()
-        self._shift = 0
+        self._ids: IdMap | None = None
         self._records: dict[str, ImageRecord] = {}
         self._changing = asyncio.Lock()
         self.before_remove: Callable[[str], Awaitable[None]] | None = None
         self.in_use: Callable[[str], bool] = lambda digest: False
 
-    def open(self, owner_shift: int = 0) -> None:
+    def open(self, ids: IdMap | None = None) -> None:
         """Sweep, read the index, make the machine's own layers. Blocking; once, before use.
 
-        *owner_shift* is added to every owner in the store, for machines whose kernel cannot map ids on the way.
+        *ids* are those that every owner in the store is turned into, on machines whose kernel cannot map ids on the way.
         """
-        self._shift = owner_shift
+        self._ids = ids
         os.makedirs(self._directory, exist_ok=True)
         os.chmod(self._directory, 0o700)
         for name in ("layers", "index", "tmp"):
@@ -224,11 +227,11 @@ class ImageStore:
         return names.normalise(name)
 
     def _layer(self, digest: str) -> str:
-        suffix = f"+{self._shift}" if self._shift else ""
+        suffix = f"+{self._ids.base}" if self._ids else ""
         return self._path("layers", digest.removeprefix("sha256:") + suffix)
 
     def _shift_owners(self, path: str) -> None:
-        if not self._shift:
+        if self._ids is None:
             return
         shifted: set[int] = set()
         items = [path]
@@ -238,7 +241,7 @@ class ImageStore:
             status = os.lstat(item)
             if status.st_ino not in shifted:  # a hard link is the same file again
                 shifted.add(status.st_ino)
-                os.chown(item, status.st_uid + self._shift, status.st_gid + self._shift, follow_symlinks=False)
+                _give(item, status, self._ids)
 
     def _index_file(self, name: str) -> str:
         return self._path("index", hashlib.sha256(name.encode()).hexdigest() + ".json")
@@ -258,6 +261,20 @@ def _volume_layer(volumes: Sequence[str]) -> list[formats.Layer]:
         return []
     digest = hashlib.sha256("\0".join(["volumes", *volumes]).encode()).hexdigest()
     return [formats.Layer(f"sha256:{digest}", lambda target: skeleton.fill_directories(target, volumes))]
+
+
+def _give(item: str, status: os.stat_result, ids: IdMap) -> None:
+    """Change the owner, and put back what the kernel takes away with it: set-id bits and file capabilities."""
+    uid, gid = (ids.outside(number) for number in (status.st_uid, status.st_gid))
+    capability = b""
+    if stat.S_ISREG(status.st_mode):
+        with contextlib.suppress(OSError):
+            capability = os.getxattr(item, "security.capability")
+    os.chown(item, ids.base + NOBODY if uid is None else uid, ids.base + NOBODY if gid is None else gid, follow_symlinks=False)
+    if not stat.S_ISLNK(status.st_mode):
+        os.chmod(item, stat.S_IMODE(status.st_mode))
+    if capability:
+        os.setxattr(item, "security.capability", capability)
 
 
 def _tree_size(path: str) -> int:
