@@ -18,7 +18,7 @@ from .runtimes.options import Egress, Options, Port, Reach, Toleration, Volume
 
 OPTION_FIELDS = (
     "resources", "gpu", "pids", "volumes", "node_selector", "tolerations", "runtime_class", "priority_class", "service_account",
-    "image_pull_secrets", "user", "user_group", "architecture", "entrypoint", "ulimits",
+    "image_pull_secrets", "user", "user_group", "architecture", "entrypoint", "ulimits", "shm_size",
 )  # fmt: skip
 GPU = "nvidia.com/gpu"
 _REACHES, _PORTS, _DOMAINS, _VOLUMES, _TOLERATIONS, _SECRETS = 64, 32, 64, 32, 32, 8
@@ -113,6 +113,7 @@ def read_options(body: Mapping[str, Any]) -> Options:
         architecture=cast(Literal["", "amd64", "arm64"], architecture or ""),
         entrypoint=_entrypoint(body.get("entrypoint")),
         ulimits={name: _ulimit(name, value) for name, value in sorted(_map(body.get("ulimits"), "ulimits").items())},
+        shm_bytes=None if body.get("shm_size") is None else parse_bytes(body["shm_size"], "shm_size"),
     )
 
 
@@ -136,6 +137,7 @@ def options_map(options: Options) -> dict[str, Any]:
         "architecture": options.architecture,
         "entrypoint": list(options.entrypoint) if isinstance(options.entrypoint, tuple) else options.entrypoint or None,
         "ulimits": {name: list(limits) for name, limits in options.ulimits.items()},
+        "shm_size": options.shm_bytes,
     }
     return {name: value for name, value in body.items() if value not in (None, "", [], {})}
 

@@ -30,7 +30,7 @@ _CALL_S = 10.0
 """Default time limit of a call: the node answers from memory, except where the caller says otherwise."""
 _LONG_S = 3600.0
 _RECONNECT_S = 0.1
-_PLAIN = "ask for image, cpu, memory, disk, env, labels, entrypoint and ulimits only, or use a cluster"
+_PLAIN = "ask for image, cpu, memory, disk, env, labels, entrypoint, ulimits and shm_size only, or use a cluster"
 
 
 class NodeClient:
@@ -112,7 +112,7 @@ class LocalRuntime:
         return self._images
 
     async def create(self, order: Order, timeout_s: float) -> Made:
-        if replace(order.options, entrypoint=False, ulimits={}) != Options():
+        if replace(order.options, entrypoint=False, ulimits={}, shm_bytes=None) != Options():
             raise HoldfastError("unsupported", "this runtime is one machine: it takes no options of a cluster", hint=_PLAIN)
         if order.egress not in (Egress(), Egress("internet"), Egress("internet", dns=True)):
             raise HoldfastError("unsupported", "this runtime gives a sandbox all of the network or none of it", hint="use a cluster")
@@ -135,6 +135,8 @@ class LocalRuntime:
             arguments["entrypoint"] = order.options.entrypoint
         if order.options.ulimits:
             arguments["ulimits"] = order.options.ulimits
+        if order.options.shm_bytes is not None:
+            arguments["shm"] = order.options.shm_bytes
         if order.disk_bytes is not None:
             arguments["disk"] = order.disk_bytes
         try:

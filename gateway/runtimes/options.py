@@ -84,3 +84,5 @@ class Options:
     """What the agent starts at once: these words, or with True what the image says."""
     ulimits: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Soft and hard limit of each resource for all that is started, -1 for none."""
+    shm_bytes: int | None = None
+    """Size of /dev/shm; None for the runtime's own."""

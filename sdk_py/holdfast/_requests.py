@@ -285,7 +285,7 @@ _ELSEWHERE = {
 """What others call it, and what it is here."""
 _CREATE = (
     "image", "cpu", "memory", "disk", "env", "labels", "ready_timeout_s", "lifetime_s", "idle_timeout_s", "heartbeat_timeout_s",
-    "sandbox_id", "exist_ok", "block_network", "network", "group", "entrypoint", "ulimits",
+    "sandbox_id", "exist_ok", "block_network", "network", "group", "entrypoint", "ulimits", "shm_size",
 )  # fmt: skip
 
 
@@ -309,6 +309,7 @@ def create_body(
     group_lease: str = "",
     entrypoint: bool | Sequence[str] = False,
     ulimits: Mapping[str, int | tuple[int, int]] | None = None,
+    shm_size: int | str | None = None,
     cluster: ClusterOptions | None = None,
 ) -> dict[str, Any]:
     """The body of ``POST /sandboxes``."""
@@ -318,6 +319,7 @@ def create_body(
         cpu is None or parse_cpu(cpu)
         memory is None or parse_bytes(memory)
         disk is None or parse_bytes(disk, "disk")
+        shm_size is None or parse_bytes(shm_size, "shm_size")
     except HoldfastError as wrong:
         raise typed(wrong) from None
     body = {
@@ -340,6 +342,7 @@ def create_body(
             group_lease=group_lease or None,
             entrypoint=_entrypoint(entrypoint),
             ulimits=None if ulimits is None else _ulimits(ulimits),
+            shm_size=shm_size,
         ),
         **cluster_body(cluster or {}),
     }

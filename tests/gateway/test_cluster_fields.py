@@ -32,6 +32,7 @@ BODY: dict[str, Any] = {
     "user": 2000,
     "user_group": 3000,
     "architecture": "arm64",
+    "shm_size": 1 << 28,
 }
 OPTIONS = Options(
     resources={"example.com/fpga": 1, "nvidia.com/gpu": 2},
@@ -46,6 +47,7 @@ OPTIONS = Options(
     user=2000,
     group=3000,
     architecture="arm64",
+    shm_bytes=1 << 28,
 )
 EGRESS = Egress("listed", (Reach("1.1.1.0/24", (Port(443), Port(53, None, "UDP"))),), dns=True)
 

@@ -269,3 +269,13 @@ def test_what_is_started_and_its_limits_are_told_the_agent() -> None:
     with pytest.raises(HoldfastError, match="give the words") as refused:
         pod(order("sb-7", options=Options(entrypoint=True)), PLAIN, "image", "r")
     assert refused.value.code == "unsupported"
+
+
+def test_shared_memory_of_a_chosen_size_is_a_volume_in_memory() -> None:
+    made = pod(order("sb-8", options=Options(shm_bytes=1 << 28)), PLAIN, "image", "r")
+    (volume,) = [one for one in made["spec"]["volumes"] if one["name"] == "hf-shm"]
+    assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": str(1 << 28)}
+    assert {"name": "hf-shm", "mountPath": "/dev/shm"} in made["spec"]["containers"][0]["volumeMounts"]
+    record = read_pod(made).record
+    assert record is not None
+    assert record.options == Options(shm_bytes=1 << 28)

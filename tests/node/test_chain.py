@@ -157,3 +157,16 @@ def _tree(agent: int) -> list[int]:
 def _group(pid: int, controller: str) -> str:
     rows = [row.split(":", 2) for row in Path(f"/proc/{pid}/cgroup").read_text().splitlines()]
     return next(path for _, names, path in rows if controller in names.split(","))
+
+
+def test_shared_memory_has_the_size_asked_for(stack: Stack) -> None:
+    """As docker's --shm-size; also in a sandbox that was made ahead with the usual size."""
+    size = "df -B1 --output=size /dev/shm | tail -1"
+    with SandboxClient(stack.url, stack.key) as client:
+        with client.create_sandbox("host") as sandbox:
+            assert int(sandbox.exec(size).stdout) == 64 << 20
+        with client.create_sandbox("host", shm_size="128m") as sandbox:
+            assert int(sandbox.exec(size).stdout) == 128 << 20
+            assert sandbox.exec("head -c 100M /dev/zero > /dev/shm/a && stat -c %a /dev/shm").stdout == "1777\n"
+        with pytest.raises(InvalidArgumentError, match="shm_size"):
+            client.create_sandbox("host", shm_size="much")

@@ -30,6 +30,7 @@ POOL_LABEL = RESERVED_LABEL + "pool"
 """Label of an order that makes a spare of this pool."""
 _AGENT = "HOLDFAST_AGENT_"
 _BUNDLE = "holdfast-bundle"
+_SHM = "hf-shm"
 _COPY_TO = "/bundle"
 _LISTENS = {"tcpSocket": {"port": AGENT_PORT}, "periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": 600}
 """A pod that is Ready has an agent that listens. Asked until the first answer only; whoever creates dials by himself, and sooner."""
@@ -42,6 +43,9 @@ def pod(order: Order, settings: KubernetesSettings, injection: Injection, replic
     confined = confinement(settings, options.user, options.group)
     bundle, bundle_mount, init = bundle_volume(resources(order, settings), settings, injection)
     volumes, mounts = [bundle], [bundle_mount]
+    if options.shm_bytes is not None:
+        volumes.append({"name": _SHM, "emptyDir": {"medium": "Memory", "sizeLimit": str(options.shm_bytes)}})
+        mounts.append({"name": _SHM, "mountPath": "/dev/shm"})
     for number, volume in enumerate(options.volumes):
         volumes.append({"name": f"v{number}", **_source(volume)})
         read_only = {"readOnly": True} if volume.read_only or volume.kind in ("secret", "config") else {}

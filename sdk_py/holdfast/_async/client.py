@@ -97,6 +97,7 @@ class AsyncSandboxClient:
         group: AsyncGroup | str | None = None,
         entrypoint: bool | Sequence[str] = False,
         ulimits: Mapping[str, int | tuple[int, int]] | None = None,
+        shm_size: int | str | None = None,
         **cluster: Unpack[ClusterOptions],
     ) -> AsyncSandbox:
         """Make a sandbox and return when it is ready, at the latest after ``ready_timeout_s`` seconds (default 3600).
@@ -110,7 +111,8 @@ class AsyncSandboxClient:
         ``group``: it ends with that group, a name or what ``client.group`` gives. While the service is full, or the quota is, this waits.
         ``entrypoint``: start what the image says (``True``, on one machine) or these words, as the command ``"entrypoint"`` that
         ``sandbox.follow`` reaches; the sandbox lives on when it ends. ``ulimits`` are of all that is started, as
-        ``{"nofile": (1024, 4096), "core": 0}``, -1 for none.
+        ``{"nofile": (1024, 4096), "core": 0}``, -1 for none. ``shm_size`` is how large /dev/shm may grow, in bytes (``"1g"``), by default
+        64 MiB on one machine.
         ``sandbox_id`` names it. One of yours that has the name raises ``ConflictError``; with ``exist_ok`` it is shared, as it was made
         with the same arguments: whoever leaves its ``with`` block first deletes it.
         Safe to call again: requests carry an idempotency key. Raises ``ConflictError``, ``ImageNotFoundError``, ``QuotaError``,
@@ -138,6 +140,7 @@ class AsyncSandboxClient:
             group_lease=group._lease if isinstance(group, AsyncGroup) else "",
             entrypoint=entrypoint,
             ulimits=ulimits,
+            shm_size=shm_size,
             cluster=cluster,
         )
         try:

@@ -60,6 +60,7 @@ def _making() -> list[Option]:
         Option("--disk", "10g, 10Gi", "SIZE"),
         *_env(),
         Option("--ulimit", "a limit of all that is started in it", "NAME=SOFT:HARD", many=True),
+        Option("--shm-size", "how large /dev/shm may grow: 1g", "SIZE"),
         _label("set a label"),
         Option("--ready-timeout", "how long to wait until it is ready", "SECONDS", read=number),
         Option("--lifetime", "delete it after this time", "SECONDS", read=number),

@@ -38,6 +38,7 @@ def make(client: SandboxClient, arguments: Arguments, *, entrypoint: bool = Fals
         block_network=arguments.network in (None, "none"),
         entrypoint=entrypoint,
         ulimits=_ulimits(arguments.ulimit),
+        shm_size=arguments.shm_size,
     )
 
 
