@@ -155,10 +155,9 @@ def test_the_asynchronous_example(stack: Stack, tmp_path: Path) -> None:
 
 def test_every_python_block_of_the_readme_runs(stack: Stack, tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (TOP / "README.md").read_text(), re.DOTALL)
-    assert blocks
-    for block in blocks:
-        said = paste(stack, tmp_path, textwrap.dedent(block))
-        assert said.split() == ["0", "42", "/tmp"]
+    promised = [["0", "42", "/tmp"], ["50"]]
+    for block, output in zip(blocks, promised, strict=True):
+        assert paste(stack, tmp_path, textwrap.dedent(block)).split() == output
 
 
 # The command line ----------------------------------------------------------------------------------------------------
