@@ -40,6 +40,7 @@ def describe(outcomes: Mapping[str, Outcome]) -> str:
     for kind in ("intended", "unexplained", "stale", "invalid"):
         names = [name for name, outcome in outcomes.items() if verdict(name, outcome) == kind]
         text += [f"{kind}: {name}" + (f" ({INTENDED[name]})" if kind == "intended" else "") for name in names]
+    text += [f"equal when run once more: {name}" for name, outcome in outcomes.items() if outcome.repeated]
     return "\n".join(text)
 
 
