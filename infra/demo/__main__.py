@@ -49,7 +49,7 @@ def service(data: Path) -> Iterator[tuple[str, str]]:
         return
     print("starting a stack of its own (set HOLDFAST_URL to use another) …", flush=True)
     started = time.perf_counter()
-    with running_stack(data, {"HOLDFAST_IMAGE_FALLBACK": "host"}) as stack:
+    with running_stack(data / "stack", {"HOLDFAST_IMAGE_FALLBACK": "host"}) as stack:
         print(f"ready after {time.perf_counter() - started:.1f} s: {stack.url}", flush=True)
         yield stack.url, stack.key
 

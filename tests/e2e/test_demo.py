@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from infra.demo import material
+from infra.demo.__main__ import service
 from infra.demo.errors import DemoError
 from infra.scripts.up.embed import TOP
 from tests.support.fake_openai import call, fake_model, raw_call, say
@@ -113,3 +114,14 @@ def test_only_the_known_bytes_are_used(downloads: Path, tmp_path: Path) -> None:
     spoilt = tmp_path / f"{material.PROJECT}-{material.BROKEN}.tar.gz"
     spoilt.write_bytes(b"something else")
     assert material.fetch(tmp_path).source.read_bytes() == (kept / spoilt.name).read_bytes()
+
+
+@requires("namespaces", "redis")
+def test_a_stack_of_its_own_starts_beside_the_downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a fresh clone: the downloads come first, and a stack refuses a folder that holds anything of others."""
+    monkeypatch.delenv("HOLDFAST_URL", raising=False)
+    (tmp_path / "downloads").mkdir()
+    (tmp_path / "downloads/package.whl").write_bytes(b"fetched before")
+    with service(tmp_path) as (url, key):
+        assert url.startswith("http://127.0.0.1:")
+        assert key.startswith("hf_")
