@@ -9,11 +9,13 @@ import asyncio
 import secrets
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
 from holdfast import AsyncSandboxClient, SandboxClient
 
+from session_agent.node.settings import NodeSettings
 from tests.node.leftovers import census
 from tests.support.requires import requires
 from tests.support.stack import Stack, running_stack
@@ -22,6 +24,7 @@ from tests.support.until import until
 pytestmark = [requires("namespaces", "redis"), pytest.mark.timeout(120)]
 
 SANDBOXES = 50
+SPARES = NodeSettings("", "").spares
 AT_ONCE = 5
 
 
@@ -30,18 +33,23 @@ async def test_fifty_side_by_side_leave_nothing() -> None:
     with running_stack() as own:
         async with AsyncSandboxClient(own.url, own.key) as client:
             await life(client, -1)  # spares and caches are there from now on
-            until(
-                lambda: _all_spares_run(census(own.data)), deadline_s=60, what=lambda: f"every spare to have its agent: {census(own.data)}"
-            )
-            before = census(own.data)
+            before = settled(own.data)
             done = await asyncio.gather(*(life(client, number) for number in range(SANDBOXES)))
             assert done == [f"{number} {number + 1}\n" for number in range(SANDBOXES)], "100 % succeeded, none got another's answer"
             assert await client.list_sandboxes() == []
         until(lambda: _no_more_than(census(own.data), before), deadline_s=60, what=lambda: f"{census(own.data)} to be {before} again")
 
 
-def _all_spares_run(now: dict[str, int]) -> bool:
-    return now["sandboxed processes"] == now["directories"] > 0
+def settled(data: Path) -> dict[str, int]:
+    """What is there once every spare has its agent and nothing changes: two equal counts in a row."""
+    counts = [census(data)]
+
+    def unchanged() -> bool:
+        counts.append(census(data))
+        return counts[-1] == counts[-2] and counts[-1]["sandboxed processes"] == counts[-1]["directories"] == SPARES
+
+    until(unchanged, deadline_s=60, what=lambda: f"every spare to have its agent: {counts[-1]}")
+    return counts[-1]
 
 
 def _no_more_than(now: dict[str, int], before: dict[str, int]) -> bool:

@@ -35,6 +35,7 @@ def agent(tmp_path: Path) -> Callable[..., Any]:
         endpoint = f"unix://{tmp_path}/agent.sock"
         environment = {
             "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path),  # no start-up files of the machine's user: a terminal's shell would run what they say
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
             "HOLDFAST_AGENT_LISTEN": endpoint,
             "HOLDFAST_AGENT_TOKEN": TOKEN,
