@@ -48,7 +48,7 @@ generate: .venv/.stamp ## Write the synchronous SDK again from the asynchronous 
 	@exec $(PY) infra/scripts/generate_sync.py
 
 bundle: .venv/.stamp ## Build the folder that is injected into images, and an image of it (build/bundle, build/bundle.tar)
-	@exec $(PY) -m session_agent.package --output build/bundle --oci build/bundle.tar $(ARGS)
+	@exec $(PY) -m session_agent.bundle --output build/bundle --oci build/bundle.tar $(ARGS)
 
 images: ## Build the images of gateway and bundle (REGISTRY, TAG, ARGS=--push)
 	@exec infra/scripts/build $(if $(REGISTRY),--registry $(REGISTRY)) $(if $(TAG),--tag $(TAG)) $(ARGS)

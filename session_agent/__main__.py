@@ -6,7 +6,7 @@ import sys
 def run(arguments: list[str]) -> int:
     """Do what the arguments say; the exit status."""
     if arguments and arguments[0] == "copy" and len(arguments) == 2:
-        from .install import install
+        from .agent.startup.install import install
 
         try:
             print(f"session_agent: copied {install(arguments[1])} bytes to {arguments[1]}", file=sys.stderr)
@@ -17,7 +17,7 @@ def run(arguments: list[str]) -> int:
     if arguments:
         print(f"session_agent: there is no command {' '.join(arguments)!r}; it is: copy TARGET", file=sys.stderr)
         return 64
-    from .server import main
+    from .agent.startup.server import main
 
     return main()
 

@@ -12,7 +12,7 @@ COPY schemas schemas
 COPY sdk_py sdk_py
 RUN /venv/bin/pip install --no-cache-dir .
 COPY session_agent session_agent
-RUN /venv/bin/python -m session_agent.package --output /image/.holdfast
+RUN /venv/bin/python -m session_agent.bundle --output /image/.holdfast
 
 FROM scratch
 COPY --from=build /image/.holdfast /.holdfast

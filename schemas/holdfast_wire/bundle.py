@@ -1,7 +1,7 @@
 """Where the injected agent stands in a container and what starts it: what the bundle's builder and a cluster runtime agree on.
 
 Owns the mount path and the argument list. The loader is named first, so the image needs no shell, libc, Python or PATH. Called by
-``session_agent.package`` (which builds the folder) and by the gateway's Kubernetes runtime (which writes the container's command).
+``session_agent.bundle`` (which builds the folder) and by the gateway's Kubernetes runtime (which writes the container's command).
 """
 
 from __future__ import annotations

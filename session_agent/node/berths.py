@@ -169,7 +169,7 @@ class Berths:
                 "folder": os.path.join(berth.folder, "files"),
                 "shm_bytes": self._settings.shm_bytes,
                 "tmpfs_bytes": None if len(passed) > 3 else disk_bytes,
-                "rehearse": ahead,
+                "warm_up": ahead,
                 "idmap": self._launcher.id_mapping,
                 "open_files": self._settings.open_files,
             },

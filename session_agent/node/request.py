@@ -11,10 +11,10 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
+from session_agent.agent.process.ulimits import read_ulimits
 from session_agent.node import network
 from session_agent.node.cgroups import Limits
 from session_agent.node.settings import MAX_SANDBOX_ID
-from session_agent.ulimits import read_ulimits
 
 _ID = re.compile(rf"[a-z0-9][a-z0-9._-]{{0,{MAX_SANDBOX_ID - 1}}}")
 _HEX = re.compile(r"[0-9a-f]{1,128}")

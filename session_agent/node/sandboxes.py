@@ -19,6 +19,7 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
+from session_agent.agent.process.ulimits import raise_ulimits
 from session_agent.node import cgroups, network, recovery
 from session_agent.node.berths import Berth, Berths, send_to_child
 from session_agent.node.disks import Disks, why_not
@@ -31,7 +32,6 @@ from session_agent.node.readiness import agent_epoch, prepared
 from session_agent.node.request import CreateRequest
 from session_agent.node.settings import NodeSettings
 from session_agent.node.spares import Spares
-from session_agent.ulimits import raise_ulimits
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from holdfast_wire.rest import parse_bytes
 
 MAX_SOCKET_PATH = 107
 MAX_SANDBOX_ID = 63
-AGENT_ENTRY = "session_agent.server:serve_forked"
+AGENT_ENTRY = "session_agent.agent.startup.server:serve_forked"
 ID_BASE = 1_879_048_192
 ID_SLOTS = 4000
 HIGH_BASE = 1 << 31

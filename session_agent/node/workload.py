@@ -14,9 +14,9 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from session_agent.agent.process.stub import Call, Report, assemble
 from session_agent.node import syscalls as sys_
 from session_agent.node.namespaces import IdMap, write_id_maps
-from session_agent.stub import Call, Report, assemble
 
 _MADE = b"1"
 _MFD_EXEC = 0x10

@@ -66,7 +66,7 @@ class Zygote:
         syscalls.mount("", "/", "", syscalls.MS_REC | (1 << 19))
         self._control = control
         self._entry = entry
-        self.rehearsal: Callable[[], object] | None = None
+        self.warm_up: Callable[[], object] | None = None
         self.workshop = rootfs.Workshop(next(place for place in _PLACES if os.path.isdir(place)))
         self._filters = [seccomp.build(network=network, one_id=own_namespace) if seccomp.supported() else None for network in (False, True)]
         self._last_capability = namespaces.last_capability()
@@ -144,11 +144,11 @@ class Zygote:
             os.close(mapped_w)
             opened.close()
 
-    def _rehearse(self) -> None:
+    def _warm_up(self) -> None:
         """Go through what every agent does first, so that a spare has its own copy of the memory this writes to."""
         asyncio.run(_first_steps())
-        if self.rehearsal:
-            self.rehearsal()
+        if self.warm_up:
+            self.warm_up()
 
     def _child(self, request: dict[str, Any], root: Root, opened: rootfs.Opened, ids: IdMap, mapped: int, fds: dict[str, int]) -> NoReturn:
         step = "ids"
@@ -186,9 +186,9 @@ class Zygote:
             os.umask(0o022)
             os.setsid()
             namespaces.bar_powers(self._last_capability)
-            if request["rehearse"]:
-                step = "rehearsal"
-                self._rehearse()
+            if request["warm_up"]:
+                step = "warm-up"
+                self._warm_up()
             step = "configuration"
             with control:
                 config = _receive(control) | groups
@@ -220,13 +220,13 @@ class Zygote:
             os._exit(71)
 
 
-def load_rehearsal(name: str) -> Callable[[], object] | None:
-    """What the agent's package offers for spares to do while they wait: ``rehearse`` of a module of that name beside the entry's."""
-    module = f"{name.partition(':')[0].rpartition('.')[0]}.rehearsal"
+def load_warm_up(name: str) -> Callable[[], object] | None:
+    """What the agent's package offers for spares to do while they wait: ``warm_up`` of a module of that name beside the entry's."""
+    module = f"{name.partition(':')[0].rpartition('.')[0]}.warmup"
     if importlib.util.find_spec(module) is None:
         return None
-    rehearse: Callable[[], object] = importlib.import_module(module).rehearse
-    return rehearse
+    warm_up: Callable[[], object] = importlib.import_module(module).warm_up
+    return warm_up
 
 
 async def _first_steps() -> None:
@@ -307,7 +307,7 @@ def main(argv: list[str]) -> int:
         traceback.print_exc()
         control.sendmsg([json.dumps({"error": str(error), "errno": getattr(error, "errno", None)}).encode()])
         return 1
-    zygote.rehearsal = load_rehearsal(argv[2])
+    zygote.warm_up = load_warm_up(argv[2])
     id_mapping = argv[3] == "init" and rootfs.id_mapping_works(argv[4], zygote.workshop)
     control.sendmsg([json.dumps({"ready": True, "id_mapping": id_mapping}).encode()])
     # What is not imported by now would come from the sandbox's own files. Cleared here rather than in each fork, which

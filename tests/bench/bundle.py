@@ -11,7 +11,7 @@ from pathlib import Path
 
 from holdfast_wire.bundle import agent_command
 
-from session_agent.package.build import build
+from session_agent.bundle.build import build
 from tests.bench.figures import Figure, at_most, percentile
 
 _WARM_UP = 3

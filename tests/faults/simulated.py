@@ -26,13 +26,13 @@ from holdfast_wire.frames import Hello
 from holdfast_wire.limits import WINDOW_BYTES, Timing
 from holdfast_wire.session import AgentSession
 
-from session_agent.channels import Channel
-from session_agent.endings import Ending
-from session_agent.presenting import CommandHandler
-from session_agent.records import Record, Records, fingerprint
-from session_agent.sandbox import AgentContext
-from session_agent.sessions import HeldSession
-from session_agent.spool import Budget, Spool
+from session_agent.agent.context import AgentContext
+from session_agent.agent.output.exit_status import Ending
+from session_agent.agent.output.records import Record, Records, fingerprint
+from session_agent.agent.output.spool import Budget, Spool
+from session_agent.agent.session.channels import Channel
+from session_agent.agent.session.delivery import CommandHandler
+from session_agent.agent.session.sessions import HeldSession
 
 from .history import History, check
 from .load import read_told
@@ -116,7 +116,7 @@ class Sandbox:
         self.context = cast(AgentContext, SimpleNamespace(records=Records(timing, most=8), now=lambda: world.now, used=lambda: None))
 
     def attach(self, hello: Hello, wire: Wire, now: float) -> None:
-        """As ``session_agent.sessions`` does it."""
+        """As ``session_agent.agent.session.sessions`` does it."""
         held = self.held.get(hello.session_id)
         if held is None:
             if hello.agent_epoch:
@@ -132,7 +132,7 @@ class Sandbox:
         held.dispatch()
 
     def _open(self, context: AgentContext, channel: Channel) -> CommandHandler:
-        """As ``session_agent.commands`` does it."""
+        """As ``session_agent.agent.commands.command`` does it."""
         params = channel.params
         print_ = fingerprint("command", params)
         record = context.records.find(params["id"], print_)

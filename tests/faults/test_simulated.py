@@ -11,10 +11,10 @@ from holdfast._transport.sinks import CommandSink
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Gap, Hello
 
-from session_agent.endings import Ending
-from session_agent.presenting import Presenter
-from session_agent.records import Record, Records
-from session_agent.spool import Spool, SpoolReader
+from session_agent.agent.output.exit_status import Ending
+from session_agent.agent.output.records import Record, Records
+from session_agent.agent.output.spool import Spool, SpoolReader
+from session_agent.agent.session.delivery import Presenter
 from tests.support.planted import Plant, expect_caught
 
 from .simulated import Sandbox, Wire, World

@@ -21,8 +21,8 @@ from gateway import agent_call, oneshot
 from gateway.dial import dial_agent
 from gateway.frame_headers import BINARY, CLOSE, PING, server_frame
 from gateway.settings import RelaySettings, RestSettings
-from session_agent.server import AgentServer, listening_socket
-from session_agent.settings import AgentSettings
+from session_agent.agent.settings import AgentSettings
+from session_agent.agent.startup.server import AgentServer, listening_socket
 from tests.gateway.checked import Checked
 from tests.gateway.harness import Connection, ScriptedAgent, Served, serve
 from tests.support.redis_server import RedisServer

@@ -24,7 +24,9 @@ from tests.support.requires import requires
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def real_node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Node]:
-    async with node(tmp_path_factory.mktemp("node") / "data", HOLDFAST_AGENT_ENTRY="session_agent.server:serve_forked") as made:
+    async with node(
+        tmp_path_factory.mktemp("node") / "data", HOLDFAST_AGENT_ENTRY="session_agent.agent.startup.server:serve_forked"
+    ) as made:
         yield made
 
 

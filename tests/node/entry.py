@@ -13,8 +13,8 @@ import subprocess
 import sys
 from typing import Any
 
+from session_agent.agent.process.privileges import dropped_capabilities
 from session_agent.node import syscalls
-from session_agent.privileges import dropped_capabilities
 
 
 def serve(config: dict[str, Any], listen_fd: int, ready_fd: int) -> None:
@@ -106,7 +106,7 @@ def _run(config: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _become_command(config: dict[str, Any]) -> None:
-    """What the real agent's children do (``session_agent.privileges``), as root of the commands' user namespace."""
+    """What the real agent's children do (``session_agent.agent.process.privileges``), as root of the commands' user namespace."""
     syscalls.setns(config["command_namespace_fd"], syscalls.CLONE_NEWUSER)
     if config["command_ids"] > 1:
         os.setgroups([0])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from session_agent.package.build import Bundle, build
+from session_agent.bundle.build import Bundle, build
 from tests.package import roots
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from session_agent.package.elf import ElfError, read_elf
-from session_agent.package.libraries import libraries_of
+from session_agent.bundle.elf import ElfError, read_elf
+from session_agent.bundle.libraries import libraries_of
 from tests.support.requires import static_busybox
 
 PROGRAMS = (

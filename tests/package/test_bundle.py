@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from holdfast_wire.bundle import MOUNT, agent_command, copy_command
 
+from session_agent.bundle import build as building
+from session_agent.bundle import imports, manifest
+from session_agent.bundle.__main__ import main
+from session_agent.bundle.build import BUDGET_BYTES, BuildError, Bundle, build
+from session_agent.bundle.elf import ElfError, is_elf, read_elf
+from session_agent.bundle.libraries import MissingLibraryError, libraries_of
+from session_agent.bundle.oci import write_archive, write_layout
 from session_agent.node.images.formats import open_image
 from session_agent.node.images.layers import LayerLimits
-from session_agent.package import build as building
-from session_agent.package import imports, manifest
-from session_agent.package.__main__ import main
-from session_agent.package.build import BUDGET_BYTES, BuildError, Bundle, build
-from session_agent.package.elf import ElfError, is_elf, read_elf
-from session_agent.package.libraries import MissingLibraryError, libraries_of
-from session_agent.package.oci import write_archive, write_layout
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -42,7 +42,7 @@ def interpreter(bundle: Path, *arguments: str, **environment: str) -> str:
 
 def test_two_builds_are_the_same(bundle: Bundle, tmp_path: Path) -> None:
     again = tmp_path / "somewhere-else" / "named differently"
-    arguments = ["-m", "session_agent.package", "--output", str(again), "--json"]
+    arguments = ["-m", "session_agent.bundle", "--output", str(again), "--json"]
     environment = {**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     printed = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, check=True).stdout
     assert json.loads(printed)["digest"] == bundle.digest
@@ -64,10 +64,16 @@ def test_it_is_within_its_budget_and_says_what_is_in_it(bundle: Bundle) -> None:
 
 def test_nothing_is_in_it_that_is_not_needed(bundle: Bundle) -> None:
     names = set(bundle.manifest["modules"])
-    assert {"session_agent.server", "session_agent.install", "holdfast_wire.session", "msgpack._cmsgpack", "websockets.server"} <= names
+    assert {
+        "session_agent.agent.startup.server",
+        "session_agent.agent.startup.install",
+        "holdfast_wire.session",
+        "msgpack._cmsgpack",
+        "websockets.server",
+    } <= names
     for unwanted in (
         "session_agent.node",
-        "session_agent.package",
+        "session_agent.bundle",
         "ssl",
         "unittest",
         "tkinter",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from holdfast import AsyncSandbox, UnsupportedError
 
-from session_agent.package.build import Bundle
+from session_agent.bundle.build import Bundle
 from tests.package.pod import IMAGE_ENV, Pod, running
 from tests.support.requires import requires
 from tests.support.until import until_async

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from session_agent.package.build import Bundle
+from session_agent.bundle.build import Bundle
 from tests.e2e.test_shell_suite import compare
 from tests.package.pod import Pod, running
 from tests.support.requires import requires

@@ -17,10 +17,10 @@ from holdfast_wire.proof import BODY_HEADER, DIAL_HEADER, agent_token, body_mac,
 from gateway.adoption import adopt_agent
 from gateway.agent_call import AgentCall
 from gateway.dial import DialError, dial_agent
-from session_agent import link
-from session_agent.adoption import BODY_BYTES
-from session_agent.server import AgentServer, listening_socket
-from session_agent.settings import AgentSettings
+from session_agent.agent.session import connection as link
+from session_agent.agent.session.adoption import BODY_BYTES
+from session_agent.agent.settings import AgentSettings
+from session_agent.agent.startup.server import AgentServer, listening_socket
 from tests.support.front import sdk_on
 
 UID = "4be0643f-1d98-573b-97cd-ca98a65347dd"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from session_agent.archiving import open_download
+from session_agent.agent.files.archive import open_download
 from tests.session_agent.trees_and_tars import DIR, build, download, facts, info, send, tar, upload
 from tests.support.channel import serve
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from holdfast_wire.errors import HoldfastError
 
-from session_agent import beneath
-from session_agent.beneath import Resolver, walk
-from session_agent.extracting import ExtractOptions, TarSink
-from session_agent.tar_reader import TarLimits
+from session_agent.agent.files import safe_path as beneath
+from session_agent.agent.files.extract import ExtractOptions, TarSink
+from session_agent.agent.files.safe_path import Resolver, walk
+from session_agent.agent.files.tar_reader import TarLimits
 from tests.session_agent.trees_and_tars import DIR, HARD, LINK, info, send, tar, upload
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files away")

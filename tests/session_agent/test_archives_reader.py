@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from session_agent.tar_format import END, Member, header, padding
-from session_agent.tar_reader import TarReader
+from session_agent.agent.files.tar_format import END, Member, header, padding
+from session_agent.agent.files.tar_reader import TarReader
 from tests.support.hostile import Recorder, check_tar, damaged, read_tar, resum
 
 NAME = st.binary(min_size=1, max_size=300).map(lambda b: b.replace(b"\0", b"0").replace(b"/", b"_"))

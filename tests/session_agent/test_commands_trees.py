@@ -9,7 +9,7 @@ import signal
 import pytest
 from holdfast_wire.frames import Output, Started
 
-from session_agent.procs import child_pids
+from session_agent.agent.process.processes import child_pids
 from tests.session_agent.living import alive, gone, nap, sleepers
 from tests.support.process_channel import client
 from tests.support.until import until_async

@@ -11,12 +11,12 @@ from holdfast_wire.codec import decode, encode, encode_item
 from holdfast_wire.frames import Ack, Hello, Open, Opened, Output
 from holdfast_wire.limits import MIB, UNACKED_SESSION_BYTES, WINDOW_BYTES
 
-from session_agent import transfers
-from session_agent.channels import Channel
-from session_agent.handlers import FACTORIES
-from session_agent.sandbox import AgentContext
-from session_agent.sessions import HeldSession, Sessions
-from session_agent.settings import AgentSettings
+from session_agent.agent.context import AgentContext
+from session_agent.agent.files import transfers
+from session_agent.agent.session.channels import Channel
+from session_agent.agent.session.sessions import HeldSession, Sessions
+from session_agent.agent.settings import AgentSettings
+from session_agent.agent.startup.handlers import FACTORIES
 from tests.support.until import until_async
 
 PIECE = b"x" * 65536

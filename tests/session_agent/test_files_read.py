@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from session_agent.file_read import open_read
+from session_agent.agent.files.read import open_read
 from tests.support.channel import FakeChannel, serve
 
 

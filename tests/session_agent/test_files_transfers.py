@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.file_ops import open_fs
-from session_agent.file_read import open_read
-from session_agent.file_write import open_write
-from session_agent.transfers import Incoming, Outgoing
+from session_agent.agent.files.operations import open_fs
+from session_agent.agent.files.read import open_read
+from session_agent.agent.files.transfers import Incoming, Outgoing
+from session_agent.agent.files.write import open_write
 from tests.support.channel import DEADLINE_S, FakeChannel, serve
 
 

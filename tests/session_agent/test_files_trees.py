@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from session_agent import moving
+from session_agent.agent.files import tree_operations as moving
 from tests.session_agent.test_files_ops import entries, fs
 from tests.support.requires import requires
 

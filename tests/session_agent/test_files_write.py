@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from session_agent.file_write import open_write
+from session_agent.agent.files.write import open_write
 from tests.support.channel import FakeChannel, serve
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files away and to mount")

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from holdfast_wire.errors import HoldfastError
 
-from session_agent import forking
-from session_agent.forking import CannotExecuteError, Forker, Launch, Starting, Stdio
-from session_agent.stub import Call, Report, assemble, execs, supported
+from session_agent.agent.process import fork as forking
+from session_agent.agent.process.fork import CannotExecuteError, Forker, Launch, Starting, Stdio
+from session_agent.agent.process.stub import Call, Report, assemble, execs, supported
 
 PATH = os.environ["PATH"]
 LAUNCH = Launch("/", {"PATH": PATH})

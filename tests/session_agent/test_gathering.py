@@ -11,8 +11,8 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Failed
 from holdfast_wire.limits import PARAMS_BYTES, PARAMS_CONTAINERS, PARAMS_ITEMS, PARAMS_SANDBOX_BYTES
 
-from session_agent.channels import Handler
-from session_agent.gathering import Gathering
+from session_agent.agent.session.channels import Handler
+from session_agent.agent.session.large_params import Gathering
 
 
 class Told:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from session_agent.groups import Groups, container_events
+from session_agent.agent.process.cgroups import Groups, container_events
 
 V2 = "low 0\nhigh 0\nmax 41\noom {n}\noom_kill {n}\noom_group_kill 0\n"
 V1 = "oom_kill_disable 0\nunder_oom 0\noom_kill {n}\n"

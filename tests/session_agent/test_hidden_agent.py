@@ -17,10 +17,10 @@ NOBODY: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": [], "cw
 LOOK = "cat /proc/$0/environ; head -c1 /proc/$0/mem >&0; readlink /proc/$0/fd/2; readlink /proc/$0/cwd; ls /proc/$0/map_files"
 AGENT = """
 import ctypes, encodings.ascii, encodings.idna, os, sys
-import session_agent.handlers, session_agent.server
+import session_agent.agent.startup.handlers, session_agent.agent.startup.server
 os.setgroups([]); os.setgid(65534); os.setuid(65534)  # the interpreter need not be open to that user
 ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # as a container's command comes: open
-sys.exit(session_agent.server.main())
+sys.exit(session_agent.agent.startup.server.main())
 """
 
 

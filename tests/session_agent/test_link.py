@@ -18,11 +18,11 @@ from holdfast_wire.proof import DIAL_HEADER, PROOF_HEADER, agent_token, check_pr
 from websockets.asyncio.client import ClientConnection, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from session_agent import link
-from session_agent.channels import Channel
-from session_agent.sandbox import AgentContext
-from session_agent.server import AgentServer, listening_socket
-from session_agent.settings import AgentSettings
+from session_agent.agent.context import AgentContext
+from session_agent.agent.session import connection as link
+from session_agent.agent.session.channels import Channel
+from session_agent.agent.settings import AgentSettings
+from session_agent.agent.startup.server import AgentServer, listening_socket
 from tests.support.until import until_async
 
 TOKEN = agent_token("a deployment's secret", "sb", "1")
@@ -305,7 +305,7 @@ async def test_who_never_greets_is_shown_out(agent: tuple[AgentServer, str], mon
 
 
 async def test_too_many_connections_are_refused(agent: tuple[AgentServer, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("session_agent.server.LINKS", 3)
+    monkeypatch.setattr("session_agent.agent.startup.server.LINKS", 3)
     async with contextlib.AsyncExitStack() as stack:
         for i in range(3):
             await greeted(await stack.enter_async_context(dialled(agent[1])), hello(str(i) * 32))
@@ -353,7 +353,7 @@ async def test_a_flood_of_sessions_displaces_nobody_who_may_come_back(
     agent: tuple[AgentServer, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PROTOCOL §3.10: the table is everybody's, so what one client asks for must not cost another its session."""
-    monkeypatch.setattr("session_agent.sessions.SESSIONS", 4)
+    monkeypatch.setattr("session_agent.agent.session.sessions.SESSIONS", 4)
     server, path = agent
 
     async def leave(session_id: str, *, channel: bool) -> None:

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 from holdfast_wire.frames import Exited, Failed, Started
 
-import session_agent.shell
-import session_agent.shell_abort
-from session_agent import shell_rebuild
-from session_agent.sandbox import SandboxLimits
-from session_agent.shell_output import waiting_bytes
-from session_agent.shell_process import ShellProcess
+from session_agent.agent.context import SandboxLimits
+from session_agent.agent.shell import abort as shell_abort
+from session_agent.agent.shell import rebuild as shell_rebuild
+from session_agent.agent.shell import shell as shell_module
+from session_agent.agent.shell.output import waiting_bytes
+from session_agent.agent.shell.process import ShellProcess
 from tests.support.process_channel import Client, client
+from tests.support.running import only_command, only_shell
 from tests.support.until import until, until_async
 
 PATH = os.environ["PATH"]
@@ -53,7 +54,7 @@ def is_dead(pid: int) -> bool:
 
 
 def process_of(sandbox: Client) -> ShellProcess:
-    (shell,) = sandbox.context.shells.values()
+    shell = only_shell(sandbox.context)
     return shell._process
 
 
@@ -80,7 +81,7 @@ async def test_a_command_that_ended_in_time_was_not_timed_out() -> None:
 async def test_a_time_out_that_comes_while_what_is_left_is_killed_changes_no_exit_code() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         channel = sandbox.command("sh", "-c", "sleep 71 & exit 3")
-        (command,) = sandbox.context.commands
+        command = only_command(sandbox.context)
         ended = command._exited
 
         def exited(status: int) -> None:
@@ -117,7 +118,7 @@ async def test_a_terminal_that_ended_in_time_was_not_timed_out() -> None:
 
 @SHELLS
 async def test_a_shell_that_is_slow_to_take_fresh_pipes_is_waited_for(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_agent.shell, "_WATCH_S", 0.1)
+    monkeypatch.setattr(shell_module, "_WATCH_S", 0.1)
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell(shell=kind)
         pid = int((await shell.run("X=kept; echo $$")).stdout)
@@ -135,7 +136,7 @@ async def test_a_shell_that_is_slow_to_take_fresh_pipes_is_waited_for(kind: str,
 
 @SHELLS
 async def test_a_shell_that_has_taken_them_while_the_agent_slept_is_not_replaced(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_agent.shell, "_WATCH_S", 0.1)
+    monkeypatch.setattr(shell_module, "_WATCH_S", 0.1)
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell(shell=kind)
         await shell.run("X=kept")
@@ -150,7 +151,7 @@ async def test_a_shell_that_has_taken_them_while_the_agent_slept_is_not_replaced
 
 @SHELLS
 async def test_a_shell_that_is_slow_to_answer_is_waited_for(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_agent.shell_abort, "_ASK_AGAIN_S", 0.002)
+    monkeypatch.setattr(shell_abort, "_ASK_AGAIN_S", 0.002)
     monkeypatch.setattr(ShellProcess, "has_snapshot", lambda process: process.number > 1)  # so that the second run is asked for first
     times = 0
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from session_agent import patching
-from session_agent.patching import PatchSink, open_patch
+from session_agent.agent.files import patch as patching
+from session_agent.agent.files.patch import PatchSink, open_patch
 from tests.support.channel import FakeChannel, serve
 
 EDIT = b"--- a/f\n+++ b/f\n@@ -1,3 +1,3 @@\n one\n-two\n+TWO\n three\n"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from session_agent.diff_parser import parse
-from session_agent.unified_diff import FilePatch, PatchError, apply, prefix_depth
+from session_agent.agent.files.diff_parser import parse
+from session_agent.agent.files.unified_diff import FilePatch, PatchError, apply, prefix_depth
 
 LINE = st.sampled_from([b"a", b"b", b"c", b"", b"  x", b"-- ", b"++ b", b"@@ -1 +1 @@", b"\r", b"d\r", b"\\ No", b"diff --git a/x b/x"])
 TEXT = st.lists(LINE, max_size=30)

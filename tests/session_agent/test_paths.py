@@ -14,9 +14,9 @@ from holdfast_wire.errors import TABLE, HoldfastError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from session_agent import beneath
-from session_agent.beneath import Beneath, Resolver, walk
-from session_agent.paths import _CODES, os_failure, path_param, shown, told
+from session_agent.agent.files import safe_path as beneath
+from session_agent.agent.files.safe_path import Beneath, Resolver, walk
+from session_agent.agent.request.paths import _CODES, os_failure, path_param, shown, told
 
 RESOLVERS = [pytest.param(beneath._openat2, id="openat2"), pytest.param(walk, id="walk")]
 

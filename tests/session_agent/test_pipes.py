@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from session_agent.pipes import Sink, Source
-from session_agent.spool import Budget, Spool
+from session_agent.agent.output.pipes import Sink, Source
+from session_agent.agent.output.spool import Budget, Spool
 
 _PIPE_BYTES = 64 * 1024
 

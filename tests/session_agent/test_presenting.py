@@ -6,10 +6,10 @@ from holdfast_wire.frames import Exited, Fact, Gap, Output, Started
 from holdfast_wire.halves import SendHalf
 from holdfast_wire.limits import CONTROL_SLACK, WINDOW_BYTES
 
-from session_agent.endings import Ending
-from session_agent.presenting import Presenter
-from session_agent.records import Record
-from session_agent.spool import Budget, Spool
+from session_agent.agent.output.exit_status import Ending
+from session_agent.agent.output.records import Record
+from session_agent.agent.output.spool import Budget, Spool
+from session_agent.agent.session.delivery import Presenter
 
 PIECE = 16 * 1024
 

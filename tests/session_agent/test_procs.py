@@ -13,12 +13,12 @@ import pytest
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import KEPT_COMMAND_BYTES, KEPT_SANDBOX_BYTES
 
-from session_agent.endings import Ending
-from session_agent.forking import CannotExecuteError, Launch, Stdio
-from session_agent.procs import Reaper, exit_outcome, signal_number
-from session_agent.records import Records
-from session_agent.spool import Budget, Spool
-from session_agent.trees import Tags, TreeKill, has_strangers, mark_run, members, owned_by, read_tag
+from session_agent.agent.output.exit_status import Ending
+from session_agent.agent.output.records import Records
+from session_agent.agent.output.spool import Budget, Spool
+from session_agent.agent.process.fork import CannotExecuteError, Launch, Stdio
+from session_agent.agent.process.process_tree import Tags, TreeKill, has_strangers, mark_run, members, owned_by, read_tag
+from session_agent.agent.process.processes import Reaper, exit_outcome, signal_number
 from tests.support.until import until_async
 
 LAUNCH = Launch("/", {"PATH": os.environ["PATH"]})

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.settings import AgentSettings
-from session_agent.users import find_user
+from session_agent.agent.process.users import find_user
+from session_agent.agent.settings import AgentSettings
 
 
 def test_commands_see_the_image_and_not_the_cluster() -> None:

@@ -15,10 +15,11 @@ from holdfast_wire.frames import Ack, Closed, Credit, Exited, Failed, Hello, Ope
 from holdfast_wire.limits import WINDOW_BYTES
 from holdfast_wire.session import AgentSession
 
-from session_agent.handlers import FACTORIES
-from session_agent.sandbox import SandboxLimits
-from session_agent.sessions import Sessions
+from session_agent.agent.context import SandboxLimits
+from session_agent.agent.session.sessions import Sessions
+from session_agent.agent.startup.handlers import FACTORIES
 from tests.support.process_channel import Client, ProcessChannel, client
+from tests.support.running import only_shell, only_terminal
 from tests.support.until import until_async
 
 PATH = os.environ["PATH"]
@@ -78,7 +79,7 @@ async def test_terminals_that_end_unseen_leave_nothing_in_the_budget() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         channel = sandbox.open("terminal", {"name": "t", "argv": ["sh", "-c", "seq 1 1000; read x"]})
         await channel.until(lambda: b"\n1000\r" in channel.output)
-        (terminal,) = sandbox.context.terminals.values()
+        terminal = only_terminal(sandbox.context)
         channel.handler.close(True)
         terminal.cancel()
         await until_async(lambda: not sandbox.context.terminals, deadline_s=60, what="the end of the terminal")
@@ -237,7 +238,7 @@ async def test_results_wait_for_a_client_that_takes_not_even_facts(ends: bool, m
         hear()
         assert told.count("Exited") < len(ids)
         if ends:
-            sandbox.context.shells["main"].end()
+            only_shell(sandbox.context).end()
         say(encode(Credit(1, 2 * WINDOW_BYTES)))
         hear()
         assert told[-1] == "Closed" if ends else told.count("Exited") == 1 + len(ids)

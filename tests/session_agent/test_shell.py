@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from holdfast_wire.frames import Closed, Exited, Failed, Opened, Output, Started
 
-from session_agent import shell_run
-from session_agent.framing import ReportReader, quote
-from session_agent.procs import child_pids
-from session_agent.sandbox import SandboxLimits
-from session_agent.shell_process import ShellProcess
+from session_agent.agent.context import SandboxLimits
+from session_agent.agent.process.processes import child_pids
+from session_agent.agent.shell import run as shell_run
+from session_agent.agent.shell.driver import ReportReader, quote
+from session_agent.agent.shell.process import ShellProcess
 from tests.support.process_channel import LiveShell, client
 from tests.support.until import until_async
 

@@ -6,10 +6,10 @@ import os
 import signal
 from typing import cast
 
-from session_agent.shell import Shell
-from session_agent.shell_abort import interrupt
-from session_agent.shell_process import ShellProcess
+from session_agent.agent.shell.abort import interrupt
+from session_agent.agent.shell.process import ShellProcess
 from tests.support.process_channel import Client, client
+from tests.support.running import only_shell
 from tests.support.until import until_async
 
 
@@ -38,7 +38,7 @@ def test_children_are_looked_for_when_the_shell_can_start_no_more() -> None:
 
 async def _cut_dump_short(sandbox: Client) -> ShellProcess:
     """As an interrupt does that comes when the run has been reported."""
-    (shell,) = cast("list[Shell]", list(sandbox.context.shells.values()))
+    shell = only_shell(sandbox.context)
     process = shell._process
     await until_async(lambda: not process.settling and process.has_snapshot(), deadline_s=10, what="the dump")
     os.ftruncate(process._files[process._dumps[0][1]], 100)

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from session_agent.sandbox import SandboxLimits
+from session_agent.agent.context import SandboxLimits
 from tests.support.process_channel import client
 
 PIECES = (

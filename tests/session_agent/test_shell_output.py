@@ -10,9 +10,9 @@ from typing import cast
 
 import pytest
 
-from session_agent import shell_output
-from session_agent.shell_output import RunOutput
-from session_agent.spool import Spool
+from session_agent.agent.output.spool import Spool
+from session_agent.agent.shell import output as shell_output
+from session_agent.agent.shell.output import RunOutput
 from tests.support.until import until_async
 
 _PIPE_BYTES = 64 * 1024

@@ -10,8 +10,8 @@ import tracemalloc
 import pytest
 from holdfast_wire.limits import MIB, WINDOW_BYTES
 
-from session_agent.sandbox import SandboxLimits, spool_budget
-from session_agent.spool import ATTACHED_BYTES, Budget, Spool, SpoolReader
+from session_agent.agent.context import SandboxLimits, spool_budget
+from session_agent.agent.output.spool import ATTACHED_BYTES, Budget, Spool, SpoolReader
 
 
 def drain(reader: SpoolReader, room: int = 1 << 20) -> tuple[dict[int, bytes], dict[int, int]]:

@@ -10,6 +10,7 @@ import termios
 from holdfast_wire.frames import Exited, Failed, Output, Started
 
 from tests.support.process_channel import Client, ProcessChannel, client
+from tests.support.running import only_terminal
 from tests.support.until import until_async
 
 PATH = os.environ["PATH"]
@@ -101,7 +102,7 @@ async def test_attach_again_by_name() -> None:
 async def test_a_size_that_a_program_sets_back_unknowingly_is_set_again() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         channel = sandbox.open("terminal", {"name": "t", "argv": ["sleep", "60"]})
-        master = sandbox.context.terminals["t"]._master
+        master = only_terminal(sandbox.context)._master
         before = fcntl.ioctl(master, termios.TIOCGWINSZ, bytes(8))
         channel.handler.resize(40, 100)
         fcntl.ioctl(master, termios.TIOCSWINSZ, before)  # as a shell's line editor that asked for it a moment ago
@@ -116,7 +117,7 @@ async def test_nobody_connected_keeps_the_tail() -> None:
     async with client(env={"PATH": PATH}) as sandbox:
         channel = sandbox.open("terminal", {"argv": ["sh", "-c", "seq 1 200000; echo over; exec sleep 60"], "name": "t"})
         channel.handler.drop()
-        spool = sandbox.context.terminals["t"].spool
+        spool = only_terminal(sandbox.context).spool
         await until_async(lambda: spool.size > 1_400_000, deadline_s=60, what="the flood to pass")
         again = sandbox.open("terminal", {"name": "t"})
         await says(again, b"over")

@@ -12,9 +12,10 @@ import pyte
 import pytest
 from holdfast_wire.frames import Started
 
-from session_agent.replay import RESET, SEARCH_BYTES, clean_start, replay
-from session_agent.terminal import SCROLLBACK_BYTES
+from session_agent.agent.commands.terminal import SCROLLBACK_BYTES
+from session_agent.agent.commands.terminal_replay import RESET, SEARCH_BYTES, clean_start, replay
 from tests.support.process_channel import Client, ProcessChannel, client
+from tests.support.running import only_terminal
 
 PATH = os.environ["PATH"]
 ROWS, COLUMNS = 24, 80
@@ -100,7 +101,7 @@ async def test_a_program_whose_drawing_is_long_gone_draws_again(tmp_path: Path) 
         before = await first.shows(lambda lines: lines[20] == "settled")
         assert before[0] == "A header that is drawn once"
         assert before[23] == "and a footer, ümläuts 中文"
-        terminal = sandbox.context.terminals["t"]
+        terminal = only_terminal(sandbox.context)
         assert terminal.spool.size > SCROLLBACK_BYTES + 64 * 1024
         first.channel.handler.close(True)
         for _ in range(2):

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 from holdfast_wire.frames import Output
 
-from session_agent.tunnel import open_tunnel
+from session_agent.agent.network.tunnel import open_tunnel
 from tests.support.channel import FakeChannel, serve
 
 Service = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

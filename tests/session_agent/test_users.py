@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.users import User, find_user
+from session_agent.agent.process.users import User, find_user
 
 
 @pytest.fixture

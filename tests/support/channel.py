@@ -15,7 +15,7 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Closed, Fact, Failed, Opened, Output
 from holdfast_wire.limits import DATA_BYTES, WINDOW_BYTES
 
-from session_agent.settings import AgentSettings
+from session_agent.agent.settings import AgentSettings
 
 DEADLINE_S = 60.0
 

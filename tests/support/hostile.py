@@ -14,10 +14,10 @@ from contextlib import suppress
 
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.diff_parser import parse
-from session_agent.tar_format import Member
-from session_agent.tar_reader import TarLimits, TarReader
-from session_agent.unified_diff import PatchError, apply, prefix_depth
+from session_agent.agent.files.diff_parser import parse
+from session_agent.agent.files.tar_format import Member
+from session_agent.agent.files.tar_reader import TarLimits, TarReader
+from session_agent.agent.files.unified_diff import PatchError, apply, prefix_depth
 
 Events = list[tuple[Member, bytes]]
 

@@ -17,11 +17,11 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Exited, Fact, Failed, Gap, Output, Started
 from holdfast_wire.limits import WINDOW_BYTES
 
-from session_agent.commands import open_command, open_follow
-from session_agent.sandbox import AgentContext, SandboxLimits
-from session_agent.settings import AgentSettings
-from session_agent.shell_channel import ShellHandler, open_shell
-from session_agent.terminal import open_terminal
+from session_agent.agent.commands.command import open_command, open_follow
+from session_agent.agent.commands.terminal import open_terminal
+from session_agent.agent.context import AgentContext, SandboxLimits
+from session_agent.agent.settings import AgentSettings
+from session_agent.agent.shell.channel import ShellHandler, open_shell
 from tests.support.channel import DEADLINE_S, FakeChannel
 from tests.support.until import until_async
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from infra.scripts.up.datadir import find_redis_server
-from session_agent.package.elf import read_elf
+from session_agent.bundle.elf import read_elf
 
 
 def requires(*needs: str) -> pytest.MarkDecorator:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -170,14 +169,11 @@ def test_empty_maps_cannot_blow_up_memory() -> None:
     bomb = b"\x95\x01\x01\x00\xa1k\x81\xa1a" + b"\x9f" + b"".join(rows)
     assert len(bomb) < MESSAGE_BYTES
     tracemalloc.start()
-    began = time.thread_time()
     with pytest.raises(ProtocolError):
         decode(bomb)
-    took = time.thread_time() - began
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 2 << 20
-    assert took < 0.1  # of the processor, traced; untraced it is well under a millisecond
 
 
 @settings(max_examples=1500, deadline=None)

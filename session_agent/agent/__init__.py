@@ -1,0 +1,1 @@
+"""The session agent: what runs in a sandbox as its first process and serves its clients. ``startup.server`` begins it."""

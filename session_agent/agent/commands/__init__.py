@@ -1,0 +1,1 @@
+"""One-off commands, terminals and the entrypoint of the image."""

@@ -1,0 +1,374 @@
+"""Terminals: a program on a PTY of its own, with a size, a scrollback, and a life beyond one client.
+
+Owns the PTY, the controlling terminal, resizing and re-attaching by name: whoever attaches is shown the last ``SCROLLBACK_BYTES``
+(``terminal_replay``), what runs is made to draw itself again, then comes what follows. A connected client that reads slowly makes
+the program wait; nobody connected makes the oldest output go. ``open_terminal`` is the channel kind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import secrets
+import signal
+import struct
+import termios
+from collections.abc import Callable
+from typing import Any
+
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.frames import Failed
+from holdfast_wire.limits import ID_BYTES
+
+from session_agent.agent.context import AgentContext
+from session_agent.agent.output.exit_status import Ending, ending_of
+from session_agent.agent.output.pipes import Sink, Source
+from session_agent.agent.output.records import Record
+from session_agent.agent.output.spool import Spool
+from session_agent.agent.process.fork import CannotExecuteError, Launch, Stdio
+from session_agent.agent.process.process_tree import TreeKill, owned_by
+from session_agent.agent.process.processes import exit_outcome, is_signal, kill_signal, signal_number
+from session_agent.agent.request import params as read
+from session_agent.agent.session.channels import Channel
+from session_agent.agent.session.delivery import Presenter
+
+from .launch import find_shell, launch_from, shell_words
+from .terminal_replay import replay
+
+SCROLLBACK_BYTES = 256 * 1024
+_SHELLS = frozenset({"bash", "sh", "dash", "ash", "zsh", "ksh", "fish"})
+_MOST_CELLS = 4096
+_WIGGLE_S = 0.1
+"""How long a program has to notice a size that is not meant."""
+_END_OF_INPUT = b"\x04"
+
+
+def open_terminal(context: AgentContext, channel: Channel) -> TerminalHandler:
+    """Attach to the terminal of this name, or start it. Raises ``HoldfastError``."""
+    params = channel.params
+    name = read.text(params, "name", None) or read.text(params, "id", None) or f"terminal-{secrets.token_hex(6)}"
+    if len(name.encode()) > ID_BYTES:
+        raise HoldfastError("invalid_argument", f"a terminal's name has at most {ID_BYTES} bytes")
+    rows, columns = _size(params)
+    terminal = context.terminals.get(name)
+    assert terminal is None or isinstance(terminal, Terminal)
+    created = terminal is None
+    if terminal is None:
+        if len(context.terminals) >= context.limits.terminals:
+            raise HoldfastError("session_limit", f"{len(context.terminals)} terminals are open in this sandbox")
+        launch = launch_from(context, params, term="xterm-256color")
+        argv = read.texts(params, "argv") or _shell(context, login=read.boolean(params, "login", False))
+        timeout_s = read.number(params, "timeout_s", None)
+        terminal = Terminal(context, name, argv, launch, rows, columns, timeout_s)
+    else:
+        resized = terminal.resize(rows, columns)
+        past, cut = terminal.past()
+        handler = TerminalHandler(channel, terminal, created=False, past=replay(past, cut=cut))
+        if not resized:
+            terminal.redraw(force=cut)
+        return handler
+    return TerminalHandler(channel, terminal, created=created)
+
+
+def _size(params: dict[str, Any]) -> tuple[int, int]:
+    rows = read.integer(params, "rows", 24, least=1, most=_MOST_CELLS)
+    columns = read.integer(params, "cols", 80, least=1, most=_MOST_CELLS)
+    return rows, columns
+
+
+def _shell(context: AgentContext, *, login: bool) -> list[str]:
+    kind, path = find_shell(context, "auto")
+    return [*shell_words(path), *(["--login" if kind == "bash" else "-l"] if login else []), "-i"]
+
+
+class Terminal:
+    """A program on a PTY."""
+
+    def __init__(
+        self,
+        context: AgentContext,
+        name: str,
+        argv: list[str],
+        launch: Launch,
+        rows: int,
+        columns: int,
+        timeout_s: float | None,
+    ) -> None:
+        self._context = context
+        self.name = name
+        self.pid = 0
+        self._tag = context.tags.owner()
+        self._began = context.now()
+        self._abort = ""
+        self._status: int | None = None
+        self._killing: TreeKill | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._source: Source | None = None
+        self._sink: Sink | None = None
+        self._wiggle: asyncio.TimerHandle | None = None
+        self._size = (rows, columns)
+        self._prompts = os.path.basename(argv[0]) in _SHELLS and all(
+            word.startswith("--") or (word.startswith("-") and "c" not in word) for word in argv[1:]
+        )
+        self.spool = Spool(context.budget, tail=True, limit_bytes=SCROLLBACK_BYTES)
+        self.record = Record(name, b"", self.spool)
+        self._signals: list[str] = []
+        try:
+            master, slave = os.openpty()
+        except OSError as error:
+            raise HoldfastError(
+                "spawn_failed", f"no terminal to be had: {error.strerror}", hint="the sandbox needs /dev/ptmx and /dev/pts"
+            ) from None
+        try:
+            _prepare(master, slave, launch, rows, columns)
+            stdio = Stdio(slave, slave, slave)
+            self.pid = context.reaper.spawn(argv, launch, stdio, self._exited, tag=self._tag, tty=True, on_start=self._started)
+        except CannotExecuteError as error:
+            os.close(master)
+            self._cannot_execute(error)
+            return
+        except BaseException:
+            os.close(master)
+            raise
+        finally:
+            os.close(slave)
+        self.record.started = not context.reaper.is_starting(self.pid)
+        context.groups.join(self.pid)
+        self._master = master
+        self._sink = Sink(os.dup(master))
+        self._source = Source(master, 1, self.spool, arrived=self.record.notify, ended=self._quiet)
+        context.terminals[name] = self
+        if timeout_s is not None:
+            self._timer = context.loop.call_later(timeout_s, self._end, "timeout")
+
+    @property
+    def works(self) -> bool:
+        """Whether something runs in it besides a shell that waits at its prompt."""
+        try:
+            return self._status is None and (not self._prompts or os.tcgetpgrp(self._master) != self.pid)
+        except OSError:
+            return True
+
+    def _started(self, error: Exception | None) -> None:
+        """What it is has taken the place of what it was born as, or cannot."""
+        if error is None:
+            self.record.started = True
+            self.record.notify()
+            for name in self._signals:
+                self.signal(name)
+            return
+        if isinstance(error, CannotExecuteError):
+            self._cannot_execute(error)
+        else:
+            assert isinstance(error, HoldfastError)
+            self.record.error = error
+        self._release()
+        self.record.notify()
+
+    def _cannot_execute(self, error: CannotExecuteError) -> None:
+        """As a shell tells of it."""
+        self.record.started = True
+        self.spool.append(1, f"{error.message}\r\n".encode())
+        self.spool.released = True  # for the one who asked
+        self.record.ending = Ending(error.exit_code, self._context.now() - self._began)
+
+    def write(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
+        """Keys. The end of input is typed, as Ctrl-D is."""
+        if self._sink is None or not self._sink.open:
+            consumed(len(data))
+            return
+        if data:
+            self._sink.feed(data, False, consumed)
+        if eof:
+            self._sink.feed(_END_OF_INPUT, False, lambda _: None)
+
+    def resize(self, rows: int, columns: int) -> bool:
+        """Change the size; the kernel tells the program with SIGWINCH. False when it was that size already."""
+        changed = (rows, columns) != self._size
+        self._size = (rows, columns)
+        self._settle()
+        if changed:  # and again: a line editor puts back what it was when it began to look at its terminal
+            self._wiggle = self._context.loop.call_later(_WIGGLE_S, self._settle)
+        return changed
+
+    def past(self) -> tuple[bytes, bool]:
+        """The end of what it wrote so far, and whether something came before that is gone."""
+        held = self.spool.held(1)
+        tail = held[-SCROLLBACK_BYTES:]
+        return tail, len(tail) < self.spool.size
+
+    def redraw(self, *, force: bool) -> None:
+        """Make a full-screen program draw itself. Many look whether the size is another: ``force`` shows them one for a moment."""
+        if self._source is None or not self._source.open:
+            return
+        if force and self._wiggle is None:
+            rows, columns = self._size
+            self._set_size(rows + 1, columns)  # larger, not smaller: then no program has to throw a line away
+            self._wiggle = self._context.loop.call_later(_WIGGLE_S, self._settle)
+        elif not force:
+            self.signal("WINCH")
+
+    def _settle(self) -> None:
+        """Have the size that is meant."""
+        if self._wiggle is not None:
+            self._wiggle.cancel()
+            self._wiggle = None
+        if self._source is not None and self._source.open:
+            self._set_size(*self._size)
+
+    def _set_size(self, rows: int, columns: int) -> None:
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def signal(self, name: str) -> None:
+        """To whatever is in the foreground; KILL ends the terminal."""
+        number = signal_number(name)
+        if number == signal.SIGKILL:
+            self.cancel()
+            return
+        if not self.record.started:
+            if name not in self._signals:
+                self._signals.append(name)
+        elif self._source is not None and self._source.open:
+            try:
+                kill_signal(os.tcgetpgrp(self._master), number)
+            except OSError:
+                pass
+
+    def cancel(self) -> None:
+        """End it with everything in it."""
+        self._end("cancelled")
+
+    def abandon(self) -> None:
+        """The agent stops."""
+        self.cancel()
+
+    def attended(self) -> None:
+        """A client came or went: with nobody connected the program does not wait, its oldest output goes."""
+        self.spool.tail = not any(reader.attached() for reader in self.spool.readers)
+        self.spool.taken()
+
+    def _end(self, why: str) -> None:
+        self._context.reaper.reap()  # it may have ended while the agent was held up
+        if self._abort or self._context.terminals.get(self.name) is not self:
+            return
+        self._abort = why
+        roots = (self.pid,) if self._status is None else ()
+        self._killing = TreeKill(owned_by(self._tag), self._killed, roots=roots)
+
+    def _killed(self) -> None:
+        self._context.reaper.bury(owned_by(self._tag))
+        self._finish()
+
+    def _exited(self, status: int) -> None:
+        self._status = status
+        self._finish()  # what it left in the foreground is sent SIGHUP by the kernel; the rest lives on, as after `docker exec -t`
+
+    def _quiet(self) -> None:
+        """The last holder of the PTY is gone; the exit status is on its way."""
+
+    def _finish(self) -> None:
+        if self._status is None or self.record.ending is not None:
+            return
+        if self._source is not None:
+            self._source.drain()
+        self._release()
+        exit_code, name = exit_outcome(self._status)
+        duration_s = self._context.now() - self._began
+        oom_killed = self._context.oom_killed
+        self.record.ending = ending_of("terminal", exit_code, name, duration_s, abort=self._abort, oom_killed=oom_killed)
+        self.record.notify()
+
+    def _release(self) -> None:
+        if self._source is not None:
+            self._source.close()
+        if self._sink is not None:
+            self._sink.close()
+        for timer in (self._timer, self._wiggle):
+            if timer is not None:
+                timer.cancel()
+        if self._killing is not None and self._status is None:
+            self._killing.cancel()
+        if self._context.terminals.get(self.name) is self:
+            del self._context.terminals[self.name]
+        self.spool.release()  # nobody else finds it
+
+
+def _prepare(master: int, slave: int, launch: Launch, rows: int, columns: int) -> None:
+    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    modes = termios.tcgetattr(slave)
+    modes[0] |= 0o40000  # IUTF8: erase whole characters
+    termios.tcsetattr(slave, termios.TCSANOW, modes)
+    if launch.uid is not None:
+        os.fchown(slave, launch.uid, -1)
+
+
+class TerminalHandler:
+    """One client's view of a terminal."""
+
+    def __init__(self, channel: Channel, terminal: Terminal, *, created: bool, past: bytes = b"") -> None:
+        self._channel = channel
+        self._terminal = terminal
+        record = terminal.record
+        info = {"pid": terminal.pid, "name": terminal.name, "created": created}
+        start = 0 if created else terminal.spool.size
+        self._presenter = Presenter(channel, record, {1: start}, info=info, preface=past)
+        self._follower: Callable[[], None] = self._pump
+        record.followers.append(self._follower)
+        terminal.attended()
+        self._pump()
+
+    def _pump(self) -> None:
+        if self._presenter.pump():
+            self._leave()
+
+    def _leave(self) -> None:
+        followers = self._terminal.record.followers
+        if self._follower in followers:
+            followers.remove(self._follower)
+
+    def run(self, command_id: str, params: dict[str, Any]) -> None:
+        """Not on this kind of channel."""
+
+    def write(self, data: bytes, eof: bool) -> None:
+        """Keys."""
+        self._terminal.write(data, eof, self._consumed)
+
+    def _consumed(self, size_bytes: int) -> None:
+        if not self._presenter.finished and size_bytes:
+            self._channel.consume(size_bytes)
+
+    def resize(self, rows: int, columns: int) -> None:
+        """The client's window changed."""
+        if 0 < rows <= _MOST_CELLS and 0 < columns <= _MOST_CELLS:
+            self._terminal.resize(rows, columns)
+
+    def signal(self, name: str) -> None:
+        """A signal for the foreground."""
+        if is_signal(name):
+            self._terminal.signal(name)
+
+    def close(self, detach: bool) -> None:
+        """End the terminal, or with ``detach`` leave it to whoever asks for its name."""
+        if self._presenter.finished:
+            return
+        if detach:
+            self.drop()
+            error = HoldfastError("cancelled", "the client detached; the terminal goes on")
+            self._channel.send(Failed(self._channel.number, error.to_map()))
+        else:
+            self._terminal.cancel()
+
+    def writable(self) -> None:
+        """Credit came back, or the client came or went."""
+        self._terminal.attended()
+        self._pump()
+
+    def delivered(self, command_id: str) -> None:
+        """The client has the exit."""
+
+    def drop(self) -> None:
+        """The channel is gone; the terminal lives on by its name."""
+        self._presenter.stop()
+        self._leave()
+        self._terminal.attended()

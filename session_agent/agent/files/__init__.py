@@ -1,0 +1,1 @@
+"""Files: read, write, archives, patches and file operations, as a chosen user."""

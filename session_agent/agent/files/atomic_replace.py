@@ -1,0 +1,136 @@
+"""Many files exchanged for others together, with a way back until the last step.
+
+Owns staging beside the targets, the swap and the undoing. It reads no file and knows nothing of diffs. Between two swaps another
+process may see old and new files side by side, never half a file. Called by ``patch``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from dataclasses import dataclass
+
+from session_agent.agent.request.paths import os_failure
+
+from .ownership import Ownership
+from .safe_path import Beneath
+
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(slots=True)
+class NewFile:
+    """What a path is to hold; ``content`` None: nothing. ``mode`` None: that of a new file. ``was``: it exists on disk."""
+
+    content: bytes | None
+    mode: int | None = None
+    link: bool = False
+    was: os.stat_result | None = None
+    changed: bool = False
+
+
+class Exchange:
+    """One exchange of files beneath ``root``."""
+
+    def __init__(self, root: Beneath, owner: Ownership) -> None:
+        self._root = root
+        self._owner = owner
+        self._files: dict[str, NewFile] = {}
+        self._staged: list[tuple[str, str]] = []  # path, temporary name
+        self._swapped: list[tuple[str, str | None]] = []  # path, name of what was there
+
+    def make(self, where: str, files: dict[str, NewFile]) -> None:
+        """Bring every path to what it is to hold. Raises ``HoldfastError`` naming the path below ``where``; then nothing changed."""
+        self._files = files
+        current = ""
+        try:
+            for current, file in files.items():
+                if file.content is not None:
+                    self._stage(current, file)
+            staged = dict(self._staged)
+            for current in files:
+                self._swap(current, staged.get(current))
+        except OSError as error:
+            self._undo()
+            self._prune(current)
+            raise os_failure(error, f"{where.rstrip('/')}/{current}") from None
+        for path, kept in self._swapped:
+            self._discard(path, kept)
+            if self._files[path].content is None:
+                self._prune(path)
+
+    def _parent(self, path: str) -> tuple[int, str]:
+        return self._root.parent(path, self._owner.give_new)
+
+    def _stage(self, path: str, file: NewFile) -> None:
+        parent, _ = self._parent(path)
+        temporary = f".holdfast-{secrets.token_hex(8)}"
+        content = file.content or b""
+        owner = self._owner.of(file.was)
+        if file.link:
+            os.symlink(os.fsdecode(content.removesuffix(b"\n")), temporary, dir_fd=parent)
+            self._staged.append((path, temporary))
+            if owner is not None:
+                owner.give(temporary, directory=parent)
+            return
+        descriptor = os.open(temporary, _CREATE, 0o600, dir_fd=parent)
+        self._staged.append((path, temporary))
+        with open(descriptor, "wb") as output:
+            output.write(content)
+            output.flush()
+            if owner is not None:
+                owner.give(descriptor)
+            os.fchmod(descriptor, 0o644 if file.mode is None else file.mode)
+
+    def _swap(self, path: str, temporary: str | None) -> None:
+        parent, name = self._parent(path)
+        kept: str | None = f".holdfast-{secrets.token_hex(8)}"
+        assert kept is not None
+        try:
+            if temporary is None:
+                os.rename(name, kept, src_dir_fd=parent, dst_dir_fd=parent)
+            else:  # a second name keeps the old one in place until the new one takes it
+                os.link(name, kept, src_dir_fd=parent, dst_dir_fd=parent, follow_symlinks=False)
+        except FileNotFoundError:
+            kept = None
+        except OSError:
+            if temporary is None:
+                raise
+            os.rename(name, kept, src_dir_fd=parent, dst_dir_fd=parent)  # a file system without hard links
+        self._swapped.append((path, kept))
+        if temporary is not None:
+            os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+
+    def _undo(self) -> None:
+        for path, kept in reversed(self._swapped):
+            with contextlib.suppress(OSError):
+                parent, name = self._there(path)
+                if kept is not None:
+                    os.rename(kept, name, src_dir_fd=parent, dst_dir_fd=parent)
+                    self._discard(path, kept)  # rename does nothing where both are one file still
+                elif self._files[path].was is None:
+                    os.unlink(name, dir_fd=parent)
+        for path, temporary in self._staged:
+            self._discard(path, temporary)
+            if self._files[path].was is None:
+                self._prune(path)
+
+    def _there(self, path: str) -> tuple[int, str]:
+        return self._root.parent(path)
+
+    def _discard(self, path: str, name: str | None) -> None:
+        if name is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=self._there(path)[0])
+
+    def _prune(self, path: str) -> None:
+        """Directories that are empty now go, as git does it."""
+        directory = os.path.dirname(path)
+        while directory:
+            try:
+                parent, name = self._there(directory)
+                os.rmdir(name, dir_fd=parent)
+            except OSError:
+                return
+            directory = os.path.dirname(directory)

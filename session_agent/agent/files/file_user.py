@@ -1,0 +1,192 @@
+"""Working on files as another user: with that user's permissions, and what is made is that user's.
+
+Owns the switch of one thread's file system ids, groups and capabilities, and back. Linux keeps all of them for each thread, so the rest
+of the agent stays what it is; the C library would change every thread, so the system calls are made directly. Which user is meant is
+read here, from untrusted parameters. Used by ``transfers`` and whatever opens a file channel. Facts from setfsuid(2), setgroups(2),
+capset(2) and credentials(7).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import struct
+from types import TracebackType
+from typing import Any
+
+from holdfast_wire.errors import HoldfastError
+
+from session_agent.agent.process.users import User, find_user, must_be_there
+
+from .ownership import AGENT, OwnerContext, Ownership, owner_param
+
+_NUMBERS = {
+    "x86_64": {"setgroups": 116, "setfsuid": 122, "setfsgid": 123, "capget": 125, "capset": 126, "prctl": 157},
+    "aarch64": {"setgroups": 159, "setfsuid": 151, "setfsgid": 152, "capget": 90, "capset": 91, "prctl": 167},
+}
+_CAPABILITY_HEADER = struct.pack("=Ii", 0x20080522, 0)
+_CAPABILITIES = struct.Struct("=6I")
+"""Effective, permitted and inheritable ones of 0 to 31, then those of 32 to 63."""
+_CAP_SETGID, _CAP_SETUID = 6, 7
+_PR_SET_PDEATHSIG, _PR_GET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 1, 2, 3, 4
+_NONE = 2**32 - 1
+_CANNOT_RETURN = 70
+
+
+class Actor:
+    """A user to work as."""
+
+    def __init__(self, user: User) -> None:
+        self.uid = user.uid
+        self._gid = user.gid
+        self._groups = user.groups
+
+    @property
+    def is_root(self) -> bool:
+        """Whether nothing is refused."""
+        return self.uid == 0
+
+    def switched(self) -> _Switched:
+        """The block in which the calling thread is that user."""
+        return _Switched(self.uid, self._gid, self._groups)
+
+
+class _Switched:
+    """One block of one thread."""
+
+    def __init__(self, uid: int, gid: int, groups: tuple[int, ...]) -> None:
+        self._uid = uid
+        self._gid = gid
+        self._groups = groups
+        self._own_groups: list[int] = []
+        self._own_ids = (0, 0)
+        self._own_capabilities = b""
+        self._death_signal = 0
+
+    def __enter__(self) -> None:
+        self._own_capabilities = _capabilities()
+        self._own_groups = os.getgroups()
+        self._own_ids = _file_ids()
+        self._death_signal = _death_signal()
+        try:
+            _set_groups(self._groups)
+            _set_id("setfsgid", self._gid)
+            _set_id("setfsuid", self._uid)
+            if self._uid != 0:
+                _, permitted, inherited, _, more_permitted, more_inherited = _CAPABILITIES.unpack(self._own_capabilities)
+                _set_capabilities(_CAPABILITIES.pack(0, permitted, inherited, 0, more_permitted, more_inherited))
+        except OSError:
+            self._return()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._return()
+
+    def _return(self) -> None:
+        try:
+            _set_capabilities(self._own_capabilities)
+            _set_id("setfsuid", self._own_ids[0])
+            _set_id("setfsgid", self._own_ids[1])
+            _set_groups(self._own_groups)
+            _set_capabilities(self._own_capabilities)  # the kernel may change them with the id
+            # It also clears these: the first is the process's, the second the thread's, which is the loop's where no thread starts.
+            _call("prctl", _PR_SET_DUMPABLE, _dumpable())
+            if self._death_signal:
+                _call("prctl", _PR_SET_PDEATHSIG, self._death_signal)
+        except OSError:
+            os._exit(_CANNOT_RETURN)  # this thread would do others' work as this user
+
+
+def acting(context: OwnerContext, params: dict[str, Any]) -> tuple[Actor | None, Ownership]:
+    """As whom ``user`` of ``params`` wants the files worked on, None for the agent itself, and whose what is made is to be.
+
+    Raises ``user_not_found``, ``invalid_argument``, and ``permission_denied`` where the agent can be nobody else.
+    """
+    ownership = owner_param(context, params)
+    if params.get("user") is None:
+        return None, ownership
+    user = find_user(str(params["user"]))
+    must_be_there(user, ids=context.settings.command_ids)
+    if (user.uid, user.gid) == _file_ids():
+        return None, AGENT
+    if not _may_switch():
+        raise HoldfastError(
+            "permission_denied",
+            f"files here are worked on as {_file_ids()[0]}, not as {user.name!r:.80}",
+            hint="leave user out, or create the sandbox so that its agent is root",
+        )
+    _dumpable()
+    return Actor(user), AGENT
+
+
+def _may_switch() -> bool:
+    if os.uname().machine not in _NUMBERS:
+        return False
+    effective = _CAPABILITIES.unpack(_capabilities())[0]
+    return bool(effective >> _CAP_SETUID & 1 and effective >> _CAP_SETGID & 1)
+
+
+def _file_ids() -> tuple[int, int]:
+    """The calling thread's, which need not be its effective ones (``node.namespaces``)."""
+    return _call("setfsuid", _NONE), _call("setfsgid", _NONE)
+
+
+@functools.cache
+def _dumpable() -> int:
+    """As it was before the first switch."""
+    return _call("prctl", _PR_GET_DUMPABLE)
+
+
+def _death_signal() -> int:
+    import ctypes
+
+    number = ctypes.c_int()
+    _call("prctl", _PR_GET_PDEATHSIG, ctypes.byref(number))
+    return number.value
+
+
+def _capabilities() -> bytes:
+    import ctypes
+
+    data = ctypes.create_string_buffer(_CAPABILITIES.size)
+    _call("capget", _CAPABILITY_HEADER, data)
+    return data.raw
+
+
+def _set_capabilities(data: bytes) -> None:
+    _call("capset", _CAPABILITY_HEADER, data)
+
+
+def _set_groups(groups: tuple[int, ...] | list[int]) -> None:
+    _call("setgroups", len(groups), struct.pack(f"={len(groups)}I", *groups))
+
+
+def _set_id(name: str, number: int) -> None:
+    _call(name, number)
+    if _call(name, _NONE) != number:  # it answers what was, and fails in silence
+        raise PermissionError(1, f"{name}({number})")
+
+
+def _call(name: str, *arguments: Any) -> int:
+    import ctypes
+
+    converted = [ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments]
+    answer = _library().syscall(ctypes.c_long(_numbers()[name]), *converted)
+    if answer == -1:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+    return int(answer)
+
+
+@functools.cache
+def _numbers() -> dict[str, int]:
+    return _NUMBERS[os.uname().machine]
+
+
+@functools.cache
+def _library() -> Any:
+    import ctypes
+
+    library = ctypes.CDLL(None, use_errno=True)
+    library.syscall.restype = ctypes.c_long
+    return library

@@ -1,0 +1,281 @@
+"""A diff applied to files: all of it or nothing.
+
+Owns which files a diff means and what they are to hold; ``atomic_replace`` puts it in place. The same strict applier serves every
+image: ``git apply`` is not used even where there is a git, because its answer would depend on the image's version, its
+configuration and the repository it finds above. Paths cannot leave ``cwd``. A diff that does not fit is a result, not an error.
+Called through ``transfers``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import Any
+
+from holdfast_wire.errors import HoldfastError
+
+from session_agent.agent.request.params import boolean, integer
+from session_agent.agent.request.paths import absolute, os_failure, path_param, shown, wire
+from session_agent.agent.session.channels import Channel, Handler
+
+from .atomic_replace import Exchange, NewFile
+from .diff_parser import parse
+from .file_user import acting
+from .ownership import AGENT, Ownership
+from .safe_path import Beneath
+from .transfers import Incoming, TransferContext
+from .unified_diff import FilePatch, PatchError, apply, prefix_depth
+
+DIFF_BYTES = 32 * 1024 * 1024
+"""Largest diff, bytes."""
+FILES_BYTES = 128 * 1024 * 1024
+"""Most bytes of all files that one diff touches."""
+
+_MOST_COMPLAINTS = 20
+
+
+def open_patch(context: TransferContext, channel: Channel) -> Handler:
+    """``patch {cwd?, strip?, check?, user?}`` + a diff: Opened{}, Closed{success, exit_code, stdout, stderr, files}.
+
+    ``exit_code`` is 0, 1 where the diff does not fit, 128 where it is malformed. ``strip`` is found out when it is not given.
+    """
+    params = channel.params
+    cwd = absolute(context.workdir, path_param(params, "cwd", context.workdir))
+    strip = integer(params, "strip", None, most=64)
+    actor, owner = acting(context, params)
+    return Incoming(channel, PatchSink(cwd, strip, boolean(params, "check", False), owner), actor)
+
+
+class PatchSink:
+    """Collects a diff and applies it at the end of input."""
+
+    def __init__(self, cwd: str, strip: int | None, check: bool = False, owner: Ownership = AGENT) -> None:
+        self._cwd = cwd
+        self._strip = strip
+        self._check = check
+        self._owner = owner
+        self._diff = bytearray()
+        self._root: Beneath | None = None
+        self._files: dict[str, NewFile] = {}
+        self._bytes = 0
+        # What the part of the diff at hand began with, what it put in place, and what it takes away:
+        self._before: dict[str, NewFile] = {}
+        self._arrived: set[str] = set()
+        self._leaving: set[str] = set()
+
+    def open(self) -> dict[str, Any]:
+        try:
+            self._root = Beneath(self._cwd)
+        except OSError as error:
+            raise os_failure(error, self._cwd) from None
+        return {}
+
+    def feed(self, data: bytes) -> None:
+        if len(self._diff) + len(data) > DIFF_BYTES:
+            raise HoldfastError("request_too_large", f"the diff is larger than {DIFF_BYTES} bytes")
+        self._diff += data
+
+    def finish(self) -> dict[str, Any]:
+        told: list[str] = []
+        try:
+            self._plan(parse(bytes(self._diff)), told)
+        except PatchError as error:
+            return {
+                "success": False,
+                "exit_code": 128 if error.malformed else 1,
+                "stdout": "",
+                "stderr": f"error: {error}\n",
+                "files": [],
+            }
+        except OSError as error:
+            raise os_failure(error, self._cwd) from None
+        changed = sorted(path for path, file in self._files.items() if file.changed)
+        if not self._check:
+            assert self._root is not None
+            Exchange(self._root, self._owner).make(self._cwd, {path: self._files[path] for path in changed})
+        return {
+            "success": True,
+            "exit_code": 0,
+            "stdout": "".join(f"{line}\n" for line in told),
+            "stderr": "",
+            "files": [wire(path) for path in changed],
+        }
+
+    def close(self) -> None:
+        self._diff.clear()
+        if self._root is not None:
+            self._root.close()
+            self._root = None
+
+    # Which file a name means ------------------------------------------------------------------------------------
+
+    def _plan(self, patches: list[FilePatch], told: list[str]) -> None:
+        depth = self._depth(patches) if self._strip is None else self._strip
+        complaints: list[str] = []
+        part = -1
+        for patch in patches:
+            if patch.part != part:
+                part = patch.part
+                self._before, self._arrived = dict(self._files), set()
+                gone = [p for p in patches if p.part == part and p.change in ("rename", "delete")]
+                self._leaving = {path for p in gone if (path := self._quietly(p, depth)) is not None}
+            try:
+                told += self._one(patch, depth)
+            except PatchError as error:
+                complaints.append(str(error))
+        complaints += self._blocked()
+        if complaints:
+            rest = len(complaints) - _MOST_COMPLAINTS
+            more = [f"and {rest} more"] if rest > 0 else []
+            raise PatchError("\nerror: ".join(complaints[:_MOST_COMPLAINTS] + more) + "\nnothing was changed")
+
+    def _blocked(self) -> list[str]:
+        """What is to be within something that the diff makes a file or a link: a link could lead it anywhere."""
+        kept = {path for path, file in self._files.items() if file.changed and file.content is not None}
+        found = []
+        for path in sorted(kept):
+            parts = path.split("/")
+            way = next((above for n in range(1, len(parts)) if (above := "/".join(parts[:n])) in kept), None)
+            if way is not None:
+                found.append(f"{shown(path)} is beyond {shown(way)}, which the diff makes a file or a link")
+        return found
+
+    def _depth(self, patches: list[FilePatch]) -> int:
+        """What the prefixes say, unless only the other reading names files that are there."""
+        guess = prefix_depth(patches)
+        sources = [p for p in patches if p.change != "create" and p.old is not None]
+        for depth in (guess, 1 - guess):
+            if all(self._is_there(p, depth) for p in sources):
+                return depth
+        return guess
+
+    def _is_there(self, patch: FilePatch, depth: int) -> bool:
+        assert self._root is not None
+        try:
+            parent, name = self._root.parent(self._path(patch.old or b"", patch, depth))
+            os.stat(name, dir_fd=parent, follow_symlinks=False)
+        except (OSError, PatchError, HoldfastError):
+            return False
+        return True
+
+    def _quietly(self, patch: FilePatch, depth: int) -> str | None:
+        try:
+            return self._path(patch.old or b"", patch, depth)
+        except PatchError:
+            return None
+
+    def _path(self, name: bytes, patch: FilePatch, depth: int) -> str:
+        path = os.fsdecode(name)
+        if path.startswith("/"):
+            base = self._cwd.rstrip("/") + "/"
+            if not path.startswith(base):
+                raise PatchError(f"{shown(path)} is outside of {shown(self._cwd)}")
+            parts = path[len(base) :].split("/")
+        else:
+            if patch.bare:
+                depth = max(0, depth - 1)
+            parts = [part for part in path.split("/") if part not in ("", ".")][depth:]
+        if ".." in parts:
+            raise PatchError(f"{shown(path)} would leave {shown(self._cwd)}")
+        if not parts or not parts[-1]:
+            raise PatchError(f"{shown(path)} has no name left after {depth} leading components are stripped")
+        return "/".join(parts)
+
+    # What it is to hold -----------------------------------------------------------------------------------------
+
+    def _one(self, patch: FilePatch, depth: int) -> list[str]:
+        if patch.mode is not None and stat.S_IFMT(patch.mode) not in (stat.S_IFREG, stat.S_IFLNK):
+            raise PatchError(f"{shown(os.fsdecode(patch.new or patch.old or b''))}: submodules cannot be patched")
+        old = self._path(patch.old, patch, depth) if patch.old is not None else None
+        new = self._path(patch.new, patch, depth) if patch.new is not None else None
+        source = None
+        if old is not None:
+            source = self._original(old) if patch.change in ("rename", "copy") else self._load(old)
+        link = patch.mode is not None and stat.S_ISLNK(patch.mode)
+        target = new or old
+        assert target is not None
+        original = b""
+        if source is not None and source.content is not None:
+            if source.link and not link and patch.change == "modify":
+                raise PatchError(f"{shown(target)} is a symbolic link: name the file it leads to")
+            original = source.content
+        elif patch.change != "create" and not _starts_empty(patch):
+            raise PatchError(f"{shown(old or target)} does not exist")
+        if new is not None and (new != old or source is None or source.content is None):
+            there = self._load(new)
+            if there.content is not None and (there.content or patch.change != "create") and new not in self._leaving - self._arrived:
+                raise PatchError(f"{shown(new)} exists already")
+        try:
+            content, notes = apply(patch, original)
+        except PatchError as error:
+            raise PatchError(f"{shown(target)}: {error}", malformed=error.malformed) from None
+        if patch.change == "delete":
+            if content:
+                raise PatchError(f"{shown(target)}: the diff deletes it, and it holds more than the diff removes")
+            self._set(old or target, None, None, False)
+            return [f"deleted {shown(old or target)}", *notes]
+        assert new is not None
+        mode = stat.S_IMODE(patch.mode) if patch.mode is not None and not link else source.mode if source is not None else None
+        is_link = link or (source is not None and source.link and patch.change != "modify")
+        if patch.change == "rename" and old is not None and old != new and old not in self._arrived:
+            self._set(old, None, None, False)
+        self._set(new, content, mode, is_link)
+        if patch.change in ("rename", "copy", "create"):
+            self._arrived.add(new)
+        verb = {"create": "created", "rename": f"renamed {shown(old or '')} to", "copy": f"copied {shown(old or '')} to"}
+        return [f"{verb.get(patch.change, 'patched')} {shown(new)}", *(f"  {note}" for note in notes)]
+
+    def _set(self, path: str, content: bytes | None, mode: int | None, link: bool) -> None:
+        file = self._load(path)
+        self._files[path] = NewFile(content, mode if mode is not None else file.mode, link, file.was, changed=True)
+
+    def _original(self, path: str) -> NewFile:
+        """The file as it was before this part of the diff, whatever its sections did since: git writes them in any order."""
+        if path in self._before:
+            return self._before[path]
+        changed = self._files.pop(path, None)
+        try:
+            return self._load(path)
+        finally:
+            if changed is not None:
+                self._files[path] = changed
+
+    def _load(self, path: str) -> NewFile:
+        known = self._files.get(path)
+        if known is not None:
+            return known
+        assert self._root is not None
+        try:
+            parent, name = self._root.parent(path)
+            state = os.stat(name, dir_fd=parent, follow_symlinks=False)
+            if stat.S_ISLNK(state.st_mode):
+                file = NewFile(os.fsencode(os.readlink(name, dir_fd=parent)), None, link=True, was=state)
+            elif stat.S_ISREG(state.st_mode):
+                file = NewFile(self._read(parent, name, path), stat.S_IMODE(state.st_mode), was=state)
+            else:
+                raise PatchError(f"{shown(path)} is {'a directory' if stat.S_ISDIR(state.st_mode) else 'a special file'}")
+        except FileNotFoundError:
+            file = NewFile(None)
+        except OSError as error:
+            if error.errno in (errno.EXDEV, errno.ELOOP):
+                raise PatchError(f"{shown(path)} leads out of {shown(self._cwd)} through a link") from None
+            if error.errno not in (errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL):
+                raise
+            raise PatchError(f"{shown(path)}: {os.strerror(error.errno)}") from None
+        self._files[path] = file
+        return file
+
+    def _read(self, parent: int, name: str, path: str) -> bytes:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
+        with open(descriptor, "rb") as file:
+            content = file.read(FILES_BYTES - self._bytes + 1)
+        self._bytes += len(content)
+        if self._bytes > FILES_BYTES:
+            raise HoldfastError("request_too_large", f"{shown(path)}: the files of this diff are over {FILES_BYTES} bytes")
+        return content
+
+
+def _starts_empty(patch: FilePatch) -> bool:
+    """``diff -N`` names a file that is new on both sides, and says ``-0,0``."""
+    return bool(patch.hunks) and all(not hunk.old and hunk.old_start == 0 for hunk in patch.hunks)

@@ -1,0 +1,383 @@
+"""Bytes between a channel and a file, an archive or a listing: the pace of it, not the content.
+
+Owns the two handlers behind every file channel: ``Outgoing`` pulls chunks from a ``Source`` as the client's credit allows,
+``Incoming`` pushes input into a ``Sink`` and gives credit back once the sink has it. Sources and sinks are plain blocking code;
+each runs one step at a time on the loop's default thread pool, because a disk that is full, throttled or remote can hold a
+call for seconds and the agent must keep answering. A transfer holds at most ``AHEAD_BYTES`` read ahead, or one credit window; all of
+them that nobody reads from, few of them more than a piece.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
+
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.frames import STDOUT, Closed, Failed, Opened, Output
+from holdfast_wire.halves import Tally
+from holdfast_wire.limits import DATA_BYTES
+
+from session_agent.agent.session.channels import Channel
+
+from .file_user import Actor
+from .ownership import OwnerContext
+
+log = logging.getLogger("session_agent.agent.files.transfers")
+
+AHEAD_BYTES = 512 * 1024
+"""Most bytes read from a source and not yet taken by the channel."""
+_ALL_AHEAD_BYTES = 16 * 1024 * 1024
+"""Where all transfers have read so much ahead, none reads what it cannot send, and those that can take turns."""
+_EXTRA_READERS = 16
+
+_T = TypeVar("_T")
+
+
+class TransferContext(OwnerContext, Protocol):
+    """What file channels need of the agent."""
+
+    @property
+    def workdir(self) -> str:
+        """The directory that relative paths start from."""
+        ...
+
+
+class Source(Protocol):
+    """Something to read. Methods run on a thread, one after the other, and may block; ``close`` comes last and may come twice."""
+
+    def open(self) -> dict[str, Any]:
+        """Get ready; answers what ``Opened`` tells."""
+        ...
+
+    def chunks(self) -> Iterator[bytes]:
+        """The content in pieces of at most ``DATA_BYTES``."""
+        ...
+
+    def result(self) -> dict[str, Any]:
+        """What ``Closed`` tells, once ``chunks`` is exhausted."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything, finished or not."""
+        ...
+
+
+class Sink(Protocol):
+    """Something to write. As for ``Source``."""
+
+    def open(self) -> dict[str, Any]:
+        """Get ready; answers what ``Opened`` tells."""
+        ...
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes."""
+        ...
+
+    def finish(self) -> dict[str, Any]:
+        """The input is complete: make it count; answers what ``Closed`` tells."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything; what was not finished is undone."""
+        ...
+
+
+class _Transfer:
+    """What both directions share: one step at a time on a thread, one final fact, and ``close`` after the last step.
+
+    With an ``actor`` every step is done as that user.
+    """
+
+    def __init__(self, channel: Channel, work: Source | Sink, actor: Actor | None) -> None:
+        self._channel = channel
+        self._work = work
+        self._actor = actor
+        self._loop = asyncio.get_running_loop()
+        self._busy = False
+        self._ready = False
+        self._over = False
+        self._last: Failed | None = None
+        self._step(work.open, self._opened)
+
+    def run(self, command_id: str, params: dict[str, Any]) -> None:
+        raise HoldfastError("invalid_argument", "a file channel runs no commands")
+
+    def write(self, data: bytes, eof: bool) -> None:
+        self._channel.consume(len(data))
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Nothing here has a size."""
+
+    def signal(self, name: str) -> None:
+        """Nothing here takes signals."""
+
+    def delivered(self, command_id: str) -> None:
+        """Nothing here has an exit."""
+
+    def writable(self) -> None:
+        self._pump()
+
+    def close(self, detach: bool) -> None:
+        self._abort(Failed(self._channel.number, HoldfastError("cancelled", "the transfer was cancelled").to_map()))
+
+    def drop(self) -> None:
+        self._last = None  # the channel's number may be another client's when the undoing is done
+        self._abort(None)
+
+    def _pump(self) -> None:
+        raise NotImplementedError
+
+    def _opened(self, info: dict[str, Any]) -> None:
+        self._ready = True
+        self._channel.send(Opened(self._channel.number, info))
+        self._pump()
+
+    def _end(self, fact: Closed | Failed) -> None:
+        """The work is closed already: say so."""
+        self._over = True
+        self._channel.send(fact)
+
+    def _abort(self, last: Failed | None) -> None:
+        """Undo first, then say so: whoever reads ``last`` finds no trace of the transfer."""
+        if self._over:
+            return
+        self._over, self._last = True, last
+        if not self._busy:
+            self._undo()
+
+    def _undo(self) -> None:
+        def undone(_: None, error: BaseException | None) -> None:
+            if self._last is not None:
+                self._channel.send(self._last)
+
+        def undo() -> None:
+            with self._acting():
+                _quietly(self._work.close)
+
+        _Job(self._loop, undo, undone).start()
+
+    def _acting(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._actor is None else self._actor.switched()
+
+    def _step(self, work: Callable[[], _T], done: Callable[[_T], None]) -> None:
+        def guarded() -> _T:
+            with self._acting():
+                try:
+                    return work()
+                except BaseException:
+                    _quietly(self._work.close)
+                    raise
+
+        def stepped(result: _T | None, error: BaseException | None) -> None:
+            self._busy = False
+            if self._over:
+                self._undo()
+            elif error is not None:
+                self._end(Failed(self._channel.number, _typed(error).to_map()))
+            else:
+                done(cast("_T", result))
+
+        self._busy = True
+        _Job(self._loop, guarded, stepped).start()
+
+
+class Outgoing(_Transfer):
+    """Sends a source to the client."""
+
+    _together: ClassVar[Tally] = Tally()
+    """What all of them have read ahead, or are about to."""
+    _extra: ClassVar[set[Outgoing]] = set()
+    """Those that read a piece although that is much; the others wait for their turn."""
+    _waiting: ClassVar[dict[Outgoing, None]] = {}
+
+    def __init__(self, channel: Channel, source: Source, actor: Actor | None = None) -> None:
+        self._source = source
+        self._chunks: Iterator[bytes] | None = None
+        self._ahead: deque[bytes] = deque()
+        self._ahead_bytes = 0
+        self._read_ahead = Tally(self._together)
+        self._result: dict[str, Any] | None = None
+        super().__init__(channel, source, actor)
+
+    def _pump(self) -> None:
+        if self._over or not self._ready:
+            return
+        channel, ahead = self._channel, self._ahead
+        while ahead and (room := channel.room()) > 0:
+            chunk = ahead.popleft()
+            if len(chunk) > room:
+                ahead.appendleft(chunk[room:])
+                chunk = chunk[:room]
+            self._ahead_bytes -= len(chunk)
+            self._read_ahead.add(-len(chunk))
+            channel.send(Output(channel.number, STDOUT, chunk))
+        if self._result is not None:
+            if not ahead:
+                self._end(Closed(channel.number, self._result))
+        elif not self._busy and self._may_read():
+            wanted = AHEAD_BYTES - self._ahead_bytes
+            if self._is_much():
+                wanted = DATA_BYTES
+                self._extra.add(self)
+            self._read_ahead.add(wanted)
+            self._step(lambda: self._read(wanted), self._taken)
+
+    def _is_much(self) -> bool:
+        return self._together.held > _ALL_AHEAD_BYTES
+
+    def _may_read(self) -> bool:
+        if self._channel.crowded or self._ahead_bytes > AHEAD_BYTES // 2:
+            return False
+        if not self._is_much():
+            return True
+        if self._channel.room() > 0 and len(self._extra) >= _EXTRA_READERS:
+            self._waiting[self] = None
+            return False
+        return self._channel.room() > 0
+
+    def _read(self, wanted: int) -> tuple[list[bytes], dict[str, Any] | None]:
+        if self._chunks is None:
+            self._chunks = self._source.chunks()
+        taken: list[bytes] = []
+        while wanted >= DATA_BYTES or not taken:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                result = self._source.result()
+                self._source.close()
+                return taken, result
+            if chunk:
+                taken.append(chunk)
+                wanted -= len(chunk)
+        return taken, None
+
+    def _taken(self, read: tuple[list[bytes], dict[str, Any] | None]) -> None:
+        chunks, self._result = read
+        self._ahead += chunks
+        self._ahead_bytes += sum(map(len, chunks))
+        self._read_ahead.add(self._ahead_bytes - self._read_ahead.held)
+        self._next()
+        self._pump()
+
+    def _next(self) -> None:
+        """This one has read: others first."""
+        self._extra.discard(self)
+        while self._waiting and len(self._extra) < _EXTRA_READERS:
+            other = next(iter(self._waiting))
+            del self._waiting[other]
+            other.writable()
+
+    def _end(self, fact: Closed | Failed) -> None:
+        self._forget()
+        super()._end(fact)
+
+    def _abort(self, last: Failed | None) -> None:
+        self._forget()
+        super()._abort(last)
+
+    def _forget(self) -> None:
+        self._ahead.clear()
+        self._ahead_bytes = 0
+        self._read_ahead.clear()
+        self._waiting.pop(self, None)
+        self._next()
+
+
+class Incoming(_Transfer):
+    """Takes the client's input into a sink."""
+
+    def __init__(self, channel: Channel, sink: Sink, actor: Actor | None = None) -> None:
+        self._sink = sink
+        self._waiting: list[bytes] = []
+        self._eof = False
+        self._finishing = False
+        super().__init__(channel, sink, actor)
+
+    def close(self, detach: bool) -> None:
+        if not self._finishing:  # what is about to count cannot be undone: the client hears how that went
+            super().close(detach)
+
+    def write(self, data: bytes, eof: bool) -> None:
+        if self._over or self._eof:
+            self._channel.consume(len(data))
+            return
+        if data:
+            self._waiting.append(data)
+        self._eof = eof
+        self._pump()
+
+    def _pump(self) -> None:
+        if self._over or self._busy or not self._ready:
+            return
+        if self._waiting:
+            batch, self._waiting = self._waiting, []
+            self._step(lambda: self._feed(batch), self._fed)
+        elif self._eof:
+            self._finishing = True
+            self._step(self._finish, lambda result: self._end(Closed(self._channel.number, result)))
+
+    def _feed(self, batch: list[bytes]) -> int:
+        for data in batch:
+            self._sink.feed(data)
+        return sum(map(len, batch))
+
+    def _finish(self) -> dict[str, Any]:
+        result = self._sink.finish()
+        self._sink.close()
+        return result
+
+    def _fed(self, size_bytes: int) -> None:
+        self._channel.consume(size_bytes)
+        self._pump()
+
+
+class _Job(Generic[_T]):
+    """One step on the thread pool, done exactly once, its outcome told on the loop.
+
+    A fork bomb in the sandbox can hold every pid there is, and then no thread starts. The pool keeps the job it could not start a
+    thread for, so a thread may still come by: whoever is first does the work, be it the loop itself.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, work: Callable[[], _T], done: Callable[[_T | None, BaseException | None], None]
+    ) -> None:
+        self._loop = loop
+        self._work = work
+        self._done = done
+        self._taken = threading.Lock()
+
+    def start(self) -> None:
+        """Have it done soon."""
+        try:
+            self._loop.run_in_executor(None, self)
+        except RuntimeError:
+            self()
+
+    def __call__(self) -> None:
+        if not self._taken.acquire(blocking=False):
+            return
+        result, problem = None, None
+        try:
+            result = self._work()
+        except BaseException as error:  # noqa: BLE001  told where it is waited for
+            problem = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._done, result, problem)
+
+
+def _typed(error: BaseException) -> HoldfastError:
+    if isinstance(error, HoldfastError):
+        return error
+    log.error("a transfer failed", exc_info=error)
+    return HoldfastError("internal", f"a transfer failed: {type(error).__name__}")
+
+
+def _quietly(close: Callable[[], None]) -> None:
+    try:
+        close()
+    except OSError as error:
+        log.info("closing a transfer: %s", error.strerror)

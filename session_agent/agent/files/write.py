@@ -1,0 +1,300 @@
+"""One file, written as a stream: whole or not at all.
+
+Owns the temporary file beside the target, what the target keeps (mode, owner) and what it gets, resuming at an offset, and the
+checksum of the whole. A final symbolic link is followed, as ``cp`` does. ``atomic=False`` writes into the existing file, for
+devices, /proc/sys and files that something else holds open. Called through ``transfers``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import secrets
+import stat
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.limits import DATA_BYTES
+
+from session_agent.agent.request.params import boolean, integer, text
+from session_agent.agent.request.paths import absolute, os_failure, path_param, shown
+from session_agent.agent.session.channels import Channel, Handler
+
+from .file_user import acting
+from .ownership import AGENT, Ownership
+from .transfers import Incoming, TransferContext
+
+NEW_MODE = 0o644
+"""Mode of a file that is new and has none asked for."""
+
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_IN_PLACE = os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_HEX = frozenset("0123456789abcdef")
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """What a client may ask of a write. ``offset`` keeps that many bytes of the existing file and replaces the rest;
+    ``size`` and ``sha256`` are checked against the whole resulting file. Where nobody asks for a digest, an append in place
+    does not read what it keeps, and its result has none. ``append``: in place, and at the end wherever that is when the bytes come, so
+    that other writers lose nothing; ``offset`` says nothing then. ``writer`` is the user whose permissions hold: what that one may not
+    write is not replaced, and what another owns, or lies where nothing may be made, is written in place."""
+
+    mode: int | None = None
+    offset: int = 0
+    size: int | None = None
+    sha256: str | None = None
+    parents: bool = True
+    atomic: bool = True
+    append: bool = False
+    owner: Ownership = AGENT
+    writer: int | None = None
+
+
+def open_write(context: TransferContext, channel: Channel) -> Handler:
+    """``write {path, mode?, offset?, size?, sha256?, parents?, atomic?, append?, user?}``: Opened{}, Closed{size, sha256} of the file."""
+    params = channel.params
+    path = absolute(context.workdir, path_param(params))
+    sha256 = text(params, "sha256", None)
+    if sha256 is not None and (len(sha256) != 64 or not _HEX.issuperset(sha256.lower())):
+        raise HoldfastError("invalid_argument", "sha256 must be 64 hexadecimal digits")
+    append = boolean(params, "append", False)
+    if append and (sha256 is not None or params.get("size") is not None):
+        raise HoldfastError("invalid_argument", "what others may append to at the same time has no size or sha256 that could be known")
+    actor, owner = acting(context, params)
+    options = WriteOptions(
+        mode=integer(params, "mode", None, most=0o7777),
+        offset=0 if append else integer(params, "offset", 0),
+        size=integer(params, "size", None),
+        sha256=sha256.lower() if sha256 else None,
+        parents=boolean(params, "parents", True),
+        atomic=boolean(params, "atomic", True) and not append,
+        append=append,
+        owner=owner,
+        writer=None if actor is None or actor.is_root else actor.uid,
+    )
+    return Incoming(channel, FileSink(path, options), actor)
+
+
+def make_parents(directory: str, owner: Ownership) -> None:
+    """``mkdir -p``; what is new is given away. Raises ``OSError``."""
+    missing: list[str] = []
+    while directory not in ("", "/") and not os.path.isdir(directory):
+        missing.append(directory)
+        directory = os.path.dirname(directory)
+    for path in reversed(missing):
+        try:
+            os.mkdir(path, 0o755)
+        except FileExistsError:
+            if os.path.isdir(path):  # somebody was faster
+                continue
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
+        owner.give_new(path)
+
+
+class FileSink:
+    """Writes ``path``. Nothing of it is to be seen before ``finish``, unless it is written in place."""
+
+    def __init__(self, path: str, options: WriteOptions) -> None:
+        self._path = path
+        self._options = options
+        self._directory = -1
+        self._name = ""
+        self._temporary = ""
+        self._file = -1
+        self._size = 0
+        self._sha256 = hashlib.sha256()
+        self._digested = True
+
+    def open(self) -> dict[str, Any]:
+        try:
+            self._open()
+        except OSError as error:
+            raise os_failure(error, self._path) from None
+        return {}
+
+    def feed(self, data: bytes) -> None:
+        wanted = self._options.size
+        if wanted is not None and self._size + len(data) > wanted:
+            raise HoldfastError("checksum_mismatch", f"{shown(self._path)}: more than the announced {wanted} bytes arrived")
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._file, view) :]
+        except OSError as error:
+            raise os_failure(error, self._path) from None
+        self._sha256.update(data)
+        self._size += len(data)
+
+    def finish(self) -> dict[str, Any]:
+        digest = self._sha256.hexdigest()
+        options = self._options
+        if options.size not in (None, self._size):
+            raise HoldfastError("checksum_mismatch", f"{shown(self._path)}: {self._size} bytes arrived, {options.size} were announced")
+        if options.sha256 not in (None, digest):
+            raise HoldfastError("checksum_mismatch", f"{shown(self._path)}: the bytes hash to {digest}, not to {options.sha256}")
+        try:
+            self._settle()
+        except OSError as error:
+            raise os_failure(error, self._path) from None
+        return {"size": self._size, "sha256": digest} if self._digested else {"size": self._size}
+
+    def close(self) -> None:
+        if self._temporary:
+            with contextlib.suppress(OSError):
+                os.unlink(self._temporary, dir_fd=self._directory)
+            self._temporary = ""
+        for descriptor in (self._file, self._directory):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._file = self._directory = -1
+
+    def _open(self) -> None:
+        options = self._options
+        target = os.path.realpath(self._path)
+        if self._path.endswith("/"):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        directory, self._name = os.path.split(target)
+        if not self._name:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if options.parents:
+            make_parents(directory, options.owner)
+        self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        state = self._existing()
+        if state is None and options.offset:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        if state is not None and stat.S_ISDIR(state.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if state is not None and stat.S_ISLNK(state.st_mode):  # a loop: any other link was followed above
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        if options.atomic and not self._stays(state):
+            if state is not None and not stat.S_ISREG(state.st_mode):
+                how = "a command" if stat.S_ISFIFO(state.st_mode) or stat.S_ISSOCK(state.st_mode) else "atomic=False"
+                raise HoldfastError("not_a_file", f"{shown(self._path)} is a special file", hint=f"write to it with {how}")
+            try:
+                self._open_temporary(state)
+            except PermissionError:
+                if state is None or options.writer is None:
+                    raise
+                self._open_in_place(state)
+            except FileNotFoundError:
+                if state is None:
+                    raise
+                message = f"{shown(self._path)} cannot be replaced: its file system makes no files"  # as those of /proc
+                raise HoldfastError("not_a_file", message, hint="write to it with atomic=False") from None
+        else:
+            self._open_in_place(state)
+
+    def _stays(self, state: os.stat_result | None) -> bool:
+        """Whether the file that is there is another user's, and is not to become the writer's. Raises where it may not be written."""
+        if self._options.writer is None or state is None or not stat.S_ISREG(state.st_mode):
+            return False
+        os.close(os.open(self._name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._directory))
+        return state.st_uid != self._options.writer
+
+    def _existing(self) -> os.stat_result | None:
+        try:
+            return os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def _open_temporary(self, state: os.stat_result | None) -> None:
+        name = f".holdfast-{secrets.token_hex(8)}"
+        self._file = os.open(name, _CREATE, 0o600, dir_fd=self._directory)
+        self._temporary = name
+        if state is None or not self._options.offset:
+            return
+        kept = os.open(self._name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._directory)
+        try:
+            self._keep(kept, self._file)
+        finally:
+            os.close(kept)
+
+    def _open_in_place(self, state: os.stat_result | None) -> None:
+        options = self._options
+        if state is not None and (stat.S_ISFIFO(state.st_mode) or stat.S_ISSOCK(state.st_mode)):
+            raise HoldfastError("not_a_file", f"{shown(self._path)} is a FIFO or a socket", hint="write to it with a command")
+        if options.offset:
+            self._file = os.open(self._name, _IN_PLACE | os.O_NOFOLLOW, dir_fd=self._directory)
+            if options.sha256 is not None:
+                self._keep(self._file, -1)
+            else:
+                self._size = os.fstat(self._file).st_size
+                self._kept(self._size >= options.offset)
+                self._size = os.lseek(self._file, options.offset, os.SEEK_SET)
+                self._digested = False
+            os.ftruncate(self._file, options.offset)
+            return
+        flags = (_IN_PLACE & ~os.O_RDWR) | os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
+        if options.append:
+            flags |= os.O_APPEND
+        elif state is None or stat.S_ISREG(state.st_mode):
+            flags |= os.O_TRUNC
+        self._file = os.open(self._name, flags, NEW_MODE, dir_fd=self._directory)
+        if options.append:
+            self._size = os.fstat(self._file).st_size
+            self._digested = False
+        if state is None:
+            options.owner.give_new(self._file)
+
+    def _keep(self, source: int, target: int) -> None:
+        """Hash, and copy where there is a target, the first ``offset`` bytes."""
+        left = self._options.offset
+        while left:
+            data = os.read(source, min(DATA_BYTES, left))
+            self._kept(bool(data))
+            if target >= 0:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(target, view) :]
+            self._sha256.update(data)
+            self._size += len(data)
+            left -= len(data)
+
+    def _kept(self, is_there: bool) -> None:
+        if not is_there:
+            message = f"{shown(self._path)} has {self._size} bytes: it cannot be resumed at {self._options.offset}"
+            raise HoldfastError("invalid_argument", message)
+
+    def _settle(self) -> None:
+        options = self._options
+        if not self._temporary:
+            if options.owner.asked is not None:
+                options.owner.asked.give(self._file)
+            if options.mode is not None:
+                os.fchmod(self._file, options.mode)
+            return
+        state = self._existing()
+        owner = options.owner.of(state)
+        if owner is not None:
+            owner.give(self._file)
+        mode = options.mode
+        if mode is None:  # a kept set-user-id bit would bless new content
+            mode = state.st_mode & 0o1777 if state is not None else NEW_MODE
+        os.fchmod(self._file, mode)
+        try:
+            os.rename(self._temporary, self._name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            self._pour()  # /etc/hosts and /etc/resolv.conf are mounts in most containers
+        else:
+            self._temporary = ""
+
+    def _pour(self) -> None:
+        """Copy the finished temporary file into a target that cannot be replaced."""
+        target = os.open(self._name, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._directory)
+        try:
+            source = os.open(self._temporary, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
+            try:
+                while data := os.read(source, DATA_BYTES):
+                    view = memoryview(data)
+                    while view:
+                        view = view[os.write(target, view) :]
+            finally:
+                os.close(source)
+        finally:
+            os.close(target)

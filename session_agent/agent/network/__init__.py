@@ -1,0 +1,1 @@
+"""Tunnels to what listens inside the sandbox."""

@@ -1,0 +1,233 @@
+"""The dedup table: what every command id of this sandbox stands for, and how it ended.
+
+Owns get-or-create by id, fingerprints, exit records and their pruning (PROTOCOL: at most once, kept until acknowledged plus five
+minutes). An id that was pruned is remembered as such: it never runs again. It knows no process and no clock; times come in as
+arguments. Called by ``command`` and ``shell``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgpack
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.limits import ID_BYTES, KEPT_COMMAND_BYTES, KEPT_SANDBOX_BYTES, KIB, RECORDS, Timing
+
+from .exit_status import Ending
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .spool import Spool
+
+log = logging.getLogger("session_agent.agent.output.records")
+
+_PRUNED_IDS = 200_000
+_KEEPING_BYTES = 1 * KIB
+"""What keeping any output takes besides its bytes."""
+
+
+class Owner(Protocol):
+    """What runs a live command."""
+
+    def signal_command(self, command_id: str, name: str) -> None:
+        """Signal it."""
+        ...
+
+    def feed_command(self, command_id: str, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
+        """Give it input; ``consumed`` is told what was used."""
+        ...
+
+    def cancel_command(self, command_id: str) -> None:
+        """Stop it and everything it started."""
+        ...
+
+
+class Record:
+    """One command: waiting, starting or running while ``ending`` is None, an exit record afterwards; with an ``error`` it is neither."""
+
+    __slots__ = ("command_id", "ended_at", "ending", "error", "fingerprint", "followers", "info", "lasting", "owner", "spool", "started")
+
+    def __init__(self, command_id: str, fingerprint: bytes, spool: Spool) -> None:
+        self.command_id = command_id
+        self.fingerprint = fingerprint
+        self.spool = spool
+        self.owner: Owner | None = None
+        self.started = False
+        self.lasting = False
+        """Whether it stays, with its output, for everyone who may ask, as long as the sandbox lives."""
+        self.info: dict[str, Any] = {}
+        self.ending: Ending | None = None
+        self.error: HoldfastError | None = None
+        self.ended_at = 0.0
+        self.followers: list[Callable[[], None]] = []
+
+    def notify(self) -> None:
+        """Tell everyone who presents this command to a client that there is news."""
+        for follower in self.followers[:]:
+            try:
+                follower()
+            except Exception:
+                log.exception("somebody could not be told of command %.140s", self.command_id)
+
+
+class Records:
+    """All commands of the sandbox by id."""
+
+    def __init__(self, timing: Timing | None = None, *, most: int = RECORDS) -> None:
+        self._timing = timing or Timing()
+        self._most = most
+        self._records: dict[str, Record] = {}
+        self._unacknowledged: dict[str, Record] = {}
+        self._delivered: deque[tuple[float, Record]] = deque()
+        self._kept: deque[tuple[Record, int]] = deque()
+        self._kept_bytes = 0
+        self._pruned: dict[bytes, None] = {}
+        self._refused: HoldfastError | None = None
+        self._interrupted: set[str] = set()
+        self.latest_end = 0.0
+        """When a command ended last."""
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def find(self, command_id: str, fingerprint: bytes) -> Record | None:
+        """The command of this id, None for a new one. Raises ``command_conflict`` and ``pruned``."""
+        record = self._records.get(command_id)
+        if record is None:
+            if self._pruned and _digest(command_id) in self._pruned:
+                raise HoldfastError("pruned", f"command {command_id!r:.140} ran and its record was removed")
+            return None
+        if record.fingerprint != fingerprint:
+            raise HoldfastError("command_conflict", f"command {command_id!r:.140} exists with other parameters")
+        return record
+
+    def get(self, command_id: str) -> Record:
+        """The command of this id. Raises ``command_not_found`` and ``pruned``."""
+        record = self._records.get(command_id)
+        if record is not None:
+            return record
+        if _digest(command_id) in self._pruned:
+            raise HoldfastError("pruned", f"command {command_id!r:.140} ran and its record was removed")
+        raise HoldfastError("command_not_found", f"there is no command {command_id!r:.140}")
+
+    @property
+    def undelivered(self) -> bool:
+        """Whether some command ended and nobody has heard of it."""
+        return bool(self._unacknowledged)
+
+    def refuse(self, why: HoldfastError) -> None:
+        """Nothing new begins from now on."""
+        self._refused = why
+
+    def interrupt(self) -> None:
+        """What runs now is about to be ended because the sandbox is: its end is not the outcome it would have had, so it is not sent."""
+        self._interrupted = {command_id for command_id, record in self._records.items() if record.ending is None}
+
+    def create(self, command_id: str, fingerprint: bytes, spool: Spool) -> Record:
+        """A new entry; ``find`` said there is none. Raises what ``refuse`` was given."""
+        if self._refused is not None:
+            raise self._refused
+        record = self._records[command_id] = Record(command_id, fingerprint, spool)
+        return record
+
+    def keep(self, record: Record) -> None:
+        """It is never removed, however it ended and whoever has heard of that."""
+        record.lasting = True
+        self._unacknowledged.pop(record.command_id, None)
+
+    def forget(self, record: Record) -> None:
+        """It never started: the id may be used again."""
+        if self._records.get(record.command_id) is record:
+            del self._records[record.command_id]
+        record.spool.release()
+
+    def fail(self, record: Record, error: HoldfastError) -> None:
+        """It could not be started, which only now is known: as ``forget``, and its followers are told why."""
+        record.owner = None
+        record.error = error
+        self.forget(record)
+        record.notify()
+
+    def finish(self, record: Record, ending: Ending, now: float) -> None:
+        """Store the exit before anything that was alive about the command goes, then tell its followers."""
+        if record.command_id in self._interrupted:
+            record.owner = None
+            record.notify()  # its last output may leave
+            return
+        self.latest_end = now
+        record.ending = ending
+        record.ended_at = now
+        record.owner = None
+        record.spool.end()
+        if not record.lasting:
+            self._unacknowledged[record.command_id] = record
+        record.notify()
+        self.prune(now)
+
+    def delivered(self, command_id: str, now: float) -> None:
+        """A client has the exit: the record may go in a while, and what is much of its output now."""
+        record = self._unacknowledged.pop(command_id, None)
+        if record is None:
+            return
+        self._delivered.append((now, record))
+        held_bytes = record.spool.held_bytes
+        if held_bytes > KEPT_COMMAND_BYTES:
+            record.spool.release()
+        elif held_bytes:
+            self._kept.append((record, held_bytes + _KEEPING_BYTES))
+            self._kept_bytes += held_bytes + _KEEPING_BYTES
+            while self._kept_bytes > KEPT_SANDBOX_BYTES:
+                self._let_go()
+
+    def prune(self, now: float) -> None:
+        """Let go of what is old, and of the oldest acknowledged when there are too many."""
+        delivered, waiting = self._delivered, self._unacknowledged
+        while delivered and (delivered[0][0] + self._timing.record_ttl_s <= now or len(self._records) > self._most):
+            self._remove(delivered.popleft()[1])
+        while waiting:
+            oldest = next(iter(waiting.values()))
+            if oldest.ended_at + self._timing.record_max_age_s > now and len(self._records) <= self._most:
+                break
+            del waiting[oldest.command_id]
+            self._remove(oldest)
+
+    def _remove(self, record: Record) -> None:
+        if self._records.get(record.command_id) is not record:
+            return
+        del self._records[record.command_id]
+        if self._kept and self._kept[0][0] is record:
+            self._let_go()
+        record.spool.release()
+        self._pruned[_digest(record.command_id)] = None
+        if len(self._pruned) > _PRUNED_IDS:
+            del self._pruned[next(iter(self._pruned))]
+
+    def _let_go(self) -> None:
+        oldest, kept_bytes = self._kept.popleft()
+        self._kept_bytes -= kept_bytes
+        oldest.spool.release()
+
+
+def check_id(command_id: object) -> str:
+    """A usable command id, or ``invalid_argument``."""
+    if not isinstance(command_id, str) or not 0 < len(command_id.encode(errors="replace")) <= ID_BYTES:
+        raise HoldfastError("invalid_argument", f"a command id is text of 1 to {ID_BYTES} bytes")
+    return command_id
+
+
+def fingerprint(kind: str, params: dict[str, Any]) -> bytes:
+    """What makes two requests with one id the same request."""
+    packed = msgpack.packb([kind, sorted(params.items(), key=_key)], use_bin_type=True)
+    return hashlib.blake2b(packed, digest_size=16).digest()
+
+
+def _key(item: tuple[Any, Any]) -> str:
+    return str(item[0])
+
+
+def _digest(command_id: str) -> bytes:
+    return hashlib.blake2b(command_id.encode(errors="replace"), digest_size=8).digest()

@@ -1,0 +1,1 @@
+"""Processes: fork, privileges, limits, process trees and the reaper. Knows no session."""

@@ -1,0 +1,1 @@
+"""What a client sends, validated: typed parameters and paths."""

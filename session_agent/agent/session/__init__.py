@@ -1,0 +1,1 @@
+"""Sessions with clients: connections, channels, the delivery of results, adoption of a waiting agent."""

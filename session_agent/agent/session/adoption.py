@@ -1,0 +1,142 @@
+"""``POST /adopt``: a waiting agent learns whose sandbox it is (PROTOCOL §1.7).
+
+Owns reading that one request, with its limits, and the checks of everything it says. The change itself is ``server``'s: once, and only
+before any session. Called by ``connection`` for a connection that does not begin as an upgrade.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.proof import BODY_HEADER, DIAL_HEADER, check_body, dialled_nonce, seal_token
+
+HEAD_BYTES = 16 * 1024
+BODY_BYTES = 1024 * 1024
+"""Largest body: an environment is most of it."""
+_ID_CHARACTERS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """Who the agent is from now on. ``env`` is added to the image's own; None leaves a setting as it is."""
+
+    sandbox_id: str
+    incarnation: str
+    token: str
+    env: dict[str, str]
+    labels: dict[str, str]
+    workdir: str | None
+    user: str | None
+
+
+class AdoptRequest:
+    """One request as it arrives. ``feed`` answers None until it is whole, then the adoption; ``nonce`` is what the answer proves."""
+
+    def __init__(self, token: Callable[[], str]) -> None:
+        self._token = token
+        self._buffer = b""
+        self._headers: dict[str, str] | None = None
+        self._length = 0
+        self.nonce = ""
+
+    def feed(self, data: bytes) -> Adoption | None:
+        """Take bytes. Raises ``HoldfastError`` for whatever is wrong with the request."""
+        self._buffer += data
+        if self._headers is None:
+            head, end, rest = self._buffer.partition(b"\r\n\r\n")
+            if len(head) > HEAD_BYTES:
+                raise HoldfastError("request_too_large", f"a request's head has at most {HEAD_BYTES} bytes")
+            if not end:
+                return None
+            self._headers = self._read_head(head)
+            self._buffer = rest
+        if len(self._buffer) < self._length:
+            return None
+        body = self._buffer[: self._length]
+        token = self._token()
+        if not check_body(token, self.nonce, body, self._headers.get(BODY_HEADER.lower(), "")):
+            raise HoldfastError("key_invalid", "the request's body is not proven", hint="")
+        return read_adoption(body, token, self.nonce)
+
+    def _read_head(self, head: bytes) -> dict[str, str]:
+        first, *lines = head.decode("latin-1").split("\r\n")
+        words = first.split(" ")
+        if len(words) != 3 or not words[2].startswith("HTTP/1."):
+            raise HoldfastError("invalid_argument", "that is no HTTP request")
+        if words[1] != "/adopt":
+            raise HoldfastError("not_found", "the agent has no such path", hint="")
+        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        # who is not allowed to ask learns nothing else
+        nonce = dialled_nonce(self._token(), headers.get(DIAL_HEADER.lower(), ""))
+        if nonce is None:
+            raise HoldfastError("key_invalid", "the request is not proven", hint="")
+        self.nonce = nonce
+        length = headers.get("content-length", "")
+        if not (length.isascii() and length.isdigit()) or "transfer-encoding" in headers:
+            raise HoldfastError("invalid_argument", "the request needs a Content-Length")
+        if len(length) > 9 or int(length) > BODY_BYTES:
+            raise HoldfastError("request_too_large", f"the request's body has at most {BODY_BYTES} bytes")
+        self._length = int(length)
+        return headers
+
+
+def read_adoption(body: bytes, token: str, nonce: str) -> Adoption:
+    """The body's meaning. Raises ``HoldfastError``; keys that are not known are passed over."""
+    try:
+        given = json.loads(body)
+    except (ValueError, RecursionError):
+        raise HoldfastError("invalid_json", "the body is not JSON") from None
+    if not isinstance(given, dict):
+        raise HoldfastError("invalid_json", "the body is not a JSON object")
+    sealed = _text(given, "token")
+    if len(sealed) != 64 or not set(sealed) <= set("0123456789abcdef"):
+        raise HoldfastError("invalid_argument", "token must be 64 hexadecimal digits, sealed")
+    env = _texts(given, "env")
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise HoldfastError("invalid_argument", f"env: {name!r:.80} cannot be set")
+    workdir = _text(given, "workdir") if given.get("workdir") is not None else None
+    if workdir and (not workdir.startswith("/") or "\0" in workdir):
+        raise HoldfastError("invalid_argument", "workdir must be an absolute path")
+    return Adoption(
+        sandbox_id=_identifier(given, "sandbox_id"),
+        incarnation=_identifier(given, "incarnation"),
+        token=seal_token(token, nonce, sealed),
+        env=env,
+        labels=_texts(given, "labels"),
+        workdir=workdir,
+        user=_text(given, "user") if given.get("user") is not None else None,
+    )
+
+
+def answer(status: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> bytes:
+    """An HTTP answer, after which the connection ends."""
+    data = json.dumps(body).encode()
+    given = {"Content-Type": "application/json", "Content-Length": str(len(data)), "Connection": "close", **(headers or {})}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
+    return f"HTTP/1.1 {status} -\r\n{lines}\r\n".encode() + data
+
+
+def _text(given: dict[str, Any], name: str) -> str:
+    value = given.get(name)
+    if not isinstance(value, str):
+        raise HoldfastError("invalid_argument", f"{name} must be text")
+    return value
+
+
+def _identifier(given: dict[str, Any], name: str) -> str:
+    value = _text(given, name)
+    if not 0 < len(value) <= _ID_CHARACTERS or not (value.isascii() and value.isprintable()):
+        raise HoldfastError("invalid_argument", f"{name} must be 1 to {_ID_CHARACTERS} printable ASCII characters")
+    return value
+
+
+def _texts(given: dict[str, Any], name: str) -> dict[str, str]:
+    value = given.get(name, {})
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise HoldfastError("invalid_argument", f"{name} must map text to text")
+    return value

@@ -1,0 +1,192 @@
+"""Telling a client about commands: the facts of a record in their order, as fast as the client's credit allows.
+
+Owns the order Started → Output and Gap → Exited and nothing else: the record is the truth, any number of presenters may read it, and a
+presenter that goes away takes nothing with it. What follows at once makes a Started superfluous where that has nothing of its own to
+say, as in a shell. Used by ``command`` and ``channel``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.frames import Exited, Failed, Gap, Output, Started
+from holdfast_wire.limits import DATA_BYTES
+
+from session_agent.agent.context import AgentContext
+from session_agent.agent.output.exit_status import refusal
+from session_agent.agent.output.records import Record
+from session_agent.agent.process.processes import is_signal
+
+from .channels import Channel
+
+
+class Presenter:
+    """Sends one record to one channel. ``pump`` may be called at any time, any number of times."""
+
+    __slots__ = ("_channel", "_info", "_preface", "_reader", "_started", "_terse", "finished", "record")
+
+    def __init__(
+        self,
+        channel: Channel,
+        record: Record,
+        starts: dict[int, int] | None = None,
+        *,
+        info: dict[str, Any] | None = None,
+        preface: bytes = b"",
+        terse: bool = False,
+        output: bool = True,
+        keep: bool = False,
+    ) -> None:
+        """``preface`` is sent as stream 1 before the spool's own bytes, which then do not begin at 0.
+
+        ``terse``: no Started where other facts follow at once (PROTOCOL §7.2). ``output``: False where only start and end are of
+        interest: that takes nothing and holds nobody up. ``keep``: what is taken stays for other readers while there is room.
+        """
+        self._preface = preface
+        self._info = info
+        self.record = record
+        self.finished = False
+        self._terse = terse
+        self._channel = channel
+        self._started = False
+        self._reader = record.spool.attach(lambda: channel.attached, starts, keep=keep) if output else None
+
+    def pump(self) -> bool:
+        """Send what can be sent. True once Exited is, or Failed where the command was not started."""
+        try:
+            return self._pump()
+        except HoldfastError as error:
+            if error.code == "queue_full":
+                return False  # the client takes nothing any more, not even facts without bytes: go on when it does
+            raise
+
+    def _pump(self) -> bool:
+        if self.finished:
+            return True
+        record, channel, reader = self.record, self._channel, self._reader
+        error = record.error
+        if error is None and record.ending is not None and not record.started and not self._terse:
+            error = HoldfastError("cancelled", "the shell ended, or somebody cancelled the command, before it began")
+        if error is not None:
+            if self._terse:  # a refusal: the shell is none the worse for it
+                channel.send(Exited(channel.number, record.command_id, refusal(error)))
+            else:
+                channel.send(Failed(channel.number, error.to_map()))
+            self.stop()
+            return True
+        if not record.started and record.ending is None:
+            return False
+        number = channel.number
+        spool = record.spool
+        if not self._started and record.started:
+            at_once = record.ending is not None if reader is None or reader.at_end else channel.room() > 0
+            if not (self._terse and at_once):
+                channel.queue(Started(number, record.command_id, record.info if self._info is None else self._info))
+            self._started = True
+        while self._preface and (room := min(channel.room(), DATA_BYTES)) > 0:
+            piece_, self._preface = self._preface[:room], self._preface[room:]
+            channel.queue(Output(number, 1, piece_))
+        if reader is not None and not self._preface and not reader.at_end:
+            moved = False
+            while channel.room() > 0:  # without credit no gap is told either: it may still grow, and one is enough
+                while (gap := reader.gap()) is not None:
+                    moved = True
+                    channel.queue(Gap(number, gap[0], gap[1]))
+                piece = reader.take(channel.room())
+                if piece is None:
+                    break
+                moved = True
+                channel.queue(Output(number, piece[0], piece[1]))
+            if moved:
+                spool.taken()
+        if record.ending is None or self._preface or not (reader is None or reader.at_end):
+            channel.wake()
+            return False
+        channel.send(Exited(number, record.command_id, record.ending.result(spool, None if reader is None else reader.missed)))
+        self.finished = True
+        if reader is not None:
+            spool.detach(reader)
+            spool.spare()
+        return True
+
+    def stop(self) -> None:
+        """Stop reading; the record lives on."""
+        if not self.finished:
+            self.finished = True
+            if self._reader is not None:
+                self.record.spool.detach(self._reader)
+
+
+class CommandHandler:
+    """A channel of kind ``command`` or ``follow``."""
+
+    def __init__(
+        self, context: AgentContext, channel: Channel, record: Record, starts: dict[int, int] | None = None, *, output: bool = True
+    ) -> None:
+        self._context = context
+        self._channel = channel
+        self._record = record
+        self._presenter = Presenter(channel, record, starts, output=output, keep=record.lasting or channel.params.get("keep") is True)
+        self._follower: Callable[[], None] = self._pump
+        record.followers.append(self._follower)
+        self._pump()
+
+    def _pump(self) -> None:
+        if self._presenter.pump():
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._follower in self._record.followers:
+            self._record.followers.remove(self._follower)
+
+    def run(self, command_id: str, params: dict[str, object]) -> None:
+        """Not on this kind of channel."""
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Not on this kind of channel."""
+
+    def write(self, data: bytes, eof: bool) -> None:
+        """Input for the command."""
+        owner = self._record.owner
+        if owner is None:
+            self._channel.consume(len(data))
+        else:
+            owner.feed_command(self._record.command_id, data, eof, self._consumed)
+
+    def _consumed(self, size_bytes: int) -> None:
+        if not self._presenter.finished and size_bytes:
+            self._channel.consume(size_bytes)
+
+    def signal(self, name: str) -> None:
+        """A signal for the command; one that ended has had its last, and an unknown name signals nothing."""
+        owner = self._record.owner
+        if owner is not None and is_signal(name):
+            owner.signal_command(self._record.command_id, name)
+
+    def close(self, detach: bool) -> None:
+        """Cancel the command, or with ``detach`` leave it to itself."""
+        if self._presenter.finished:
+            return
+        owner = self._record.owner
+        if detach:
+            self.drop()
+            error = HoldfastError("cancelled", "the client detached; the command goes on", fault="caller")
+            self._channel.send(Failed(self._channel.number, error.to_map()))
+        elif owner is not None:
+            owner.cancel_command(self._record.command_id)
+
+    def writable(self) -> None:
+        """Credit came back, or the client came or went."""
+        self._record.spool.taken()
+        self._pump()
+
+    def delivered(self, command_id: str) -> None:
+        """The client has the exit."""
+        self._context.records.delivered(command_id, self._context.now())
+
+    def drop(self) -> None:
+        """The channel is gone."""
+        self._presenter.stop()
+        self._leave()

@@ -1,0 +1,214 @@
+"""The channel kind ``shell``: get or create a shell by name, run commands in it, present their facts in order.
+
+Owns the checks of a Run's parameters and the order of presentation: one command at a time, each from Started to Exited, although the shell
+may be further on than the client has read. A refusal is an Exited with an ``error``: the shell is none the worse for it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.frames import Closed, Exited, Fact, Failed, Opened
+from holdfast_wire.limits import ID_BYTES
+
+from session_agent.agent.commands.command import spool_from
+from session_agent.agent.commands.launch import find_shell, launch_from
+from session_agent.agent.context import AgentContext
+from session_agent.agent.output.exit_status import refusal
+from session_agent.agent.output.records import Record, check_id, fingerprint
+from session_agent.agent.process.fork import CannotExecuteError
+from session_agent.agent.process.processes import is_signal
+from session_agent.agent.request import params as read
+from session_agent.agent.session.channels import Channel
+from session_agent.agent.session.delivery import Presenter
+
+from .shell import Shell, describe
+
+_Refusal = tuple[str, HoldfastError]
+
+
+def open_shell(context: AgentContext, channel: Channel) -> ShellHandler:
+    """Attach to the shell of this name, or start it. Raises ``HoldfastError``."""
+    params = channel.params
+    name = read.text(params, "name", None) or f"shell-{secrets.token_hex(6)}"
+    if len(name.encode()) > ID_BYTES:
+        raise HoldfastError("invalid_argument", f"a shell's name has at most {ID_BYTES} bytes")
+    shell = context.shells.get(name)
+    assert shell is None or isinstance(shell, Shell)
+    created = shell is None
+    if shell is None:
+        if len(context.shells) >= context.limits.shells:
+            raise HoldfastError("session_limit", f"{len(context.shells)} shells are open in this sandbox")
+        kind, path = find_shell(context, read.choice(params, "shell", "auto", ("auto", "bash", "sh")))
+        launch = launch_from(context, params)
+        try:
+            shell = context.shells[name] = Shell(context, name, kind, path, launch)
+        except CannotExecuteError as error:
+            raise HoldfastError("shell_unavailable", error.message) from None
+    spool_from(context, params)
+    return ShellHandler(context, channel, shell, created=created)
+
+
+class ShellHandler:
+    """One client's view of one shell."""
+
+    def __init__(self, context: AgentContext, channel: Channel, shell: Shell, *, created: bool) -> None:
+        self._context = context
+        self._channel = channel
+        self._shell = shell
+        self._waiting: deque[Record | _Refusal] = deque()
+        self._presenter: Presenter | None = None
+        self._last: Record | None = None
+        self._gone = False
+        self._final: Closed | Failed | None = None
+        """The last fact, while the client has no room for it."""
+        self._follower: Callable[[], None] = self._pump
+        shell.listeners.append(self._ended)
+        channel.send(Opened(channel.number, describe(shell, created=created)))
+
+    def run(self, command_id: str, params: dict[str, Any]) -> None:
+        """Run a command, or attach to the one of this id."""
+        if self._gone:
+            return
+        try:
+            record, fresh = self._record(check_id(command_id), params)
+        except HoldfastError as error:
+            self._last = None  # input for it is not for the one before
+            self._waiting.append((command_id, error))
+        else:
+            self._last = record
+            record.followers.append(self._follower)
+            if fresh and record.started and self._presenter is None and not self._waiting:
+                # that it has begun is told with its output or its end, or a moment later (Shell._begin): one message less
+                self._presenter = Presenter(self._channel, record, terse=True)
+                return
+            self._waiting.append(record)
+        self._pump()
+
+    def _record(self, command_id: str, params: dict[str, Any]) -> tuple[Record, bool]:
+        """The record of this id, and whether it was made now."""
+        print_ = fingerprint("run", {**params, "": self._shell.name})
+        record = self._context.records.find(command_id, print_)
+        if record is not None:
+            return record, False
+        script = params.get("script")
+        if isinstance(script, str):
+            script = script.encode("utf-8", "surrogateescape")
+        if not isinstance(script, bytes):
+            raise HoldfastError("invalid_argument", f"script must be text, not {type(script).__name__}")
+        if b"\0" in script:
+            raise HoldfastError("invalid_argument", "a script cannot hold a NUL byte", hint="write it to a file first")
+        timeout_s = read.number(params, "timeout_s", None)
+        pipe_stdin = read.choice(params, "stdin", "null", ("null", "pipe")) == "pipe"
+        record = self._context.records.create(command_id, print_, spool_from(self._context, self._channel.params))
+        try:
+            self._shell.submit(record, script, timeout_s, pipe_stdin=pipe_stdin)
+        except HoldfastError:
+            self._context.records.forget(record)
+            raise
+        return record, True
+
+    def _pump(self) -> None:
+        while not self._gone:
+            if self._presenter is None:
+                if not self._waiting:
+                    return
+                head = self._waiting[0]
+                if isinstance(head, Record):
+                    self._presenter = Presenter(self._channel, head, terse=True)
+                elif not self._told(Exited(self._channel.number, head[0], refusal(head[1]))):
+                    return
+                self._waiting.popleft()
+                continue
+            if not self._presenter.pump():
+                return
+            self._leave(self._presenter.record)
+            self._presenter = None
+
+    def _told(self, fact: Fact) -> bool:
+        """Send it. False where the client takes not even facts without bytes: ``writable`` comes when it does."""
+        try:
+            self._channel.send(fact)
+        except HoldfastError as error:
+            if error.code != "queue_full":
+                raise
+            return False
+        return True
+
+    def _leave(self, record: Record) -> None:
+        if self._follower in record.followers:
+            record.followers.remove(self._follower)
+
+    def write(self, data: bytes, eof: bool) -> None:
+        """Input for the latest command."""
+        record = self._last
+        if record is None or record.owner is None:
+            self._consumed(len(data))
+        else:
+            record.owner.feed_command(record.command_id, data, eof, self._consumed)
+
+    def _consumed(self, size_bytes: int) -> None:
+        if not self._gone and size_bytes:
+            self._channel.consume(size_bytes)
+
+    def signal(self, name: str) -> None:
+        """A signal for the command that runs."""
+        presenter = self._presenter
+        if presenter is not None and presenter.record.owner is not None and is_signal(name):
+            presenter.record.owner.signal_command(presenter.record.command_id, name)
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Not on this kind of channel."""
+
+    def close(self, detach: bool) -> None:
+        """End the shell, or with ``detach`` leave it to whoever asks for its name."""
+        if detach:
+            self.drop()
+            self._end(Closed(self._channel.number, {"name": self._shell.name, "detached": True}))
+        else:
+            self._shell.end()
+
+    def _ended(self, error: HoldfastError | None) -> None:
+        if self._gone:
+            return
+        self._pump()
+        self.drop()
+        number = self._channel.number
+        if error is not None:
+            self._end(Failed(number, error.to_map()))
+        else:
+            self._end(Closed(number, {"name": self._shell.name, "detached": False}))
+
+    def _end(self, fact: Closed | Failed) -> None:
+        self._final = None if self._told(fact) else fact
+
+    def writable(self) -> None:
+        """Credit came back, or the client came or went."""
+        if self._final is not None:
+            self._end(self._final)
+        if self._presenter is not None:
+            self._presenter.record.spool.taken()
+        self._pump()
+
+    def delivered(self, command_id: str) -> None:
+        """The client has the exit of this command."""
+        self._context.records.delivered(command_id, self._context.now())
+
+    def drop(self) -> None:
+        """The channel is gone; the shell and its commands live on."""
+        self._gone = True
+        self._final = None
+        if self._ended in self._shell.listeners:
+            self._shell.listeners.remove(self._ended)
+        if self._presenter is not None:
+            self._presenter.stop()
+            self._leave(self._presenter.record)
+            self._presenter = None
+        for waiting in self._waiting:
+            if isinstance(waiting, Record):
+                self._leave(waiting)
+        self._waiting.clear()

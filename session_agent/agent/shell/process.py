@@ -1,0 +1,410 @@
+"""One shell process and the descriptors it is driven by.
+
+Owns the control pipe, the reports, and the memory files that carry the text of runs one way and the shell's state the other. Its output
+is ``output``'s; what to do about a report or an end is decided by ``shell``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import fcntl
+import os
+import signal
+from collections.abc import Callable
+from typing import Protocol
+
+from session_agent.agent.commands.launch import is_busybox
+from session_agent.agent.context import AgentContext
+from session_agent.agent.output.spool import Spool
+from session_agent.agent.process.fork import Launch, Stdio
+
+from .driver import FED, OPENED, BashDialect, Dialect, Private, Report, ReportReader, ShDialect, cut_farewell, cut_snapshot
+from .output import RunOutput, waiting_bytes
+from .snapshot_elision import leaves_state
+
+_SNAPSHOT_BYTES = 16 * 1024 * 1024
+_COMMON_BYTES = 8 * 1024
+"""More than most shells' state has."""
+_PLAIN_BYTES = 64 * 1024
+"""A larger state is not looked through."""
+_STATUS_BYTES = 4096
+_PRIVATE_BASE = 100
+_SH_PRIVATE = (6, 7, 8, 9)
+_SH_FEED = 5
+_NUDGE_S = 0.005
+
+
+class ShellEvents(Protocol):
+    """What a shell process tells its shell."""
+
+    def reported(self, process: ShellProcess, report: Report) -> None:
+        """A run or a question was answered."""
+        ...
+
+    def input_opened(self, process: ShellProcess) -> None:
+        """It has opened the standard input of its run."""
+        ...
+
+    def settled(self, process: ShellProcess) -> None:
+        """It has its fresh pipes: the next run may begin."""
+        ...
+
+    def stopped(self, process: ShellProcess, status: int) -> None:
+        """The process is gone; all it said was delivered before."""
+        ...
+
+    def unavailable(self, process: ShellProcess, error: Exception) -> None:
+        """The process could not be started."""
+        ...
+
+
+class ShellProcess:
+    """A running bash or sh."""
+
+    def __init__(self, context: AgentContext, kind: str, path: str, launch: Launch, tag: int, events: ShellEvents) -> None:
+        self._context = context
+        self._loop = context.loop
+        self._events = events
+        self._uid = launch.uid
+        self._gid = launch.gid
+        self.number = 0
+        self.broken = False
+        self.unsound = False
+        """Whether it may crash: its state is still good, another run it should not get."""
+        self._nudge: asyncio.TimerHandle | None = None
+        self._awaited = 0
+        self._rotating: dict[int, list[str]] = {}
+        self._slot = 0
+        """The memory file of the last run, with the dump that followed it if there was one."""
+        self._dumps = ((0, 0), (0, 0))
+        """Number and memory file of the newest dump, and of the one before."""
+        self._filled = [0, 0]
+        """Bytes in each memory file, where nobody but the agent has written since."""
+        self._plain = False
+        """Whether the state in the newest dump is plain: found out once per dump, and False until it is written."""
+        self._closed = False
+        self._fed = False
+        self.status: int | None = None
+        self._files = (_memory_file(), _memory_file())
+        pipes = [os.pipe() for _ in range(4)]
+        (control_read, self._control), (self._status, status_write), out, err = pipes
+        prompt_read = prompt_write = feed_read = -1
+        self._feed = -1
+        if kind == "sh":
+            prompt_read, prompt_write = os.pipe()
+            if is_busybox(path):
+                feed_read, self._feed = os.pipe()
+        self._prompts = prompt_read
+        inherited = [os.dup(out[0]), os.dup(err[0]), *(os.dup(file) for file in self._files)]
+        if self._feed >= 0:
+            inherited.append(os.dup(control_read))
+        inherited = [_raise(fd) for fd in inherited]
+        try:
+            if launch.uid is not None:
+                for fd in (out[0], err[0], *self._files, control_read):
+                    os.fchown(fd, launch.uid, launch.gid if launch.gid is not None else -1)
+            self.dialect: Dialect
+            if kind == "bash":
+                self.dialect = BashDialect(path, Private(inherited[0], inherited[1], (inherited[2], inherited[3])))
+                stdio = Stdio(control_read, status_write, context.null, tuple(inherited))
+                place = None
+            else:
+                a, b, c, d = _SH_PRIVATE
+                private = Private(a, b, (c, d))
+                self.dialect = ShDialect(path, private) if self._feed < 0 else ShDialect(path, private, _SH_FEED)
+                stdio = Stdio(control_read if self._feed < 0 else feed_read, status_write, prompt_write)
+                place = dict(zip((*_SH_PRIVATE, _SH_FEED), inherited, strict=False))
+            self.pid = context.reaper.spawn(self.dialect.argv, launch, stdio, self._exited, tag=tag, place=place, on_start=self._started)
+        except BaseException:
+            for fd in (self._control, self._status, *self._files, *out, *err):
+                os.close(fd)
+            for fd in (prompt_read, self._feed):
+                if fd >= 0:
+                    os.close(fd)
+            raise
+        finally:
+            for fd in (control_read, status_write, *inherited, prompt_write, feed_read):
+                if fd >= 0:
+                    os.close(fd)
+        context.groups.join(self.pid)
+        self._reports = ReportReader(self.dialect.token)
+        self._output = RunOutput(self._loop, out, err)
+        for fd in (self._control, self._status):
+            os.set_blocking(fd, False)
+        self._loop.add_reader(self._status, self.hear)
+        if prompt_read >= 0:
+            os.set_blocking(prompt_read, False)
+            self._loop.add_reader(prompt_read, self._prompted)
+        self._feed_again()
+        self._say(self.dialect.prepare() + self._snapshot(0))
+
+    # talking to it ---------------------------------------------------------------------------------------------
+
+    def begin(
+        self, script: bytes, spool: Spool, arrived: Callable[[], None], *, stdin: bytes | None, last_status: int, tag: int | None
+    ) -> int:
+        """Start a run whose output goes to ``spool``. Answers the number its report will have."""
+        self.number = number = self.number + 1
+        self._reports.begin()
+        self._output.direct(spool, arrived)
+        self._fill(self.dialect.text(number, script, stdin=stdin, last_status=last_status, tag=tag))
+        lines = self.dialect.run(number, self._slot)
+        self._say(lines if self._changes_nothing(script) else lines + self._snapshot(number))
+        self._awaited = number
+        return number
+
+    def ask(self) -> int:
+        """Ask for a report out of turn; its number is the answer."""
+        self.number += 1
+        self._awaited = self.number
+        self._say(self.dialect.report(self.number))
+        return self.number
+
+    def ask_again(self, number: int) -> None:
+        """The report may have been thrown away by an interrupt: ask once more. Answers that come twice do no harm."""
+        self._say(self.dialect.report(number))
+
+    def rescue(self, number: int) -> None:
+        """Ask in a way that survives functions named like builtins."""
+        self._say(self.dialect.rescue(number))
+
+    def snapshot_again(self) -> None:
+        """Write the state once more, after an interrupt may have cut the last time short."""
+        self._say(self._snapshot(self.number))
+
+    def load(self, dump: bytes, token: bytes) -> int:
+        """Make it what ``dump`` says. Answers the number of the report that follows."""
+        self.number = number = self.number + 1
+        self._fill(self.dialect.restore(dump, token))
+        self._say(self.dialect.load(number, self._slot) + self._snapshot(number))
+        self._awaited = number
+        return number
+
+    def has_snapshot(self) -> bool:
+        """Whether the state after the last run that may have changed it is safely written."""
+        if self._plain:
+            return True
+        number, slot = self._dumps[0]
+        file = self._files[slot]
+        mark = b"\n#%s end %d\n" % (self.dialect.token, number)
+        dump = os.pread(file, _COMMON_BYTES, 0)
+        if len(dump) == _COMMON_BYTES:
+            dump = os.pread(file, len(mark), max(0, os.fstat(file).st_size - len(mark)))
+        return dump.endswith(mark)
+
+    def state(self) -> tuple[bytes, bytes] | None:
+        """The newest complete dump and the token of its marks."""
+        token = self.dialect.token
+        dump = cut_farewell(os.pread(self._files[0], _SNAPSHOT_BYTES, 0), token)
+        for number, slot in self._dumps:
+            if dump is None:
+                dump = cut_snapshot(os.pread(self._files[slot], _SNAPSHOT_BYTES, 0), token, number)
+        return None if dump is None else (dump, token)
+
+    @property
+    def settling(self) -> bool:
+        """Whether it has yet to open fresh pipes."""
+        return bool(self._rotating)
+
+    def _snapshot(self, number: int) -> bytes:
+        newest = (number, self._slot)
+        if newest != self._dumps[0]:
+            # one that is written over is no longer there to fall back on
+            self._dumps = (newest, self._dumps[self._slot == self._dumps[0][1]])
+        self._plain = False
+        self._filled[self._slot] = _SNAPSHOT_BYTES
+        return self.dialect.snapshot(number, self._slot)
+
+    def _changes_nothing(self, script: bytes) -> bool:
+        """Whether the newest dump, which is written, will tell the state after ``script`` too."""
+        if not leaves_state(script):
+            return False
+        if not self._plain:
+            number, slot = self._dumps[0]
+            dump = cut_snapshot(os.pread(self._files[slot], _PLAIN_BYTES, 0), self.dialect.token, number)
+            self._plain = dump is not None and self.dialect.is_plain(dump)
+        return self._plain
+
+    def signal(self, number: int) -> None:
+        """Signal the shell itself."""
+        if self.status is None:
+            try:
+                os.kill(self.pid, number)
+            except (ProcessLookupError, PermissionError):
+                pass
+
+    def kill(self) -> None:
+        """End it. Until its end is noticed it looks alive: it is broken, so that no run begins in it."""
+        self.broken = True
+        self.signal(signal.SIGKILL)
+
+    def idle(self) -> bool:
+        """Whether it waits for a control line while there is none, as far as the kernel lets us see; False when it does not."""
+        try:
+            if waiting_bytes(self._control):
+                return False
+            with open(f"/proc/{self.pid}/syscall", "rb") as file:
+                call, *arguments = file.read().split()
+            if call != b"0" or not arguments:
+                return False
+            return os.readlink(f"/proc/{self.pid}/fd/{int(arguments[0], 16)}") == self._control_name()
+        except (OSError, ValueError):
+            return False
+
+    def _control_name(self) -> str:
+        return f"pipe:[{os.fstat(self._control).st_ino}]"
+
+    def _fill(self, text: bytes) -> None:
+        """Put ``text`` where the newest dump is not."""
+        self._slot = 1 - self._dumps[0][1]
+        file = self._files[self._slot]
+        if self._filled[self._slot] > len(text):
+            os.ftruncate(file, 0)
+        self._filled[self._slot] = len(text)
+        at = 0
+        while at < len(text):
+            at += os.pwrite(file, text[at:] if at else text, at)
+
+    def _say(self, lines: bytes) -> None:
+        try:
+            os.write(self._control, lines)
+        except BlockingIOError:
+            self.broken = True  # it has not read 64 KiB of control lines: nothing will make it
+        except BrokenPipeError:
+            pass  # its end is on the way
+
+    # hearing from it -------------------------------------------------------------------------------------------
+
+    def hear(self) -> None:
+        """Take what it has said. Whoever lost patience asks this first: the agent itself may have been held up."""
+        data = b""
+        while not self._closed and len(data) in {0, _STATUS_BYTES}:
+            try:
+                data = os.read(self._status, _STATUS_BYTES)
+            except BlockingIOError:
+                return
+            if not data:
+                self._loop.remove_reader(self._status)  # replaced by exec, or ending
+                return
+            self._heard(data)
+
+    def _heard(self, data: bytes) -> None:
+        for report in self._reports.feed(data):
+            paths = self._rotating.pop(report.number, None)
+            if paths is not None:
+                _unlink(paths)
+                self.broken = self.broken or report.status != 0
+                self._events.settled(self)
+            elif report.number == FED:
+                self._unwound(report)
+            elif report.number == self._awaited + OPENED:
+                self._events.input_opened(self)
+            elif report.number == self._awaited:
+                self._awaited = 0
+                self._events.reported(self, report)
+
+    def _feed_again(self) -> None:
+        """Have a fed shell find one line, and never two: it reads ahead."""
+        if self._feed >= 0 and isinstance(self.dialect, ShDialect):
+            try:
+                os.write(self._feed, self.dialect.feed_line())
+            except OSError:
+                pass  # its end is on the way
+
+    def _unwound(self, report: Report) -> None:
+        """A fed shell begins to read control lines. Was it in a run, an error has ended that, and with it what it had read already."""
+        first, self._fed = not self._fed, True
+        self._feed_again()
+        if first:
+            return
+        self._say(self._snapshot(self._dumps[0][0]))
+        if self._awaited:
+            number, self._awaited = self._awaited, 0
+            self._events.reported(self, dataclasses.replace(report, number=number))
+
+    def _prompted(self) -> None:
+        """A POSIX shell drops the lines it has read when a run ends in an error; its prompt tells that it is back."""
+        try:
+            data = os.read(self._prompts, _STATUS_BYTES)
+        except BlockingIOError:
+            return
+        if not data:
+            self._loop.remove_reader(self._prompts)
+        elif self._awaited and self._nudge is None and self._feed < 0:
+            self._nudge = self._loop.call_later(_NUDGE_S, self._nudged)
+
+    def _nudged(self) -> None:
+        self._nudge = None
+        if self._awaited and self.status is None:
+            self._say(self.dialect.report(self._awaited) + self._snapshot(self._dumps[0][0]))
+
+    def _started(self, error: Exception | None) -> None:
+        if error is not None and not self._closed:
+            self._events.unavailable(self, error)
+
+    def _exited(self, status: int) -> None:
+        if self._closed:
+            self.status = status
+            return
+        self.hear()
+        self.status = status
+        self._events.stopped(self, status)
+
+    # its output ------------------------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """The run goes on for a while: take its output as it comes."""
+        self._output.watch()
+
+    def collect(self) -> None:
+        """The run is over: take the rest of its output. Before the next one, ``renew``."""
+        self._output.collect(b"" if self.status is None else self._reports.rest())
+        self.unsound = self.unsound or self.dialect.is_unsound(self._output.last_error)
+
+    def renew(self) -> None:
+        """Make the pipes ready for the next run, in the same turn of the loop as ``collect``."""
+        fifos = self._output.renew(self._uid, self._gid)
+        if fifos:
+            self.number += 1
+            self._rotating[self.number] = list(fifos.values())
+            out, err = (fifos[stream].encode() if stream in fifos else None for stream in (1, 2))
+            self._say(self.dialect.rotate(self.number, out, err) + self._snapshot(self.number))
+
+    def close(self) -> None:
+        """Let go of every descriptor; call once it ended or is being killed."""
+        self._closed = True
+        if self._nudge is not None:
+            self._nudge.cancel()
+        for paths in self._rotating.values():
+            _unlink(paths)
+        for fd in (self._status, self._prompts):
+            if fd >= 0:
+                self._loop.remove_reader(fd)
+                os.close(fd)
+        os.close(self._control)
+        if self._feed >= 0:
+            os.close(self._feed)
+        for file in self._files:
+            os.close(file)
+        self._output.close()
+
+
+def _unlink(paths: list[str]) -> None:
+    for path in paths:
+        try:
+            os.unlink(path)
+        except OSError:
+            pass
+
+
+def _memory_file() -> int:
+    return os.memfd_create("holdfast", os.MFD_CLOEXEC)
+
+
+def _raise(fd: int) -> int:
+    """The same file under a number that scripts do not use, and above what ``ulimit -n`` is commonly set to."""
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _PRIVATE_BASE)
+    finally:
+        os.close(fd)

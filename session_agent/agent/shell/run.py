@@ -1,0 +1,105 @@
+"""One command in a living shell, and its standard input.
+
+Owns the run's timers and the pipe it reads from: a named pipe for the moment until the shell has opened it, a plain one with a real end
+of file afterwards. When it starts and how it ends is decided by ``shell``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+
+from session_agent.agent.output.pipes import MERGE_BYTES, Sink
+from session_agent.agent.output.records import Record
+from session_agent.agent.process.process_tree import TreeKill
+
+from .abort import Insistence
+from .output import make_fifo
+
+
+class Run:
+    """One command in a shell."""
+
+    __slots__ = (
+        "abort", "before", "began", "early", "fifo", "hold", "insistence", "killing", "number", "pipe_stdin", "record", "script",
+        "sink", "tag", "timeout_s", "timer", "watched",
+    )  # fmt: skip
+
+    def __init__(self, record: Record, script: bytes, timeout_s: float | None, pipe_stdin: bool) -> None:
+        self.record = record
+        self.script = script
+        self.timeout_s = timeout_s
+        self.pipe_stdin = pipe_stdin
+        self.number = 0
+        self.tag = 0
+        self.began = 0.0
+        self.fifo = ""
+        self.hold = -1
+        self.early: list[tuple[bytes, bool, Callable[[int], None]]] = []
+        self.sink: Sink | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.insistence: Insistence | None = None
+        self.abort = ""
+        self.before: frozenset[int] = frozenset()
+        self.killing: TreeKill | None = None
+        self.watched = 0
+
+    def expect_input(self, uid: int | None, gid: int | None) -> bool:
+        """Make the pipe that the run reads, and hold it open: else the shell's opening of it would wait for a writer. False: it cannot."""
+        path = make_fifo(uid, gid)
+        if path is None:
+            return False
+        try:
+            self.hold = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:  # no descriptor to spare just now
+            os.unlink(path)
+            return False
+        self.fifo = path
+        return True
+
+    def input_opened(self) -> None:
+        """The shell has it open: give it what came early, and from now on its end is an end of file."""
+        if not self.fifo or self.sink is not None:
+            return
+        try:
+            descriptor = os.open(self.fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return  # whoever was to read is gone already
+        self.sink = Sink(descriptor)
+        self._let_go()
+        early, self.early = self.early, []
+        for data, eof, consumed in early:
+            self.sink.feed(data, eof, consumed)
+
+    def feed(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
+        """Bytes for its standard input; those it cannot take are given back."""
+        if not self.pipe_stdin or (self.number and not self.fifo):
+            consumed(len(data))
+        elif self.sink is None:
+            if self.early and self.early[-1][1:] == (False, consumed) and len(self.early[-1][0]) + len(data) <= MERGE_BYTES:
+                data = self.early.pop()[0] + data
+            self.early.append((data, eof, consumed))  # bounded by the channel's credit
+        else:
+            self.sink.feed(data, eof, consumed)
+
+    def close(self) -> None:
+        """It is over: no more time-outs, ticks or input."""
+        for timer in (self.timer, self.insistence):
+            if timer is not None:
+                timer.cancel()
+        if self.sink is not None:
+            self.sink.close()
+        self._let_go()
+        for data, _, consumed in self.early:
+            consumed(len(data))
+        self.early.clear()
+
+    def _let_go(self) -> None:
+        if self.hold >= 0:
+            os.close(self.hold)
+            self.hold = -1
+            try:
+                os.unlink(self.fifo)
+            except OSError:
+                pass

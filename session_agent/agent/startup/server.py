@@ -1,0 +1,257 @@
+"""The agent's life: listen, serve links, end in order.
+
+Owns the listening socket, the count of links and the shutdown order. Two ways in: ``main`` for an agent that is a container's
+command, ``serve_forked`` for one that the node has forked, warm, into a sandbox. What a link says is ``connection``'s affair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures.thread  # noqa: F401 - asyncio fetches it at first use, when the agent's root holds no Python
+import contextlib
+import dataclasses
+import gc
+import json
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast_wire import PROTOCOL_VERSION
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.limits import SESSIONS
+
+from session_agent.agent.container import given_environment, hide_memory, wipe_settings
+from session_agent.agent.context import DEFAULT_WORKDIR, AgentContext
+from session_agent.agent.process.ulimits import raise_ulimits
+from session_agent.agent.session.adoption import Adoption
+from session_agent.agent.session.channels import Factory
+from session_agent.agent.session.connection import Link
+from session_agent.agent.session.sessions import Sessions
+from session_agent.agent.settings import AgentSettings
+
+from .lazy_handlers import LazyHandlers
+
+log = logging.getLogger("session_agent.agent.startup.server")
+
+LINKS = SESSIONS + 64
+"""Most connections at once: one a session, and some that are greeting or about to be fenced."""
+DRAIN_S = 2.0
+"""How long a stopping agent waits for what is still on its way out."""
+SETTLE_S = 0.02
+"""How long after it listens a container's agent begins to import the rest: whoever knocks meanwhile is answered first."""
+FINISH_SHARE = 0.5
+"""How much of the grace what runs has to finish by itself, before it is sent SIGTERM."""
+LAST_WORDS_S = 1.0
+"""How much of the grace is kept for telling every client that it is over."""
+
+
+class AgentServer:
+    """One running agent. Implements ``connection.Host``. ``sole``: it is all that this process does."""
+
+    def __init__(self, settings: AgentSettings, factories: Mapping[str, Factory] | None = None, *, sole: bool = False) -> None:
+        self.token = settings.token
+        self.identity = settings.pod_uid
+        self.agent_epoch = secrets.token_hex(16)
+        self.context = AgentContext(settings, sole=sole)
+        self.taken = False
+        self._info = {"sandbox_id": settings.sandbox_id, "incarnation": settings.incarnation, "protocol": PROTOCOL_VERSION}
+        self.sessions = Sessions(self.context, LazyHandlers() if factories is None else factories, self.agent_epoch, self._info)
+        self._links: set[Link] = set()
+        self._server: asyncio.Server | None = None
+
+    def adopt(self, adoption: Adoption, link: Link) -> None:
+        if self.taken:
+            raise HoldfastError("sandbox_exists", "this agent has a sandbox already", hint="")
+        self.taken = True
+        self.context.used()
+        settings = self.context.settings
+        self.context.settings = dataclasses.replace(
+            settings,
+            sandbox_id=adoption.sandbox_id,
+            incarnation=adoption.incarnation,
+            token=adoption.token,
+            env={**settings.env, **adoption.env},
+            labels={**settings.labels, **adoption.labels},
+            workdir=settings.workdir if adoption.workdir is None else adoption.workdir,
+            user=settings.user if adoption.user is None else adoption.user,
+        )
+        self.token = adoption.token
+        self._info.update(sandbox_id=adoption.sandbox_id, incarnation=adoption.incarnation)
+        for other in self._links - {link}:
+            other.abort()  # they were let in with the token that is no longer ours
+        log.info("adopted as %s", adoption.sandbox_id)
+
+    def idle_s(self) -> float:
+        return self.context.idle_s()
+
+    def opened(self, link: Link) -> bool:
+        if len(self._links) >= LINKS:
+            return False
+        self._links.add(link)
+        return True
+
+    def closed(self, link: Link) -> None:
+        self._links.discard(link)
+
+    async def start(self, listener: socket.socket) -> None:
+        """Serve connections of ``listener`` from now on."""
+        loop = asyncio.get_running_loop()
+        self.context.start()
+        if listener.family == socket.AF_UNIX:
+            self._server = await loop.create_unix_server(lambda: Link(self), sock=listener, backlog=128)
+        else:
+            self._server = await loop.create_server(lambda: Link(self), sock=listener, backlog=128)
+
+    async def leave(self) -> None:
+        """The sandbox is taken away: say so, and let what runs finish and be delivered for half of the grace.
+
+        Then, or as soon as no command runs, everything gets SIGTERM and nearly all that is left of the grace to flush its files. A command
+        that was still running has no outcome: its last output is sent, and its client hears that the sandbox was lost, with what is known.
+        """
+        settings, loop = self.context.settings, asyncio.get_running_loop()
+        deadline = loop.time() + settings.grace_s
+        why = HoldfastError("sandbox_gone", "the sandbox is being taken away", reason=settings.stop_reason, detail={"started": False})
+        self.context.records.refuse(why)
+        self.sessions.announce(settings.grace_s, settings.stop_reason)
+        if settings.entrypoint:
+            from session_agent.agent.commands.entrypoint import stop_entrypoint
+
+            stop_entrypoint(self.context)
+        patience, terminated = loop.time() + settings.grace_s * FINISH_SHARE, False
+        while loop.time() < deadline - LAST_WORDS_S:
+            if not terminated and (not self._runs() or loop.time() >= patience):
+                terminated = True
+                self.context.terminate()
+            if not self._unfinished() and not self.context.lingering():
+                break
+            await asyncio.sleep(0.02)
+        if self._server is not None:
+            self._server.close()
+        for link in list(self._links):
+            link.wake(now=True)
+            link.refuse(why)
+        while self._links and loop.time() < deadline:
+            await asyncio.sleep(0.02)
+        self.context.stop()
+        self.sessions.close()
+
+    def _runs(self) -> bool:
+        return bool(self.context.commands) or any(shell.busy for shell in self.context.shells.values())
+
+    def _unfinished(self) -> bool:
+        return self._runs() or not self.sessions.settled() or (self.context.records.undelivered and not self.sessions.empty())
+
+    async def stop(self) -> None:
+        """Refuse new links, tell the live ones to resume elsewhere, let their output leave, end every command."""
+        if self._server is not None:
+            self._server.close()
+        self.context.stop()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + DRAIN_S
+        while self.context.busy() and loop.time() < deadline:
+            await asyncio.sleep(0.02)
+        self.sessions.close()
+        for link in list(self._links):
+            link.refuse(HoldfastError("sandbox_gone", "the sandbox is being stopped"))
+
+
+def listening_socket(address: str) -> socket.socket:
+    """A bound, listening socket for ``tcp://host:port`` or ``unix:///path``. Raises ``HoldfastError`` for anything else."""
+    scheme, _, rest = address.partition("://")
+    if scheme == "unix" and rest:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(rest)
+    elif scheme == "tcp" and rest.rpartition(":")[2].isdigit():
+        host, _, port = rest.rpartition(":")
+        listener = socket.create_server((host.strip("[]") or "0.0.0.0", int(port)))
+    else:
+        raise HoldfastError("invalid_argument", f"cannot listen on {address!r}: use tcp://host:port or unix:///path")
+    listener.listen(128)
+    return listener
+
+
+async def _serve(settings: AgentSettings, listener: socket.socket, ready_fd: int | None) -> None:
+    loop = asyncio.get_running_loop()
+    _warm_allocator()
+    stopping = asyncio.Event()
+    if ready_fd is None or os.getpid() != 1:
+        # A first process that handles SIGTERM can be sent it from inside. The node ends its agents with SIGKILL, which cannot.
+        loop.add_signal_handler(signal.SIGTERM, stopping.set)
+    if ready_fd is None:
+        loop.add_signal_handler(signal.SIGINT, stopping.set)
+    server = AgentServer(settings, sole=True)
+    await server.start(listener)
+    if ready_fd is None:
+        hide_memory()
+    if settings.entrypoint:
+        from session_agent.agent.commands.entrypoint import start_entrypoint
+
+        start_entrypoint(server.context)
+    if ready_fd is None:
+        loop.call_later(SETTLE_S, _settle_in)
+    else:
+        os.write(ready_fd, json.dumps({"agent_epoch": server.agent_epoch}).encode() + b"\n")
+        os.close(ready_fd)
+    await stopping.wait()
+    await (server.leave() if ready_fd is None else server.stop())
+
+
+def _warm_allocator() -> None:
+    """Free a large block once. asyncio takes 256 KiB for each receive and shrinks it; until a block of that size was freed whole, glibc
+    maps and unmaps memory for every one of them, which costs a command some 15 µs (mallopt(3), M_MMAP_THRESHOLD)."""
+    bytearray(320 * 1024)
+
+
+def _settle_in() -> None:
+    """What a container's agent does once it answers, so that nobody has to wait for it later."""
+    LazyHandlers().load()
+    gc.freeze()
+    gc.enable()  # the bundle starts without
+
+
+def make_directory(path: str, mode: int) -> None:
+    """Make a directory and its parents where there is nothing yet. They are root's, whoever the agent is; a refusal is passed over."""
+    with contextlib.suppress(OSError):
+        parent = os.path.dirname(path.rstrip("/"))
+        if parent not in ("", "/") and not os.path.lexists(parent):
+            make_directory(parent, 0o755)
+        os.mkdir(path, mode)
+        os.chmod(path, mode)
+        os.chown(path, 0, 0)
+
+
+def serve_forked(config: dict[str, Any], listen_fd: int, ready_fd: int) -> None:
+    """Serve inside the sandbox the node has made around this process; returns when told to stop.
+
+    ``config`` is read by ``AgentSettings.from_config``. One JSON line with the agent's epoch goes to ``ready_fd`` once it serves.
+    """
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="session_agent: %(message)s")
+    listener = socket.socket(fileno=listen_fd)
+    listener.setblocking(False)
+    settings = AgentSettings.from_config(config)
+    if settings.workdir:
+        make_directory(settings.workdir, 0o755)  # as in a container: an image may name one that none of its layers holds
+    else:
+        make_directory(DEFAULT_WORKDIR, 0o777)
+    asyncio.run(_serve(settings, listener, ready_fd))
+
+
+def main() -> int:
+    """Serve as a container's command; the exit status is 0 after SIGTERM and 78 when the settings do not do."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="session_agent: %(message)s")
+    logging.getLogger("websockets").setLevel(logging.WARNING)  # it would tell of every probe
+    try:
+        settings = AgentSettings.from_environment(given_environment())
+        wipe_settings()
+        raise_ulimits(0, settings.ulimits)
+        listener = listening_socket(settings.listen)
+    except (HoldfastError, OSError, ValueError) as error:
+        print(f"session_agent: {error}", file=sys.stderr)
+        return 78
+    asyncio.run(_serve(settings, listener, None))
+    return 0

@@ -1,0 +1,65 @@
+"""What a waiting agent does so that its first real command finds everything in place.
+
+A forked agent shares its memory with the process it was forked from until it writes to it, and Python writes on every use: the
+first connection would pay for a thousand copied pages. ``warm_up`` walks one greeting, one command that cannot start and one
+refusal through the real code, over a socket pair. It starts no program of the image and leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+from holdfast_wire.codec import encode, encode_item
+from holdfast_wire.frames import Hello, Open
+from holdfast_wire.proof import DIAL_HEADER, dial_header
+
+from session_agent.agent.commands import entrypoint  # noqa: F401 - a sandbox cannot import what the zygote has not
+from session_agent.agent.session.connection import Link
+from session_agent.agent.settings import AgentSettings
+
+from .handlers import FACTORIES
+from .server import AgentServer
+
+_TOKEN = "0" * 64
+_NOWHERE = "/\x01nowhere/program"
+_REQUEST = (
+    "GET /session HTTP/1.1\r\nHost: agent\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+    f"{DIAL_HEADER}: {dial_header(_TOKEN, '0' * 32)}\r\n\r\n"
+)
+
+
+def warm_up() -> None:
+    """Do it. Safe to call more than once, and with no file system worth the name."""
+    asyncio.run(_warm_up())
+
+
+async def _warm_up() -> None:
+    server = AgentServer(AgentSettings("warm-up", _TOKEN, workdir="/"), FACTORIES)
+    server.context.start()
+    ours, theirs = socket.socketpair()
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_connection(lambda: Link(server), sock=theirs)
+    ours.setblocking(False)
+    try:
+        hello = Hello(1, "warm-up-warm-up-1234", b"warm-up-warm-up-1234", "", 0, 1, {}, 1)
+        command = Open(1, "command", {"id": "warm-up", "argv": [_NOWHERE], "cwd": "/"})
+        unknown = Open(2, "follow", {"id": "nobody"})
+        messages = (encode(hello), encode_item(command, 0), encode_item(unknown, 0))
+        await loop.sock_sendall(ours, _REQUEST.encode())
+        await loop.sock_recv(ours, 65536)
+        for message in messages:
+            await loop.sock_sendall(ours, _masked(message))
+            await asyncio.wait_for(loop.sock_recv(ours, 65536), 1.0)
+    finally:
+        ours.close()
+        transport.abort()
+        server.sessions.close()
+        server.context.close()
+        await asyncio.sleep(0)
+
+
+def _masked(message: bytes) -> bytes:
+    size = bytes([0x80 | len(message)]) if len(message) < 126 else b"\xfe" + len(message).to_bytes(2, "big")
+    return b"\x82" + size + b"\0\0\0\0" + message
