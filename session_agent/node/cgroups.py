@@ -4,7 +4,7 @@ Owns finding the hierarchies, one group per sandbox with a nested one for its co
 the commands is what was asked for; the outer group allows a small reserve more, so a command that runs out of memory
 or processes never takes the agent with it, and a sandbox that owns its agent still gains no more than the reserve.
 With the first version CPU time is limited for the agent and for the commands apart: a fork bomb works in the kernel, where a
-quota that is used up stops nobody, and would leave the agent nothing of one that they shared.
+quota that is used up stops no process, and would leave the agent nothing of one that they shared.
 Does not decide limits. Called by sandboxes.py and doctor.py.
 """
 
@@ -125,7 +125,7 @@ class Group:
         """Let the agent run before whatever it started, lest a thousand busy processes keep it from killing them.
 
         Only where the group bounds what all of it may use, so that the agent gains nothing on anybody outside, and commands are
-        not in groups of their own from their birth (v1), which is better.
+        not in groups of their own from their start (v1), which is better.
         """
         if "cpu" in self.hierarchies.v2_controllers:
             with contextlib.suppress(OSError):

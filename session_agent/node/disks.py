@@ -1,9 +1,9 @@
 """The disk of one sandbox: an ext4 file system of a fixed size in an unnamed sparse file, through a loop device.
 
-Owns blank disks (copies of a formatted template), attaching one, and throwing one away without writing what nobody will read.
-The kernel itself says ENOSPC then, whatever the sandbox does with links, holes or deleted files. Needs root, loop devices and
-mkfs.ext4; where they are missing ``why_not`` says so. Quotas would be cheaper but few kernels and mounts have them.
-Called by berths.py (node side) and the zygote (``attach``). Infra decision 0023.
+Owns blank disks (copies of a formatted template), attaching one, and discarding one without writing its unsaved pages.
+The kernel itself answers ENOSPC then, whatever the sandbox does with links, holes or deleted files. Needs root, loop devices and
+mkfs.ext4; where they are missing ``why_not`` gives the reason. Quotas would be cheaper but few kernels and mounts have them.
+Called by containers.py (node side) and the zygote (``attach``). Infra decision 0023.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def attach(disk: int, place: str, owner: int) -> tuple[int, int]:
 
 
 def identity(file: int) -> FileId:
-    """What tells the open *file* from all others."""
+    """What identifies the open *file*: device and inode."""
     status = os.fstat(file)
     return status.st_dev, status.st_ino
 

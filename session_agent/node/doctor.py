@@ -1,4 +1,4 @@
-"""What this machine has for sandboxes, and what is missing, in words that say what to do.
+"""What this machine has for sandboxes, what is missing, and how to get it.
 
 Owns the checks; each tries the real thing in a process of its own and leaves nothing behind. Called by the CLI entry
 and by the RPC.

@@ -1,4 +1,4 @@
-"""Who watches the node, and what they are told.
+"""The node's watchers, and the events sent to them.
 
 Owns the watchers' queues. Policy: a watcher that falls QUEUE events behind is closed and has to watch again, which
 starts with a full list, so nothing is lost silently. Called by sandboxes.py (publish) and server.py (watch).

@@ -28,7 +28,7 @@ _FORK_TIMEOUT_S = 10.0
 
 
 class Launcher:
-    """`privileged` says whether sandboxes get id ranges (root) or the caller's single id."""
+    """`privileged`: whether sandboxes get id ranges (root) or the caller's single id."""
 
     def __init__(self, settings: NodeSettings, hierarchies: Hierarchies, *, privileged: bool) -> None:
         self._settings = settings

@@ -103,8 +103,8 @@ def enter_own_user_namespace() -> None:
 
 
 def keep_powers_as_anyone() -> None:
-    """Zygote, as root: from here on `owned_by` changes nobody's powers."""
-    with contextlib.suppress(OSError):  # without CAP_SETPCAP: a machine that asks for powers to make user namespaces will say so
+    """Zygote, as root: from here on `owned_by` changes no capabilities."""
+    with contextlib.suppress(OSError):  # without CAP_SETPCAP: a machine that requires capabilities to make user namespaces will report it
         sys_.prctl(sys_.PR_SET_SECUREBITS, _NO_SETUID_FIXUP)
 
 

@@ -1,7 +1,7 @@
 """Asked-for network of one sandbox: slirp4netns speaks for it with the machine's own sockets, one process each.
 
 Owns that process, what no sandbox may reach through it (this machine, private, link-local and metadata ranges), and the routes
-inside that say so. A sandbox cannot change its routes, having no CAP_NET_ADMIN; one that binds to the device gets no answer to
+inside that block them. A sandbox cannot change its routes, having no CAP_NET_ADMIN; one that binds to the device gets no answer to
 ARP for what no route leads to. IPv4 only. Called by sandboxes.py; ``close_off`` by the zygote's child.
 """
 
@@ -122,7 +122,7 @@ def _settle(future: asyncio.Future[None]) -> None:
 
 
 def out_of_reach() -> list[str]:
-    """What a sandbox may not reach: ranges that are nobody's business outside, and every address of this machine."""
+    """What a sandbox may not reach: private ranges that the outside does not route, and every address of this machine."""
     return [*_RANGES, *own_addresses()]
 
 

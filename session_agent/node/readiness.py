@@ -13,7 +13,7 @@ import re
 
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.node.berths import Berth
+from session_agent.node.containers import Container
 
 _MAX_LINE = 8192
 _PASSING = (errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.ENFILE, errno.EMFILE, errno.EBUSY, errno.EINTR)
@@ -21,38 +21,38 @@ _PASSING = (errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.ENFILE, errno.EMFILE
 _EPOCH = re.compile(r"[\w-]{1,128}", re.ASCII)
 
 
-async def prepared(berth: Berth, timeout_s: float) -> bool:
+async def prepared(container: Container, timeout_s: float) -> bool:
     """Wait until the child has made its namespaces: before, those it shows are not its own. False when it ended instead."""
     try:
         async with asyncio.timeout(timeout_s):
-            return await asyncio.get_running_loop().sock_recv(berth.control, 1) != b""
+            return await asyncio.get_running_loop().sock_recv(container.control, 1) != b""
     except TimeoutError:
         raise HoldfastError("create_timeout", f"the sandbox's namespaces were not made within {timeout_s:g} s") from None
     except OSError:
         return False  # it reports why on its own channel
 
 
-async def agent_epoch(berth: Berth, timeout_s: float) -> str:
+async def agent_epoch(container: Container, timeout_s: float) -> str:
     """Raises HoldfastError(create_timeout, runtime_unavailable), and sandbox_failed where another try would end the same."""
     loop = asyncio.get_running_loop()
-    os.set_blocking(berth.ready, False)
+    os.set_blocking(container.ready, False)
     line: asyncio.Future[bytes] = loop.create_future()
     received = bytearray()
 
     def readable() -> None:
-        part = os.read(berth.ready, 4096)
+        part = os.read(container.ready, 4096)
         received.extend(part)
         if (not part or b"\n" in part or len(received) > _MAX_LINE) and not line.done():
             line.set_result(bytes(received))
 
-    loop.add_reader(berth.ready, readable)
+    loop.add_reader(container.ready, readable)
     try:
         async with asyncio.timeout(timeout_s):
             raw = await line
     except TimeoutError:
         raise HoldfastError("create_timeout", f"the agent did not serve within {timeout_s:g} s") from None
     finally:
-        loop.remove_reader(berth.ready)
+        loop.remove_reader(container.ready)
     try:
         answer = json.loads(raw) if raw else {}
     except ValueError:
@@ -62,7 +62,7 @@ async def agent_epoch(berth: Berth, timeout_s: float) -> str:
     epoch = answer.get("agent_epoch")
     if isinstance(epoch, str) and _EPOCH.fullmatch(epoch):
         return epoch
-    said = str(answer.get("error") or "")[:500] or berth.agent_log.tail() or "no reason given"
+    said = str(answer.get("error") or "")[:500] or container.agent_log.tail() or "no reason given"
     number = answer.get("errno")
     if isinstance(number, int) and number not in _PASSING:
         raise HoldfastError("sandbox_failed", f"the sandbox did not start: {said}", reason="start-failed")

@@ -1,7 +1,7 @@
 """The sandboxes of this machine: named, watched, removed.
 
 Owns each sandbox's life from request to end, and what is remembered of it. Does not own what a sandbox is made of
-(berths.py) nor the RPC (server.py). One lock per sandbox keeps its life serial.
+(containers.py) nor the RPC (server.py). One lock per sandbox keeps its life serial.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast_wire.errors import HoldfastError
 
 from session_agent.agent.process.ulimits import raise_ulimits
 from session_agent.node import cgroups, network, recovery
-from session_agent.node.berths import Berth, Berths, send_to_child
+from session_agent.node.containers import Container, ContainerFactory, send_to_child
 from session_agent.node.disks import Disks, why_not
 from session_agent.node.events import Events
 from session_agent.node.images.spec import DEFAULT_PATH, ImageSpec
@@ -44,7 +44,7 @@ class Sandbox:
     image: ImageSpec
     socket_path: str
     created_at: float
-    berth: Berth | None = None
+    container: Container | None = None
     agent_epoch: str = ""
     state: str = "creating"
     reason: str = ""
@@ -82,12 +82,12 @@ class Sandboxes:
         self._privileged = privileged
         self._hierarchies = cgroups.detect(settings.tag)
         self._launcher = Launcher(settings, self._hierarchies, privileged=privileged)
-        self._berths = Berths(settings, self._launcher, self._hierarchies, privileged=privileged)
-        self.spares = Spares(self._berths, settings.spares)
+        self._containers = ContainerFactory(settings, self._launcher, self._hierarchies, privileged=privileged)
+        self.spares = Spares(self._containers, settings.spares)
         self._live: dict[str, Sandbox] = {}
         self._failed: dict[str, dict[str, Any]] = {}
         self._gate = asyncio.Semaphore(settings.concurrent_creates)
-        self._burials: set[asyncio.Task[None]] = set()
+        self._cleanups: set[asyncio.Task[None]] = set()
         self._stopping = False
         self.events = Events(self.list)
 
@@ -107,7 +107,7 @@ class Sandboxes:
             if said:
                 log.warning("what sandboxes write is not limited: %s", said)
             else:
-                self._berths.disks = Disks(settings.sandboxes_dir)
+                self._containers.disks = Disks(settings.sandboxes_dir)
         self.events.began_at = time.time()
         await self._launcher.start()
         self.spares.start()
@@ -115,7 +115,7 @@ class Sandboxes:
     @property
     def stored_ids(self) -> IdMap | None:
         """The ids that the image store has to give files, where the kernel does not map those of the image on the way."""
-        return self._berths.ids(0) if self._privileged and not self._launcher.id_mapping else None
+        return self._containers.ids(0) if self._privileged and not self._launcher.id_mapping else None
 
     def list(self) -> list[dict[str, Any]]:
         live = [box.to_map() for box in self._live.values() if box.state == "ready"]
@@ -128,7 +128,7 @@ class Sandboxes:
         return any(path in box.image.layers for box in self._live.values())
 
     def stats(self) -> dict[str, Any]:
-        boxes = {name: box.berth.group.usage() for name, box in self._live.items() if box.berth}
+        boxes = {name: box.container.group.usage() for name, box in self._live.items() if box.container}
         return {
             "sandboxes": len(self._live),
             "failed": len(self._failed),
@@ -161,7 +161,7 @@ class Sandboxes:
                 async with self._gate:
                     await self._make(box)
             except BaseException as error:
-                await self._dismantle(box)
+                await self._remove(box)
                 if isinstance(error, OSError):
                     raise HoldfastError("runtime_unavailable", f"cannot make a sandbox: {error}") from error
                 raise
@@ -178,7 +178,7 @@ class Sandboxes:
             if self._live.get(sandbox_id) is not box:
                 return self._forget(sandbox_id, incarnation)
             box.state = "deleting"
-            await self._dismantle(box)
+            await self._remove(box)
         self._publish("gone", box, "deleted", "caller", "the sandbox was deleted")
         return True
 
@@ -194,10 +194,10 @@ class Sandboxes:
         self._stopping = True
         await self.spares.stop()
         await asyncio.gather(*(self.delete(name) for name in list(self._live)), return_exceptions=True)
-        await asyncio.gather(*self._burials, return_exceptions=True)
+        await asyncio.gather(*self._cleanups, return_exceptions=True)
         self._launcher.stop()
-        if self._berths.disks:
-            self._berths.disks.close()
+        if self._containers.disks:
+            self._containers.disks.close()
         for base in self._hierarchies.bases:
             with contextlib.suppress(OSError):
                 cgroups.remove(base)
@@ -209,45 +209,45 @@ class Sandboxes:
         spare = self.spares.take(box.image) if box.request.disk is None else None
         try:
             if spare is None or not await self._use_spare(box, spare):
-                box.berth = await self._berths.make(box.image, box.request.disk)
-                await self._settle(box, box.berth)
+                box.container = await self._containers.create(box.image, box.request.disk)
+                await self._settle(box, box.container)
         finally:
             if box.request.disk is None:
                 self.spares.done()
-        assert box.berth
-        box.berth.close_channels()
+        assert box.container
+        box.container.close_channels()
         box.state = "ready"
-        box.berth.on_end = lambda: self._ended(box)
+        box.container.on_end = lambda: self._ended(box)
         self._publish("ready", box, "", "", "")
 
-    async def _use_spare(self, box: Sandbox, spare: Berth) -> bool:
+    async def _use_spare(self, box: Sandbox, spare: Container) -> bool:
         """False when the spare had been killed while it waited, which is no reason to fail a request."""
-        box.berth = spare
+        box.container = spare
         try:
             await self._settle(box, spare)
         except HoldfastError:
             if not await spare.was_killed():
                 raise
             log.warning("a spare had died; making another")
-            await self._give_back(box)
+            await self._release(box)
             return False
         return True
 
-    async def _settle(self, box: Sandbox, berth: Berth) -> None:
-        await self._name(box, berth)
-        box.agent_epoch = await agent_epoch(berth, self._settings.ready_timeout_s)
+    async def _settle(self, box: Sandbox, container: Container) -> None:
+        await self._name(box, container)
+        box.agent_epoch = await agent_epoch(container, self._settings.ready_timeout_s)
 
-    async def _name(self, box: Sandbox, berth: Berth) -> None:
-        """Make the berth this sandbox: folder, socket, limits, and the configuration that starts the agent."""
+    async def _name(self, box: Sandbox, container: Container) -> None:
+        """Make the container this sandbox: folder, socket, limits, and the configuration that starts the agent."""
         request = box.request
         folder = os.path.join(self._settings.sandboxes_dir, request.sandbox_id)
-        os.rename(berth.folder, folder)
-        berth.folder = folder
-        berth.agent_log.name = request.sandbox_id
-        berth.group.limit(request.limits)
-        berth.group.favour(berth.pid)
-        raise_ulimits(berth.pid, request.ulimits)
-        self._save(box, berth)
+        os.rename(container.folder, folder)
+        container.folder = folder
+        container.agent_log.name = request.sandbox_id
+        container.group.limit(request.limits)
+        container.group.favour(container.pid)
+        raise_ulimits(container.pid, request.ulimits)
+        self._save(box, container)
         listener = socket.socket(socket.AF_UNIX)
         try:
             listener.bind(box.socket_path)
@@ -273,23 +273,23 @@ class Sandboxes:
         if request.shm_bytes is not None:
             config["shm_bytes"] = request.shm_bytes
         # Of a child that ended there is nothing to give a network to: `agent_epoch` reports why it did.
-        if request.network and await prepared(berth, self._settings.ready_timeout_s):
+        if request.network and await prepared(container, self._settings.ready_timeout_s):
             try:
-                berth.link = await network.start(berth.pid)
+                container.link = await network.start(container.pid)
             except BaseException:
                 for fd in (fd for opened in fds.values() for fd in opened):
                     os.close(fd)
                 raise
             config["network"] = {"out_of_reach": network.out_of_reach(), "resolver": network.RESOLVER}
-        await send_to_child(berth, config, fds)
+        await send_to_child(container, config, fds)
 
-    def _save(self, box: Sandbox, berth: Berth) -> None:
+    def _save(self, box: Sandbox, container: Container) -> None:
         state = box.to_map() | {
-            "pid": berth.pid,
-            "started": recovery.start_time(berth.pid),
-            "cgroups": berth.group.paths,
+            "pid": container.pid,
+            "started": recovery.start_time(container.pid),
+            "cgroups": container.group.paths,
         }
-        fd = os.open(os.path.join(berth.folder, recovery.STATE), os.O_WRONLY | os.O_CLOEXEC)
+        fd = os.open(os.path.join(container.folder, recovery.STATE), os.O_WRONLY | os.O_CLOEXEC)
         try:
             os.write(fd, json.dumps(state).encode())
         finally:
@@ -297,37 +297,37 @@ class Sandboxes:
 
     def _ended(self, box: Sandbox) -> None:
         """The sandbox's first process died without being asked to."""
-        if box.state != "ready" or box.berth is None:
+        if box.state != "ready" or box.container is None:
             return
-        if box.berth.killed and box.berth.group.out_of_memory():
+        if box.container.killed and box.container.group.out_of_memory():
             box.reason, box.fault, box.message = "oom", "workload", "the agent was killed for want of memory"
         else:
             box.reason, box.fault = "exited", "infrastructure"
-            box.message = f"the agent ended with {box.berth.death}"
+            box.message = f"the agent ended with {box.container.death}"
         box.state = "failed"
         # Known as failed before it is unknown as live: no moment without an answer.
         self._remember_failure(box.to_map())
-        burial = asyncio.get_running_loop().create_task(self._bury(box), name=f"bury {box.request.sandbox_id}")
-        self._burials.add(burial)
-        burial.add_done_callback(self._burials.discard)
+        cleanup = asyncio.get_running_loop().create_task(self._clean_up(box), name=f"clean up {box.request.sandbox_id}")
+        self._cleanups.add(cleanup)
+        cleanup.add_done_callback(self._cleanups.discard)
 
-    async def _bury(self, box: Sandbox) -> None:
+    async def _clean_up(self, box: Sandbox) -> None:
         async with box.lock:
             if self._live.get(box.request.sandbox_id) is not box:
                 return
-            await self._dismantle(box)
+            await self._remove(box)
         self._publish("failed", box, box.reason, box.fault, box.message)
 
-    async def _dismantle(self, box: Sandbox) -> None:
+    async def _remove(self, box: Sandbox) -> None:
         try:
-            await self._give_back(box)
+            await self._release(box)
         finally:
             self._live.pop(box.request.sandbox_id, None)
 
-    async def _give_back(self, box: Sandbox) -> None:
-        if box.berth:
-            await self._berths.dismantle(box.berth)
-            box.berth = None
+    async def _release(self, box: Sandbox) -> None:
+        if box.container:
+            await self._containers.destroy(box.container)
+            box.container = None
         if self._settings.sockets_dir:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(box.socket_path)

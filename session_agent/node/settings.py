@@ -1,4 +1,4 @@
-"""What the node is told by its environment, read once in main.
+"""The settings of the node, read from its environment once in main.
 
 Owns names, defaults and units. Does not check the machine: doctor.py does.
 """

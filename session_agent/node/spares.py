@@ -1,4 +1,4 @@
-"""Spare berths: made while nobody waits, for the images that were asked for last.
+"""Spare containers: created ahead of requests, for the images that were asked for last.
 
 Owns how many there are and of what. Policy: up to PER_IMAGE of each image in demand, at most TOTAL; the image longest
 not asked for gives way. Filling starts when no create is running, nor was a moment ago: neither a burst nor the first commands of a
@@ -13,7 +13,7 @@ from collections import OrderedDict
 
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.node.berths import Berth, Berths
+from session_agent.node.containers import Container, ContainerFactory
 from session_agent.node.images.spec import ImageSpec
 
 log = logging.getLogger(__name__)
@@ -23,14 +23,14 @@ _Key = tuple[str, tuple[str, ...]]
 
 
 class Spares:
-    """A small stock of berths. One task fills it; `stop` ends the task and gives the stock back."""
+    """A small stock of containers. One task fills it; `stop` ends the task and destroys the stock."""
 
-    def __init__(self, berths: Berths, per_image: int) -> None:
-        self._berths = berths
+    def __init__(self, containers: ContainerFactory, per_image: int) -> None:
+        self._containers = containers
         self._per_image = per_image
-        self._stock: OrderedDict[_Key, list[Berth]] = OrderedDict()
+        self._stock: OrderedDict[_Key, list[Container]] = OrderedDict()
         self._images: dict[_Key, ImageSpec] = {}
-        self._dead: list[Berth] = []
+        self._dead: list[Container] = []
         self._busy = 0
         self._distrust = False
         self._wanted = asyncio.Event()
@@ -45,11 +45,11 @@ class Spares:
         if self._filler:
             self._filler.cancel()
             await asyncio.wait([self._filler])
-        await self._discard(self._dead + [berth for stock in self._stock.values() for berth in stock])
+        await self._discard(self._dead + [container for stock in self._stock.values() for container in stock])
         self._stock.clear()
 
-    def take(self, image: ImageSpec) -> Berth | None:
-        """A berth of *image*, if there is one; the caller owns it. To be followed by `done`."""
+    def take(self, image: ImageSpec) -> Container | None:
+        """A container of *image*, if there is one; the caller owns it. To be followed by `done`."""
         self._busy += 1
         self._no_lull()
         key = _key(image)
@@ -57,10 +57,10 @@ class Spares:
         self._images[key] = image
         self._stock.move_to_end(key)
         while stock:
-            berth = stock.pop()
-            berth.on_end = None
-            if berth.pidfd >= 0:
-                return berth
+            container = stock.pop()
+            container.on_end = None
+            if container.pidfd >= 0:
+                return container
         return None
 
     def count(self) -> int:
@@ -80,7 +80,7 @@ class Spares:
             self._lull.cancel()
 
     async def drop_image(self, digest: str) -> None:
-        """Give back the spares of an image that is to be removed."""
+        """Destroy the spares of an image that is to be removed."""
         for key in [key for key in self._stock if key[0] == digest]:
             self._images.pop(key, None)
             await self._discard(self._stock.pop(key))
@@ -93,16 +93,16 @@ class Spares:
             await self._discard(dead)
             while not self._busy and not self._distrust and (key := self._lacking()) is not None:
                 try:
-                    berth = await self._berths.make(self._images[key], None, ahead=True)
+                    container = await self._containers.create(self._images[key], None, ahead=True)
                 except (HoldfastError, OSError) as error:
-                    log.warning("no spare could be made: %s", error)
+                    log.warning("cannot create a spare container: %s", error)
                     break
                 stock = self._stock.get(key)
                 if stock is None:
-                    await self._discard([berth])
+                    await self._discard([container])
                     continue
-                berth.on_end = lambda berth=berth, stock=stock: self._died(berth, stock)
-                stock.append(berth)
+                container.on_end = lambda container=container, stock=stock: self._died(container, stock)
+                stock.append(container)
                 await self._evict()
 
     def _lacking(self) -> _Key | None:
@@ -120,18 +120,18 @@ class Spares:
             self._images.pop(oldest, None)
             await self._discard(self._stock.pop(oldest))
 
-    def _died(self, berth: Berth, stock: list[Berth]) -> None:
+    def _died(self, container: Container, stock: list[Container]) -> None:
         """What it held is given back at once; others are made after the next create, lest they all die in a row."""
-        if berth in stock:
-            stock.remove(berth)
-            self._dead.append(berth)
+        if container in stock:
+            stock.remove(container)
+            self._dead.append(container)
             self._distrust = True
             self._wanted.set()
 
-    async def _discard(self, berths: list[Berth]) -> None:
-        for berth in berths:
-            berth.on_end = None
-        await asyncio.gather(*(self._berths.dismantle(berth) for berth in berths), return_exceptions=True)
+    async def _discard(self, containers: list[Container]) -> None:
+        for container in containers:
+            container.on_end = None
+        await asyncio.gather(*(self._containers.destroy(container) for container in containers), return_exceptions=True)
 
 
 def _key(image: ImageSpec) -> _Key:

@@ -157,9 +157,9 @@ def mount_setattr(mount_fd: int, set_bits: int, *, userns_fd: int = 0, recursive
 
 
 def thread_id_address() -> int:
-    """Where glibc caches this thread's id, for fork_into, or 0 when it cannot be told for sure.
+    """Where glibc caches this thread's id, for fork_into, or 0 when it cannot be found for certain.
 
-    A raw clone leaves the parent's id there; the kernel fills in the child's when told the address.
+    A raw clone leaves the parent's id there; the kernel writes the child's to the given address.
     """
     _libc.pthread_self.restype = ctypes.c_size_t
     base = int(_libc.pthread_self())
@@ -169,7 +169,7 @@ def thread_id_address() -> int:
 
 
 def set_title(text: str) -> None:
-    """Overwrite the command line other processes see; what it was tells of the machine."""
+    """Overwrite the command line other processes see; the original reveals details of the machine."""
     with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
         fields = file.read().rpartition(")")[2].split()
     start, end = int(fields[45]), int(fields[46])

@@ -79,10 +79,10 @@ class Zygote:
             raw, fds, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, len(_FDS), socket.MSG_CMSG_CLOEXEC)
             if not raw:
                 return
-            handed = dict(zip(_FDS, fds, strict=False))
+            received = dict(zip(_FDS, fds, strict=False))
             given: list[int] = []
             try:
-                pid, given = self._spawn(json.loads(raw), handed)
+                pid, given = self._spawn(json.loads(raw), received)
                 answer: dict[str, Any] = {"pid": pid}
             except OSError as error:
                 answer = {"error": str(error), "errno": error.errno}
@@ -131,7 +131,7 @@ class Zygote:
                     rootfs.map_owners(opened, pid)
                 os.write(mapped_w, b"1")
             except OSError as error:
-                # It is the node's child, so the node hears of it as of any other that fails, and buries it.
+                # It is the node's child, so the node is notified as of any other that fails, and reaps it.
                 _report(fds["ready"], "id maps", error)
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             return pid, [pidfd, *disk]
@@ -215,7 +215,7 @@ class Zygote:
             os._exit(0)
         except SystemExit as leaving:
             os._exit(leaving.code if isinstance(leaving.code, int) else 0)
-        except BaseException as error:  # noqa: BLE001 - the node has to hear why, whatever it is
+        except BaseException as error:  # noqa: BLE001 - the node must report why, whatever it is
             _report(fds["ready"], step, error)
             os._exit(71)
 
@@ -303,7 +303,7 @@ def main(argv: list[str]) -> int:
         _preload()
         entry = load_entry(argv[2])
         zygote = Zygote(control, entry, own_namespace=argv[3] == "own")
-    except Exception as error:  # noqa: BLE001 - the node has to hear why, whatever it is
+    except Exception as error:  # noqa: BLE001 - the node must report why, whatever it is
         traceback.print_exc()
         control.sendmsg([json.dumps({"error": str(error), "errno": getattr(error, "errno", None)}).encode()])
         return 1

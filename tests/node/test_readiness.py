@@ -29,9 +29,9 @@ async def test_what_no_other_try_would_change_is_not_tried_again(said: Any, code
     with os.fdopen(ready, "rb"):
         with os.fdopen(theirs, "wb") as line:
             line.write(b"" if said is None else json.dumps(said).encode() + b"\n")
-        berth: Any = SimpleNamespace(ready=ready, agent_log=SimpleNamespace(tail=lambda: ""))
+        container: Any = SimpleNamespace(ready=ready, agent_log=SimpleNamespace(tail=lambda: ""))
         with pytest.raises(HoldfastError) as failed:
-            await agent_epoch(berth, 5)
+            await agent_epoch(container, 5)
     assert failed.value.code == code
     assert failed.value.retryable is (code == "runtime_unavailable")
     assert said is None or said["error"] in failed.value.message

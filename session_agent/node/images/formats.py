@@ -1,7 +1,7 @@
 """Reading what people call an image: OCI layout or archive, docker archive, root tar, root directory.
 
 Owns recognition and the metadata of each; gives one `Source` with layers that unpack themselves and prove their
-digests. Everything in it is believed hostile: sizes of metadata are bounded, blobs are found by digest beneath one
+digests. Everything in it is untrusted: sizes of metadata are bounded, blobs are found by digest under one
 directory. Called by store.py, off the event loop.
 """
 
@@ -95,7 +95,7 @@ def _unpack_file(path: str, target: str, budget: Budget, blob: str | None, diff:
         if diff is not None and found != diff:
             raise invalid(f"a layer's content is {found}, not {diff}")
         if blob is not None and packed.drain() != blob:
-            raise invalid(f"a blob is not what its digest says: {blob}")
+            raise invalid(f"a blob does not match its digest: {blob}")
 
 
 def _regular(path: str) -> IO[bytes]:
@@ -206,7 +206,7 @@ def _metadata(root: int, name: str, digest: str | None, kind: type = dict) -> An
     if len(raw) > _MAX_METADATA:
         raise invalid(f"{name[:200]} is larger than {_MAX_METADATA} bytes")
     if digest is not None and f"sha256:{hashlib.sha256(raw).hexdigest()}" != digest:
-        raise invalid(f"a blob is not what its digest says: {digest}")
+        raise invalid(f"a blob does not match its digest: {digest}")
     try:
         body = json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -222,7 +222,7 @@ def _blob(root: int, digest: str) -> dict[str, Any]:
 
 
 def _choose(manifests: object) -> str:
-    """The manifest for this machine; the only one when it says nothing of platforms."""
+    """The manifest for this machine; the only one when it names no platforms."""
     entries = [entry for entry in _list(manifests) if isinstance(entry, dict)]
     wanted = _ARCHITECTURE.get(platform.machine(), platform.machine())
     for entry in entries:

@@ -1,7 +1,7 @@
 """The `host` image: a read-only view of this machine's toolchain with nothing private in it.
 
 Owns what of the machine is shown: /usr (and /bin, /lib… where they are not links into it) as they are, and an /etc made
-of an allow-list of public files. The trees are not id-mapped, so everything in them belongs to nobody inside and only
+of an allow-list of public files. The trees are not id-mapped, so everything in them belongs to the user nobody inside and only
 what the whole machine may read can be read. No home, no /root, /var, /opt, /srv, /mnt.
 """
 

@@ -66,7 +66,7 @@ class Budget:
             raise invalid(f"more than {self.limits.size_bytes} bytes unpacked")
 
     def unpacked(self, total: int, packed: int) -> None:
-        """Checked while a stream is decompressed, before its bytes are believed to be anything."""
+        """Checked while a stream is decompressed, before its bytes are interpreted."""
         if total > self.limits.size_bytes + (1 << 30):
             raise invalid(f"more than {self.limits.size_bytes} bytes unpacked")
         if total > self.limits.ratio_free_bytes and total > self.limits.ratio * max(packed, 1):

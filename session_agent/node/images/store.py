@@ -53,7 +53,7 @@ class ImageRecord:
 
 
 class ImageStore:
-    """`in_use` tells whether a sandbox lives on an image's digest."""
+    """`in_use` returns whether a sandbox uses an image's digest."""
 
     def __init__(self, directory: str, fallback: str | None, limits: LayerLimits | None = None) -> None:
         self._directory = directory
@@ -108,7 +108,7 @@ class ImageStore:
             if self._fallback == host.NAME:
                 return host.spec(self._path("host"))
             raise HoldfastError("image_not_found", f"there is no image {name} on this machine")
-        # a layer that comes twice (an empty one often does) says nothing below its topmost place, and an overlay takes it once
+        # a layer that comes twice (an empty one often does) has no effect below its topmost place, and an overlay accepts it once
         layers = dict.fromkeys(self._layer(digest) for digest in reversed(record.layers))
         return ImageSpec(
             name=record.name,
@@ -286,5 +286,5 @@ def _tree_size(path: str) -> int:
 
 
 def _is_host(name: str) -> bool:
-    """Whatever form the name is in: a list could not tell an image `host:latest` from the machine's own. Raises as `normalise`."""
+    """Whatever form the name is in: a list could not distinguish an image `host:latest` from the machine's own. Raises as `normalise`."""
     return names.normalise(name) == names.normalise(host.NAME)

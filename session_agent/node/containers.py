@@ -1,8 +1,8 @@
-"""Berths: sandboxes without a name yet, made and waiting for their configuration.
+"""Containers of sandboxes: created without a name, waiting for their configuration.
 
 Owns everything a sandbox needs of the machine: a folder, an id range, cgroups, the process in its namespaces with its
-tree mounted, and the giving back of all that. What takes milliseconds happens here, before or without a request;
-sandboxes.py only has to name a berth. Called by spares.py and sandboxes.py.
+tree mounted, and the release of all that. What takes milliseconds happens here, before or without a request;
+sandboxes.py only has to name one. Called by spares.py and sandboxes.py.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _DEATH_S = 30.0
 
 
 @dataclass(slots=True, eq=False)
-class Berth:
-    """One waiting or used process and what has to be given back for it. Descriptors are -1 once closed."""
+class Container:
+    """The first process of a sandbox, waiting or in use, and what it holds on the machine. Descriptors are -1 once closed."""
 
     image: ImageSpec
     slot: int
@@ -72,8 +72,8 @@ class Berth:
         return self.killed
 
 
-class Berths:
-    """Makes berths and takes them apart."""
+class ContainerFactory:
+    """Creates containers and removes what they hold on the machine."""
 
     def __init__(self, settings: NodeSettings, launcher: Launcher, hierarchies: Hierarchies, *, privileged: bool) -> None:
         self._settings = settings
@@ -84,8 +84,8 @@ class Berths:
         """Where sandboxes can have disks of their own."""
         self._slots = list(range(settings.id_slots - 1, -1, -1))
 
-    async def make(self, image: ImageSpec, disk_bytes: int | None, *, ahead: bool = False) -> Berth:
-        """Raises HoldfastError or OSError and leaves nothing behind when it cannot. *ahead*: nobody waits for it yet."""
+    async def create(self, image: ImageSpec, disk_bytes: int | None, *, ahead: bool = False) -> Container:
+        """Raises HoldfastError or OSError and leaves nothing behind when it cannot. *ahead*: no request waits for it yet."""
         if not self._slots:
             raise HoldfastError("no_capacity", "every id range of this node is in use")
         name = f".{secrets.token_hex(8)}"
@@ -94,7 +94,7 @@ class Berths:
         ready, ready_w = os.pipe2(os.O_CLOEXEC)
         log_r, log_w = os.pipe2(os.O_CLOEXEC)
         fds = [theirs.fileno(), ready_w, log_w]
-        berth = Berth(
+        container = Container(
             image=image,
             slot=slot,
             ids=self.ids(slot),
@@ -106,50 +106,50 @@ class Berths:
         )
         try:
             try:
-                blank = await asyncio.to_thread(self._make_folder, berth, disk_bytes or self._settings.default_disk)
+                blank = await asyncio.to_thread(self._make_folder, container, disk_bytes or self._settings.default_disk)
                 if blank is not None:
                     fds.append(blank)
-                    berth.disk_file = identity(blank)
-                await self._fork(berth, disk_bytes, ahead, fds)
+                    container.disk_file = identity(blank)
+                await self._fork(container, disk_bytes, ahead, fds)
             finally:
                 for blank in fds[3:]:
                     os.close(blank)
                 theirs.close()
                 os.close(ready_w)
                 os.close(log_w)
-            berth.group.add(berth.pid)
+            container.group.add(container.pid)
         except BaseException:
-            await self.dismantle(berth)
+            await self.destroy(container)
             raise
-        return berth
+        return container
 
-    async def dismantle(self, berth: Berth) -> None:
-        """Everything of *berth* goes; a step that fails is logged and does not keep the others."""
+    async def destroy(self, container: Container) -> None:
+        """Everything of *container* goes; a step that fails is logged and does not keep the others."""
         try:
-            berth.close_channels()
-            if berth.pidfd >= 0:
+            container.close_channels()
+            if container.pidfd >= 0:
                 with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(berth.pidfd, signal.SIGKILL)
-                await self._until_gone(berth)
-            berth.agent_log.close()
-            if berth.link:
-                link, berth.link = berth.link, None
+                    signal.pidfd_send_signal(container.pidfd, signal.SIGKILL)
+                await self._until_gone(container)
+            container.agent_log.close()
+            if container.link:
+                link, container.link = container.link, None
                 await asyncio.to_thread(link.stop)
-            if berth.disk >= 0:
-                disk, berth.disk = berth.disk, -1
-                await asyncio.to_thread(discard, disk, berth.disk_file)
-            await asyncio.to_thread(self._remove_files, berth)
+            if container.disk >= 0:
+                disk, container.disk = container.disk, -1
+                await asyncio.to_thread(discard, disk, container.disk_file)
+            await asyncio.to_thread(self._remove_files, container)
         finally:
-            if berth.pidfd < 0:
-                self._slots.append(berth.slot)
+            if container.pidfd < 0:
+                self._slots.append(container.slot)
 
-    async def _until_gone(self, berth: Berth) -> None:
+    async def _until_gone(self, container: Container) -> None:
         try:
             async with asyncio.timeout(_DEATH_S):
-                await berth.gone.wait()
+                await container.gone.wait()
         except TimeoutError:
             # Stuck in the kernel, on a dead disk for instance. Its ids are not given to another.
-            log.error("%s: process %d does not die", berth.folder, berth.pid)
+            log.error("%s: process %d was killed but has not ended", container.folder, container.pid)
 
     def ids(self, slot: int) -> IdMap:
         if not self._privileged:
@@ -158,15 +158,15 @@ class Berths:
         number = slot if self._launcher.id_mapping else 0
         return IdMap(self._settings.id_base + number * LOW_IDS, LOW_IDS, self._settings.high_base + number * HIGH_IDS)
 
-    async def _fork(self, berth: Berth, disk_bytes: int | None, ahead: bool, passed: list[int]) -> None:
-        image = berth.image
+    async def _fork(self, container: Container, disk_bytes: int | None, ahead: bool, passed: list[int]) -> None:
+        image = container.image
         await self._launcher.begin(
             {
-                "ids": (berth.ids.base, berth.ids.count, berth.ids.high_base),
+                "ids": (container.ids.base, container.ids.count, container.ids.high_base),
                 "layers": image.layers,
                 "trees": [(tree.source, tree.target) for tree in image.trees],
                 "hidden": image.hidden,
-                "folder": os.path.join(berth.folder, "files"),
+                "folder": os.path.join(container.folder, "files"),
                 "shm_bytes": self._settings.shm_bytes,
                 "tmpfs_bytes": None if len(passed) > 3 else disk_bytes,
                 "warm_up": ahead,
@@ -176,65 +176,65 @@ class Berths:
             passed,
         )
         try:
-            berth.group.create()
-            fds = berth.group.delegate()
-            shown = berth.group.show()
+            container.group.create()
+            fds = container.group.delegate()
+            shown = container.group.show()
             fds["mount_fds"] = list(shown.values())
-            await send_to_child(berth, {"mounts": list(shown)}, fds)
+            await send_to_child(container, {"mounts": list(shown)}, fds)
         finally:
-            berth.pid, berth.pidfd, berth.disk = await self._launcher.finish()
-            asyncio.get_running_loop().add_reader(berth.pidfd, self._ended, berth)
+            container.pid, container.pidfd, container.disk = await self._launcher.finish()
+            asyncio.get_running_loop().add_reader(container.pidfd, self._ended, container)
 
-    def _make_folder(self, berth: Berth, disk_bytes: int | None) -> int | None:
+    def _make_folder(self, container: Container, disk_bytes: int | None) -> int | None:
         """Also a blank disk for it, where there are disks and it is to have one."""
-        os.mkdir(berth.folder, 0o700)
-        files = os.path.join(berth.folder, "files")
+        os.mkdir(container.folder, 0o700)
+        files = os.path.join(container.folder, "files")
         os.mkdir(files, 0o755)
         made = [files, *rootfs.prepare_folder(files)]
-        os.close(os.open(os.path.join(berth.folder, recovery.STATE), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.close(os.open(os.path.join(container.folder, recovery.STATE), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         if self._privileged:
             for path in made:
-                os.chown(path, berth.ids.base, berth.ids.base)
+                os.chown(path, container.ids.base, container.ids.base)
         if self.disks is None or disk_bytes is None or disk_bytes < LEAST_BYTES:
             return None
         return self.disks.blank(disk_bytes)
 
-    def _ended(self, berth: Berth) -> None:
-        """The berth's first process is dead, and with it everything in its namespaces."""
-        asyncio.get_running_loop().remove_reader(berth.pidfd)
-        result = os.waitid(os.P_PIDFD, berth.pidfd, os.WEXITED | os.WNOHANG)
-        os.close(berth.pidfd)
-        berth.pidfd = -1
-        berth.killed = result is not None and result.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
+    def _ended(self, container: Container) -> None:
+        """The container's first process is dead, and with it everything in its namespaces."""
+        asyncio.get_running_loop().remove_reader(container.pidfd)
+        result = os.waitid(os.P_PIDFD, container.pidfd, os.WEXITED | os.WNOHANG)
+        os.close(container.pidfd)
+        container.pidfd = -1
+        container.killed = result is not None and result.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
         status = "?" if result is None else result.si_status
-        berth.death = f"signal {status}" if berth.killed else f"exit status {status}"
-        berth.gone.set()
-        if berth.on_end:
-            berth.on_end()
+        container.death = f"signal {status}" if container.killed else f"exit status {status}"
+        container.gone.set()
+        if container.on_end:
+            container.on_end()
 
-    def _remove_files(self, berth: Berth) -> None:
+    def _remove_files(self, container: Container) -> None:
         try:
-            removal.remove_tree(berth.folder, self._settings.trash_dir)
+            removal.remove_tree(container.folder, self._settings.trash_dir)
         except OSError as error:
-            log.error("%s: not all files could be removed: %s", berth.folder, error)
+            log.error("%s: not all files could be removed: %s", container.folder, error)
         try:
-            berth.group.remove()
+            container.group.remove()
         except OSError as error:
-            log.error("%s: its control groups could not be removed: %s", berth.folder, error)
+            log.error("%s: its control groups could not be removed: %s", container.folder, error)
 
 
-async def send_to_child(berth: Berth, message: dict[str, object], fds: dict[str, list[int]]) -> None:
+async def send_to_child(container: Container, message: dict[str, object], fds: dict[str, list[int]]) -> None:
     """One of the two messages to the child, which no other process sees. *fds* are closed here; the child gets its own."""
     passed = [fd for opened in fds.values() for fd in opened]
     body = json.dumps(message | {"fds": [name for name, opened in fds.items() for _ in opened]}).encode()
-    berth.control.setblocking(False)
+    container.control.setblocking(False)
     try:
         try:
-            socket.send_fds(berth.control, [len(body).to_bytes(4, "big")], passed)
+            socket.send_fds(container.control, [len(body).to_bytes(4, "big")], passed)
         finally:
             for fd in passed:
                 os.close(fd)
-        await asyncio.get_running_loop().sock_sendall(berth.control, body)
+        await asyncio.get_running_loop().sock_sendall(container.control, body)
     except OSError as error:
         # The child reports on its own channel why it ended.
-        log.info("%s: the process ended before it was configured: %s", berth.folder, error)
+        log.info("%s: the process ended before it was configured: %s", container.folder, error)
