@@ -24,7 +24,7 @@ setup: .venv/.stamp ## Make .venv with everything in it (every other target does
 	@infra/scripts/setup .venv
 
 up: .venv/.stamp ## Run Redis, node, controller and gateway in the foreground (PORT, HOLDFAST_DATA)
-	@exec $(PY) -m infra.scripts.up --with-parent $(ARGS)
+	@exec $(BIN)/holdfast up --with-parent $(ARGS)
 
 demo: .venv/.stamp ## One long agent episode in a sandbox (ARGS=--live: a real model drives)
 	@exec $(PY) -m infra.demo $(ARGS)

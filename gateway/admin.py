@@ -186,7 +186,7 @@ async def remove_image(request: Request) -> Response:
 
 _FIXES = {
     "placement": "start Redis, or set HOLDFAST_REDIS_URL to one that answers; where records are being rebuilt, see that a controller runs",
-    "runtime": "start the node (`make up` does), or set HOLDFAST_NODE_SOCKET",
+    "runtime": "start the node (`holdfast up` does), or set HOLDFAST_NODE_SOCKET",
 }
 
 

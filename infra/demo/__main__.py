@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast import HoldfastError, SandboxClient
+from holdfast_server.embed import running_stack
+from holdfast_server.errors import UpError
 
 from infra.demo import live, material, policy
 from infra.demo.episode import Episode, check
 from infra.demo.errors import DemoError
 from infra.demo.rest import play_over_rest
 from infra.demo.summary import summary
-from infra.scripts.up.embed import running_stack
-from infra.scripts.up.errors import UpError
 
 
 @dataclass(frozen=True, slots=True)

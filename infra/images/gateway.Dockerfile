@@ -9,7 +9,7 @@ RUN python -m venv /opt/holdfast && /opt/holdfast/bin/pip install --no-cache-dir
 COPY pyproject.toml README.md LICENSE ./
 COPY schemas schemas
 COPY sdk_py sdk_py
-RUN /opt/holdfast/bin/pip install --no-cache-dir . --group service \
+RUN /opt/holdfast/bin/pip install --no-cache-dir '.[kubernetes]' \
  && /opt/holdfast/bin/pip uninstall --yes pip setuptools
 COPY gateway /opt/holdfast/app/gateway
 COPY schemas/openapi.yaml /opt/holdfast/app/schemas/openapi.yaml

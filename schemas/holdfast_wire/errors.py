@@ -85,7 +85,7 @@ TABLE: dict[str, ErrorKind] = _table(
         "AuthenticationError",
         False,
         "caller",
-        "check HOLDFAST_API_KEY; `make up` writes the current one to $HOLDFAST_DATA/env",
+        "check HOLDFAST_API_KEY; `holdfast up` writes the current one to $HOLDFAST_DATA/env",
     ),
     _K(
         "origin_refused",
@@ -198,7 +198,7 @@ TABLE: dict[str, ErrorKind] = _table(
         "ServiceUnavailableError",
         True,
         "infrastructure",
-        "is `make up` running, and is HOLDFAST_URL its address?",
+        "is `holdfast up` running, and is HOLDFAST_URL its address?",
     ),
     _K("agent_unreachable", 503, 4503, "ServiceUnavailableError", True, "infrastructure", "retry; the sandbox may be starting or gone"),
     _K(

@@ -91,7 +91,7 @@ def find_options(
     if not url:
         raise ConfigurationError(
             "no Holdfast service is configured",
-            hint="set HOLDFAST_URL and HOLDFAST_API_KEY, or run `make up` and start from the same folder",
+            hint="set HOLDFAST_URL and HOLDFAST_API_KEY, or run `holdfast up` and start from the same folder",
         )
     if not api_key:
         raise ConfigurationError("no API key is configured", hint="set HOLDFAST_API_KEY")

@@ -15,8 +15,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from holdfast import AsyncSandboxClient
+from holdfast_server.embed import EmbeddedStack, running_stack
 
-from infra.scripts.up.embed import EmbeddedStack, running_stack
 from tests.bench import bundle, figures, latency, lifecycle, memory, pods, streams, throughput
 from tests.bench.workers import workers
 

@@ -21,12 +21,13 @@ from pathlib import Path
 
 import httpx
 from holdfast import AsyncSandbox, AsyncSandboxClient
+from holdfast_server.embed import free_port
+from holdfast_server.layout import TOP
 from holdfast_wire.proof import agent_token
 
 from gateway.placement.records import SandboxSpec
 from gateway.placement.redis_store import RedisStore
 from gateway.settings import PlacementSettings
-from infra.scripts.up.embed import TOP, free_port
 from tests.bench.figures import Figure
 from tests.bench.latency import in_turn
 from tests.support.redis_server import RedisServer

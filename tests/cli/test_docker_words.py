@@ -49,7 +49,7 @@ def refusal(typed: str) -> UsageError:
         ("describe sb", "holdfast inspect"),
         ("info", "holdfast doctor"),
         ("prune", "rm --all"),
-        ("up", "make up"),
+        ("serve", "holdfast up"),
         ("crate host", "`holdfast create`"),
         ("exce sb ls", "`holdfast exec`"),
         ("lst", "`holdfast list`"),

@@ -12,8 +12,8 @@ import shutil
 from collections.abc import Iterator, Sequence
 
 from holdfast import HoldfastError, SandboxClient
+from holdfast_server import embed
 
-from infra.scripts.up import embed
 from tests.docker.case import Case, Step
 from tests.docker.image import FOLDER, TOP, Image
 from tests.docker.reference import CPU, MEMORY, Ran

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from holdfast_server.layout import TOP
 
 from infra.demo import material
 from infra.demo.__main__ import service
 from infra.demo.errors import DemoError
-from infra.scripts.up.embed import TOP
 from tests.support.fake_openai import call, fake_model, raw_call, say
 from tests.support.requires import requires
 from tests.support.stack import Stack

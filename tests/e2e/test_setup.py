@@ -8,8 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-from infra.scripts.up.embed import TOP
+from holdfast_server.layout import TOP
 
 _STUBS = {
     "old-python": '#!/bin/sh\ncase "$*" in *version_info*) exit 1;; esac\nexit 1\n',

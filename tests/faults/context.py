@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.scripts.up.embed import free_port
+from holdfast_server.embed import free_port
+
 from tests.support.stack import Stack, running_stack
 
 from .history import History, check

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
+from holdfast_server.embed import free_port
 from holdfast_wire.proof import agent_token
 
-from infra.scripts.up.embed import free_port
 from tests.gateway.harness import SECRET, serve
 from tests.support.kube.kubelet import ProcessAgent
 from tests.support.requires import requires

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 import redis
+from holdfast_server.redis import find_redis_server
 
 from gateway.placement.records import Cause, Leaving, PoolState, Quota
 from gateway.placement.redis_store import RedisStore
 from gateway.settings import PlacementSettings
-from infra.scripts.up.datadir import find_redis_server
 from tests.conformance.placement import PlacementConformance, ready, spec
 from tests.support.requires import requires
 from tests.support.until import until

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from holdfast_server.embed import free_port
 
 from infra.scripts.acceptance import burst
 from infra.scripts.acceptance.__main__ import STEPS, Rehearsal, parse
@@ -15,7 +16,6 @@ from infra.scripts.acceptance.__main__ import main as acceptance
 from infra.scripts.acceptance.outcome import NotRunError, Result, StepError, passed, take, verdict
 from infra.scripts.deploy.kubectl import Kubectl
 from infra.scripts.smoke import episodes
-from infra.scripts.up.embed import free_port
 from tests.support.requires import requires
 from tests.support.stack import Stack
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from holdfast_server.embed import free_port
 
 from infra.scripts.smoke import episodes
 from infra.scripts.smoke.__main__ import judged
 from infra.scripts.smoke.__main__ import main as smoke
-from infra.scripts.up.embed import free_port
 from tests.support.requires import requires
 from tests.support.stack import Stack
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from holdfast_server.redis import find_redis_server
 
-from infra.scripts.up.datadir import find_redis_server
 from tests.node.harness import BOMB, ENTRY, REPOSITORY, Node, ask, run
 from tests.node.ociimages import directory, file, oci_layout, tar
 from tests.support.requires import requires
@@ -121,7 +121,7 @@ EPISODE = """
 import json, os, sys
 from pathlib import Path
 from holdfast import SandboxClient
-from infra.scripts.up import embed
+from holdfast_server import embed
 said = {"uid": os.getuid()}
 with embed.running_stack(Path(sys.argv[1])) as stack, SandboxClient(stack.url, stack.key) as client:
     with client.create_sandbox("host", ready_timeout_s=30) as sandbox:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 import redis
+from holdfast_server.redis import find_redis_server
 
-from infra.scripts.up.datadir import find_redis_server
 from tests.support.until import until
 
 _START_DEADLINE_S = 60.0

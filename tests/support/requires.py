@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from holdfast_server.redis import find_redis_server
 
-from infra.scripts.up.datadir import find_redis_server
 from session_agent.bundle.elf import read_elf
 
 

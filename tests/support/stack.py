@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from holdfast_server import embed
 
-from infra.scripts.up import embed
 from tests.support.requires import missing
 from tests.support.until import until
 

@@ -33,7 +33,7 @@ exit codes: 0 done; 2 wrong usage or arguments; 125 the service, session or sand
 128+n after signal n.
 
 SANDBOX is an id, or the beginning of a generated one. --json may also stand before the command.
-The service and its key: HOLDFAST_URL and HOLDFAST_API_KEY, else the file .holdfast/env that `make up` writes.
+The service and its key: HOLDFAST_URL and HOLDFAST_API_KEY, else the file .holdfast/env that `holdfast up` writes.
 """
 
 
@@ -218,6 +218,22 @@ def _image_rm() -> Command:
     return Command("image rm", "remove images", "images:remove", "NAME...", Option("-f --force", "nothing more"))
 
 
+def _up() -> Command:
+    return Command(
+        "up", "run the whole of one machine: Redis, node, controller and gateway, in the foreground", "server:up", "",
+        Option("-p --port", "the gateway's port on 127.0.0.1 (PORT, else 8765)", "PORT"),
+        Option("--data", "the folder of this stack (HOLDFAST_DATA, else .holdfast)", "DIR"),
+        Option("--procfile", "what to run instead", "FILE"),
+        Option("--stop-grace", "how long each process may take to end", "SECONDS", read=number),
+        Option("--with-parent", "end when the process that started this one ends"),
+        Option("--no-ready", "do not wait for a gateway"),
+        more="""
+Needs the extra server: pip install 'holdfast[server]'. A Redis that is there is used: redis-server in PATH, or HOLDFAST_REDIS_URL.
+Ctrl-C ends everything, sandboxes too; once more kills.
+""",
+    )  # fmt: skip
+
+
 def _version() -> Command:
     return Command("version", "print the version", "app:version")
 
@@ -240,6 +256,7 @@ _MADE: dict[str, tuple[Callable[[], Command], str, str]] = {
     "image pull": (_image_pull, "NAME", "fetch an image from a registry (also pull)"),
     "image import": (_image_import, "PATH NAME", "import an archive or a root directory"),
     "image rm": (_image_rm, "NAME...", "remove images (also rmi)"),
+    "up": (_up, "", "run the whole of one machine in the foreground"),
     "doctor": (_doctor, "", "check this machine and the service"),
     "version": (_version, "", "print the version"),
 }

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _AGAIN = "a sandbox runs from `create` to `rm`, and what ended is made again: holdfast run or create"
 _ELSEWHERE = "build or save it elsewhere and bring it in: docker save NAME -o x.tar; holdfast image import x.tar NAME"
-_SERVICE = "the service is run with `make up`, or on a cluster with `make deploy`"
+_SERVICE = "the service is run with `holdfast up`, or on a cluster with `make deploy`"
 
 COMMANDS = {
     **dict.fromkeys(("kill", "delete", "remove", "destroy", "terminate", "down", "del"), "holdfast rm SANDBOX, or holdfast stop SANDBOX"),
@@ -30,7 +30,7 @@ COMMANDS = {
     **dict.fromkeys(("execute", "cmd", "command", "eval"), "holdfast exec SANDBOX COMMAND"),
     "log": "holdfast logs SANDBOX",
     "wait": "holdfast logs -f SANDBOX waits until what `run -d` started has ended",
-    **dict.fromkeys(("up", "serve", "server", "gateway", "compose", "deploy"), _SERVICE),
+    **dict.fromkeys(("serve", "server", "gateway", "compose", "deploy"), _SERVICE),
     **dict.fromkeys(("volume", "diff", "history"), "holdfast exec SANDBOX COMMAND looks inside; holdfast cp moves files"),
     "network": "holdfast run --network IMAGE COMMAND; without it a sandbox reaches no network",
     "search": "holdfast pull NAME fetches an image by its whole name",

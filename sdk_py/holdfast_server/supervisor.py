@@ -2,7 +2,7 @@
 
 Owns the life of each process: its group, its output pipe, its pid file, the back-off before it is started again
 (0.1 s doubling to 5 s, forgotten after 10 s of life) and the order of shutdown (SIGTERM, a bounded wait, SIGKILL, one
-process after the other). Each is told in HOLDFAST_REFUSALS how often in a row it gave up by itself, and soon. Knows nothing of
+process after the other). HOLDFAST_FAILED_STARTS is how often in a row it exited by itself, soon after its start. Knows nothing of
 what the processes do, but for the optional URL whose 200 means ready.
 """
 
@@ -18,18 +18,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.scripts.up import keeper
-from infra.scripts.up.output import Lines, Screen
-from infra.scripts.up.procfile import Entry
+from holdfast_server import subreaper
+from holdfast_server.output import Lines, Screen
+from holdfast_server.procfile import Entry
 
 _BACKOFF_FIRST_S = 0.1
 _BACKOFF_MOST_S = 5.0
 _STEADY_AFTER_S = 10.0
 _READ_BYTES = 64 * 1024
 _AGAIN_S = 0.1
-"""One wish may come twice: by whoever has it and by make, or for each thread of a keeper that is killed."""
-_PATIENCE_S = 3.0
-"""After this it is said what is still away."""
+"""One request may arrive twice: from its sender and from make, or once for each thread of a subreaper that is killed."""
+_REPORT_AFTER_S = 3.0
+"""After this the parts that are not ready are listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +55,13 @@ class _Member:
         self.output: int | None = None
         self.started_at = 0.0
         self.backoff_s = _BACKOFF_FIRST_S
-        self.refusals = 0
+        self.failed_starts = 0
         self.again: asyncio.TimerHandle | None = None
         self.ended = asyncio.Event()
 
 
 class Supervisor:
-    """Runs a plan until it is told to stop. One per process: it reaps every child."""
+    """Runs a plan until a signal asks it to stop. One per process: it reaps every child."""
 
     def __init__(self, plan: Plan, screen: Screen) -> None:
         self._plan = plan
@@ -75,7 +75,7 @@ class Supervisor:
     async def run(self) -> int:
         """Return 0 once a signal has ended everything in order, 1 when something had to be killed."""
         loop = asyncio.get_running_loop()
-        for number in keeper.stop_signals():
+        for number in subreaper.stop_signals():
             loop.add_signal_handler(number, self._asked_to_stop)
         loop.add_signal_handler(signal.SIGCHLD, self._reap)
         for member in self._members:
@@ -104,13 +104,13 @@ class Supervisor:
             member.process = subprocess.Popen(
                 ["/bin/sh", "-c", f"exec {member.entry.command}"],
                 cwd=self._plan.directory,
-                env={**self._plan.environment, "HOLDFAST_REFUSALS": str(member.refusals)},
+                env={**self._plan.environment, "HOLDFAST_FAILED_STARTS": str(member.failed_starts)},
                 stdin=subprocess.DEVNULL,
                 stdout=writer,
                 stderr=writer,
                 start_new_session=True,
                 # One prctl call, no locks: safe beside the screen's thread. It covers a kill -9 of both our processes.
-                preexec_fn=lambda: keeper.die_with_parent(signal.SIGTERM, parent),  # noqa: PLW1509
+                preexec_fn=lambda: subreaper.die_with_parent(signal.SIGTERM, parent),  # noqa: PLW1509
             )
         finally:
             os.close(writer)
@@ -151,7 +151,7 @@ class Supervisor:
 
     def _reap(self) -> None:
         by_pid = {member.process.pid: member for member in self._members if member.process is not None}
-        for pid, status in keeper.reap():
+        for pid, status in subreaper.reap():
             member = by_pid.get(pid)
             if member is not None:
                 self._ended(member, os.waitstatus_to_exitcode(status))
@@ -173,7 +173,7 @@ class Supervisor:
         steady = time.monotonic() - member.started_at >= _STEADY_AFTER_S
         if steady:
             member.backoff_s = _BACKOFF_FIRST_S
-        member.refusals = member.refusals + 1 if code > 0 and not steady else 0
+        member.failed_starts = member.failed_starts + 1 if code > 0 and not steady else 0
         delay_s = member.backoff_s
         member.backoff_s = min(delay_s * 2, _BACKOFF_MOST_S)
         self._screen.show(member.entry.name, f"died ({how}), starts again in {delay_s:g} s".encode())
@@ -188,11 +188,11 @@ class Supervisor:
             clean = await self._end(member) and clean
             member.lines.close()
         asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
-        keeper.reap()
-        stray = keeper.descendants(os.getpid())
+        subreaper.reap()
+        stray = subreaper.descendants(os.getpid())
         if stray:
             self._screen.say(f"up: killing {len(stray)} processes that were left behind")
-        left = keeper.kill_descendants()
+        left = subreaper.kill_descendants()
         self._screen.say("up: everything has ended" if not left else f"up: these processes did not end: {left}")
         return 0 if clean and not left else 1
 
@@ -220,24 +220,24 @@ class Supervisor:
 
     async def _hurry_up(self) -> None:
         if self._hurry.is_set():
-            await asyncio.Event().wait()  # said already: only the end itself counts now
+            await asyncio.Event().wait()  # asked twice already: only the end itself counts now
         await self._hurry.wait()
 
     async def _announce_ready(self) -> None:
         if self._plan.ready_address is None:
             return
         host, port = self._plan.ready_address
-        told: list[str] = []
+        reported: list[str] = []
         while (away := await _unready(host, port)) is not None:
-            if away and away != told and time.monotonic() - self._since > _PATIENCE_S:
-                told = away
+            if away and away != reported and time.monotonic() - self._since > _REPORT_AFTER_S:
+                reported = away
                 self._screen.say("\n".join(["up: not ready yet:", *(f"    {line}" for line in away)]))
             await asyncio.sleep(0.05)
         self._screen.say(f"up: ready after {time.monotonic() - self._since:.1f} s: http://{host}:{port}")
 
 
 async def _unready(host: str, port: int) -> list[str] | None:
-    """None when everything is there; else what the gateway says is away, nothing where it does not answer."""
+    """None when everything is there; else what the gateway reports as unavailable, nothing where it does not answer."""
     try:
         async with asyncio.timeout(2):
             reader, writer = await asyncio.open_connection(host, port)

