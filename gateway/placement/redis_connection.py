@@ -42,8 +42,8 @@ class Script:
 
 
 def load_script(name: str) -> Script:
-    """Read ``<name>.lua`` of this package."""
-    here = resources.files(__package__)
+    """Read ``scripts/<name>.lua``."""
+    here = resources.files(__package__) / "scripts"
     source = here.joinpath("common.lua").read_text() + "\n" + here.joinpath(f"{name}.lua").read_text()
     return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 

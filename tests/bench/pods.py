@@ -23,7 +23,7 @@ import httpx
 from holdfast import AsyncSandbox, AsyncSandboxClient
 from holdfast_wire.proof import agent_token
 
-from gateway.placement.records import SandboxSpec
+from gateway.model.records import SandboxSpec
 from gateway.placement.redis_store import RedisStore
 from gateway.settings import PlacementSettings
 from infra.scripts.up.embed import TOP, free_port

@@ -17,9 +17,10 @@ from holdfast_wire.frames import Ack, Closed, Credit, Exited, Failed, Hello, Ope
 from holdfast_wire.limits import DATA_BYTES, ITEM_BYTES, WINDOW_BYTES, Timing
 from holdfast_wire.proof import agent_token
 
-from gateway import agent_call, oneshot
-from gateway.dial import dial_agent
-from gateway.frame_headers import BINARY, CLOSE, PING, server_frame
+from gateway.agents import agent_call
+from gateway.agents.dial import dial_agent
+from gateway.agents.frame_headers import BINARY, CLOSE, PING, server_frame
+from gateway.oneoff import operations
 from gateway.settings import RelaySettings, RestSettings
 from session_agent.agent.settings import AgentSettings
 from session_agent.agent.startup.server import AgentServer, listening_socket
@@ -131,7 +132,7 @@ async def test_pings_are_answered_while_nobody_takes_what_comes(served: Served) 
 
     async with ScriptedAgent(scripted(script)) as agent:
         record = await served.place("sb-1", agent.endpoint)
-        async with oneshot.agent_call(served.gateway, record) as call:
+        async with operations.agent_call(served.gateway, record) as call:
             call.open("terminal", {})
             async with asyncio.timeout(15):
                 await answered.wait()
@@ -260,7 +261,7 @@ async def test_a_broken_agent_leaves_an_outcome_unknown(served: Served, script: 
 
 
 async def test_when_the_sandbox_went_that_is_the_answer(served: Served) -> None:
-    from gateway.placement.records import Cause
+    from gateway.model.records import Cause
 
     async def script(talk: Talk) -> None:
         await served.store.mark_failed("sb-1", "1" * 16, Cause("oom", "workload"))
@@ -295,7 +296,7 @@ async def test_an_agent_that_pings_and_never_reads_costs_nothing(served: Served,
 
 async def test_an_agent_that_falls_silent_is_given_up(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that lost its power closes no connection: only its silence tells, long before the command's time is over."""
-    from gateway.placement.records import Cause
+    from gateway.model.records import Cause
 
     original = agent_call.AgentCall.__init__
 
@@ -327,7 +328,7 @@ async def test_an_agent_that_falls_silent_is_given_up(served: Served, monkeypatc
 
 async def test_an_answer_after_the_command_was_asked_for_says_how_far_it_got(served: Served, redis_server: RedisServer) -> None:
     """Also while placement is away: an answer that it is away would say that nothing was done."""
-    from gateway.placement.records import Cause
+    from gateway.model.records import Cause
 
     async def runs_and_goes(talk: Talk) -> None:
         await talk.raw(encode_item(Started(1, "j", {}), 0))

@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 import redis
 
-from gateway.placement.records import Cause, Leaving, PoolState, Quota
+from gateway.model.records import Cause, Leaving, PoolState, Quota
 from gateway.placement.redis_store import RedisStore
 from gateway.settings import PlacementSettings
 from infra.scripts.up.datadir import find_redis_server
