@@ -210,6 +210,7 @@ async def test_a_made_up_failure_is_internal(served: Served, error: dict[str, An
 
 async def test_made_up_results_harm_nobody(served: Served) -> None:
     async def script(talk: Talk) -> None:
+        await talk.say(Started(1, "j", {}))
         await talk.say(Exited(1, "j", {"exit_code": "x", "cause": 7, "duration_s": "soon", "signal": [], "truncated": 3, "timed_out": {}}))
 
     job = (await execute(served, script)).json()
@@ -228,10 +229,14 @@ async def _wrong_channel(talk: Talk) -> None:
     await talk.raw(encode_item(Started(2, "j", {}), 0))
 
 
-async def _after_the_end(talk: Talk) -> None:
+async def _started_twice(talk: Talk) -> None:
     await talk.connection.send(
-        server_frame(BINARY, encode_item(Started(1, "j", {}), 0)) + server_frame(BINARY, encode_item(Started(1, "j", {}), 0))
+        server_frame(BINARY, encode_item(Started(1, "j", {}), 0)) + server_frame(BINARY, encode_item(Started(1, "j", {}), 1))
     )
+
+
+async def _ended_before_it_started(talk: Talk) -> None:
+    await talk.raw(encode_item(Exited(1, "j", RESULT), 0))
 
 
 async def _text(talk: Talk) -> None:
@@ -254,7 +259,9 @@ async def _closes(talk: Talk) -> None:
     await talk.connection.send(server_frame(CLOSE, b"\x03\xe8"))
 
 
-@pytest.mark.parametrize("script", [_garbage, _out_of_order, _wrong_channel, _after_the_end, _text, _huge, _masked, _vanishes, _closes])
+@pytest.mark.parametrize(
+    "script", [_garbage, _out_of_order, _wrong_channel, _started_twice, _ended_before_it_started, _text, _huge, _masked, _vanishes, _closes]
+)
 async def test_a_broken_agent_leaves_an_outcome_unknown(served: Served, script: Callable[[Talk], Awaitable[None]]) -> None:
     answer = await execute(served, script)
     assert (answer.status_code, answer.json()["code"]) == (504, "outcome_unknown")
@@ -274,14 +281,14 @@ async def test_when_the_sandbox_went_that_is_the_answer(served: Served) -> None:
 async def test_an_agent_that_pings_and_never_reads_costs_nothing(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its pongs would pile up in the gateway for as long as the request may take."""
     highest = 0
-    original = agent_call._Socket._frame
+    original = agent_call.AgentCall.data_received
 
-    def frame(self: agent_call._Socket, buffer: bytearray) -> int:
+    def data_received(self: agent_call.AgentCall, data: bytes) -> None:
         nonlocal highest
+        original(self, data)
         highest = max(highest, self._transport.get_write_buffer_size())
-        return original(self, buffer)
 
-    monkeypatch.setattr(agent_call._Socket, "_frame", frame)
+    monkeypatch.setattr(agent_call.AgentCall, "data_received", data_received)
 
     async def pings(talk: Talk) -> None:
         talk.connection.reader._transport.pause_reading()  # type: ignore[attr-defined]

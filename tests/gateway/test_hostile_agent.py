@@ -9,7 +9,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from holdfast_wire.codec import encode, encode_item
+from holdfast_wire.codec import encode
 from holdfast_wire.frames import Credit, Exited, Failed, Opened, Output, Started
 from holdfast_wire.limits import WINDOW_BYTES
 from websockets.asyncio.client import connect
@@ -129,7 +129,7 @@ async def test_facts_do_not_pile_up_while_an_upload_waits_for_credit(served: Ser
     async def script(talk: Talk) -> None:
         await talk.say(Opened(1, {}))
         while True:
-            await talk.raw(encode_item(Output(1, 1, b""), talk.offset))
+            await talk.say(Output(1, 1, b""))
 
     content = base64.b64encode(bytes(2 * WINDOW_BYTES)).decode()
     answer = await ask(served, scripted(script), "POST", "/files", json={"path": "/x", "content": content})
