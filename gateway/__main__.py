@@ -11,14 +11,15 @@ import sys
 import uvicorn
 from holdfast_wire.limits import MESSAGE_BYTES
 
-from .app import build_app
+from gateway.app import build_app
+from gateway.http.bounded_protocol import BoundedHttpProtocol
+from gateway.http.takeover import TakeoverProtocol
+from gateway.placement.redis_store import RedisStore
+
 from .auth import Keys, read_other_secrets, read_secret
-from .bounded_http import BoundedHttpProtocol
-from .placement.redis_store import RedisStore
-from .runtimes.choose import runtime_of
+from .runtime_choice import runtime_of
 from .service import Gateway
 from .settings import Settings, SettingsError, from_environment
-from .takeover import TakeoverProtocol
 from .telemetry import configure_logging
 
 

@@ -15,10 +15,10 @@ from types import TracebackType
 
 from holdfast_wire.errors import HoldfastError
 
-from .placement.records import Quota, SandboxSpec
-from .placement.store import PlacementStore, PlacementUnavailableError
-from .settings import AdmissionSettings
-from .telemetry import Metrics
+from gateway.model.records import Quota, SandboxSpec
+from gateway.placement.store import PlacementStore, PlacementUnavailableError
+from gateway.settings import AdmissionSettings
+from gateway.telemetry import Metrics
 
 EVERYBODY = ""
 _RETRY_MOST_S = 30

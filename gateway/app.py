@@ -19,11 +19,13 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from . import admin, commands, files, groups, lifetime, network, problems, sandboxes
-from .attach import attach
-from .held import holding
-from .service import Gateway
-from .terminal import pty
+from gateway.http import problems
+from gateway.memory_reservation import holding
+from gateway.orchard.retry_detection import Reposts
+from gateway.orchard.terminal import pty
+from gateway.routes import admin, commands, files, groups, lifetime, network, sandboxes
+from gateway.routes.attach import attach
+from gateway.service import Gateway
 
 ROUTES: tuple[Route | WebSocketRoute, ...] = (
     WebSocketRoute("/sandboxes/{sandbox_id}/session", attach),
@@ -113,4 +115,5 @@ def build_app(gateway: Gateway, on_close: Callable[[], Any] | None = None) -> St
     )
     app.router.redirect_slashes = False  # the redirect would name whatever host the request did
     app.state.gateway = gateway
+    app.state.reposts = Reposts()
     return app

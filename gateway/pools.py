@@ -2,7 +2,7 @@
 
 Owns the definitions and their file. A spare fits a request of the same image, size, disk, reach and options, and of nothing less:
 that is the pool's key, so a changed definition is another pool and the spares of the old one are never handed out. Used by the create
-path (``claims``) and by the controller, which keeps the pools filled.
+path (``pool_claims``) and by the controller, which keeps the pools filled.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import yaml
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.rest import parse_bytes, parse_cpu
 
-from .parsing_options import network_map, options_map, read_network, read_options
-from .placement.records import SandboxSpec
-from .runtimes.options import Egress, Options
+from gateway.model.option_fields import network_map, options_map, read_network, read_options
+from gateway.model.options import Egress, Options
+from gateway.model.records import SandboxSpec
 
 log = logging.getLogger("gateway")
 

@@ -14,15 +14,15 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 from starlette.requests import HTTPConnection
 
-from .admission import Admission, Quotas
-from .attached import AttachedSessions
+from gateway.admission import Admission, Quotas
+from gateway.model.records import Entry, Record, Tombstone
+from gateway.placement.store import PlacementStore, RebuildingError
+from gateway.pools import PoolsFile
+from gateway.runtimes.base import Runtime
+from gateway.sessions.registry import AttachedSessions
+
 from .auth import Keys, key_of
-from .held import Memory, hold_for
-from .placement.records import Entry, Record, Tombstone
-from .placement.store import PlacementStore, RebuildingError
-from .pools import PoolsFile
-from .reposts import Reposts
-from .runtimes.base import Runtime
+from .memory_reservation import Memory, hold_for
 from .settings import Settings
 from .telemetry import Metrics
 
@@ -73,7 +73,6 @@ class Gateway:
         self.memory = Memory(settings.rest.held_bytes)
         self.attached = AttachedSessions(settings.relay)
         self.background = Background()
-        self.reposts = Reposts()
         self.pools = PoolsFile(settings.pools_file)
         self.admission = Admission(settings.admission, self.metrics)
         self.quotas = Quotas(settings.admission, store, self.admission)

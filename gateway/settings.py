@@ -14,9 +14,9 @@ from pathlib import Path
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.rest import parse_bytes, parse_cpu
 
-from .placement.records import Quota
-from .runtimes.kubernetes.settings import KubernetesSettings
-from .runtimes.kubernetes.settings import read as read_kubernetes
+from gateway.model.records import Quota
+from gateway.runtimes.kubernetes.settings import KubernetesSettings
+from gateway.runtimes.kubernetes.settings import read as read_kubernetes
 
 
 class SettingsError(Exception):

@@ -8,17 +8,17 @@ import secrets
 import signal
 import sys
 
+from gateway.agents.idle_time import Idleness
 from gateway.auth import read_other_secrets, read_secret
-from gateway.idleness import Idleness
 from gateway.placement.redis_store import RedisStore
 from gateway.pools import PoolsFile
-from gateway.runtimes.choose import runtime_of
+from gateway.runtime_choice import runtime_of
 from gateway.settings import Settings, SettingsError, from_environment
 from gateway.telemetry import Metrics, configure_logging
 
-from .face import served
 from .loop import Controller
-from .pool_keeper import PoolKeeper
+from .metrics_server import served
+from .pool_refill import PoolKeeper
 from .prepull import Prepull
 
 

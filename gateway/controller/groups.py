@@ -11,8 +11,8 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
+from gateway.model.records import Cause, Group, Record
 from gateway.placement.keys import group_key
-from gateway.placement.records import Cause, Group, Record
 from gateway.placement.store import PlacementStore
 
 log = logging.getLogger("gateway.controller")

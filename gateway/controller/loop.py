@@ -16,8 +16,8 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
-from gateway.placement.records import Leaving as Announced
-from gateway.placement.records import Status
+from gateway.model.records import Leaving as Announced
+from gateway.model.records import Status
 from gateway.placement.store import AskIdle, FencedError, PlacementStore
 from gateway.runtimes.base import Event, Leaving, Runtime, Synced, WentAway
 from gateway.settings import AdmissionSettings, ControllerSettings
@@ -25,10 +25,10 @@ from gateway.telemetry import Metrics
 
 from .groups import Groups
 from .leadership import Leadership
-from .pool_keeper import PoolKeeper
+from .pool_refill import PoolKeeper
 from .prepull import Prepull
-from .reconcile import Reconciler
-from .usages import Usages
+from .quota_counts import Usages
+from .reconciler import Reconciler
 
 log = logging.getLogger("gateway.controller")
 

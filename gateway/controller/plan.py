@@ -3,7 +3,7 @@
 Owns the rules of evidence. A sandbox is only removed, or called lost, when the store says so and is known to be whole, when it is past
 the grace, when the pass before saw the same, and at most a tenth of all in one pass (but at least one). A sandbox the store does not
 know is never removed for that: its record is written again. One exception: a runtime that says it began with nothing at some moment
-has lost what was ready before, all of it, and that is recorded at once. Called by ``reconcile``.
+has lost what was ready before, all of it, and that is recorded at once. Called by ``reconciler``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gateway.placement.records import Cause, Record, Tombstone
+from gateway.model.records import Cause, Record, Tombstone
 from gateway.runtimes.base import Present
 
 _SHARE = 10

@@ -1,7 +1,7 @@
 """What is to be done so that every pool has its spares: pure functions, called on what is known.
 
 Owns when a spare is made, offered, withdrawn and removed. A spare belongs to nobody, so it is removed without the evidence a sandbox
-gets, but only once nobody can take it any more. Called by ``pool_keeper``.
+gets, but only once nobody can take it any more. Called by ``pool_refill``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from gateway.placement.records import PoolState
+from gateway.model.records import PoolState
 from gateway.pools import KEY_LABEL, PREFIX, Pool
 from gateway.runtimes.base import Present
 

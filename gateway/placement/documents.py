@@ -10,9 +10,8 @@ from typing import Any
 
 import orjson
 
-from gateway.runtimes.options import Egress, Options, Port, Reach, Toleration, Volume
-
-from .records import SandboxSpec
+from gateway.model.options import Egress, Options, Port, Reach, Toleration, Volume
+from gateway.model.records import SandboxSpec
 
 
 def write_spec(spec: SandboxSpec) -> bytes:

@@ -1,7 +1,7 @@
-"""The one place that talks to Redis: connections, time limits, scripts.
+"""The only module that connects to Redis: connections, time limits, scripts, and the classification of its errors.
 
-Owns the client, the rule that every step ends within its time limit, and the rest after a failure (nobody knocks for a
-moment, so an outage is not a retry storm). Does not know what the steps mean. Called by ``redis_store``.
+Owns the client, the rule that every step ends within its time limit, and the pause after a failed connection, which keeps an outage
+from becoming a retry storm. Does not know what the steps mean. Called by ``redis_store``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,19 @@ from redis import asyncio as redis_asyncio
 from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisClusterException, RedisError
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    MasterDownError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
 
 from gateway.settings import PlacementSettings
 
@@ -26,8 +38,17 @@ from .store import PlacementUnavailableError, UnreadableError
 
 Argument = str | bytes | int | float
 
-_REFUSED = re.compile(r"\b(OOM|READONLY|NOREPLICAS|MISCONF|MASTERDOWN|CLUSTERDOWN|LOADING|BUSY|TRYAGAIN)\b")
-"""What a Redis says that answers, and does not write. Before 7.0 it says so in the words of an error of the script."""
+_REFUSALS: tuple[tuple[type[ResponseError], str], ...] = (
+    (OutOfMemoryError, "OOM"),
+    (ReadOnlyError, "READONLY"),
+    (NoPermissionError, "NOPERM"),
+    (MasterDownError, "MASTERDOWN"),
+    (ClusterDownError, "CLUSTERDOWN"),
+    (TryAgainError, "TRYAGAIN"),
+)
+"""Refusals of a Redis that answers but does not carry a step out, as Redis 7 reports them from scripts. The client strips the codes."""
+_REFUSED = re.compile(r"\b(OOM|READONLY|NOREPLICAS|MISCONF|MASTERDOWN|CLUSTERDOWN|LOADING|BUSY|TRYAGAIN|NOPERM)\b")
+"""The same in the text of other errors: before 7.0 a refusal inside a script is a plain error of the script."""
 _PIPELINE = 500
 """Most commands in one pipeline: bounds the memory of a reply."""
 
@@ -42,8 +63,8 @@ class Script:
 
 
 def load_script(name: str) -> Script:
-    """Read ``<name>.lua`` of this package."""
-    here = resources.files(__package__)
+    """Read ``scripts/<name>.lua``."""
+    here = resources.files(__package__) / "scripts"
     source = here.joinpath("common.lua").read_text() + "\n" + here.joinpath(f"{name}.lua").read_text()
     return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 
@@ -55,7 +76,7 @@ class RedisConnection:
         self._settings = settings
         self._client = _client(settings)
         self._clustered = isinstance(self._client, RedisCluster)
-        self._rest_until = 0.0
+        self._retry_at = 0.0
 
     async def run(self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
         """Run one step."""
@@ -105,21 +126,29 @@ class RedisConnection:
 
     async def _guard(self, step: Callable[[], Awaitable[Any]]) -> Any:
         clock = asyncio.get_running_loop().time
-        if clock() < self._rest_until:
+        if clock() < self._retry_at:
             raise PlacementUnavailableError
         try:
             async with asyncio.timeout(self._settings.step_timeout_s):
                 return await step()
         except (RedisError, RedisClusterException, OSError, TimeoutError) as error:  # the second is no RedisError: no node could be reached
-            if isinstance(error, RedisError) and type(error).__name__ == "ResponseError":
+            if isinstance(error, ResponseError) and not isinstance(error, AskError):  # a redirection that led nowhere is an outage
                 if "WRONGTYPE" in str(error):
                     raise UnreadableError from error
-                refused = _REFUSED.search(str(error))
-                if refused is None:
+                refusal = _refusal(error)
+                if refusal is None:
                     raise  # a wrong script is our bug, not an outage
-                raise PlacementUnavailableError(f"the placement store refuses to be written to: {refused[1]}") from error
-            self._rest_until = clock() + self._settings.rest_after_failure_s
+                raise PlacementUnavailableError(f"the placement store refuses to be written to: {refusal}") from error
+            self._retry_at = clock() + self._settings.rest_after_failure_s
             raise PlacementUnavailableError from error
+
+
+def _refusal(error: ResponseError) -> str | None:
+    for kind, code in _REFUSALS:
+        if isinstance(error, kind):
+            return code
+    found = _REFUSED.search(str(error))
+    return found[1] if found else None
 
 
 def _client(settings: PlacementSettings) -> Any:

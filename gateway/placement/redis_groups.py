@@ -9,10 +9,10 @@ from __future__ import annotations
 import secrets
 from typing import Any, cast
 
+from gateway.model.records import Cause, Group, GroupWord, Quota, SandboxSpec, Usage
 from gateway.settings import PlacementSettings
 
 from . import keys
-from .records import Cause, Group, GroupWord, Quota, SandboxSpec, Usage
 from .redis_steps import RedisSteps, as_fields, as_moment, as_text, ms
 from .store import SHARDS, FencedError
 

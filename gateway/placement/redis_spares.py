@@ -5,8 +5,9 @@ Owns which step runs on which keys of a pool. A pool's sets share one slot with 
 
 from __future__ import annotations
 
+from gateway.model.records import PoolState
+
 from . import keys
-from .records import PoolState
 from .redis_steps import RedisSteps, as_fields, as_text, ms
 from .store import SHARDS, FencedError
 

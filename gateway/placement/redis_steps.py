@@ -8,10 +8,10 @@ from __future__ import annotations
 import functools
 from typing import Any, cast
 
+from gateway.model.records import Cause, Entry, Fault, Leaving, Record, Status, Tombstone
 from gateway.settings import PlacementSettings
 
 from .documents import read_spec
-from .records import Cause, Entry, Fault, Leaving, Record, Status, Tombstone
 from .redis_connection import Argument, RedisConnection, Script, load_script
 from .store import FencedError, UnreadableError
 

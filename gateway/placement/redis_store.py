@@ -13,12 +13,12 @@ from collections.abc import AsyncIterator, Iterable
 
 from holdfast_wire.errors import HoldfastError
 
-from gateway.runtimes.options import Egress
+from gateway.model.options import Egress
+from gateway.model.records import Cause, Created, Entry, Expired, Leaving, Page, Record, SandboxSpec, Status, Tombstone
 from gateway.settings import PlacementSettings
 
 from . import keys
 from .documents import write_egress, write_spec
-from .records import Cause, Created, Entry, Expired, Leaving, Page, Record, SandboxSpec, Status, Tombstone
 from .redis_connection import Argument
 from .redis_groups import RedisGroups
 from .redis_spares import RedisSpares

@@ -16,9 +16,8 @@ from typing import Protocol
 
 from holdfast_wire.errors import HoldfastError
 
-from gateway.runtimes.options import Egress
-
-from .records import (
+from gateway.model.options import Egress
+from gateway.model.records import (
     Cause,
     Created,
     Entry,

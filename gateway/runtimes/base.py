@@ -16,9 +16,8 @@ from typing import Any, Literal, Protocol
 
 from holdfast_wire.errors import HoldfastError
 
-from gateway.placement.records import Cause
-
-from .options import Egress, Options
+from gateway.model.options import Egress, Options
+from gateway.model.records import Cause
 
 
 class RuntimeUnavailableError(HoldfastError):

@@ -18,10 +18,10 @@ from typing import Any
 import orjson
 from holdfast_wire.errors import HoldfastError
 
-from gateway.placement.records import Cause
+from gateway.model.options import Egress, Options
+from gateway.model.records import Cause
 
 from .base import BecameReady, Event, Image, Images, Made, Order, Present, RuntimeUnavailableError, Synced, WentAway
-from .options import Egress, Options
 
 _LINE_BYTES = 64 * 1024 * 1024
 """Longest line: a list of 100 000 sandboxes fits."""

@@ -20,11 +20,16 @@ from .session_base import Channel, Session, check_offsets
 class ClientSession(Session):
     """The client's end: opens channels, greets first, and finds out when the agent is another one."""
 
-    def __init__(self, session_id: str, secret: bytes, timing: Timing | None = None, *, take_over: bool = False) -> None:
+    def __init__(
+        self, session_id: str, secret: bytes, timing: Timing | None = None, *, take_over: bool = False, acknowledge_ends: bool = True
+    ) -> None:
+        """With ``acknowledge_ends`` False the last fact of a channel is acknowledged by ``acknowledge_end`` alone."""
         super().__init__(session_id, secret, timing)
         self._next_channel = 1
         self._attempt = 0
         self._take_over = take_over
+        self._acknowledge_ends = acknowledge_ends
+        self._ends: dict[int, int] = {}
 
     def connect(self, now: float) -> None:
         """A new connection is there: greet. Items flow once the Welcome has come."""
@@ -61,6 +66,13 @@ class ClientSession(Session):
         self._channels[number] = channel
         self._enqueue(number, channel)
         return number
+
+    def acknowledge_end(self, number: int) -> None:
+        """Acknowledge a channel that has ended, now; without effect where its end has not come or was acknowledged."""
+        offset = self._ends.pop(number, None)
+        if offset is not None:
+            self._owed.received(number, offset, 0, 0.0)
+            self._owed.acknowledge()
 
     def _check_outbound(self, channel: Channel, item: AnyItem) -> State:
         check_imperative(channel.kind, item)
@@ -104,6 +116,10 @@ class ClientSession(Session):
             channel.state = next_state(channel.kind, channel.state, item)
             if channel.state is State.ENDED:
                 del self._channels[number]
+                if not self._acknowledge_ends:
+                    self._ends[number] = channel.inbound.received
+                    self._events.append(item)
+                    return
             self._events.append(item)
         received = channel.inbound.received
         self._owed.received(number, received, received - offset, now)

@@ -25,7 +25,7 @@ from holdfast_server.embed import free_port
 from holdfast_server.layout import TOP
 from holdfast_wire.proof import agent_token
 
-from gateway.placement.records import SandboxSpec
+from gateway.model.records import SandboxSpec
 from gateway.placement.redis_store import RedisStore
 from gateway.settings import PlacementSettings
 from tests.bench.figures import Figure

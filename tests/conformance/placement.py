@@ -12,9 +12,9 @@ from typing import Any, cast
 import pytest
 from holdfast_wire.errors import HoldfastError
 
-from gateway.placement.records import Cause, Record, SandboxSpec, Tombstone
+from gateway.model.options import Egress, Port, Reach
+from gateway.model.records import Cause, Record, SandboxSpec, Tombstone
 from gateway.placement.store import FencedError, PlacementStore
-from gateway.runtimes.options import Egress, Port, Reach
 from tests.support.until import until_async
 
 OOM = Cause("oom", "workload", "killed for memory")

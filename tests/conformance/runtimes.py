@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from holdfast_wire.errors import HoldfastError
 
+from gateway.model.options import Egress
 from gateway.runtimes.base import BecameReady, Event, Order, Runtime, Synced, WentAway
-from gateway.runtimes.options import Egress
 from tests.support.until import until_async
 
 DEADLINE_S = 60.0

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.generation import GenerationMode
 
-from gateway.openapi import document
+from gateway.routes.openapi import document
 from tests.gateway.harness import ADA, Served, serve
 from tests.support.redis_server import RedisServer
 from tests.support.requires import requires

@@ -28,12 +28,12 @@ from websockets.server import ServerProtocol
 from websockets.utils import apply_mask
 
 from gateway.__main__ import server_config
+from gateway.agents.frame_headers import BINARY, CLOSE, server_frame
 from gateway.auth import Keys
-from gateway.frame_headers import BINARY, CLOSE, server_frame
-from gateway.placement.records import Cause, Record, SandboxSpec
+from gateway.model.options import Egress
+from gateway.model.records import Cause, Record, SandboxSpec
 from gateway.placement.redis_store import RedisStore
 from gateway.runtimes.base import Event, Images, Made, Order, Present, Synced, WentAway
-from gateway.runtimes.options import Egress
 from gateway.service import Gateway
 from gateway.settings import AdmissionSettings, PlacementSettings, RelaySettings, RestSettings, Settings
 

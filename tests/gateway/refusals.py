@@ -6,7 +6,7 @@ import orjson
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from gateway.placement.records import Cause
+from gateway.model.records import Cause
 from tests.gateway.harness import Served
 
 OOM = Cause("oom", "workload", "killed for memory")

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.admission import EVERYBODY, Admission, Place, Quotas
-from gateway.controller.face import served as face
-from gateway.controller.usages import Usages
-from gateway.placement.records import Cause, Quota, Record, SandboxSpec
+from gateway.controller.metrics_server import served as face
+from gateway.controller.quota_counts import Usages
+from gateway.model.records import Cause, Quota, Record, SandboxSpec
 from gateway.placement.redis_store import RedisStore
 from gateway.placement.store import FencedError
 from gateway.runtimes.base import Made, Order

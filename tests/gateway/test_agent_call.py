@@ -17,9 +17,10 @@ from holdfast_wire.frames import Ack, Closed, Credit, Exited, Failed, Hello, Ope
 from holdfast_wire.limits import DATA_BYTES, ITEM_BYTES, WINDOW_BYTES, Timing
 from holdfast_wire.proof import agent_token
 
-from gateway import agent_call, oneshot
-from gateway.dial import dial_agent
-from gateway.frame_headers import BINARY, CLOSE, PING, server_frame
+from gateway.agents import agent_call
+from gateway.agents.dial import dial_agent
+from gateway.agents.frame_headers import BINARY, CLOSE, PING, server_frame
+from gateway.oneoff import operations
 from gateway.settings import RelaySettings, RestSettings
 from session_agent.agent.settings import AgentSettings
 from session_agent.agent.startup.server import AgentServer, listening_socket
@@ -131,7 +132,7 @@ async def test_pings_are_answered_while_nobody_takes_what_comes(served: Served) 
 
     async with ScriptedAgent(scripted(script)) as agent:
         record = await served.place("sb-1", agent.endpoint)
-        async with oneshot.agent_call(served.gateway, record) as call:
+        async with operations.agent_call(served.gateway, record) as call:
             call.open("terminal", {})
             async with asyncio.timeout(15):
                 await answered.wait()
@@ -209,6 +210,7 @@ async def test_a_made_up_failure_is_internal(served: Served, error: dict[str, An
 
 async def test_made_up_results_harm_nobody(served: Served) -> None:
     async def script(talk: Talk) -> None:
+        await talk.say(Started(1, "j", {}))
         await talk.say(Exited(1, "j", {"exit_code": "x", "cause": 7, "duration_s": "soon", "signal": [], "truncated": 3, "timed_out": {}}))
 
     job = (await execute(served, script)).json()
@@ -227,10 +229,14 @@ async def _wrong_channel(talk: Talk) -> None:
     await talk.raw(encode_item(Started(2, "j", {}), 0))
 
 
-async def _after_the_end(talk: Talk) -> None:
+async def _started_twice(talk: Talk) -> None:
     await talk.connection.send(
-        server_frame(BINARY, encode_item(Started(1, "j", {}), 0)) + server_frame(BINARY, encode_item(Started(1, "j", {}), 0))
+        server_frame(BINARY, encode_item(Started(1, "j", {}), 0)) + server_frame(BINARY, encode_item(Started(1, "j", {}), 1))
     )
+
+
+async def _ended_before_it_started(talk: Talk) -> None:
+    await talk.raw(encode_item(Exited(1, "j", RESULT), 0))
 
 
 async def _text(talk: Talk) -> None:
@@ -253,14 +259,16 @@ async def _closes(talk: Talk) -> None:
     await talk.connection.send(server_frame(CLOSE, b"\x03\xe8"))
 
 
-@pytest.mark.parametrize("script", [_garbage, _out_of_order, _wrong_channel, _after_the_end, _text, _huge, _masked, _vanishes, _closes])
+@pytest.mark.parametrize(
+    "script", [_garbage, _out_of_order, _wrong_channel, _started_twice, _ended_before_it_started, _text, _huge, _masked, _vanishes, _closes]
+)
 async def test_a_broken_agent_leaves_an_outcome_unknown(served: Served, script: Callable[[Talk], Awaitable[None]]) -> None:
     answer = await execute(served, script)
     assert (answer.status_code, answer.json()["code"]) == (504, "outcome_unknown")
 
 
 async def test_when_the_sandbox_went_that_is_the_answer(served: Served) -> None:
-    from gateway.placement.records import Cause
+    from gateway.model.records import Cause
 
     async def script(talk: Talk) -> None:
         await served.store.mark_failed("sb-1", "1" * 16, Cause("oom", "workload"))
@@ -273,14 +281,14 @@ async def test_when_the_sandbox_went_that_is_the_answer(served: Served) -> None:
 async def test_an_agent_that_pings_and_never_reads_costs_nothing(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its pongs would pile up in the gateway for as long as the request may take."""
     highest = 0
-    original = agent_call._Socket._frame
+    original = agent_call.AgentCall.data_received
 
-    def frame(self: agent_call._Socket, buffer: bytearray) -> int:
+    def data_received(self: agent_call.AgentCall, data: bytes) -> None:
         nonlocal highest
+        original(self, data)
         highest = max(highest, self._transport.get_write_buffer_size())
-        return original(self, buffer)
 
-    monkeypatch.setattr(agent_call._Socket, "_frame", frame)
+    monkeypatch.setattr(agent_call.AgentCall, "data_received", data_received)
 
     async def pings(talk: Talk) -> None:
         talk.connection.reader._transport.pause_reading()  # type: ignore[attr-defined]
@@ -295,7 +303,7 @@ async def test_an_agent_that_pings_and_never_reads_costs_nothing(served: Served,
 
 async def test_an_agent_that_falls_silent_is_given_up(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that lost its power closes no connection: only its silence tells, long before the command's time is over."""
-    from gateway.placement.records import Cause
+    from gateway.model.records import Cause
 
     original = agent_call.AgentCall.__init__
 
@@ -327,7 +335,7 @@ async def test_an_agent_that_falls_silent_is_given_up(served: Served, monkeypatc
 
 async def test_an_answer_after_the_command_was_asked_for_says_how_far_it_got(served: Served, redis_server: RedisServer) -> None:
     """Also while placement is away: an answer that it is away would say that nothing was done."""
-    from gateway.placement.records import Cause
+    from gateway.model.records import Cause
 
     async def runs_and_goes(talk: Talk) -> None:
         await talk.raw(encode_item(Started(1, "j", {}), 0))

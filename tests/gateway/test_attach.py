@@ -11,8 +11,8 @@ from holdfast_wire.codec import decode
 from holdfast_wire.frames import GoAway
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from gateway import tickets
-from gateway.placement.records import Cause, SandboxSpec
+from gateway.model.records import Cause, SandboxSpec
+from gateway.sessions import tickets
 from gateway.settings import RelaySettings
 from tests.gateway.harness import BOB, SECRET, ScriptedAgent, Served, echo, serve
 from tests.gateway.refusals import OOM, refusal

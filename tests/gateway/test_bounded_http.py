@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.bounded_http import HEAD_BYTES, HEAD_FIELDS, BoundedHttpProtocol
+from gateway.http.bounded_protocol import HEAD_BYTES, HEAD_FIELDS, BoundedHttpProtocol
 from tests.gateway.harness import ADA, DEADLINE_S, Served
 
 _WS = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
@@ -89,7 +89,7 @@ async def test_a_slow_head_is_cut_off_and_a_silent_connection_too(served: Served
 
 
 async def test_a_body_that_stops_coming_is_given_up(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.parsing._BODY_PAUSE_S", 0.05)
+    monkeypatch.setattr("gateway.http.request_fields._BODY_PAUSE_S", 0.05)
     head = f"POST /sandboxes HTTP/1.1\r\nHost: x\r\nX-API-Key: {ADA}\r\nContent-Length: 20\r\nConnection: close\r\n\r\n{{"
     status, _, body = await _said(served, head.encode())
     assert (status, body["code"]) == (408, "wait_timeout")

@@ -9,8 +9,8 @@ import pytest
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.rest import parse_bytes, parse_cpu
 
-from gateway.parsing import Fields
-from gateway.parsing_options import read_network, read_options
+from gateway.http.request_fields import Fields
+from gateway.model.option_fields import read_network, read_options
 
 INF, NAN = float("inf"), float("nan")
 MANY = {f"l{number}": "x" for number in range(1000)}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from holdfast_wire.errors import HoldfastError
 
-from gateway.parsing_options import options_map, read_options
-from gateway.runtimes.options import Egress, Options, Port, Reach, Toleration, Volume
+from gateway.model.option_fields import options_map, read_options
+from gateway.model.options import Egress, Options, Port, Reach, Toleration, Volume
 from tests.gateway.harness import Served
 from tests.support.requires import requires
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gateway.clocks import to_labels, to_spec
 from gateway.controller.leadership import Leadership
 from gateway.controller.loop import Controller
-from gateway.controller.reconcile import Reconciler
+from gateway.controller.reconciler import Reconciler
+from gateway.lifecycle.reserved_labels import to_labels, to_spec
+from gateway.model.options import Egress, Options, Port, Reach, Toleration, Volume
+from gateway.model.records import Cause, Record, SandboxSpec, Tombstone
 from gateway.placement.documents import read_spec, write_spec
-from gateway.placement.records import Cause, Record, SandboxSpec, Tombstone
 from gateway.placement.redis_store import RedisStore
 from gateway.placement.store import FencedError, PlacementUnavailableError
-from gateway.runtimes.options import Egress, Options, Port, Reach, Toleration, Volume
 from gateway.settings import ControllerSettings, PlacementSettings
 from tests.gateway.controllers import at_work
 from tests.gateway.harness import MemoryRuntime

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.controller.plan import CREATE_LOST, NODE_LOST, Action, MarkFailed, MarkReady, Plan, Rebuild, Remove, plan
-from gateway.placement.records import Cause, Record, SandboxSpec, Status, Tombstone
+from gateway.model.records import Cause, Record, SandboxSpec, Status, Tombstone
 from gateway.runtimes.base import Present
 
 NOW, GRACE = 10_000.0, 60.0

@@ -9,8 +9,8 @@ import pytest
 import redis
 
 from gateway.controller.loop import Controller
+from gateway.model.records import Tombstone
 from gateway.placement import keys
-from gateway.placement.records import Tombstone
 from tests.gateway.controllers import at_work
 from tests.gateway.harness import Served
 from tests.gateway.test_controller import FAST

@@ -14,9 +14,9 @@ import pytest_asyncio
 
 from gateway.controller.groups import Groups
 from gateway.controller.loop import Controller
-from gateway.controller.reconcile import Reconciler
+from gateway.controller.reconciler import Reconciler
+from gateway.model.records import Cause, Leaving, Record, SandboxSpec, Tombstone
 from gateway.placement import keys
-from gateway.placement.records import Cause, Leaving, Record, SandboxSpec, Tombstone
 from gateway.placement.redis_store import RedisStore
 from gateway.runtimes import base
 from gateway.settings import PlacementSettings

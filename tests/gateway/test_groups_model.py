@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
 from gateway.controller.groups import LAPSED
+from gateway.model.records import Cause
 from gateway.placement import keys
-from gateway.placement.records import Cause
 from gateway.placement.store import FencedError
 from tests.gateway.machines import StoreMachine, agree
 from tests.support.redis_server import RedisServer

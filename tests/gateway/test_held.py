@@ -15,9 +15,9 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Closed, Exited, Opened, Output, Started
 from holdfast_wire.limits import PARAMS_BYTES, PARAMS_ITEMS
 
-from gateway.bounded_http import BoundedHttpProtocol
-from gateway.held import Held, Memory
-from gateway.parsing import Fields
+from gateway.http.bounded_protocol import BoundedHttpProtocol
+from gateway.http.request_fields import Fields
+from gateway.memory_reservation import Held, Memory
 from gateway.settings import RestSettings
 from tests.gateway.harness import ADA, DEADLINE_S, ScriptedAgent, Served, serve
 from tests.gateway.test_agent_call import RESULT, Talk, ask, scripted

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgpack
 import pytest
-from holdfast_wire.codec import encode, encode_item
+from holdfast_wire.codec import encode
 from holdfast_wire.frames import Credit, Exited, Failed, Opened, Output, Started
 from holdfast_wire.limits import WINDOW_BYTES
 from websockets.asyncio.client import connect
 
-from gateway import oneshot
+from gateway.oneoff import operations
 from tests.gateway.harness import ADA, Connection, ScriptedAgent, Served
 from tests.gateway.test_agent_call import RESULT, Talk, ask, execute, scripted
 from tests.support.requires import requires
@@ -129,7 +129,7 @@ async def test_facts_do_not_pile_up_while_an_upload_waits_for_credit(served: Ser
     async def script(talk: Talk) -> None:
         await talk.say(Opened(1, {}))
         while True:
-            await talk.raw(encode_item(Output(1, 1, b""), talk.offset))
+            await talk.say(Output(1, 1, b""))
 
     content = base64.b64encode(bytes(2 * WINDOW_BYTES)).decode()
     answer = await ask(served, scripted(script), "POST", "/files", json={"path": "/x", "content": content})
@@ -137,7 +137,7 @@ async def test_facts_do_not_pile_up_while_an_upload_waits_for_credit(served: Ser
 
 
 async def test_a_job_whose_agent_never_answers_the_ping_ends(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oneshot, "_CALL_S", 0.1)
+    monkeypatch.setattr(operations, "_CALL_S", 0.1)
 
     async def script(talk: Talk) -> None:
         await talk.say(Started(1, "x", {}))
@@ -149,7 +149,7 @@ async def test_a_job_whose_agent_never_answers_the_ping_ends(served: Served, mon
 
 
 async def test_a_job_whose_output_never_comes_ends(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oneshot, "_CALL_S", 0.2)
+    monkeypatch.setattr(operations, "_CALL_S", 0.2)
     times = 0
 
     async def script(talk: Talk) -> None:
@@ -166,7 +166,7 @@ async def test_a_job_whose_output_never_comes_ends(served: Served, monkeypatch: 
 
 
 async def test_an_exec_that_never_begins_is_of_unknown_outcome(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oneshot, "_CALL_S", 0.1)
+    monkeypatch.setattr(operations, "_CALL_S", 0.1)
 
     async def script(talk: Talk) -> None:
         await talk.raw(encode(Credit(1, WINDOW_BYTES)))
@@ -192,7 +192,7 @@ async def test_a_connection_that_is_never_greeted_is_given_back(served: Served) 
 
 
 async def test_a_listing_without_end_is_refused(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oneshot, "_LISTING_BYTES", 1_000_000)
+    monkeypatch.setattr(operations, "_LISTING_BYTES", 1_000_000)
 
     async def script(talk: Talk) -> None:
         await talk.say(Opened(1, {}))

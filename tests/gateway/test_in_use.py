@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from holdfast_wire.frames import Exited, Started
 
-from gateway.placement.records import Record, SandboxSpec
+from gateway.model.records import Record, SandboxSpec
 from tests.gateway.harness import DEADLINE_S, ScriptedAgent, Served
 from tests.gateway.test_agent_call import RESULT, Talk, scripted
 from tests.support.requires import requires

@@ -13,9 +13,9 @@ import pytest
 import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 
-from gateway import making
-from gateway.controller.reconcile import Reconciler
-from gateway.placement.records import Cause
+from gateway.controller.reconciler import Reconciler
+from gateway.lifecycle import creation
+from gateway.model.records import Cause
 from gateway.placement.store import PlacementUnavailableError
 from gateway.runtimes.base import RuntimeUnavailableError
 from tests.gateway.checked import Checked
@@ -109,7 +109,7 @@ async def test_a_delete_while_it_is_made_wins(ada: Checked, served: Served) -> N
 
 async def test_a_create_that_takes_long_is_not_given_up(ada: Checked, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node has to be bought and a large image pulled: many graces of the controller, while somebody is at it."""
-    monkeypatch.setattr(making, "_NOTE_S", 0.02)
+    monkeypatch.setattr(creation, "_NOTE_S", 0.02)
     served.runtime.hold = asyncio.Event()
     where = f"/sandboxes/{(await ada('POST', '/sandboxes', json={'image': 'host'})).json()['sandbox_id']}"
     term = await served.store.lead("c1", 60)
@@ -122,7 +122,7 @@ async def test_a_create_that_takes_long_is_not_given_up(ada: Checked, served: Se
     with pytest.raises(AssertionError, match="waited"):
         await until_async(given_up, deadline_s=3.0, what="15 graces")
     assert (await ada("GET", where)).json()["status"] == "pending"
-    monkeypatch.setattr(making, "_NOTE_S", 1e9)  # as if its maker had gone
+    monkeypatch.setattr(creation, "_NOTE_S", 1e9)  # as if its maker had gone
     await until_async(given_up, deadline_s=60, what="what nobody makes to be given up")
     gone = (await ada("GET", where)).json()
     assert (gone["status"], gone["reason"]) == ("failed", "create-lost")
@@ -368,7 +368,7 @@ async def test_an_ended_sandbox_says_whose_doing_it_was(ada: Checked, served: Se
 @pytest.mark.parametrize(("ready_timeout_s", "own_s"), [(3600.0, 3598.0), (20.0, 18.0), (1.0, 0.9)])
 def test_who_makes_a_sandbox_gives_up_before_the_record_does(ready_timeout_s: float, own_s: float) -> None:
     """Else the record ends first, and says only that it took too long where the image could not be pulled."""
-    assert making._own_time(ready_timeout_s) == pytest.approx(own_s)
+    assert creation._own_time(ready_timeout_s) == pytest.approx(own_s)
 
 
 async def test_a_delete_is_answered_before_the_runtime_has_removed_it(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 from holdfast_wire.frames import Started
 
-from gateway.placement.records import Cause
+from gateway.model.records import Cause
 from tests.gateway.harness import ScriptedAgent, Served
 from tests.gateway.test_agent_call import Talk, execute, scripted
 from tests.support.requires import requires

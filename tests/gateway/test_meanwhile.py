@@ -13,10 +13,10 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.controller.groups import Groups
 from gateway.controller.loop import Controller
-from gateway.controller.reconcile import Reconciler
-from gateway.controller.usages import Usages
+from gateway.controller.quota_counts import Usages
+from gateway.controller.reconciler import Reconciler
+from gateway.model.records import Cause, Quota, Record, SandboxSpec
 from gateway.placement.keys import group_key
-from gateway.placement.records import Cause, Quota, Record, SandboxSpec
 from gateway.runtimes.base import Made, Order, Present
 from gateway.settings import AdmissionSettings, ControllerSettings
 from tests.gateway.controllers import at_work

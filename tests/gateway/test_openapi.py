@@ -8,7 +8,7 @@ from openapi_spec_validator import validate
 from starlette.routing import Route
 
 from gateway.app import ROUTES
-from gateway.openapi import document
+from gateway.routes.openapi import document
 from tests.gateway.harness import Served
 
 

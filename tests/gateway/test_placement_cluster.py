@@ -17,7 +17,7 @@ import pytest_asyncio
 import redis
 from holdfast_server.redis import find_redis_server
 
-from gateway.placement.records import Cause, Leaving, PoolState, Quota
+from gateway.model.records import Cause, Leaving, PoolState, Quota
 from gateway.placement.redis_store import RedisStore
 from gateway.settings import PlacementSettings
 from tests.conformance.placement import PlacementConformance, ready, spec

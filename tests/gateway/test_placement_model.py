@@ -15,8 +15,8 @@ from holdfast_wire.errors import HoldfastError
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
+from gateway.model.records import Cause, Record, SandboxSpec, Tombstone
 from gateway.placement import keys
-from gateway.placement.records import Cause, Record, SandboxSpec, Tombstone
 from gateway.placement.redis_store import derived_id
 from gateway.placement.store import SHARDS, FencedError
 from tests.gateway.machines import StoreMachine, agree

@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 import redis
 
+from gateway.model.records import Record
 from gateway.placement import keys
-from gateway.placement.records import Record
 from gateway.placement.redis_store import RedisStore
 from gateway.placement.store import PlacementUnavailableError
 from gateway.settings import PlacementSettings

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.controller.pool_plan import Discard, Forget, Offer, Withdraw, missing, tend
-from gateway.placement.records import PoolState, SandboxSpec
+from gateway.model.records import PoolState, SandboxSpec
 from gateway.pools import Pool, PoolsError, PoolsFile, key_of, read_pools
 from gateway.runtimes.base import Present
 from tests.gateway.pool_kit import GRACE, KEY, POOL, POOLS, TEXT, spare

@@ -14,10 +14,10 @@ import pytest
 import pytest_asyncio
 
 from gateway.controller.loop import Controller
-from gateway.controller.pool_keeper import PoolKeeper
 from gateway.controller.pool_plan import is_spare
-from gateway.controller.reconcile import Reconciler
-from gateway.placement.records import PoolState, SandboxSpec
+from gateway.controller.pool_refill import PoolKeeper
+from gateway.controller.reconciler import Reconciler
+from gateway.model.records import PoolState, SandboxSpec
 from gateway.placement.redis_store import RedisStore
 from gateway.placement.store import COLD, FencedError
 from gateway.pools import Pool

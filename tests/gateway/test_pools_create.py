@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 
-from gateway import claims
-from gateway.placement.records import Record
+from gateway.lifecycle import pool_claims
+from gateway.model.records import Record
 from gateway.pools import KEY_LABEL, PoolsFile
 from gateway.runtimes.base import Order
 from tests.gateway.harness import ADA, Served, serve
@@ -123,7 +123,7 @@ async def forget_all(served: Served) -> None:
 async def test_who_gives_up_on_spares_leaves_it_to_a_replica_that_found_another(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else there would be two of one sandbox: the spare that the other adopts, and the one made cold here."""
     await offer(served, 2)
-    monkeypatch.setattr(claims, "_TRIES", 1)
+    monkeypatch.setattr(pool_claims, "_TRIES", 1)
 
     async def slow(spare_id: str, order: Order, timeout_s: float) -> Any:
         record = await served.store.get(order.sandbox_id)

@@ -12,10 +12,10 @@ import pytest
 import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 
-from gateway.dial import dial
+from gateway.agents.dial import dial
+from gateway.model.options import Egress
 from gateway.runtimes.base import BecameReady, RuntimeUnavailableError, Synced
 from gateway.runtimes.local import LocalRuntime
-from gateway.runtimes.options import Egress
 from tests.conformance.runtimes import CREATE_S, RuntimeConformance, next_of, order
 from tests.gateway.harness import SECRET, MemoryRuntime
 from tests.node.harness import Node, node

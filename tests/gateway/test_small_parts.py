@@ -11,7 +11,7 @@ import pytest
 from holdfast_wire.errors import HoldfastError
 
 from gateway.auth import Keys, key_of, read_secret
-from gateway.reposts import Posted, Reposts
+from gateway.orchard.retry_detection import Posted, Reposts
 from gateway.settings import PlacementSettings, SettingsError, from_environment
 from gateway.telemetry import LineFormatter, Metrics
 

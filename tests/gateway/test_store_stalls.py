@@ -12,7 +12,7 @@ import pytest
 import redis.asyncio as redis
 
 from gateway.controller.loop import Controller
-from gateway.placement.records import Record, Tombstone
+from gateway.model.records import Record, Tombstone
 from gateway.placement.redis_store import RedisStore
 from gateway.placement.store import PlacementUnavailableError
 from gateway.settings import ControllerSettings, PlacementSettings

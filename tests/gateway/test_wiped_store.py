@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.clocks import to_spec
+from gateway.lifecycle.reserved_labels import to_spec
 from tests.gateway.harness import ADA, BOB, DEADLINE_S, Served
 from tests.support.redis_server import RedisServer
 from tests.support.requires import requires

@@ -16,8 +16,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from gateway.runtimes.kubernetes.manifest import pod
-from gateway.runtimes.kubernetes.profiles import STANDARDS
+from gateway.runtimes.kubernetes.pods.manifest import pod
+from gateway.runtimes.kubernetes.pods.profiles import STANDARDS
 from gateway.runtimes.kubernetes.settings import read
 from tests.conformance.runtimes import order
 from tests.infra.kustomize import RenderError, identity, render

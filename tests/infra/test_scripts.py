@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gateway.auth import Keys
-from gateway.runtimes.kubernetes import nodes
+from gateway.runtimes.kubernetes.cluster import node_probes
 from infra.scripts.deploy import checks, keys
 from infra.scripts.deploy.__main__ import main as deploy
 from infra.scripts.deploy.kubectl import DeployError, Kubectl
@@ -374,27 +374,27 @@ def test_what_others_wait_for_is_waited_for_first() -> None:
 @pytest.mark.parametrize(
     ("profile", "seen", "words"),
     [
-        ("userns", nodes.Seen("userns", 1.0, True), "in a user namespace of the pod; a probe pod had one"),
-        ("userns", nodes.Seen("userns", 1.0, False, "runc is old"), "BUT THE NODES CANNOT: runc is old. Every create is refused"),
-        ("userns", nodes.Seen("userns", 1.0, None, "no image"), "not known (no image)"),
-        ("userns", nodes.Seen("root", 1.0, True), "not known (no probe pod has been over yet)"),
+        ("userns", node_probes.Seen("userns", 1.0, True), "in a user namespace of the pod; a probe pod had one"),
+        ("userns", node_probes.Seen("userns", 1.0, False, "runc is old"), "BUT THE NODES CANNOT: runc is old. Every create is refused"),
+        ("userns", node_probes.Seen("userns", 1.0, None, "no image"), "not known (no image)"),
+        ("userns", node_probes.Seen("root", 1.0, True), "not known (no probe pod has been over yet)"),
         ("userns", None, "not known (no probe pod has been over yet)"),
         ("root", None, "sandbox profile root: the image's own user, root included, without a user namespace"),
         ("restricted", None, "sandbox profile restricted: user 1000, no capabilities"),
     ],
 )
-def test_deploy_says_the_profile_and_whether_nodes_can(shelf: Shelf, profile: str, seen: nodes.Seen | None, words: str) -> None:
+def test_deploy_says_the_profile_and_whether_nodes_can(shelf: Shelf, profile: str, seen: node_probes.Seen | None, words: str) -> None:
     manifests = render(K8S / "overlays/dev")
     settings = next(one for one in manifests if one["kind"] == "ConfigMap" and one["metadata"]["name"] == SETTINGS)
     settings["data"]["HOLDFAST_SANDBOX_PROFILE"] = profile
     if seen is not None:
-        annotations = {nodes.VERDICT: json.dumps(asdict(seen))}
-        shelf.there[f"networkpolicy/{nodes.NAME}"] = {"metadata": {"annotations": annotations}}
+        annotations = {node_probes.VERDICT: json.dumps(asdict(seen))}
+        shelf.there[f"networkpolicy/{node_probes.NAME}"] = {"metadata": {"annotations": annotations}}
     said: list[str] = []
     checks.report_nodes(shelf, manifests, said.append, wait_s=0.0)
     assert len(said) == 1
     assert words in said[0]
-    assert (checks.VERDICT_OF, checks.VERDICT) == (nodes.NAME, nodes.VERDICT)
+    assert (checks.VERDICT_OF, checks.VERDICT) == (node_probes.NAME, node_probes.VERDICT)
 
 
 def test_deploy_says_what_is_in_the_way(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 
 from holdfast_wire.bundle import AGENT_PORT
 
-from gateway.runtimes.kubernetes import canary
-from gateway.runtimes.kubernetes.client import Api, ApiError
+from gateway.runtimes.kubernetes.api.client import Api, ApiError
+from gateway.runtimes.kubernetes.cluster import network_probe
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 from tests.support.until import until_async
 
@@ -64,14 +64,14 @@ async def namespace(*, with_policies: bool = True) -> AsyncIterator[KubernetesSe
 async def _note_verdict(api: Api, settings: KubernetesSettings) -> None:
     """What a deployment's controller finds out before anything is isolated here, found out once for all namespaces of a run."""
     if not _verdicts:
-        verdict = await canary.probe(api, settings)
+        verdict = await network_probe.probe(api, settings)
         assert verdict.conclusive, f"it cannot be seen whether this cluster enforces network policies: {verdict.detail}"
         _verdicts.append(verdict)
     else:
-        await canary.note(api, settings, _verdicts[0])
+        await network_probe.note(api, settings, _verdicts[0])
 
 
-_verdicts: list[canary.Verdict] = []
+_verdicts: list[network_probe.Verdict] = []
 
 
 async def _has_account(api: Api, name: str) -> bool:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest_asyncio
 
+from gateway.runtimes.kubernetes.api.watch import WatchSettings
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
-from gateway.runtimes.kubernetes.watch import WatchSettings
 from tests.support.kube.kubelet import Kubelet
 from tests.support.kube.server import FakeApi
 

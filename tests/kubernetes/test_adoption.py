@@ -12,18 +12,18 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from gateway.adoption import adopt_agent
+from gateway.agents.adoption import adopt_agent
+from gateway.agents.dial import DialError, dial
 from gateway.controller.plan import CREATE_LOST, MarkFailed
-from gateway.controller.pool_keeper import PoolKeeper
-from gateway.controller.reconcile import Reconciler
-from gateway.dial import DialError, dial
-from gateway.placement.records import Record
+from gateway.controller.pool_refill import PoolKeeper
+from gateway.controller.reconciler import Reconciler
+from gateway.model.options import Egress
+from gateway.model.records import Record
 from gateway.placement.store import PlacementUnavailableError
 from gateway.pools import KEY_LABEL, POOL_LABEL, PoolsFile
-from gateway.runtimes.kubernetes import adopting
-from gateway.runtimes.kubernetes.creating import Creating
+from gateway.runtimes.kubernetes.pods import adoption
+from gateway.runtimes.kubernetes.pods.creation import Creating
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
-from gateway.runtimes.options import Egress
 from gateway.settings import ControllerSettings
 from gateway.telemetry import Metrics
 from tests.conformance.runtimes import order
@@ -89,7 +89,7 @@ async def test_a_spare_is_not_called_ready_before_its_agent_knows(served: Served
         await go_on.wait()
         raise DialError("agent_unreachable", "the waiting agent does not answer")
 
-    monkeypatch.setattr(adopting, "adopt_agent", unreachable)
+    monkeypatch.setattr(adoption, "adopt_agent", unreachable)
     async with served.client() as client:
         making = create(client)
         await told.wait()
@@ -113,7 +113,7 @@ async def test_what_a_replica_that_is_gone_had_begun_is_finished_by_the_next(
         reached.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(adopting, "adopt_agent", killed)
+    monkeypatch.setattr(adoption, "adopt_agent", killed)
     monkeypatch.setattr(Creating, "tidy", lambda *_: asyncio.sleep(0))  # who is killed does not
     async with served.client() as client:
         first = create(client)

@@ -11,7 +11,7 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.controller.loop import Controller
 from gateway.placement.redis_store import RedisStore
-from gateway.runtimes.kubernetes import enforcement
+from gateway.runtimes.kubernetes.cluster import enforcement
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.settings import ControllerSettings, PlacementSettings
 from tests.conformance.runtimes import CREATE_S, order

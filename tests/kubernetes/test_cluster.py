@@ -17,12 +17,12 @@ import pytest
 import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 
+from gateway.model.options import Options, Volume
 from gateway.runtimes.base import Leaving, Synced, WentAway
-from gateway.runtimes.kubernetes import canary
-from gateway.runtimes.kubernetes.facts import read_pod
+from gateway.runtimes.kubernetes.cluster import network_probe
+from gateway.runtimes.kubernetes.pods.status import read_pod
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
-from gateway.runtimes.options import Options, Volume
 from tests.conformance.runtimes import CREATE_S, RuntimeConformance, next_of, order
 from tests.kubernetes.cluster import IMAGE, namespace
 from tests.support.requires import requires
@@ -187,7 +187,7 @@ async def test_both_ways_of_injection(settings: KubernetesSettings) -> None:
 
 
 async def test_the_network_enforces_what_is_declared(runtime: KubernetesRuntime, settings: KubernetesSettings) -> None:
-    verdict = await canary.probe(runtime.api, settings)
+    verdict = await network_probe.probe(runtime.api, settings)
     print(f"\n{verdict}")
     assert verdict.holds
 

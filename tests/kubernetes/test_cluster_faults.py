@@ -19,7 +19,7 @@ import pytest_asyncio
 import yaml
 from holdfast import AsyncSandbox, AsyncSandboxClient, HoldfastError, SandboxLostError
 
-from gateway.runtimes.kubernetes.client import Api
+from gateway.runtimes.kubernetes.api.client import Api
 from tests.kubernetes.cluster import IMAGE, kubeconfig, namespace
 from tests.kubernetes.stack import ClusterStack, cluster_stack
 from tests.support.requires import requires

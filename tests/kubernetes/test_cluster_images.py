@@ -17,7 +17,7 @@ import pytest_asyncio
 from holdfast import ImageNotFoundError, SandboxClient
 from holdfast_wire.errors import HoldfastError
 
-from gateway.runtimes.kubernetes.images import ClusterImages
+from gateway.runtimes.kubernetes.cluster.images import ClusterImages
 from gateway.runtimes.kubernetes.names import PREPULL_SELECTOR
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.runtimes.kubernetes.settings import KubernetesSettings

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from holdfast import Sandbox, SandboxClient
 
-from gateway.runtimes.kubernetes import nodes
+from gateway.runtimes.kubernetes.cluster import node_probes
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.runtimes.kubernetes.settings import Profile
 from tests.kubernetes.cluster import DEBIAN, namespace
@@ -116,7 +116,7 @@ async def test_a_probe_sees_what_the_nodes_can() -> None:
     async with namespace() as settings:
         for profile in PROFILES:
             runtime = KubernetesRuntime(replace(settings, sandbox_profile=profile), "r")
-            seen = await nodes.probe(runtime.api, runtime.settings)
+            seen = await node_probes.probe(runtime.api, runtime.settings)
             print(f"\n{profile}: {seen}")
             assert seen.users is (True if profile == "userns" else None)
             assert seen.volume is not None or settings.bundle_injection != "auto"

@@ -12,10 +12,10 @@ import pytest
 import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 
-from gateway.runtimes.kubernetes import creating
-from gateway.runtimes.kubernetes.facts import event_trouble, read_pod
+from gateway.model.options import Options
+from gateway.runtimes.kubernetes.pods import creation
+from gateway.runtimes.kubernetes.pods.status import event_trouble, read_pod
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
-from gateway.runtimes.options import Options
 from tests.conformance.runtimes import CREATE_S, order
 from tests.kubernetes.conftest import QUICK, settings_for
 from tests.support.kube.kubelet import Kubelet
@@ -30,7 +30,7 @@ SOON_S = 5.0
 @pytest_asyncio.fixture
 async def stuck(api: FakeApi, kubelet: Kubelet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KubernetesRuntime]:
     """A runtime on a node where containers are never made."""
-    monkeypatch.setattr(creating, "_SLOW_S", 0.1)
+    monkeypatch.setattr(creation, "_SLOW_S", 0.1)
 
     async def never(pod: dict[str, Any]) -> None:
         api.pods.update(pod["metadata"]["name"], lambda body: body["spec"].update(nodeName="node-1"))
@@ -151,7 +151,7 @@ async def test_a_missing_image_is_told_when_the_kubelet_says_so(
     stuck: KubernetesRuntime, api: FakeApi, reason: str, message: str, code: str, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kubelet's event is there ten seconds before the pod's status says it; so long the status is that of any new pod."""
-    monkeypatch.setattr(creating, "_SLOW_S", 600.0)
+    monkeypatch.setattr(creation, "_SLOW_S", 600.0)
     await stuck.injection()
     making = asyncio.create_task(stuck.create(order("sb-1", image="python:3.12"), CREATE_S))
     await until_async(api.pods.names, deadline_s=SOON_S, what="the pod")
@@ -167,7 +167,7 @@ async def test_a_missing_image_is_told_when_the_kubelet_says_so(
 
 
 async def test_many_slow_pods_ask_together(stuck: KubernetesRuntime, api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(creating, "_SLOW_S", 600.0)
+    monkeypatch.setattr(creation, "_SLOW_S", 600.0)
     makings = [asyncio.create_task(stuck.create(order(f"sb-{n}", image="python:3.12"), CREATE_S)) for n in range(20)]
     await until_async(lambda: len(api.pods.names()) == 20, deadline_s=60, what="the pods")
     await until_async(lambda: api.requests["list events"] >= 2, deadline_s=60, what="events to be asked for")

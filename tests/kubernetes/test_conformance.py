@@ -6,7 +6,7 @@ import pytest
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.proof import agent_token
 
-from gateway.dial import dial
+from gateway.agents.dial import dial
 from gateway.runtimes.base import BecameReady, Synced
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from tests.conformance.runtimes import CREATE_S, RuntimeConformance, next_of, order

@@ -13,11 +13,11 @@ import pytest
 import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 
-from gateway.dial import dial_agent
+from gateway.agents.dial import dial_agent
+from gateway.model.options import Egress, Options
 from gateway.runtimes.base import RuntimeUnavailableError
-from gateway.runtimes.kubernetes import creating
+from gateway.runtimes.kubernetes.pods import creation
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
-from gateway.runtimes.options import Egress, Options
 from tests.conformance.runtimes import CREATE_S, order
 from tests.kubernetes.conftest import QUICK, settings_for
 from tests.support.kube.kubelet import Kubelet
@@ -143,7 +143,7 @@ async def test_an_api_server_in_trouble_is_asked_again(runtime: KubernetesRuntim
 async def test_an_api_server_that_stays_in_trouble_is_said_to_be_away(
     runtime: KubernetesRuntime, api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(creating, "_AWAY_S", 0.4)
+    monkeypatch.setattr(creation, "_AWAY_S", 0.4)
     api.refuse = [("create pods", RefusedError(500, "InternalError", "etcdserver: request timed out"))] * 99
     began = time.monotonic()
     with pytest.raises(RuntimeUnavailableError, match="etcdserver"):
@@ -241,7 +241,7 @@ async def test_who_waits_for_a_pod_that_another_made_hears_of_its_end(
     runtime: KubernetesRuntime, api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
 ) -> None:
     """It is in nobody's watch here, and another may bear its name since."""
-    monkeypatch.setattr(creating, "_LOOK_S", 0.1)
+    monkeypatch.setattr(creation, "_LOOK_S", 0.1)
     other = KubernetesRuntime(settings_for(api, tmp_path), "replica-2", QUICK)
     asked = order("sb-1", image="slow-registry")
     first = asyncio.create_task(runtime.create(asked, CREATE_S))

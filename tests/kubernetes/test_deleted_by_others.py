@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.runtimes.base import Leaving, Synced, WentAway
-from gateway.runtimes.kubernetes.events import on_change, on_vanish
-from gateway.runtimes.kubernetes.facts import ASKED_GRACE_S, read_pod
+from gateway.runtimes.kubernetes.pods.runtime_events import on_change, on_vanish
+from gateway.runtimes.kubernetes.pods.status import ASKED_GRACE_S, read_pod
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from tests.conformance.runtimes import CREATE_S, next_of, order
 from tests.support.kube.kubelet import Kubelet

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.runtimes.base import BecameReady, Leaving, WentAway
-from gateway.runtimes.kubernetes.events import on_change, on_vanish, present_of
-from gateway.runtimes.kubernetes.facts import Facts, moment, read_pod
-from gateway.runtimes.kubernetes.manifest import pod
+from gateway.runtimes.kubernetes.pods.manifest import pod
+from gateway.runtimes.kubernetes.pods.runtime_events import on_change, on_vanish, present_of
+from gateway.runtimes.kubernetes.pods.status import Facts, moment, read_pod
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 from tests.conformance.runtimes import order
 

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.controller.loop import Controller
-from gateway.placement.records import Quota, Record, Tombstone
+from gateway.model.records import Quota, Record, Tombstone
 from gateway.placement.redis_store import RedisStore
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.settings import AdmissionSettings, ControllerSettings

@@ -17,10 +17,10 @@ from holdfast_wire.bundle import agent_command
 from holdfast_wire.errors import HoldfastError
 
 from gateway.runtimes.base import Images, RuntimeUnavailableError
-from gateway.runtimes.kubernetes import images as images_module
-from gateway.runtimes.kubernetes.images import ClusterImages, daemon_set
-from gateway.runtimes.kubernetes.manifest import Injection
+from gateway.runtimes.kubernetes.cluster import images as images_module
+from gateway.runtimes.kubernetes.cluster.images import ClusterImages, daemon_set
 from gateway.runtimes.kubernetes.names import SELECTOR
+from gateway.runtimes.kubernetes.pods.manifest import Injection
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.runtimes.kubernetes.settings import Profile
 from tests.conformance.runtimes import CREATE_S, order

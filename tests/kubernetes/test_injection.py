@@ -11,8 +11,8 @@ import pytest
 from holdfast_wire.errors import HoldfastError
 
 from gateway.runtimes.base import BecameReady, WentAway
-from gateway.runtimes.kubernetes import injection, nodes
-from gateway.runtimes.kubernetes.injection import Injecting, find_out, version_of
+from gateway.runtimes.kubernetes.cluster import injection, node_probes
+from gateway.runtimes.kubernetes.cluster.injection import Injecting, find_out, version_of
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from tests.conformance.runtimes import CREATE_S, order
 from tests.kubernetes.conftest import QUICK, settings_for
@@ -74,7 +74,7 @@ async def test_where_nodes_may_not_be_read_a_probe_pod_decides(
     api.minor = minor
     if volume is not None:
         with Canaries(api, volume=volume).run():
-            await nodes.probe(runtime.api, runtime.settings)
+            await node_probes.probe(runtime.api, runtime.settings)
     api.refuse = [("list nodes", NO_NODES)]
     found = await find_out(runtime.api, runtime.settings)
     assert (found.way, found.sure) == ("image" if volume else "init", volume is not None)
@@ -87,14 +87,14 @@ async def test_a_gateway_hears_of_a_probe_within_seconds(runtime: KubernetesRunt
     api.refuse = [("list nodes", NO_NODES)] * 2
     assert await injecting.way() == "init"
     with Canaries(api).run():
-        await nodes.probe(runtime.api, runtime.settings)
+        await node_probes.probe(runtime.api, runtime.settings)
     assert await injecting.way() == "image"
 
 
 async def test_a_probe_does_not_overrule_a_node_that_is_known_to_be_old(runtime: KubernetesRuntime, api: FakeApi) -> None:
     node(api, "containerd://2.1.9")
     with Canaries(api).run():
-        await nodes.probe(runtime.api, runtime.settings)
+        await node_probes.probe(runtime.api, runtime.settings)
     assert (await find_out(runtime.api, runtime.settings)).way == "init"
 
 

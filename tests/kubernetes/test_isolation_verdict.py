@@ -11,11 +11,11 @@ import pytest
 import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 
+from gateway.model.options import Egress, Reach
 from gateway.runtimes.base import Leaving, RuntimeUnavailableError, Synced, WentAway
-from gateway.runtimes.kubernetes import canary, enforcement
-from gateway.runtimes.kubernetes.client import ApiError
+from gateway.runtimes.kubernetes.api.client import ApiError
+from gateway.runtimes.kubernetes.cluster import enforcement, network_probe
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
-from gateway.runtimes.options import Egress, Reach
 from tests.conformance.runtimes import CREATE_S, next_of, order
 from tests.gateway.harness import serve
 from tests.kubernetes.conftest import QUICK, settings_for
@@ -119,13 +119,13 @@ async def test_a_later_verdict_is_heard_within_seconds(gateway: KubernetesRuntim
 
 async def test_a_probe_that_says_nothing_takes_nothing_back(gateway: KubernetesRuntime, api: FakeApi) -> None:
     api.note_verdict(holds=True)
-    found = await canary.found(gateway.api, gateway.settings)
+    found = await network_probe.found(gateway.api, gateway.settings)
     with Canaries(api).run():
-        await canary.probe(gateway.api, gateway.settings)
-    nobody = await canary.probe(gateway.api, gateway.settings, 0.1)
+        await network_probe.probe(gateway.api, gateway.settings)
+    nobody = await network_probe.probe(gateway.api, gateway.settings, 0.1)
     assert not nobody.conclusive
-    assert await canary.known(gateway.api, gateway.settings) == nobody
-    kept = await canary.found(gateway.api, gateway.settings)
+    assert await network_probe.known(gateway.api, gateway.settings) == nobody
+    kept = await network_probe.found(gateway.api, gateway.settings)
     assert kept is not None
     assert found is not None
     assert kept.holds

@@ -16,13 +16,13 @@ from holdfast_wire.errors import HoldfastError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.parsing_options import read_options
+from gateway.model.option_fields import read_options
+from gateway.model.options import Egress, Options, Port, Reach, Toleration, Volume
 from gateway.runtimes.base import Order
-from gateway.runtimes.kubernetes.facts import read_pod
-from gateway.runtimes.kubernetes.manifest import pod
 from gateway.runtimes.kubernetes.names import label_value, pod_name
+from gateway.runtimes.kubernetes.pods.manifest import pod
+from gateway.runtimes.kubernetes.pods.status import read_pod
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
-from gateway.runtimes.options import Egress, Options, Port, Reach, Toleration, Volume
 from tests.conformance.runtimes import order
 from tests.support.kube.objects import RefusedError
 from tests.support.kube.rules import check_pod

@@ -14,10 +14,10 @@ from holdfast_wire.errors import HoldfastError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.parsing_options import network_map, read_network
-from gateway.runtimes.kubernetes.network import egress_key, forbidden, manifest
+from gateway.model.option_fields import network_map, read_network
+from gateway.model.options import Egress, Port, Reach
+from gateway.runtimes.kubernetes.network.policy_manifests import egress_key, forbidden, manifest
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
-from gateway.runtimes.options import Egress, Port, Reach
 
 GOLDEN = Path(__file__).parent / "golden"
 SETTINGS = KubernetesSettings(

@@ -14,13 +14,14 @@ import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 
 from gateway.controller.pool_plan import is_spare
+from gateway.model.options import Options
 from gateway.pools import KEY_LABEL, POOL_LABEL
 from gateway.runtimes.base import Order
-from gateway.runtimes.kubernetes import creating, nodes
-from gateway.runtimes.kubernetes.facts import needs_users, read_pod
+from gateway.runtimes.kubernetes.cluster import node_probes
+from gateway.runtimes.kubernetes.pods import creation
+from gateway.runtimes.kubernetes.pods.status import needs_users, read_pod
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.runtimes.kubernetes.settings import Profile, read
-from gateway.runtimes.options import Options
 from tests.conformance.runtimes import CREATE_S, order
 from tests.kubernetes.conftest import QUICK, settings_for
 from tests.kubernetes.test_manifest import PLAIN
@@ -56,7 +57,7 @@ async def test_what_a_probe_pod_sees_decides(others: dict[Profile, KubernetesRun
     runtime, can = others["userns"], uid_map == OWN_USERS
     assert "not probed yet" in (await check_of(runtime))["detail"]
     with Canaries(api, uid_map=uid_map).run():
-        seen = await nodes.probe(runtime.api, runtime.settings)
+        seen = await node_probes.probe(runtime.api, runtime.settings)
     assert seen.users is can
     assert api.pods.names() == []
     check = await check_of(runtime)
@@ -81,7 +82,7 @@ async def test_a_server_that_drops_the_wish_is_found_out(others: dict[Profile, K
         await runtime.create(order("sb-1"), CREATE_S)
     assert says_the_choices(caught.value)
     assert api.requests["create pods"] == 0
-    seen = await nodes.probe(runtime.api, runtime.settings, wait_s=0.3)
+    seen = await node_probes.probe(runtime.api, runtime.settings, wait_s=0.3)
     assert seen.users is False
     assert "drops hostUsers" in (await check_of(runtime))["detail"]
     assert api.pods.names() == []
@@ -91,7 +92,7 @@ async def test_a_server_that_drops_the_wish_is_found_out(others: dict[Profile, K
 async def test_a_kubelet_that_refuses_is_heard_in_seconds(
     others: dict[Profile, KubernetesRuntime], api: FakeApi, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(creating, "_SLOW_S", 0.1)
+    monkeypatch.setattr(creation, "_SLOW_S", 0.1)
     kubelet.no_users = REFUSED
     began = time.monotonic()
     with pytest.raises(HoldfastError, match="does not support user namespaces") as caught:
@@ -112,7 +113,7 @@ async def test_a_probe_hears_the_kubelet_as_well(others: dict[Profile, Kubernete
 
     api.pods.on_write.append(refuse)
     runtime = others["userns"]
-    seen = await nodes.probe(runtime.api, replace(runtime.settings, bundle_injection="init"))
+    seen = await node_probes.probe(runtime.api, replace(runtime.settings, bundle_injection="init"))
     assert (seen.users, seen.volume) == (False, None)
     assert REFUSED in seen.users_why
     with pytest.raises(HoldfastError, match="runtime does not support"):
@@ -121,7 +122,7 @@ async def test_a_probe_hears_the_kubelet_as_well(others: dict[Profile, Kubernete
 
 async def test_a_probe_that_proves_nothing_refuses_no_create(others: dict[Profile, KubernetesRuntime], api: FakeApi) -> None:
     runtime = others["userns"]
-    seen = await nodes.probe(runtime.api, runtime.settings, wait_s=0.2)  # nothing plays its pods
+    seen = await node_probes.probe(runtime.api, runtime.settings, wait_s=0.2)  # nothing plays its pods
     assert (seen.users, seen.volume) == (None, None)
     assert not (await check_of(runtime))["ok"]
     assert (await runtime.create(order("sb-1"), CREATE_S)).endpoint
@@ -129,8 +130,8 @@ async def test_a_probe_that_proves_nothing_refuses_no_create(others: dict[Profil
 
 async def test_a_verdict_of_another_profile_is_none(others: dict[Profile, KubernetesRuntime], api: FakeApi) -> None:
     with Canaries(api).run():
-        await nodes.probe(others["restricted"].api, others["restricted"].settings)
-    assert await nodes.known(others["userns"].api, others["userns"].settings) is None
+        await node_probes.probe(others["restricted"].api, others["restricted"].settings)
+    assert await node_probes.known(others["userns"].api, others["userns"].settings) is None
 
 
 async def test_who_leads_probes_when_it_is_due(
@@ -139,19 +140,19 @@ async def test_who_leads_probes_when_it_is_due(
     runtime = others["userns"]
     with Canaries(api, uid_map=NODES_USERS).run() as canaries:
         await runtime.collect()
-        bad = await nodes.known(runtime.api, runtime.settings)
+        bad = await node_probes.known(runtime.api, runtime.settings)
         assert bad is not None
         assert bad.users is False
         await runtime.collect()
-        assert await nodes.known(runtime.api, runtime.settings) == bad, "not again so soon"
-        monkeypatch.setattr(nodes, "_PROBE_AGAIN_S", 0.0)
+        assert await node_probes.known(runtime.api, runtime.settings) == bad, "not again so soon"
+        monkeypatch.setattr(node_probes, "_PROBE_AGAIN_S", 0.0)
         canaries.uid_map = OWN_USERS
         await runtime.collect()
-        good = await nodes.known(runtime.api, runtime.settings)
+        good = await node_probes.known(runtime.api, runtime.settings)
         assert good is not None
         assert good.users
         await runtime.collect()
-        assert await nodes.known(runtime.api, runtime.settings) == good, "a good verdict lasts"
+        assert await node_probes.known(runtime.api, runtime.settings) == good, "a good verdict lasts"
 
 
 # Spares --------------------------------------------------------------------------------------------------------------
@@ -183,7 +184,7 @@ async def test_a_spare_of_another_profile_is_never_handed_out(
 @pytest.mark.parametrize("volume", [False, True])
 def test_probe_pods_are_as_confined_as_sandboxes(profile: Profile, volume: bool) -> None:
     settings = replace(PLAIN, sandbox_profile=profile)
-    made = nodes.probe_pod("hf-canary-nodes-x", settings, volume)
+    made = node_probes.probe_pod("hf-canary-nodes-x", settings, volume)
     check_pod(made, restricted=profile == "restricted")
     kubernetes_validate.validate(made, "1.36", strict=True)
     assert made["spec"].get("hostUsers", True) is (profile != "userns")

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from holdfast_wire.errors import HoldfastError
 
-from gateway.dial import dial_agent
+from gateway.agents.dial import dial_agent
+from gateway.model.options import Egress, Reach
 from gateway.runtimes.base import Leaving, Synced, WentAway
-from gateway.runtimes.kubernetes import canary
-from gateway.runtimes.kubernetes.facts import Facts
+from gateway.runtimes.kubernetes.cluster import network_probe
 from gateway.runtimes.kubernetes.names import EGRESS, POOL
-from gateway.runtimes.kubernetes.network import egress_key
+from gateway.runtimes.kubernetes.network.policy_manifests import egress_key
+from gateway.runtimes.kubernetes.pods.status import Facts
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
-from gateway.runtimes.options import Egress, Reach
 from tests.conformance.runtimes import CREATE_S, next_of, order
 from tests.kubernetes.conftest import QUICK, settings_for
 from tests.support.kube.kubelet import Kubelet
@@ -106,11 +106,11 @@ async def test_only_policies_that_nobody_needs_are_collected(runtime: Kubernetes
 
 async def test_the_canary_tells_enforced_from_open_and_from_broken(runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet) -> None:
     api.probed = False
-    assert await canary.known(runtime.api, runtime.settings) is None
+    assert await network_probe.known(runtime.api, runtime.settings) is None
 
-    async def play(closed: int, opened: int) -> canary.Verdict:
+    async def play(closed: int, opened: int) -> network_probe.Verdict:
         """Pods of the canary end as a network would have them end."""
-        probing = asyncio.create_task(canary.probe(runtime.api, runtime.settings, 20.0))
+        probing = asyncio.create_task(network_probe.probe(runtime.api, runtime.settings, 20.0))
         for role, code in (("listener", None), ("closed", closed), ("open", opened)):
             await until_async(lambda r=role: any(f"-{r}-" in name for name in api.pods.names()), deadline_s=SOON_S, what=role)
             name = next(name for name in api.pods.names() if f"-{role}-" in name)
@@ -119,7 +119,7 @@ async def test_the_canary_tells_enforced_from_open_and_from_broken(runtime: Kube
             api.pods.merge(name, {"status": status})
         verdict = await probing
         assert api.pods.names() == []
-        assert await canary.known(runtime.api, runtime.settings) == verdict
+        assert await network_probe.known(runtime.api, runtime.settings) == verdict
         return verdict
 
     assert (await play(closed=41, opened=40)).holds

@@ -11,8 +11,8 @@ import pytest_asyncio
 from holdfast import AsyncSandboxClient
 
 from gateway.controller.loop import Controller
-from gateway.controller.pool_keeper import PoolKeeper
 from gateway.controller.pool_plan import is_spare
+from gateway.controller.pool_refill import PoolKeeper
 from gateway.pools import PoolsFile
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.settings import ControllerSettings

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest_asyncio
 
-from gateway.runtimes.kubernetes.client import Api
-from gateway.runtimes.kubernetes.facts import Facts, read_pod
-from gateway.runtimes.kubernetes.manifest import pod
+from gateway.runtimes.kubernetes.api.client import Api
+from gateway.runtimes.kubernetes.api.watch import Changed, Listed, Vanished, Watch, WatchSettings
 from gateway.runtimes.kubernetes.names import SELECTOR
+from gateway.runtimes.kubernetes.pods.manifest import pod
+from gateway.runtimes.kubernetes.pods.status import Facts, read_pod
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
-from gateway.runtimes.kubernetes.watch import Changed, Listed, Vanished, Watch, WatchSettings
 from tests.conformance.runtimes import order
 from tests.kubernetes.conftest import QUICK
 from tests.support.background import in_background

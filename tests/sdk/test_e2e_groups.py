@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from holdfast import AsyncSandboxClient, InvalidArgumentError, NotFoundError, QuotaError, SandboxClient, SandboxLostError
 
-from gateway.placement.records import Cause, Leaving, Quota
+from gateway.model.records import Cause, Leaving, Quota
 from gateway.settings import AdmissionSettings
 from tests.gateway.harness import ADA, serve
 from tests.support.requires import requires

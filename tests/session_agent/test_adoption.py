@@ -14,9 +14,9 @@ from holdfast_wire import proof
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.proof import BODY_HEADER, DIAL_HEADER, agent_token, body_mac, dial_header, seal_token
 
-from gateway.adoption import adopt_agent
-from gateway.agent_call import AgentCall
-from gateway.dial import DialError, dial_agent
+from gateway.agents.adoption import adopt_agent
+from gateway.agents.agent_call import AgentCall
+from gateway.agents.dial import DialError, dial_agent
 from session_agent.agent.session import connection as link
 from session_agent.agent.session.adoption import BODY_BYTES
 from session_agent.agent.settings import AgentSettings

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from holdfast import AsyncSandbox, AsyncSandboxClient
 from holdfast_wire.errors import HoldfastError
 
-from gateway.dial import dial_agent
+from gateway.agents.dial import dial_agent
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455 §1.3
 

@@ -15,26 +15,27 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
+from gateway.model.options import Egress
 from gateway.runtimes.base import Event, Images, Made, Order, Present, Synced
-from gateway.runtimes.options import Egress
+from gateway.runtimes.kubernetes.api.client import Api, ApiError, errors
+from gateway.runtimes.kubernetes.api.watch import Changed, Listed, Vanished, Watch, WatchSettings
+from gateway.runtimes.kubernetes.cluster.enforcement import EnforcementGuard
+from gateway.runtimes.kubernetes.cluster.images import ClusterImages
+from gateway.runtimes.kubernetes.cluster.injection import Injecting
+from gateway.runtimes.kubernetes.cluster.node_probes import Nodes
+from gateway.runtimes.kubernetes.network.policies import Policies
+from gateway.runtimes.kubernetes.network.policy_manifests import egress_key, needs
+from gateway.runtimes.kubernetes.pods.creation import Creating, NoBundleError
+from gateway.runtimes.kubernetes.pods.manifest import Injection, pod
+from gateway.runtimes.kubernetes.pods.pod_watch import Births
+from gateway.runtimes.kubernetes.pods.record import network_annotation
+from gateway.runtimes.kubernetes.pods.runtime_events import carried, on_change, on_vanish, present_of
+from gateway.runtimes.kubernetes.pods.status import ASKED_GRACE_S, Facts, read_pod
 
-from . import adopting, capacity, doctor
-from .births import Births
-from .client import Api, ApiError, errors
-from .creating import Creating, NoBundleError
-from .enforcement import EnforcementGuard
-from .events import carried, on_change, on_vanish, present_of
-from .facts import ASKED_GRACE_S, Facts, read_pod
-from .images import ClusterImages
-from .injection import Injecting
-from .manifest import Injection, pod
+from .cluster import capacity, doctor
 from .names import EGRESS, ENDING, NETWORK, SANDBOX, SELECTOR, label_value, pod_name
-from .network import egress_key, needs
-from .nodes import Nodes
-from .policies import Policies
-from .record import network_annotation
+from .pods import adoption
 from .settings import KubernetesSettings
-from .watch import Changed, Listed, Vanished, Watch, WatchSettings
 
 log = logging.getLogger("gateway.kubernetes")
 
@@ -95,7 +96,7 @@ class KubernetesRuntime:
         with errors():
             await self._guard.check(order.egress, timeout_s)
             await self.policies.ensure(order.egress)
-            return await adopting.adopt(self.api, self._creating, self.pods, self.settings, spare_id, order, timeout_s)
+            return await adoption.adopt(self.api, self._creating, self.pods, self.settings, spare_id, order, timeout_s)
 
     async def allow(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
         with errors():

@@ -14,7 +14,7 @@ from infra.scripts.deploy.kubectl import SANDBOXES, SYSTEM, DeployError, Kubectl
 from infra.scripts.deploy.render import SETTINGS, Manifest
 
 VERDICT_OF, VERDICT = "hf-canary-nodes", "holdfast.dev/nodes"
-"""The policy and its annotation in which the acting controller notes what probe pods saw (`gateway.runtimes.kubernetes.nodes`)."""
+"""The policy and its annotation that hold what probe pods saw (`gateway.runtimes.kubernetes.cluster.node_probes`)."""
 _DEFAULT = "storageclass.kubernetes.io/is-default-class"
 _ORDER = ("redis", "controller", "gateway")
 _PROFILES = {

@@ -1,0 +1,173 @@
+"""Keeps the warm pools: makes spares, and does what ``pool_plan`` says.
+
+Owns the makers (tasks of the controller's own group), how many and how fast. Every step is noted in the store before or checked there
+after, so that a controller killed between any two of them leaves nothing that the next one does not find.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.proof import agent_token
+
+from gateway.lifecycle.reserved_labels import READY_LABEL
+from gateway.placement.store import FencedError, PlacementStore, PlacementUnavailableError
+from gateway.pools import KEY_LABEL, POOL_LABEL, PREFIX, Pool
+from gateway.runtimes.base import Order, Present, Runtime
+from gateway.settings import ControllerSettings
+from gateway.telemetry import Metrics
+
+from .pool_plan import Discard, Forget, Offer, PoolAction, Withdraw, missing, tend
+
+log = logging.getLogger("gateway.controller")
+
+_BACKOFF_MOST_S = 60.0
+
+
+@dataclass(slots=True)
+class _Pace:
+    """How fast a pool may be refilled: a bucket of one second's worth, closed for a while after a failure."""
+
+    tokens: float
+    at: float
+    failures: int = 0
+    closed_until: float = 0.0
+
+    def allow(self, wanted: int, per_s: float, now: float) -> int:
+        burst = max(per_s, 1.0)
+        self.tokens = min(burst, self.tokens + (now - self.at) * per_s)
+        self.at = now
+        granted = 0 if now < self.closed_until else min(wanted, int(self.tokens))
+        self.tokens -= granted
+        return granted
+
+    def failed(self, now: float) -> None:
+        self.failures += 1
+        self.closed_until = now + random.uniform(0.5, 1.0) * min(2.0**self.failures, _BACKOFF_MOST_S)  # noqa: S311
+
+
+class PoolKeeper:
+    """``pools`` gives the definitions as they are now; ``spawn`` starts a task that ends with the controller."""
+
+    def __init__(
+        self,
+        store: PlacementStore,
+        runtime: Runtime,
+        pools: Callable[[], Mapping[str, Pool]],
+        secret: str,
+        settings: ControllerSettings,
+        metrics: Metrics,
+    ) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._pools = pools
+        self._secret = secret
+        self._settings = settings
+        self._metrics = metrics
+        self._making: dict[str, str] = {}
+        self._paces: dict[str, _Pace] = {}
+
+    async def refill(self, term: int, spawn: Callable[[Coroutine[Any, Any, None], str], object]) -> None:
+        """Start makers for what is missing; cheap when nothing is. A store that was wiped is first told what there is (``tend``)."""
+        clock = asyncio.get_running_loop().time
+        pools = self._pools()
+        generation = await self._store.generation() if pools else None
+        states = {key: await self._store.spares(key) for key in pools}
+        if generation is None or await self._store.generation() != generation:
+            return  # it was wiped, and perhaps told of all again, while the spares were counted
+        for key, pool in pools.items():
+            state = states[key]
+            self._metrics.gauge("pool_spares", len(state.spares), pool=pool.name)
+            self._metrics.gauge("pool_making", len(state.making), pool=pool.name)
+            pace = self._paces.setdefault(key, _Pace(max(pool.refill_per_s, 1.0), clock()))
+            room = self._settings.spares_at_once - len(self._making)
+            for _ in range(pace.allow(min(missing(pool, state), room), pool.refill_per_s, clock())):
+                id_, incarnation = f"{PREFIX}{secrets.token_hex(10)}", secrets.token_hex(8)
+                self._making[id_] = key
+                spawn(self._make(pool, id_, incarnation, term, pace), f"making {id_}")
+
+    async def tend(self, states: Mapping[str, Any], presents: Iterable[Present], term: int) -> list[PoolAction]:
+        """Judge the spares there are. ``states`` are from ``look``, asked before the runtime's list."""
+        actions = tend(
+            self._pools(), states, presents, now=time.time(), ours=self._making.keys(), claim_grace_s=self._settings.claim_grace_s
+        )
+        for action in actions:
+            match action:
+                case Offer(pool, id_):
+                    await self._store.offer_spare(pool, id_, term=term)
+                case Withdraw(pool, id_):
+                    await self._store.withdraw_spare(pool, id_, term=term)
+                case Forget(pool, id_):
+                    await self._store.forget_spare(pool, id_, term=term)
+                case Discard(pool, id_, None):
+                    if await self._store.abandon_spare(pool, id_, term=term):
+                        await self._remove(pool, id_, None, term)
+                case Discard(pool, id_, incarnation):
+                    await self._discard(pool, id_, incarnation, self._settings.claim_grace_s, term)
+        return actions
+
+    async def look(self) -> Mapping[str, Any]:
+        """What the store knows of every pool, also of those no longer wanted."""
+        keys = {*self._pools(), *await self._store.pool_keys()}
+        return {key: await self._store.spares(key) for key in keys}
+
+    async def _discard(self, pool: str, id_: str, incarnation: str | None, taken_for_s: float, term: int) -> None:
+        if await self._store.claim_spare(pool, id_, taken_for_s, term=term):  # else somebody was faster, and may be using it
+            await self._remove(pool, id_, incarnation, term)
+
+    async def _remove(self, pool: str, id_: str, incarnation: str | None, term: int) -> None:
+        await self._store.check_term(term)
+        try:
+            await self._runtime.delete(id_, incarnation)
+        except HoldfastError as error:
+            log.warning("removing the spare %s failed: %s", id_, error.code)
+            return  # it stays claimed: a later pass tries again
+        await self._store.forget_spare(pool, id_, term=term)
+        self._metrics.count("pool_discards_total")
+
+    async def _make(self, pool: Pool, id_: str, incarnation: str, term: int, pace: _Pace) -> None:
+        """Never raises: whatever is left of a failure is in the store, for ``tend``."""
+        key = pool.key
+        try:
+            await self._store.plan_spare(key, id_, term=term)
+            try:
+                await self._runtime.create(self._order(pool, id_, incarnation), self._settings.spare_timeout_s)
+            except HoldfastError as error:
+                pace.failed(asyncio.get_running_loop().time())
+                self._metrics.count("pool_failures_total", pool=pool.name, code=error.code)
+                log.warning("a spare of pool %s could not be made: %s", pool.name, error.code)
+                await self._discard(key, id_, incarnation, 0.0, term)
+                return
+            pace.failures = 0
+            await self._store.offer_spare(key, id_, term=term)
+            self._metrics.count("pool_makes_total", pool=pool.name)
+        except (FencedError, PlacementUnavailableError) as error:
+            log.info("the spare %s is left to a later pass: %s", id_, error.code)
+        except Exception:
+            pace.failed(asyncio.get_running_loop().time())
+            log.exception("making a spare of pool %s failed", pool.name)
+        finally:
+            self._making.pop(id_, None)
+
+    def _order(self, pool: Pool, id_: str, incarnation: str) -> Order:
+        return Order(
+            sandbox_id=id_,
+            incarnation=incarnation,
+            token=agent_token(self._secret, id_, incarnation),
+            owner="",
+            image=pool.image,
+            cores=pool.cores,
+            memory_bytes=pool.memory_bytes,
+            disk_bytes=pool.disk_bytes,
+            labels={POOL_LABEL: pool.name, KEY_LABEL: pool.key, READY_LABEL: f"{self._settings.spare_timeout_s:g}"},
+            egress=pool.egress,
+            options=pool.options,
+        )

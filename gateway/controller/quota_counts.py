@@ -1,0 +1,63 @@
+"""Usages brought into line with the records: what a gateway that was killed counted, or did not.
+
+Owns nothing but the comparison. Called after each pass of ``reconciler`` whose records are whole.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+from gateway.admission import EVERYBODY
+from gateway.model.records import Quota, Record
+from gateway.placement.store import PlacementStore
+from gateway.settings import AdmissionSettings
+
+_UNMADE_S = 60.0
+"""What is counted and has no record is being made, or nobody will make it: after this long it is the latter."""
+
+
+class Usages:
+    """Does nothing where no quota is set."""
+
+    def __init__(self, store: PlacementStore, settings: AdmissionSettings | None, unmade_s: float = _UNMADE_S) -> None:
+        self._store = store
+        self._by_owner = bool(settings and settings.owner_quota)
+        self._of_all = bool(settings and settings.quota)
+        self._unmade_s = unmade_s
+
+    async def agree(self, records: Mapping[str, Record], term: int) -> None:
+        if not self._by_owner and not self._of_all:
+            return
+        wanted: dict[str, dict[str, Record]] = {}
+        for record in records.values():
+            if record.status != "failed":
+                for owner in (record.owner if self._by_owner else None, EVERYBODY if self._of_all else None):
+                    if owner is not None:
+                        wanted.setdefault(owner, {})[record.sandbox_id] = record
+        for owner in {*wanted, *await self._store.usage_owners()}:
+            await self._agree(owner, wanted.get(owner, {}), term)
+
+    async def _agree(self, owner: str, wanted: Mapping[str, Record], term: int) -> None:
+        counted = await self._store.usage_entries(owner)
+        over = {sandbox_id: int(since) / 1000 for sandbox_id, since in counted.items() if sandbox_id not in wanted}
+        ended, living = await self._looked_up(owner, over)
+        for sandbox_id, since_s in over.items():
+            if sandbox_id not in living and (ended.get(sandbox_id, 0.0) >= since_s or time.time() - since_s > self._unmade_s):
+                await self._store.release(owner, sandbox_id, counted[sandbox_id], term=term)
+        await self._count_missing(owner, wanted, counted, term)
+
+    async def _looked_up(self, owner: str, sandbox_ids: Iterable[str]) -> tuple[dict[str, float], set[str]]:
+        """When those ended that the store knows to have ended, and which live: made since all records were read, maybe long ago."""
+        ids = list(sandbox_ids)
+        ended = {id_: grave.ended_at for id_, grave in (await self._store.tombstones(ids)).items()}
+        records = await self._store.records(ids)
+        ended |= {record.sandbox_id: record.ended_at or 0.0 for record in records if record.status == "failed"}
+        return ended, {one.sandbox_id for one in records if one.status != "failed" and owner in (one.owner, EVERYBODY)}
+
+    async def _count_missing(self, owner: str, wanted: Mapping[str, Record], counted: Mapping[str, str], term: int) -> None:
+        missing = [sandbox_id for sandbox_id in wanted if sandbox_id not in counted]
+        for record in await self._store.records(missing):  # the others have ended meanwhile
+            if record.status == "failed":
+                continue  # it failed meanwhile, and was given back
+            await self._store.reserve(owner, record.spec, Quota(), term=term)

@@ -1,0 +1,156 @@
+"""uvicorn's HTTP protocol, with what a stranger could lean on bounded: how long a head may take, how large it may be, how
+long an answer may wait to be taken.
+
+Owns these limits and the answer to what is no HTTP at all, which is a problem document like every other refusal. Bodies are
+bounded where they are read (``request_fields``). Chosen in ``__main__`` as uvicorn's ``http`` class; knows no route and no key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Final
+
+import orjson
+from holdfast_wire.errors import HoldfastError
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from .problems import MEDIA_TYPE, problem
+
+HEAD_BYTES: Final = 64 * 1024
+"""Bytes that may come without completing a head or giving a piece of a body: heads, trailers, the extensions of chunks."""
+HEAD_FIELDS: Final = 256
+"""Most fields of a head and its trailers together."""
+HEAD_S: Final = 20.0
+"""How long a new connection may take to say what it wants, and a begun head to be whole."""
+STALL_S: Final = 30.0
+"""A client that takes nothing of an answer for this long is cut off: what waits for it is memory of all."""
+_LINGER_S: Final = 2.0
+"""How long a refused connection is read, and what comes thrown away."""
+_FIELDS_TOO_LARGE: Final = 431
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """See the module."""
+
+    head_s = HEAD_S
+    stall_s = STALL_S
+    _stall: asyncio.TimerHandle | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _unspent_bytes = 0
+    _fields = 0
+    _refused = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        _send_small_writes_at_once(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_is_whole()
+        self._moves_again()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        self._moves_again()
+        super().resume_writing()
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        self._unspent_bytes += len(data)
+        super().data_received(data)
+        if self._unspent_bytes > HEAD_BYTES and not self._refused and not self.transport.is_closing():
+            self._refuse(_FIELDS_TOO_LARGE, HoldfastError("request_too_large", f"the head of the request is over {HEAD_BYTES} bytes"))
+
+    def send_400_response(self, msg: str) -> None:
+        if self._fields > HEAD_FIELDS:
+            self._refuse(_FIELDS_TOO_LARGE, HoldfastError("request_too_large", f"the request has over {HEAD_FIELDS} header fields"))
+        else:
+            self._refuse(400, HoldfastError("protocol_error", "this is not an HTTP/1.1 request", hint="percent-encode paths; see RFC 9112"))
+
+    # The parser's callbacks -----------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._fields = 0
+        self._await_head()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields += 1
+        if self._fields > HEAD_FIELDS:
+            raise ValueError("too many header fields")  # the parser turns it into a call of send_400_response
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._unspent_bytes = 0
+        self._head_is_whole()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unspent_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._unspent_bytes = 0
+        super().on_message_complete()
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def _await_head(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(self.head_s, self._late)
+
+    def _head_is_whole(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _late(self) -> None:
+        self._timer = None
+        if self._unspent_bytes:
+            self._refuse(408, HoldfastError("wait_timeout", f"the head of the request took over {self.head_s:g} s", hint="send it at once"))
+        else:
+            self.transport.close()  # nothing was asked: nothing is answered
+
+    def _watch(self, waiting_bytes: int) -> None:
+        self._moves_again()
+        self._stall = self.loop.call_later(self.stall_s, self._look_again, waiting_bytes)
+
+    def _look_again(self, before_bytes: int) -> None:
+        waiting_bytes = self.transport.get_write_buffer_size()
+        if waiting_bytes >= before_bytes:
+            self.transport.abort()
+        else:
+            self._watch(waiting_bytes)
+
+    def _moves_again(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+    def _refuse(self, status: int, error: HoldfastError) -> None:
+        """Answer, unless another answer is on its way here, and close."""
+        self._refused = True
+        self._head_is_whole()
+        if self.cycle is None or self.cycle.response_complete:
+            body = orjson.dumps(problem(error, status))
+            head = f"content-type: {MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            self.transport.write(STATUS_LINE[status] + head.encode() + body)
+            self.transport.write_eof()
+        # Closed at once, what still comes would be answered by a reset, and the client might never see why.
+        self._timer = self.loop.call_later(_LINGER_S, self.transport.close)
+
+
+def _send_small_writes_at_once(transport: asyncio.Transport) -> None:
+    """An answer is a head and a body, two writes: the second must not wait for the first's acknowledgement, which may be delayed by 40 ms.
+
+    uvloop sets this by itself; asyncio does not where it is given a listener that was made without naming its protocol.
+    """
+    connection = transport.get_extra_info("socket")
+    if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

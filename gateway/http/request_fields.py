@@ -1,0 +1,229 @@
+"""Reading requests: JSON bodies within a limit, and their fields with errors that say what to do.
+
+Owns the checks every route shares. A wrong field is ``invalid_argument`` with its name; a wrong body ``invalid_json``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.limits import DECODE_ITEMS, PARAMS_ITEMS, PATH_BYTES
+from starlette.requests import ClientDisconnect, Request
+
+from gateway.memory_reservation import hold
+from gateway.model.records import RESERVED_LABEL
+
+SANDBOX_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,98}[A-Za-z0-9])?")
+_LABELS = 64
+_LABEL_BYTES = 1024
+_ENV_BYTES = 128 * 1024
+_BODY_COPIES = 2
+"""A body is there as bytes and as the values in it."""
+_BODY_PAUSE_S = 30.0
+"""How long a client may be silent in the middle of a body."""
+
+
+async def read_json(request: Request, limit_bytes: int) -> dict[str, Any]:
+    """The body as an object; no body is an empty one. Raises ``request_too_large`` or ``invalid_json``."""
+    body = await read_body(request, limit_bytes)
+    if not body:
+        return {}
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise HoldfastError("invalid_json", f"the body is not JSON: {error.msg} at line {error.lineno}") from None
+    if not isinstance(value, dict):
+        raise HoldfastError("invalid_json", "the body is not a JSON object")
+    return value
+
+
+def canonical(value: dict[str, Any]) -> bytes:
+    """What a request asks for, written the same way each time. Raises ``invalid_json`` for what is nested too deep to be written."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError:
+        raise HoldfastError("invalid_json", "the body is nested too deep") from None
+
+
+async def read_body(request: Request, limit_bytes: int) -> bytes:
+    """The whole body, refused as soon as it is known to be too large, or when no more of it comes."""
+    too_large = HoldfastError("request_too_large", f"the body is over {limit_bytes} bytes")
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limit_bytes:
+        raise too_large
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async for chunk in body_chunks(request):
+            size += len(chunk)
+            if size > limit_bytes:
+                raise too_large
+            hold(_BODY_COPIES * len(chunk))
+            chunks.append(chunk)
+    except ClientDisconnect:
+        raise HoldfastError("cancelled", "the client went away") from None
+    return b"".join(chunks)
+
+
+async def body_chunks(request: Request) -> AsyncIterator[bytes]:
+    """The body as it comes. Raises ``wait_timeout`` when nothing comes for ``_BODY_PAUSE_S``, and ``ClientDisconnect``."""
+    stream = request.stream()
+    while True:
+        try:
+            async with asyncio.timeout(_BODY_PAUSE_S):
+                chunk = await anext(stream, None)
+        except TimeoutError:
+            raise HoldfastError(
+                "wait_timeout", f"nothing came of the body for {_BODY_PAUSE_S:g} s", hint="send all that Content-Length announces"
+            ) from None
+        if chunk is None:
+            return
+        yield chunk
+
+
+class Fields:
+    """The fields of a body or query, taken one by one with their types."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self._values = values
+
+    def get(self, name: str) -> Any:
+        return self._values.get(name)
+
+    def text(self, name: str, default: str | None = None, *, most: int = 4096) -> str | None:
+        value = self._values.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, str) or len(value) > most:
+            raise _wrong(name, f"text of at most {most} characters")
+        if "\0" in value:
+            raise _wrong(name, "text without NUL")
+        _encodable(name, value)
+        return value
+
+    def required(self, name: str, *, most: int = 4096) -> str:
+        value = self.text(name, most=most)
+        if not value:
+            raise _wrong(name, "a text that is not empty")
+        return value
+
+    def boolean(self, name: str, default: bool) -> bool:
+        value = self._values.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise _wrong(name, "true or false")
+        return value
+
+    def seconds(self, name: str, *, most: float = 366 * 86400.0) -> float | None:
+        """A time above 0; text is read too, for queries."""
+        value = self._values.get(name)
+        if value is None:
+            return None
+        if isinstance(value, str):
+            try:
+                value = float(value)
+            except ValueError:
+                raise _wrong(name, "a number of seconds") from None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not 0 < value <= most:
+            raise _wrong(name, f"a number of seconds above 0 and up to {most:.0f} ({most / 86400:g} days)")
+        return float(value)
+
+    def integer(self, name: str, default: int, *, least: int, most: int) -> int:
+        value = self._values.get(name, default)
+        if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 12:
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise _wrong(name, f"a whole number from {least} to {most}")
+        return value
+
+    def path(self, name: str = "path", default: str | None = None) -> str:
+        value = self._values.get(name, default)
+        if not isinstance(value, str) or not value or "\0" in value or len(value.encode("utf-8", "surrogatepass")) > PATH_BYTES:
+            raise HoldfastError("invalid_path", f"{name} is not a path")
+        _encodable(name, value)
+        return value
+
+    def user(self, name: str = "user") -> str | int | None:
+        """A name, a uid, or either with ``:group``; the sandbox knows whether there is such a user."""
+        value = self._values.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
+            return value
+        if value == "":
+            raise _wrong(name, "a user's name or number")
+        return self.text(name, most=512)
+
+    def environment(
+        self, name: str = "env", *, most_bytes: int = _ENV_BYTES, most: int = DECODE_ITEMS, code: str = "invalid_argument"
+    ) -> dict[str, str]:
+        """Variables by name. ``code`` is of the refusal of more than ``most`` of them, or ``most_bytes`` characters."""
+        value = self._values.get(name)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise _wrong(name, "a map of texts")
+        if len(value) > most:
+            raise HoldfastError(code, f"{name} must be a map of at most {most} texts")
+        size = 0
+        for key, text in value.items():
+            if not isinstance(text, str) or not key or "=" in key or "\0" in key + text:
+                raise _wrong(name, "a map of texts, its keys without '=' and all without NUL")
+            _encodable(name, key + text)
+            size += len(key) + len(text)
+        if size > most_bytes:
+            raise HoldfastError(code, f"{name} must be at most {most_bytes} characters in all, not {size}")
+        return dict(value)
+
+    def labels(self) -> dict[str, str]:
+        value = self._values.get("labels")
+        if value is None:
+            return {}
+        if not isinstance(value, dict) or len(value) > _LABELS:
+            raise _wrong("labels", f"a map of at most {_LABELS} texts{f', not {len(value)}' if isinstance(value, dict) else ''}")
+        for key, text in value.items():
+            check_label(key)
+            if not isinstance(text, str) or len(text) > _LABEL_BYTES or "\0" in text:
+                raise _wrong("labels", f"texts of at most {_LABEL_BYTES} characters")
+            _encodable("labels", text)
+        return dict(value)
+
+    def command(self) -> str | list[str]:
+        """A shell's text, or an argument list."""
+        value = self._values.get("command")
+        if isinstance(value, str) and value:
+            return self.required("command", most=8 * 1024 * 1024)
+        if isinstance(value, list) and value and value[0] and all(isinstance(part, str) and "\0" not in part for part in value):
+            for part in value:
+                _encodable("command", part)
+            if len(value) > PARAMS_ITEMS:
+                raise HoldfastError("arguments_too_long", f"command has {len(value)} texts, over {PARAMS_ITEMS}")
+            return list(value)
+        raise _wrong("command", "a text for the shell, or a list of texts: a program and its arguments")
+
+
+def check_label(name: str) -> str:
+    if not _LABEL.fullmatch(name) or name.startswith(RESERVED_LABEL):
+        raise HoldfastError(
+            "invalid_argument",
+            f"{name[:100]!r} cannot name a label",
+            hint="use letters, digits, '.', '_', '/' and '-', at most 100, not beginning with 'holdfast/'",
+        )
+    return name
+
+
+def _encodable(name: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise _wrong(name, "text that can be written as UTF-8") from None
+
+
+def _wrong(name: str, wanted: str) -> HoldfastError:
+    return HoldfastError("invalid_argument", f"{name} must be {wanted}")

@@ -1,0 +1,58 @@
+"""A sandbox's clocks, sizes and group as labels on its runtime object: a wiped placement store is rebuilt from there.
+
+Owns the reserved labels, both ways. Called when a sandbox is made, and by the controller when it rebuilds a record.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.model.records import RESERVED_LABEL, SandboxSpec
+from gateway.runtimes.base import Present
+
+READY_LABEL = RESERVED_LABEL + "ready_timeout_s"
+_CLOCKS = ("lifetime_s", "idle_timeout_s", "heartbeat_timeout_s", "ready_timeout_s")
+_OTHERS = ("cpu", "memory", "disk_bytes", "group_ttl_s")
+
+
+def to_labels(spec: SandboxSpec) -> dict[str, str]:
+    """The sandbox's own labels and the reserved ones."""
+    ours: dict[str, Any] = {name: getattr(spec, name) for name in (*_CLOCKS, *_OTHERS)}
+    ours["block_network"] = int(spec.block_network)
+    ours["group"] = spec.group or None
+    return spec.labels | {RESERVED_LABEL + name: str(value) for name, value in ours.items() if value is not None}
+
+
+def to_spec(present: Present) -> SandboxSpec:
+    """What was asked for, as far as the runtime remembers it. A label that cannot be read is as if it were not there."""
+    ours = {name.removeprefix(RESERVED_LABEL): text for name, text in present.labels.items() if name.startswith(RESERVED_LABEL)}
+    clocks = {name: _number(ours.get(name)) for name in _CLOCKS}
+    disk = _number(ours.get("disk_bytes"))
+    return SandboxSpec(
+        sandbox_id=present.sandbox_id,
+        owner=present.owner,
+        incarnation=present.incarnation,
+        image=present.image,
+        cpu=ours.get("cpu", f"{present.cores:g}"),
+        memory=ours.get("memory", str(present.memory_bytes)),
+        cores=present.cores,
+        memory_bytes=present.memory_bytes,
+        disk_bytes=None if disk is None else int(disk),
+        block_network=ours.get("block_network") != "0",
+        labels={name: text for name, text in present.labels.items() if not name.startswith(RESERVED_LABEL)},
+        ready_timeout_s=clocks["ready_timeout_s"] or 3600.0,
+        lifetime_s=clocks["lifetime_s"],
+        idle_timeout_s=clocks["idle_timeout_s"],
+        heartbeat_timeout_s=clocks["heartbeat_timeout_s"],
+        egress=present.egress,
+        options=present.options,
+        group=ours.get("group", ""),
+        group_ttl_s=_number(ours.get("group_ttl_s")),
+    )
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return None

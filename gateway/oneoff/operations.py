@@ -1,0 +1,288 @@
+"""One-off requests to a sandbox's agent: a command, a file, a listing, a patch.
+
+Owns which channel each is and what comes back. It keeps nothing: a job is a command of the agent, ``<sandbox id>.<command id>``, and any
+replica can ask for it. Uses ``agent_call`` for the connection; the routes are in ``commands`` and ``files``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgpack
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.frames import STDERR, STDOUT, Closed, Exited, Fact, Failed, Gap, Output, Started
+
+from gateway.agents.agent_call import AgentCall, AgentCallError
+from gateway.agents.dial import dial
+from gateway.memory_reservation import hold
+from gateway.model.records import Record
+from gateway.placement.store import PlacementUnavailableError
+from gateway.service import Gateway
+
+from .activity import in_use
+from .validation import fact_error, is_short, moment
+
+_CALL_S = 30.0
+"""Time limit of a request that is not a command."""
+_REASON_S = 5.0
+"""How long the reason of an agent's end is waited for: the runtime hears of it within moments, and a controller writes it down."""
+_REASON_POLL_S = 0.2
+_END_OF_ALL = 2**53
+_LISTING_BYTES = 64 * 1024 * 1024
+"""Most bytes of a directory's listing, as the agent sends it."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What is known of a command. ``result`` is the map of Exited, None while it runs."""
+
+    status: Literal["queued", "running", "ended"] = "queued"
+    result: dict[str, Any] | None = None
+    output: dict[int, bytearray] = field(default_factory=lambda: {STDOUT: bytearray(), STDERR: bytearray()})
+    truncated: bool = False
+    started_at: float | None = None
+    """Seconds since the epoch by the sandbox's clock, where its agent said so."""
+
+
+@contextlib.asynccontextmanager
+async def agent_call(gateway: Gateway, record: Record) -> AsyncIterator[AgentCall]:
+    """A connection to the sandbox's agent, greeted. When it breaks, placement is asked why."""
+    settings = gateway.settings.relay
+    try:
+        dialled = await dial(record.endpoint, gateway.secrets, record.sandbox_id, record.incarnation, settings.dial_timeout_s)
+        call = AgentCall(dialled.transport, dialled.early)
+        try:
+            async with asyncio.timeout(settings.dial_timeout_s):
+                await call.greet()
+        except TimeoutError:
+            call.close()
+            raise AgentCallError("agent_unreachable", "the session agent did not greet") from None
+        except BaseException:
+            call.close()
+            raise
+    except HoldfastError:
+        await gateway.ready(record.owner, record.sandbox_id)  # raises what became of it, where that is known
+        raise
+    try:
+        async with in_use(gateway, record):
+            yield call
+    finally:
+        call.close()
+
+
+async def run(
+    gateway: Gateway, record: Record, params: dict[str, Any], wait_s: float | None, wanted: Callable[[], Awaitable[bool]]
+) -> Outcome:
+    """Start the command ``params`` asks for, or join it when its id is known; see it to its end for at most ``wait_s``.
+
+    With None it returns as soon as the command has begun. The agent is told that it may forget the output unless ``wanted`` says
+    that nobody waits for it any more: then it can still be asked for. Raises what the agent answers, ``sandbox_gone`` when the sandbox went
+    meanwhile, and ``outcome_unknown`` when the agent was lost after the command may have begun.
+    """
+    outcome = Outcome()
+    opened = False
+    try:
+        async with agent_call(gateway, record) as call:
+            opened = True
+            async with _limit(_CALL_S):
+                await call.begin("command", {**params, "keep": True})  # where this answer is lost it is asked for again
+            try:
+                async with asyncio.timeout(_CALL_S if wait_s is None else wait_s):
+                    async for fact in call.facts():
+                        _note(gateway, outcome, fact)
+                        if wait_s is None:
+                            break
+            except TimeoutError:
+                if wait_s is None:
+                    raise AgentCallError("agent_unreachable", f"the session agent did not begin it within {_CALL_S:g} s") from None
+            if call.ended and wait_s is not None and await wanted():
+                call.acknowledge()
+            call.detach()
+    except AgentCallError as error:
+        if not opened:
+            raise
+        raise await _lost(gateway, record, outcome, error) from error
+    return outcome
+
+
+async def _lost(gateway: Gateway, record: Record, outcome: Outcome, error: AgentCallError) -> HoldfastError:
+    """What to say of a command that was asked for when the connection to its agent broke: why, and whether it had started."""
+    started = None if outcome.status == "queued" else True
+    known = {"accepted": started, "started": started}
+    clock = asyncio.get_running_loop().time
+    end = clock() + _REASON_S
+    while True:
+        try:
+            await gateway.ready(record.owner, record.sandbox_id)
+        except PlacementUnavailableError:
+            break  # on its own this answer says that nothing was done
+        except HoldfastError as gone:
+            return HoldfastError(gone.code, gone.message, fault=gone.fault, reason=gone.reason, detail={**gone.detail, **known})
+        if clock() > end or await _answers(gateway, record):
+            break
+        await asyncio.sleep(_REASON_POLL_S)
+    return HoldfastError("outcome_unknown", f"the command may have run: {error.message}", detail=known)
+
+
+async def _answers(gateway: Gateway, record: Record) -> bool:
+    """Whether the agent is still there. Where it is not, placement will soon be told why."""
+    try:
+        dialled = await dial(record.endpoint, gateway.secrets, record.sandbox_id, record.incarnation, gateway.settings.relay.dial_timeout_s)
+    except HoldfastError:
+        return False
+    dialled.transport.abort()
+    return True
+
+
+async def look(gateway: Gateway, record: Record, command_id: str, wait_s: float | None) -> Outcome:
+    """What is known of a command, without making it forget: its output may be asked for again.
+
+    While it runs only its state is told. With ``wait_s`` its end is waited for that long.
+    """
+    outcome = Outcome("running")
+    async with agent_call(gateway, record) as call:
+        call.open("follow", {"id": command_id, "output": False, "from": {STDOUT: _END_OF_ALL, STDERR: _END_OF_ALL}})
+        if wait_s is None:
+            async with _limit(_CALL_S):
+                settled = await call.settled()
+            for fact in settled:
+                _note(gateway, outcome, fact)
+        else:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    async for fact in call.facts():
+                        _note(gateway, outcome, fact)
+        call.detach()
+    if outcome.status != "ended":
+        return outcome
+    whole = Outcome("running")
+    async with agent_call(gateway, record) as call:
+        call.open("follow", {"id": command_id, "keep": True})
+        async with _limit(_CALL_S):
+            async for fact in call.facts():
+                _note(gateway, whole, fact)
+    return whole
+
+
+async def read_file(gateway: Gateway, record: Record, path: str, most_bytes: int, user: str | int | None = None) -> bytearray:
+    """A whole file. Raises ``request_too_large`` for more than ``most_bytes``."""
+    content = bytearray()
+
+    def take(data: bytes) -> None:
+        hold(len(data))
+        content.extend(data)
+        if len(content) > most_bytes:
+            raise HoldfastError("request_too_large", f"the file is over {most_bytes} bytes", hint="read it over a session, which streams")
+
+    await _request(gateway, record, "read", {"path": path, "length": most_bytes + 1, **_as(user)}, take=take)
+    return content
+
+
+def _as(user: str | int | None) -> dict[str, str | int]:
+    return {} if user is None else {"user": user}
+
+
+async def write_file(gateway: Gateway, record: Record, path: str, content: bytes, user: str | int | None = None) -> dict[str, Any]:
+    """Write a whole file, atomically, with its parents; the agent's answer."""
+    return await _request(gateway, record, "write", {"path": path, "size": len(content), **_as(user)}, data=content)
+
+
+async def apply_patch(gateway: Gateway, record: Record, diff: bytes, timeout_s: float) -> dict[str, Any]:
+    """Apply a unified diff in the sandbox's working directory; the agent's answer."""
+    return await _request(gateway, record, "patch", {}, data=diff, timeout_s=timeout_s)
+
+
+async def list_files(gateway: Gateway, record: Record, path: str, most: int, user: str | int | None = None) -> list[dict[str, Any]]:
+    """At most ``most`` entries of a directory: of each its name, type, size and mtime. Raises ``request_too_large``."""
+    unpacker = msgpack.Unpacker(
+        raw=False, strict_map_key=True, max_buffer_size=4 * 1024 * 1024, max_ext_len=0, max_array_len=64, max_map_len=64
+    )
+    entries: list[dict[str, Any]] = []
+    left = _LISTING_BYTES
+
+    def take(data: bytes) -> None:
+        nonlocal left
+        left -= len(data)
+        hold(2 * len(data))
+        if left < 0:
+            raise HoldfastError(
+                "request_too_large", f"the listing is over {_LISTING_BYTES} bytes", hint="list it over a session, which streams"
+            )
+        if len(entries) >= most:
+            return
+        try:
+            unpacker.feed(data)
+            entries.extend(_listed(entry) for entry in unpacker if isinstance(entry, dict))
+        except Exception as error:  # msgpack has many kinds, and the bytes come from a sandbox
+            raise AgentCallError("agent_unreachable", "the session agent sent a listing that cannot be read") from error
+
+    await _request(gateway, record, "fs", {"op": "list", "path": path, "limit": most, **_as(user)}, take=take)
+    return entries[:most]
+
+
+def _listed(entry: dict[str, Any]) -> dict[str, Any]:
+    """What a listing shows of an entry; the rest of it may be anything, of any size."""
+    return {name: value for name in ("name", "type", "size", "mtime") if isinstance(value := entry.get(name), str | bytes | int | float)}
+
+
+async def _request(
+    gateway: Gateway,
+    record: Record,
+    kind: str,
+    params: dict[str, Any],
+    *,
+    data: bytes | None = None,
+    take: Callable[[bytes], None] | None = None,
+    timeout_s: float = _CALL_S,
+) -> dict[str, Any]:
+    """One channel from Open to Closed, whose result is the answer. Raises what the agent answers, and ``wait_timeout``."""
+    async with agent_call(gateway, record) as call, _limit(timeout_s):
+        call.open(kind, params)
+        if data is not None:
+            await call.write_all(data)
+        async for fact in call.facts():
+            if isinstance(fact, Failed):
+                raise fact_error(fact)
+            if isinstance(fact, Output) and take is not None:
+                take(fact.data)
+            if isinstance(fact, Closed):
+                call.acknowledge()
+                return fact.result
+    raise AgentCallError("agent_unreachable", "the session agent did not answer")
+
+
+@contextlib.asynccontextmanager
+async def _limit(timeout_s: float) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except TimeoutError:
+        raise HoldfastError("wait_timeout", f"the sandbox did not answer within {timeout_s:g} s") from None
+
+
+def _note(gateway: Gateway, outcome: Outcome, fact: Fact) -> None:
+    if isinstance(fact, Failed) or (isinstance(fact, Exited) and "error" in fact.result):
+        raise fact_error(fact)
+    if isinstance(fact, Started):
+        outcome.status = "running"
+        outcome.started_at = moment(fact.info.get("started_at"))
+    elif isinstance(fact, Gap):
+        outcome.truncated = True
+    elif isinstance(fact, Output):
+        kept = outcome.output.get(fact.stream)
+        if kept is not None:
+            room = gateway.settings.rest.output_bytes - len(kept)
+            hold(2 * min(room, len(fact.data)))
+            kept += fact.data[:room]
+            outcome.truncated |= len(fact.data) > room
+    elif isinstance(fact, Exited):
+        outcome.status = "ended"
+        outcome.result = fact.result
+        outcome.truncated |= fact.result.get("truncated") is True
+        streams = fact.result.get("streams")
+        if isinstance(streams, dict):
+            outcome.truncated |= any(is_short(streams.get(stream), len(kept)) for stream, kept in outcome.output.items())

@@ -1,0 +1,232 @@
+"""Routes about the service itself: health, readiness, what there is, images, the API's document, metrics.
+
+Owns their answers. ``/``, ``/health``, ``/healthz``, ``/readyz``, ``/metrics`` and ``/openapi.json`` need no key: they tell nothing
+of anybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import functools
+import logging
+import os
+import re
+import tempfile
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import orjson
+from holdfast_wire.errors import HoldfastError
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+
+from gateway.http.request_fields import Fields, body_chunks, read_json
+from gateway.http.responses import json_response
+from gateway.placement.store import RebuildingError
+from gateway.runtimes.base import Image, Images
+from gateway.service import Gateway, gateway_of
+
+from .openapi import document
+
+log = logging.getLogger("gateway")
+
+_READY_S = 1.0
+_REMOVALS_S = 10.0
+_IMAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
+_CHUNK = 1024 * 1024
+
+
+@functools.cache
+def version() -> str:
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version("holdfast")
+    return "0"
+
+
+async def root(request: Request) -> Response:
+    return json_response({"service": "holdfast", "version": version(), "status": "running"})
+
+
+async def health(request: Request) -> Response:
+    return json_response({"status": "healthy"})
+
+
+async def ready(request: Request) -> Response:
+    """200 when creates would work; 503 names what is away."""
+    gateway = gateway_of(request)
+    away = {name: text for name, text in (await _parts(gateway)).items() if text}
+    if gateway.attached.draining:
+        away["gateway"] = "shutting down"
+    if away.keys() != gateway.unready.keys():  # probes come every second: what has not changed is said once
+        log.warning("not ready: %s", "; ".join(f"{name}: {text}" for name, text in away.items())) if away else log.info("ready")
+        gateway.unready = away
+    body = {"status": "unavailable" if away else "ready", "unavailable": away}
+    return json_response(body, 503 if away else 200, {"Retry-After": "1"} if away else None)
+
+
+async def metrics(request: Request) -> Response:
+    gateway = gateway_of(request)
+    gateway.metrics.gauge("attached_sessions", len(gateway.attached))
+    return PlainTextResponse(gateway.metrics.render(), media_type="text/plain; version=0.0.4")
+
+
+async def openapi(request: Request) -> Response:
+    return Response(_openapi_json(), media_type="application/json")
+
+
+@functools.cache
+def _openapi_json() -> bytes:
+    return orjson.dumps(document())
+
+
+async def doctor(request: Request) -> Response:
+    """What is right and wrong here, and what to do about it: the runtime's own checks and the gateway's."""
+    gateway = gateway_of(request)
+    gateway.owner(request)
+    away = await _parts(gateway)
+    checks: list[dict[str, Any]] = [
+        {"name": name, "ok": not text, "detail": text or "answers", "fix": _FIXES[name] if text else ""} for name, text in away.items()
+    ]
+    if not away["runtime"]:
+        checks += await gateway.runtime.doctor()
+    return json_response(
+        {"version": version(), "ok": all(check.get("ok") is True or check.get("required") is False for check in checks), "checks": checks}
+    )
+
+
+async def resources(request: Request) -> Response:
+    gateway = gateway_of(request)
+    gateway.owner(request)
+    stats = await gateway.runtime.stats()
+    stats = {name: value for name, value in stats.items() if name not in ("id", "ok", "usage")}
+    if "cpu_requested" in stats:  # a cluster: it knows its nodes, and keeps the sums
+        cores, memory = stats.get("cpu_total") or 0.0, stats.get("memory_total") or 0
+        requested = {"cpu": stats["cpu_requested"], "memory_bytes": stats["memory_requested"]}
+    else:
+        present = await gateway.runtime.list_all()
+        cores, memory = os.cpu_count() or 1, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        requested = {"cpu": sum(one.cores for one in present), "memory_bytes": sum(one.memory_bytes for one in present)}
+    return json_response(
+        {
+            "status": "ok",
+            "total_capacity": {"cpu": float(cores), "memory_bytes": memory},
+            "total_requested": requested,
+            "available": {
+                "cpu": max(cores - requested["cpu"], 0.0),
+                "memory_bytes": max(memory - int(requested["memory_bytes"]), 0),
+            },
+            "defaults": {
+                "cpu": gateway.settings.rest.default_cpu,
+                "memory": gateway.settings.rest.default_memory,
+                "lifetime_s": gateway.settings.rest.default_lifetime_s,
+            },
+            "runtime": stats,
+        }
+    )
+
+
+async def list_images(request: Request) -> Response:
+    gateway = gateway_of(request)
+    gateway.owner(request)
+    return json_response({"images": [_image(image) for image in await _images(gateway).list_all()]})
+
+
+async def import_image(request: Request) -> Response:
+    """``POST /images?name=``: the body is an archive; it goes to a file beside the node's data, never into memory."""
+    gateway = gateway_of(request)
+    gateway.owner(request)
+    name = _image_name(request.query_params.get("name"))
+    limit = gateway.settings.rest.image_bytes
+    folder = gateway.settings.data_dir / "uploads"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    handle, path = tempfile.mkstemp(prefix="image-", suffix=".tar", dir=folder)
+    size = 0
+    try:
+        with os.fdopen(handle, "wb") as file:
+            async for chunk in body_chunks(request):
+                size += len(chunk)
+                if size > limit:
+                    raise HoldfastError("request_too_large", f"the archive is over {limit} bytes")
+                await asyncio.to_thread(file.write, chunk) if len(chunk) >= _CHUNK else file.write(chunk)
+        if not size:
+            raise HoldfastError("image_invalid", "the body is empty")
+        image = await _images(gateway).load(Path(path), name)
+    except ClientDisconnect:
+        raise HoldfastError("cancelled", "the client went away") from None
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        hint = "make room in the service's data folder, or remove images; then send it again"
+        raise HoldfastError("no_space", f"the archive cannot be kept: {error.strerror}", hint=hint, fault="infrastructure") from None
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+    return json_response(_image(image), 201)
+
+
+async def pull_image(request: Request) -> Response:
+    """``POST /images/pull`` ``{name}``."""
+    gateway = gateway_of(request)
+    gateway.owner(request)
+    name = _image_name(Fields(await read_json(request, 64 * 1024)).required("name"))
+    return json_response(_image(await _images(gateway).pull(name)), 201)
+
+
+async def remove_image(request: Request) -> Response:
+    gateway = gateway_of(request)
+    gateway.owner(request)
+    name = _image_name(request.path_params["name"])
+    if gateway.removing:
+        await asyncio.wait(gateway.removing, timeout=_REMOVALS_S)  # sandboxes that were deleted use it no more
+    await _images(gateway).remove(name)
+    return json_response({"status": "deleted", "name": name})
+
+
+_FIXES = {
+    "placement": "start Redis, or set HOLDFAST_REDIS_URL to one that answers; where records are being rebuilt, see that a controller runs",
+    "runtime": "start the node (`holdfast up` does), or set HOLDFAST_NODE_SOCKET",
+}
+
+
+async def _parts(gateway: Gateway) -> dict[str, str]:
+    """Each part the gateway needs, with what is wrong with it."""
+
+    async def answers(part: Any) -> str:
+        try:
+            async with asyncio.timeout(_READY_S):
+                await part
+        except HoldfastError as error:
+            return error.message
+        except TimeoutError:
+            return "it does not answer in time"
+        return ""
+
+    placement, runtime = await asyncio.gather(answers(_records(gateway)), answers(gateway.runtime.ping()))
+    return {"placement": placement, "runtime": runtime}
+
+
+async def _records(gateway: Gateway) -> None:
+    await gateway.store.ping()
+    if await gateway.store.generation() is None:
+        raise RebuildingError
+
+
+def _images(gateway: Gateway) -> Images:
+    images = gateway.runtime.images
+    if images is None:
+        raise HoldfastError("unsupported", "this runtime has no image store of its own", hint="push images to the cluster's registry")
+    return images
+
+
+def _image_name(name: str | None) -> str:
+    if not name or not _IMAGE_NAME.fullmatch(name) or ".." in name:
+        raise HoldfastError("invalid_argument", "name must be an image name such as 'python:3.11-slim'")
+    return name
+
+
+def _image(image: Image) -> dict[str, Any]:
+    body = {"name": image.name, "digest": image.digest, "size_bytes": image.size_bytes, "created": image.created}
+    return body if image.wanted is None else {**body, "nodes": {"ready": image.ready, "wanted": image.wanted}}

@@ -1,0 +1,184 @@
+"""Routes of one-off commands and their jobs.
+
+Owns Orchard Env's exec and job answers. A job is a command of the agent; its id says which sandbox and when it was made, so that any
+replica answers and nothing is kept here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from typing import Any
+
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.frames import STDERR, STDOUT
+from holdfast_wire.limits import PARAMS_BYTES, PARAMS_ITEMS
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.http.request_fields import SANDBOX_ID, Fields, canonical, read_json
+from gateway.http.responses import json_response
+from gateway.model.records import Record
+from gateway.oneoff import operations, validation
+from gateway.oneoff.activity import in_use
+from gateway.oneoff.operations import Outcome
+from gateway.orchard.login_shell import login_shell
+from gateway.orchard.retry_detection import Posted, Reposts
+from gateway.service import gateway_of
+
+_WAIT_MORE_S = 30.0
+"""A waiting exec waits this much longer than its command may run."""
+_NO_TTY = (b"bash: cannot set terminal process group", b"bash: no job control in this shell")
+"""What an interactive bash without a terminal says before it does anything."""
+
+
+async def execute(request: Request) -> Response:
+    """``POST /sandboxes/{id}/exec``."""
+    gateway = gateway_of(request)
+    owner = gateway.owner(request)
+    record = await gateway.ready(owner, request.path_params["sandbox_id"])
+    async with in_use(gateway, record):
+        body = await read_json(request, gateway.settings.rest.body_bytes)
+    fields = Fields(body)
+    waits = fields.boolean("wait", False)
+    params = _params(fields)
+    key = request.headers.get("idempotency-key")
+    print_ = _fingerprint(owner, record, body)
+    reposts: Reposts = request.app.state.reposts
+
+    async def connected() -> bool:
+        return not await request.is_disconnected()
+
+    if key:
+        command_id = "k" + hashlib.sha256(f"{owner}\0{key}".encode()).hexdigest()[:32]
+    else:
+        command_id = await reposts.find(print_, waits) or _new_id()
+    posted = Posted(command_id, waits, connected)
+    if not key:
+        reposts.note(print_, posted)
+    timeout_s = params.get("timeout_s")
+    wait_s = (timeout_s + _WAIT_MORE_S if timeout_s else gateway.settings.rest.exec_timeout_s) if waits else None
+    try:
+        outcome = await operations.run(gateway, record, {"id": command_id, **params}, wait_s, connected)
+    finally:
+        posted.answered(await connected())
+    gateway.metrics.count("execs_total")
+    job_id = f"{record.sandbox_id}.{command_id}"
+    if not waits:
+        return json_response({"job_id": job_id, "status": "queued"})
+    command = fields.command()
+    shown = command if isinstance(command, str) else " ".join(command)
+    return json_response(_job(record, command_id, shown, outcome, login=params.get("argv", ())[:2] == ["bash", "--login"]))
+
+
+async def job(request: Request) -> Response:
+    """``GET /jobs/{id}``."""
+    return await _look(request, None)
+
+
+async def wait_job(request: Request) -> Response:
+    """``GET /jobs/{id}/wait?timeout=``: answers when it has ended, or as it stands when the wait runs out."""
+    timeout_s = Fields(dict(request.query_params)).seconds("timeout", most=86400.0)
+    return await _look(request, timeout_s or gateway_of(request).settings.rest.exec_timeout_s)
+
+
+async def _look(request: Request, wait_s: float | None) -> Response:
+    gateway = gateway_of(request)
+    owner = gateway.owner(request)
+    job_id = request.path_params["job_id"]
+    sandbox_id, dot, command_id = job_id.rpartition(".")
+    missing = HoldfastError("command_not_found", f"there is no job {job_id[:200]!r}")
+    if not dot or not SANDBOX_ID.fullmatch(sandbox_id) or not command_id.isalnum() or len(command_id) > 64:
+        raise missing
+    try:
+        record = await gateway.ready(owner, sandbox_id)
+    except HoldfastError as error:
+        if error.code == "sandbox_not_found":
+            raise missing from None
+        raise
+    outcome = await operations.look(gateway, record, command_id, wait_s)
+    return json_response(_job(record, command_id, "", outcome, login=False))
+
+
+def _params(fields: Fields) -> dict[str, Any]:
+    """The Open of a command channel."""
+    command = fields.command()
+    params: dict[str, Any] = {"detached": True}
+    outlive = fields.text("outlive")
+    if outlive is not None:
+        if outlive not in ("adopt", "kill", "wait"):
+            raise HoldfastError("invalid_argument", "outlive must be adopt, kill or wait")
+        params["outlive"] = outlive
+    if fields.boolean("login_shell", False):
+        params["argv"] = login_shell(command)
+    elif isinstance(command, str):
+        params["script"] = command
+    else:
+        params["argv"] = command
+    cwd = fields.get("cwd")
+    if cwd is not None:
+        params["cwd"] = fields.path("cwd")
+    user = fields.user()
+    if user is not None:
+        params["user"] = user
+    env = fields.environment(most_bytes=PARAMS_BYTES, most=PARAMS_ITEMS, code="arguments_too_long")
+    if env:
+        params["env"] = env
+    timeout_s = fields.seconds("timeout_seconds")
+    if timeout_s:
+        params["timeout_s"] = timeout_s
+    return params
+
+
+def _new_id() -> str:
+    """A command id that says when it was made."""
+    return f"j{int(time.time() * 1000):012x}{secrets.token_hex(8)}"
+
+
+def _made_at(command_id: str) -> float | None:
+    """What ``_new_id`` wrote into it. An id made of a caller's key tells nothing."""
+    try:
+        return int(command_id[1:13], 16) / 1000 if command_id[0] == "j" else None
+    except ValueError:
+        return None
+
+
+def _fingerprint(owner: str, record: Record, body: dict[str, Any]) -> bytes:
+    same = {name: value for name, value in body.items() if name != "wait" and value is not None}
+    return hashlib.sha256(canonical({"for": [owner, record.sandbox_id, record.incarnation], "same": same})).digest()
+
+
+def _job(record: Record, command_id: str, command: str, outcome: Outcome, *, login: bool) -> dict[str, Any]:
+    result = outcome.result or {}
+    created_at = _made_at(command_id) or outcome.started_at or record.created_at
+    started_at = max(created_at, outcome.started_at or 0.0)  # by the sandbox's clock, which may be another
+    exit_code = validation.exit_code(result.get("exit_code"))
+    status = "running" if outcome.status != "ended" else "succeeded" if exit_code == 0 else "failed"
+    duration_s = result.get("duration_s")
+    cause = validation.cause(result.get("cause"))
+    error = None if cause is None else cause["message"] or cause["reason"]
+    return {
+        "job_id": f"{record.sandbox_id}.{command_id}",
+        "sandbox_id": record.sandbox_id,
+        "command": command,
+        "status": status,
+        "stdout": outcome.output[STDOUT].decode("utf-8", "replace"),
+        "stderr": _without_tty_warnings(bytes(outcome.output[STDERR]), login).decode("utf-8", "replace"),
+        "exit_code": exit_code,
+        "created_at": created_at,
+        "started_at": started_at,
+        "completed_at": started_at + duration_s if isinstance(duration_s, int | float) else None,
+        "error": error,
+        "cause": cause,
+        "signal": result["signal"] if isinstance(result.get("signal"), str) else None,
+        "timed_out": result.get("timed_out") is True,
+        "truncated": outcome.truncated,
+        "streams": validation.streams(result.get("streams")),
+    }
+
+
+def _without_tty_warnings(stderr: bytes, login: bool) -> bytes:
+    while login and stderr.startswith(_NO_TTY):
+        stderr = stderr.partition(b"\n")[2]
+    return stderr

@@ -1,0 +1,21 @@
+"""The API's document: ``schemas/openapi.yaml``, read once.
+
+Owns where it lies. Served as ``/openapi.json``; the tests hold it against the route table, both ways.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+_PATH = Path(__file__).resolve().parents[2] / "schemas" / "openapi.yaml"
+
+
+@functools.cache
+def document() -> dict[str, Any]:
+    """The document as a map."""
+    import yaml  # asked for rarely, and not small
+
+    body: dict[str, Any] = yaml.safe_load(_PATH.read_text())
+    return body

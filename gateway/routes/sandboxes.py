@@ -1,0 +1,256 @@
+"""Lifecycle routes: create, read, list, wait, heartbeat, delete.
+
+Owns what a create means: reserve in placement, make in the runtime, mark ready, each step safe to repeat by any replica. Keeps
+Orchard Env's routes and answers. It does not decide when a sandbox ends by itself (``controller``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import secrets
+from dataclasses import asdict, replace
+from typing import Any
+
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.rest import SandboxRecord, parse_bytes, parse_cpu
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.admission import Place
+from gateway.http.request_fields import SANDBOX_ID, Fields, canonical, check_label, read_json
+from gateway.http.responses import json_response
+from gateway.lifecycle.creation import failure, make, until_settled
+from gateway.lifecycle.size_limits import check_sizes
+from gateway.model.option_fields import OPTION_FIELDS, egress_of, network_map, options_map, read_options
+from gateway.model.records import Cause, Record, SandboxSpec, Tombstone
+from gateway.placement.redis_store import derived_id
+from gateway.placement.store import RebuildingError
+from gateway.service import Gateway, gateway_of, live, reachable
+
+from .groups import group_name, settle
+
+_PAGE_LOOKS = 10
+"""Most store pages one filtered listing reads."""
+_KEY_CHARACTERS = 255
+_REMOVING = 32
+"""Removals that may be under way behind answered requests."""
+
+
+async def create(request: Request) -> Response:
+    """``POST /sandboxes``."""
+    gateway = gateway_of(request)
+    owner = gateway.owner(request)
+    body = await read_json(request, 1024 * 1024)
+    fields = Fields(body)
+    key = request.headers.get("idempotency-key")
+    if key is not None and not 0 < len(key) <= _KEY_CHARACTERS:
+        raise HoldfastError("invalid_argument", f"Idempotency-Key must have 1 to {_KEY_CHARACTERS} characters")
+    spec, env = _spec(gateway, owner, fields, key)
+    await check_sizes(gateway, spec, cpu=fields.get("cpu") is not None, memory=fields.get("memory") is not None)
+    wait, shared = fields.boolean("wait", False), fields.boolean("exist_ok", True)
+    fingerprint = hashlib.sha256(
+        canonical({name: value for name, value in body.items() if name not in ("wait", "exist_ok")} | {"wait": None})
+    ).hexdigest()
+    place, held = gateway.admission.enter(owner), False
+    try:
+        lease = fields.text("group_lease", "", most=64) or ""
+        record = await _reserve(gateway, spec, lease, fingerprint, key, chosen=fields.get("sandbox_id") is not None, shared=shared)
+        incarnation = record.incarnation
+        making = gateway.making.get(incarnation)
+        if record.status == "pending" and making is None:
+            # Also for a request that was made before: whoever began with it may be gone, and making is safe to repeat.
+            making = gateway.background.start(make(gateway, record.spec, env, place, forget=wait), f"making {spec.sandbox_id}")
+            gateway.making[incarnation] = making
+            making.add_done_callback(lambda _: _made(gateway, incarnation, place))
+            held = True
+    finally:
+        if not held:
+            place.leave()
+    if wait and making is not None:
+        # Shielded: a client that hangs up may ask again under the same key and find the sandbox made.
+        record = await asyncio.shield(making)
+    if wait and record.status != "ready":
+        raise failure(record)
+    headers = {"Location": f"/sandboxes/{record.sandbox_id}"}
+    return json_response(describe(gateway, record), headers=headers)
+
+
+def _made(gateway: Gateway, incarnation: str, place: Place) -> None:
+    gateway.making.pop(incarnation, None)
+    place.leave()  # also when the task was cancelled before it began
+
+
+async def _reserve(
+    gateway: Gateway, spec: SandboxSpec, lease: str, fingerprint: str, key: str | None, *, chosen: bool, shared: bool
+) -> Record:
+    """Count it, note it in its group, write its record: in this order, so that nothing is made that one of them does not know."""
+    counted = await gateway.quotas.reserve(spec)
+    try:
+        if spec.group:
+            word, group = await gateway.store.group_join(spec.owner, spec.group, spec.sandbox_id, lease=lease)
+            settle(word, group)
+            spec = replace(spec, group_ttl_s=group.ttl_s)
+        created = await gateway.store.create(
+            spec, fingerprint=fingerprint, idempotency_key=key, used_before=chosen or key is not None, exclusive=not shared
+        )
+        return live(created.entry)
+    except HoldfastError:
+        await gateway.quotas.release(counted, spec.sandbox_id)
+        raise
+
+
+async def read(request: Request) -> Response:
+    """``GET /sandboxes/{id}``: a failed sandbox answers with its cause; one that has ended is 410."""
+    gateway = gateway_of(request)
+    record = await gateway.record(gateway.owner(request), request.path_params["sandbox_id"])
+    return json_response(describe(gateway, record))
+
+
+async def wait(request: Request) -> Response:
+    """``GET /sandboxes/{id}/wait?timeout=``: answers when it is ready or has failed, 408 when neither in time."""
+    gateway = gateway_of(request)
+    owner = gateway.owner(request)
+    timeout_s = Fields(dict(request.query_params)).seconds("timeout") or gateway.settings.rest.ready_timeout_s
+    record = await until_settled(gateway, owner, request.path_params["sandbox_id"], timeout_s)
+    return json_response(describe(gateway, record))
+
+
+async def list_owned(request: Request) -> Response:
+    """``GET /sandboxes?label=k=v&limit=&cursor=``."""
+    gateway = gateway_of(request)
+    owner = gateway.owner(request)
+    query = request.query_params
+    limit = Fields(dict(query)).integer("limit", 100, least=1, most=1000)
+    wanted = []
+    for text in query.getlist("label"):
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise HoldfastError("invalid_argument", "label must be name=value")
+        wanted.append((check_label(name), value))
+    if await gateway.store.generation() is None:
+        raise RebuildingError  # a short list would be taken for all there is
+    cursor = query.get("cursor") or None
+    found: list[Record] = []
+    for _ in range(_PAGE_LOOKS if wanted else 1):
+        page = await gateway.store.list_owned(owner, cursor=cursor, limit=limit - len(found))
+        found += [one for one in page.records if all(one.spec.labels.get(name) == value for name, value in wanted)]
+        cursor = page.cursor
+        if cursor is None or len(found) >= limit:
+            break
+    return json_response({"sandboxes": [describe(gateway, record) for record in found], "cursor": cursor})
+
+
+async def heartbeat(request: Request) -> Response:
+    """``POST /sandboxes/{id}/heartbeat``: from the first one on, the sandbox expires without them.
+
+    With ``{"used": false}`` its idle limit goes on: a client that sends them by itself says that it lives, not that the sandbox is used.
+    """
+    gateway = gateway_of(request)
+    owner = gateway.owner(request)
+    sandbox_id = request.path_params["sandbox_id"]
+    used = Fields(await read_json(request, 64 * 1024)).boolean("used", True)
+    record = live(await gateway.owned(await gateway.store.heartbeat(sandbox_id, owner, used=used), owner, sandbox_id))
+    if record.status == "failed":
+        reachable(record)  # raises why
+    return json_response({"status": "ok", "sandbox_id": sandbox_id})
+
+
+async def delete(request: Request) -> Response:
+    """``DELETE /sandboxes/{id}``: also for one that has ended, as long as that is remembered.
+
+    Answered once the record is gone for good; what is left of it in the runtime goes meanwhile, be it by the controller's hand.
+    """
+    gateway = gateway_of(request)
+    owner = gateway.owner(request)
+    sandbox_id = request.path_params["sandbox_id"]
+    entry = await gateway.store.delete(sandbox_id, Cause("deleted", "caller", "it was deleted"), owner=owner)
+    entry = await gateway.owned(entry, owner, sandbox_id)
+    if isinstance(entry, Record):
+        await gateway.quotas.ended(entry.spec)
+    if not isinstance(entry, Tombstone) or entry.cause.reason == "deleted":
+        removal = gateway.background.start(_remove(gateway, sandbox_id, entry.incarnation), f"removal of {sandbox_id}")
+        gateway.removing.add(removal)
+        removal.add_done_callback(gateway.removing.discard)
+        if len(gateway.removing) > _REMOVING:
+            await asyncio.shield(removal)  # who deletes faster than the runtime removes, waits
+    gateway.metrics.count("deletes_total")
+    return json_response({"status": "deleted", "sandbox_id": sandbox_id, "existed": isinstance(entry, Record)})
+
+
+async def _remove(gateway: Gateway, sandbox_id: str, incarnation: str) -> None:
+    with contextlib.suppress(HoldfastError):  # the tombstone stands: the controller removes what is left
+        await gateway.runtime.delete(sandbox_id, incarnation)
+
+
+def describe(gateway: Gateway, record: Record) -> dict[str, Any]:
+    """A record as REST shows it: Orchard's fields and ours. The owner is not told."""
+    spec, cause, leaving = record.spec, record.cause, record.leaving
+    message = ""
+    if cause is not None:
+        message = cause.message or cause.reason
+    return SandboxRecord(
+        sandbox_id=spec.sandbox_id,
+        namespace=gateway.settings.namespace,
+        image=spec.image,
+        block_network=spec.egress.mode == "none",
+        network=network_map(spec.egress),
+        options=options_map(spec.options),
+        cpu=spec.cpu,
+        memory=spec.memory,
+        timeout=spec.ready_timeout_s,
+        status=record.status,
+        ready=record.status == "ready",
+        status_message=message,
+        labels=spec.labels,
+        incarnation=spec.incarnation,
+        created_at=record.created_at,
+        ready_at=record.ready_at,
+        lifetime_s=record.lifetime_s,
+        expires_at=record.expires_at,
+        reason=cause.reason if cause else None,
+        fault=cause.fault if cause else None,
+        group=spec.group or None,
+        leaving={**asdict(leaving.cause), "deadline": leaving.deadline} if leaving else None,
+    ).to_map()
+
+
+def _spec(gateway: Gateway, owner: str, fields: Fields, key: str | None) -> tuple[SandboxSpec, dict[str, str]]:
+    rest = gateway.settings.rest
+    chosen = fields.text("sandbox_id", most=200)
+    if chosen is not None and not SANDBOX_ID.fullmatch(chosen):
+        raise HoldfastError(
+            "invalid_argument",
+            "sandbox_id cannot be used",
+            hint="begin with a small letter or digit; small letters, digits, '.', '_' and '-' may follow; at most 63",
+        )
+    image = fields.required("image", most=512)
+    if any(c <= " " or c > "~" for c in image):
+        raise HoldfastError("invalid_argument", "image must be an image name: printable ASCII without spaces")
+    cpu, memory, disk = fields.get("cpu"), fields.get("memory"), fields.get("disk")
+    cpu = rest.default_cpu if cpu is None else cpu
+    memory = rest.default_memory if memory is None else memory
+    group = fields.text("group", most=100)
+    egress = egress_of(fields.get("network"), None if fields.get("block_network") is None else fields.boolean("block_network", True))
+    spec = SandboxSpec(
+        sandbox_id=chosen or (derived_id(owner, key) if key else f"sb-{secrets.token_hex(10)}"),
+        owner=owner,
+        incarnation=secrets.token_hex(8),
+        image=image,
+        cpu=str(cpu),
+        memory=str(memory),
+        cores=parse_cpu(cpu),
+        memory_bytes=parse_bytes(memory),
+        disk_bytes=None if disk is None else parse_bytes(disk, "disk"),
+        block_network=egress.mode == "none",
+        labels=fields.labels(),
+        ready_timeout_s=fields.seconds("timeout") or rest.ready_timeout_s,
+        lifetime_s=fields.seconds("lifetime_s") or rest.default_lifetime_s,
+        idle_timeout_s=fields.seconds("idle_timeout_s"),
+        heartbeat_timeout_s=fields.seconds("heartbeat_timeout_s"),
+        group=group_name(group) if group else "",
+        egress=egress,
+        options=read_options({name: fields.get(name) for name in OPTION_FIELDS}),
+    )
+    return spec, fields.environment()

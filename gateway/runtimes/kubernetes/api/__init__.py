@@ -1,0 +1,1 @@
+"""The Kubernetes API server: requests, and LIST with WATCH."""

@@ -1,0 +1,170 @@
+"""Checks of a cluster: what a deployment needs of it, whether it is there, and what to do about it.
+
+Owns the checks that only look. The one that makes pods, whether the network enforces what it is declared to, is ``network_probe``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+from kubernetes_asyncio import client as kube
+from kubernetes_asyncio.client.exceptions import ApiException
+
+from gateway.runtimes.kubernetes.api.client import Api, ApiError, ApiUnreachableError
+from gateway.runtimes.kubernetes.pods.profiles import STANDARDS, no_user_namespaces
+from gateway.runtimes.kubernetes.settings import KubernetesSettings
+
+from . import injection, network_probe, node_probes
+
+Check = dict[str, Any]
+
+_PROFILES = {
+    "userns": "the image's own user, root included, in a user namespace of the pod",
+    "root": "the image's own user, root included, without a user namespace: its root is the node's, but for its capabilities",
+    "restricted": "user 1000 where nothing else is set, no capabilities, setuid programs do not work",
+}
+_OLDEST = (1, 28)
+_RIGHTS: tuple[tuple[str, str, str], ...] = (
+    *(("", "pods", verb) for verb in ("create", "get", "list", "watch", "patch", "delete")),
+    *(("networking.k8s.io", "networkpolicies", verb) for verb in ("create", "get", "list", "patch", "delete")),
+    *(("apps", "daemonsets", verb) for verb in ("create", "get", "list", "delete")),
+    ("", "events", "list"),
+)
+
+
+async def checks(api: Api, settings: KubernetesSettings) -> list[Check]:
+    """All of them; one that cannot be made is a failed check and does not keep the others from being made."""
+    found: list[Check] = []
+    for name, look in _CHECKS:
+        try:
+            found.append({"name": name, "required": True, "fix": "", **await look(api, settings)})
+        except (ApiUnreachableError, aiohttp.ClientError, TimeoutError, OSError) as error:
+            return [*found, _bad(name, f"the API server does not answer: {error}", "look at KUBECONFIG and the network to it")]
+        except (ApiError, ApiException) as error:
+            found.append(_bad(name, f"it cannot be found out: {str(error)[:300]}", "", required=False))
+    return found
+
+
+async def _version(api: Api, settings: KubernetesSettings) -> Check:
+    code = await kube.VersionApi(await api.typed()).get_code()
+    digits = "".join(c for c in code.minor if c.isdigit())
+    version = (int(code.major or 0), int(digits or 0))
+    if version < _OLDEST:
+        return _bad("", f"Kubernetes {code.git_version}", "use Kubernetes 1.28 or newer")
+    return _good(f"Kubernetes {code.git_version}")
+
+
+async def _rights(api: Api, settings: KubernetesSettings) -> Check:
+    reviews = kube.AuthorizationV1Api(await api.typed())
+    missing = []
+    for group, resource, verb in _RIGHTS:
+        attributes = {"namespace": settings.namespace, "group": group, "resource": resource, "verb": verb}
+        review = await reviews.create_self_subject_access_review({"spec": {"resourceAttributes": attributes}})
+        if not review.status.allowed:
+            missing.append(f"{verb} {resource}")
+    if missing:
+        return _bad("", f"not allowed in {settings.namespace}: {', '.join(missing)}", "apply the roles of infra/k8s")
+    return _good(f"all {len(_RIGHTS)} rights in {settings.namespace}")
+
+
+async def _nodes(api: Api, settings: KubernetesSettings) -> Check:
+    try:
+        await api.get("/api/v1/nodes", {"limit": "1"}, metadata_only=True)
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        fix = "add the component node-stats to the overlay (infra/k8s/components/node-stats)"
+        return _bad("", "nodes may not be read: capacity is not known", fix, required=False)
+    return _good("nodes may be read")
+
+
+async def _namespace(api: Api, settings: KubernetesSettings) -> Check:
+    try:
+        found = await api.get(f"/api/v1/namespaces/{settings.namespace}")
+    except ApiError as error:
+        if error.status == 404:
+            return _bad("", f"there is no namespace {settings.namespace}", "kubectl apply -k infra/k8s/overlays/…")
+        raise
+    level = (found["metadata"].get("labels") or {}).get("pod-security.kubernetes.io/enforce", "")
+    wanted = [STANDARDS[settings.sandbox_profile]]
+    if settings.sandbox_profile == "restricted" and settings.allow_root:
+        wanted.append("baseline")
+    if level not in wanted:
+        return _bad(
+            "",
+            f"{settings.namespace} enforces {level or 'no'} pod security standard",
+            f"label it pod-security.kubernetes.io/enforce={wanted[0]}, which the sandbox profile {settings.sandbox_profile} needs",
+        )
+    return _good(f"{settings.namespace} enforces the {level} pod security standard")
+
+
+async def _profile(api: Api, settings: KubernetesSettings) -> Check:
+    profile = settings.sandbox_profile
+    what = _PROFILES[profile]
+    if profile != "userns":
+        return _good(f"{profile}: {what}")
+    seen = await node_probes.known(api, settings)
+    if seen is None or seen.users is None:
+        why = "not probed yet" if seen is None else f"whether nodes can is not known: {seen.users_why}"
+        return _bad("", f"{profile}: {what}; {why}", "the controller probes when it starts, and again every 5 minutes", required=False)
+    if not seen.users:
+        return _bad("", f"{profile}: {what}; but {seen.users_why}", no_user_namespaces("").hint)
+    return _good(f"{profile}: {what}, and a probe pod had one")
+
+
+async def _default_deny(api: Api, settings: KubernetesSettings) -> Check:
+    body = await api.get(f"/apis/networking.k8s.io/v1/namespaces/{settings.namespace}/networkpolicies", {"limit": "500"})
+    denied: set[str] = set()
+    for policy in body.get("items") or []:
+        spec = policy.get("spec") or {}
+        if spec.get("podSelector"):
+            continue
+        types = spec.get("policyTypes") or ["Ingress"]
+        denied |= {kind for kind in types if not spec.get(kind.lower())}
+    missing = {"Ingress", "Egress"} - denied
+    if missing and settings.enforcement != "none":
+        text = f"no policy of {settings.namespace} denies {' and '.join(sorted(missing)).lower()} by default"
+        return _bad("", text, "apply the network policies of infra/k8s")
+    return _good("ingress and egress are denied by default" if not missing else "nothing is denied, as declared")
+
+
+async def _bundle(api: Api, settings: KubernetesSettings) -> Check:
+    way, found = settings.bundle_injection, await injection.find_out(api, settings)
+    if way == "image" and found.way == "init":
+        return _bad("", f"as an image volume, but {found.why}", "set HOLDFAST_BUNDLE_INJECTION=init or auto")
+    how = "an image volume" if "image" in (way, found.way if way == "auto" else "") else "an init container"
+    return _good(f"{settings.bundle_image} by {how}{f': {found.why}' if way == 'auto' and found.why else ''}")
+
+
+async def _network(api: Api, settings: KubernetesSettings) -> Check:
+    if settings.enforcement == "none":
+        text = "no network policy is enforced, as declared: sandboxes that ask for isolation are refused"
+        return _bad("", text, "use a cluster whose network enforces policies", required=False)
+    seen = await network_probe.known(api, settings)
+    if seen is None:
+        return _bad("", f"declared {settings.enforcement!r}, not probed yet", "the controller probes when it starts", required=False)
+    if not seen.holds:
+        return _bad("", f"declared {settings.enforcement!r}, but {seen.detail}", "use a network plugin that enforces policies")
+    return _good(f"declared {settings.enforcement!r}, and {seen.detail}")
+
+
+_CHECKS: tuple[tuple[str, Callable[[Api, KubernetesSettings], Awaitable[Check]]], ...] = (
+    ("cluster", _version),
+    ("rights", _rights),
+    ("nodes", _nodes),
+    ("sandbox namespace", _namespace),
+    ("sandbox profile", _profile),
+    ("default deny", _default_deny),
+    ("agent bundle", _bundle),
+    ("network enforcement", _network),
+)
+
+
+def _good(detail: str) -> Check:
+    return {"ok": True, "detail": detail}
+
+
+def _bad(name: str, detail: str, fix: str, *, required: bool = True) -> Check:
+    return {**({"name": name} if name else {}), "ok": False, "detail": detail, "fix": fix, "required": required}

@@ -1,0 +1,241 @@
+"""Images pulled ahead: a DaemonSet for each, whose pods do nothing but have the image on their node.
+
+Owns the making, judging and removal of those DaemonSets. Nothing of the image runs: the bundle's interpreter is started in it, and ends;
+what stays is an idle container of the bundle's own image, so that the kubelet's collector of images sees the other one used. Nodes that
+come later pull it by themselves. Called by the gateway's image routes and by the controller (``keep``); sandboxes need none of this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+from holdfast_wire.bundle import agent_command
+from holdfast_wire.errors import HoldfastError
+
+from gateway.runtimes.base import Image
+from gateway.runtimes.kubernetes.api.client import Api, ApiError, errors, refused
+from gateway.runtimes.kubernetes.names import COMPONENT, IMAGE, KEPT, MANAGED_BY, PREPULL, PREPULL_SELECTOR, SPEC, prepull_name
+from gateway.runtimes.kubernetes.pods.manifest import Injection, bundle_volume
+from gateway.runtimes.kubernetes.pods.profiles import CONFINED, confinement
+from gateway.runtimes.kubernetes.pods.status import Trouble, moment, read_pod
+from gateway.runtimes.kubernetes.settings import KubernetesSettings
+
+log = logging.getLogger("gateway.kubernetes")
+
+MOST = 32
+"""Images pulled ahead at most: each takes a pod, and an address, of every node."""
+_PULL_S = 1800.0
+_LOOK_S, _LOOK_MOST_S = 0.25, 3.0
+"""Between two looks at a pull: at first, and at most."""
+_PYTHON = [*agent_command()[:-1], "-c"]
+_EXIT, _IDLE = "", "import signal; signal.pause()"
+_SIZE = {"requests": {"cpu": "1m", "memory": "16Mi"}, "limits": {"cpu": "100m", "memory": "64Mi"}}
+
+
+class ClusterImages:
+    """See ``base.Images``; ``Image.ready`` of ``Image.wanted`` nodes have it."""
+
+    def __init__(
+        self, api: Api, settings: KubernetesSettings, injection: Callable[[], Awaitable[Injection]], *, pull_s: float = _PULL_S
+    ) -> None:
+        self._api = api
+        self._settings = settings
+        self._injection = injection
+        self._pull_s = pull_s
+        self._path = f"/apis/apps/v1/namespaces/{settings.namespace}/daemonsets"
+
+    async def list_all(self) -> list[Image]:
+        with errors():
+            return sorted((_image(one) for one in await self._all()), key=lambda image: image.name)
+
+    async def load(self, path: Path, name: str) -> Image:
+        raise HoldfastError("unsupported", "a cluster takes no archives of images", hint="push it to the cluster's registry")
+
+    async def pull(self, name: str) -> Image:
+        """Have it on every node that takes sandboxes, now and later, and wait until it is.
+
+        A pull that was begun here and cannot succeed is undone; one that was given up waiting for goes on. Raises ``image_not_found``,
+        ``image_pull_failed``, ``no_capacity``, ``quota_exceeded``.
+        """
+        with errors():
+            made, begun = await self._ensure(name, {one["metadata"]["name"]: one for one in await self._all()})
+            try:
+                async with asyncio.timeout(self._pull_s):
+                    return await self._wait(made)
+            except TimeoutError:
+                text = f"{name} was not on every node within {self._pull_s:g} s; the pull goes on"
+                raise HoldfastError("image_pull_failed", text) from None
+            except HoldfastError:
+                if begun:
+                    await self._delete(made)
+                raise
+
+    async def keep(self, names: Sequence[str]) -> list[Image]:
+        """Have these on every node, now and later, without waiting; those kept before and not named any more are dropped.
+
+        What was pulled by ``pull`` stays as it is. An image that cannot be pulled is tried on, and said in the log.
+        """
+        with errors():
+            found = {one["metadata"]["name"]: one for one in await self._all()}
+            wanted = {prepull_name(name) for name in names}
+            for key in [key for key, one in found.items() if KEPT in (one["metadata"].get("labels") or {}) and key not in wanted]:
+                await self._delete(found.pop(key))
+            kept = []
+            for name in names:
+                made, _ = await self._ensure(name, found, kept=True)
+                found[made["metadata"]["name"]] = made
+                kept.append(_image(made))
+                trouble = None if _complete(made) else await self._trouble(made)
+                if trouble is not None:
+                    log.warning("%s is not on every node: %s", name, trouble.cause.message)
+            return kept
+
+    async def remove(self, name: str) -> None:
+        """Stop keeping it. Nodes drop it when they need the room and nothing uses it."""
+        with errors():
+            if not await self._delete({"metadata": {"name": prepull_name(name)}}):
+                raise HoldfastError("image_not_found", f"{name} is not pulled ahead here", hint="list those that are")
+
+    async def _ensure(self, name: str, found: Mapping[str, dict[str, Any]], *, kept: bool = False) -> tuple[dict[str, Any], bool]:
+        """Its DaemonSet, and whether it is new. One that an older deployment made otherwise is made again."""
+        wanted = daemon_set(name, self._settings, await self._injection())
+        present = found.get(wanted["metadata"]["name"])
+        if present is None and len(found) >= MOST:
+            raise HoldfastError("quota_exceeded", f"{MOST} images are pulled ahead already", hint="remove one of them", retryable=False)
+        if present is not None:
+            if (present["metadata"].get("annotations") or {}).get(SPEC) == wanted["metadata"]["annotations"][SPEC]:
+                return present, False
+            await self._delete(present)
+            kept = kept and KEPT in (present["metadata"].get("labels") or {})
+        if kept:
+            wanted["metadata"]["labels"] = {**wanted["metadata"]["labels"], KEPT: "pools"}
+        try:
+            return await self._api.post(self._path, wanted), present is None
+        except ApiError as error:
+            if error.status != 409:
+                raise refused(error) from error
+            return await self._api.get(f"{self._path}/{wanted['metadata']['name']}"), False
+
+    async def _wait(self, made: dict[str, Any]) -> Image:
+        pause_s, path, uid = _LOOK_S, f"{self._path}/{made['metadata']['name']}", made["metadata"]["uid"]
+        while True:
+            try:
+                made = await self._api.get(path)
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+                made = {"metadata": {}}
+            if made["metadata"].get("uid") != uid:
+                raise HoldfastError("image_pull_failed", "it was removed while it was pulled", fault="caller")
+            if _complete(made):
+                return _image(made)
+            trouble = await self._trouble(made)
+            if trouble is not None:
+                raise trouble.error()
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, _LOOK_MOST_S)
+
+    async def _trouble(self, made: dict[str, Any]) -> Trouble | None:
+        """The first of its pods' troubles that waiting will not mend."""
+        now, selector = time.time(), f"{PREPULL}={made['metadata']['labels'][PREPULL]}"
+        query = {"limit": str(self._settings.page), "labelSelector": selector}
+        path = f"/api/v1/namespaces/{self._settings.namespace}/pods"
+        while True:
+            body = await self._api.get(path, query)
+            for pod in body.get("items") or []:
+                owners = {owner.get("uid") for owner in pod["metadata"].get("ownerReferences") or []}
+                if made["metadata"]["uid"] not in owners or pod["metadata"].get("deletionTimestamp"):
+                    continue
+                patience = self._settings
+                found = read_pod(pod).failed(
+                    now, pull_patience_s=patience.pull_patience_s, schedule_patience_s=patience.unschedulable_patience_s
+                )
+                if found is not None:
+                    return found
+            query["continue"] = str((body.get("metadata") or {}).get("continue") or "")
+            if not query["continue"]:
+                return None
+
+    async def _all(self) -> list[dict[str, Any]]:
+        """All of them: ``_ensure`` keeps them few, so one page does."""
+        return list((await self._api.get(self._path, {"labelSelector": PREPULL_SELECTOR})).get("items") or [])
+
+    async def _delete(self, made: dict[str, Any]) -> bool:
+        """Whether there was one; with a uid, only that one."""
+        metadata = made["metadata"]
+        body: dict[str, Any] = {"propagationPolicy": "Background"}
+        if "uid" in metadata:
+            body["preconditions"] = {"uid": metadata["uid"]}
+        try:
+            await self._api.delete(f"{self._path}/{metadata['name']}", body)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            return False
+        return True
+
+
+def daemon_set(name: str, settings: KubernetesSettings, injection: Injection) -> dict[str, Any]:
+    """The manifest. Its pods go where sandboxes go, and are as confined as they are."""
+    key = prepull_name(name)
+    labels = {MANAGED_BY: "holdfast", COMPONENT: "prepull", PREPULL: key}
+    confined = confinement(settings)
+    volume, mount, init = bundle_volume(_SIZE, settings, injection)
+    common = {"imagePullPolicy": settings.pull_policy, "resources": _SIZE, "securityContext": CONFINED}
+    spec: dict[str, Any] = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 0,
+        "securityContext": {name: value for name, value in confined.pod.items() if not name.startswith("fsGroup")},
+        "nodeSelector": {"kubernetes.io/os": "linux", **dict(settings.node_selector)},
+        "tolerations": [{"key": taint, "operator": "Exists"} for taint in settings.tolerations],
+        "initContainers": [*init, {"name": "image", "image": name, "command": [*_PYTHON, _EXIT], "volumeMounts": [mount], **common}],
+        "containers": [{"name": "idle", "image": settings.bundle_image, "command": [*_PYTHON, _IDLE], **common}],
+        "volumes": [volume],
+        "runtimeClassName": settings.runtime_class,
+        "imagePullSecrets": [{"name": secret} for secret in settings.pull_secrets],
+    }
+    if confined.own_users:
+        spec["hostUsers"] = False
+    spec = {field: value for field, value in spec.items() if value not in ("", [])}
+    digest = hashlib.sha256(orjson.dumps(spec, option=orjson.OPT_SORT_KEYS)).hexdigest()[:40]
+    metadata: dict[str, Any] = {
+        "name": key,
+        "namespace": settings.namespace,
+        "labels": labels,
+        "annotations": {IMAGE: name, SPEC: digest},
+    }
+    if settings.owner is not None:
+        version, kind, owner, uid = settings.owner
+        metadata["ownerReferences"] = [{"apiVersion": version, "kind": kind, "name": owner, "uid": uid}]
+    template = {"metadata": {"labels": labels, "annotations": {IMAGE: name}}, "spec": spec}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": metadata,
+        "spec": {"selector": {"matchLabels": {PREPULL: key}}, "template": template, "revisionHistoryLimit": 1},
+    }
+
+
+def _complete(made: dict[str, Any]) -> bool:
+    """Whether its controller has seen it, and every pod of it runs. True also where no node takes sandboxes yet."""
+    status = made.get("status") or {}
+    seen = int(status.get("observedGeneration") or 0) >= int(made["metadata"].get("generation") or 1)
+    return seen and int(status.get("numberReady") or 0) >= int(status.get("desiredNumberScheduled") or 0)
+
+
+def _image(made: dict[str, Any]) -> Image:
+    metadata, status = made["metadata"], made.get("status") or {}
+    return Image(
+        (metadata.get("annotations") or {}).get(IMAGE, ""),
+        created=moment(metadata.get("creationTimestamp")) or None,
+        ready=int(status.get("numberReady") or 0),
+        wanted=int(status.get("desiredNumberScheduled") or 0),
+    )

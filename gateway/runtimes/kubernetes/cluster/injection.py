@@ -1,0 +1,138 @@
+"""How the bundle gets into pods where the deployment does not say: an image volume where that is known to work, else an init container.
+
+Owns the detection, and how long its answer is valid. The version alone is not enough: the server knows image volumes from 1.31 and parts
+of them from 1.33, but accepts them by default only from 1.35 (KEP-4639); and containerd before 2.2 silently mounts the whole image where
+a part was asked for (awslabs/amazon-eks-ami issue 2625). So the result of a probe pod decides (``node_probes``), else the nodes' own
+versions, and where neither is known the bundle is copied. Called by ``runtime`` for pods and by ``doctor`` for its report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.model.options import Egress
+from gateway.runtimes.base import Order
+from gateway.runtimes.kubernetes.api.client import Api, ApiError, ApiUnreachableError
+from gateway.runtimes.kubernetes.pods.manifest import Injection, pod
+from gateway.runtimes.kubernetes.settings import KubernetesSettings
+
+from .node_probes import Nodes, known
+
+log = logging.getLogger("gateway.kubernetes")
+
+_GOOD_FOR_S = 600.0
+"""Nodes of another kind may join."""
+_UNSURE_FOR_S = 5.0
+"""A probe may be under way."""
+_FIRST, _LIKELY = (1, 33), (1, 36)
+"""From the former on it can be; from the latter on it is tried where the first node has yet to be made. A pod that does not find the bundle
+there is made again (``distrust``)."""
+_RUNTIMES = {"containerd": (2, 2), "cri-o": (1, 33)}
+"""The first of each that mounts a part of an image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The way, and why."""
+
+    way: Injection
+    why: str
+    sure: bool = True
+
+
+class Injecting:
+    """See the module."""
+
+    def __init__(self, api: Api, settings: KubernetesSettings, nodes: Nodes | None = None) -> None:
+        self._nodes = nodes or Nodes(api, settings)
+        self._api = api
+        self._settings = settings
+        self._found: Found | None = None
+        self._good_until = 0.0
+        self._lock = asyncio.Lock()
+
+    async def way(self) -> Injection:
+        """As the deployment says, or as it was found out. Raises ``ApiError``."""
+        if self._settings.bundle_injection != "auto":
+            return self._settings.bundle_injection
+        clock = asyncio.get_running_loop().time
+        async with self._lock:
+            if self._found is None or clock() >= self._good_until:
+                self._found = await find_out(self._api, self._settings)
+                self._good_until = clock() + (_GOOD_FOR_S if self._found.sure else _UNSURE_FOR_S)
+            return self._found.way
+
+    async def distrust(self, way: Injection, why: str) -> bool:
+        """A pod did not find the bundle that was to come by this way. Whether to make it again, with the bundle copied in."""
+        if way != "image" or self._settings.bundle_injection != "auto":
+            return False
+        log.error("image volumes do not bring the bundle here, so it is copied into pods from now on: %s", why)
+        self._found = Found("init", f"a sandbox did not find the bundle in its image volume: {why[-200:]}")
+        self._good_until = asyncio.get_running_loop().time() + _GOOD_FOR_S
+        await self._nodes.distrust_volumes(self._found.why)
+        return True
+
+
+async def find_out(api: Api, settings: KubernetesSettings) -> Found:
+    """Raises ``ApiError`` where the server does not answer as it should."""
+    version = version_of(await api.get("/version"))
+    if version < _FIRST:
+        return Found("init", "image volumes of this kind need Kubernetes 1.33")
+    refusal = await _refusal(api, settings)
+    if refusal:
+        return Found("init", f"the server takes no image volumes: {refusal[:200]}")
+    runtimes = await _runtimes(api, settings)
+    old = next((text for text in runtimes or () if not _mounts_parts(text)), None)
+    if old is not None:
+        return Found("init", f"{old} mounts no part of an image")
+    seen = await known(api, settings)
+    if seen is not None and seen.volume is not None:
+        return Found("image", "") if seen.volume else Found("init", seen.volume_why)
+    if runtimes is None:
+        return Found("init", "nodes may not be read, and no probe has seen what they mount", sure=False)
+    if not runtimes and version < _LIKELY:
+        return Found("init", "there is no node to be looked at, so their container runtime is not known", sure=False)
+    return Found("image", "", sure=False)
+
+
+async def _refusal(api: Api, settings: KubernetesSettings) -> str:
+    """What the server says to a pod with an image volume that is not really made; empty where it would take it."""
+    order = Order("injection-probe", "0" * 16, "0" * 64, "", settings.bundle_image, 0.01, 64 << 20, egress=Egress("internet"))
+    body = pod(order, settings, "image", "probe")
+    try:
+        await api.call("POST", f"/api/v1/namespaces/{settings.namespace}/pods", {"dryRun": "All"}, body=body)
+    except ApiError as error:
+        if isinstance(error, ApiUnreachableError):
+            raise
+        return error.message if error.status in (400, 403, 422) and "volume" in error.message else ""  # a quota, say, tells nothing of them
+    return ""
+
+
+async def _runtimes(api: Api, settings: KubernetesSettings) -> list[str] | None:
+    """The container runtimes of the first page of nodes, None where they may not be read."""
+    selector = ",".join(f"{name}={value}" for name, value in (("kubernetes.io/os", "linux"), *settings.node_selector))
+    try:
+        found = await api.get("/api/v1/nodes", {"labelSelector": selector, "limit": str(settings.page), "resourceVersion": "0"})
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        return None
+    infos = [(node.get("status") or {}).get("nodeInfo") or {} for node in found.get("items") or []]
+    return [str(info["containerRuntimeVersion"]) for info in infos if info.get("containerRuntimeVersion")]
+
+
+def _mounts_parts(text: str) -> bool:
+    """``containerd://2.2.1`` does."""
+    match = re.fullmatch(r"([a-z-]+)://v?(\d+)\.(\d+).*", text)
+    least = _RUNTIMES.get(match[1]) if match else None
+    return match is not None and least is not None and (int(match[2]), int(match[3])) >= least
+
+
+def version_of(answer: dict[str, Any]) -> tuple[int, int]:
+    """``(1, 33)`` of ``/version``; what cannot be read is old."""
+    numbers = [re.match(r"\d+", str(answer.get(name) or "")) for name in ("major", "minor")]
+    return (int(numbers[0][0]), int(numbers[1][0])) if numbers[0] and numbers[1] else (0, 0)

@@ -1,0 +1,236 @@
+"""Does the network enforce what it is declared to? Two probes that differ in nothing but a policy, compared.
+
+Owns the probe: a listener, a pod with no allowance that must not reach it, and a pod with an allowance for exactly the listener that
+must. Only when both come out as they should is enforcement believed: a network that is merely broken refuses both. The verdict is kept in
+an annotation of the listener's policy, so that one controller probes and everybody knows. Everything runs from the bundle's image.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from holdfast_wire.bundle import agent_command
+
+from gateway.runtimes.kubernetes.api.client import Api, ApiError
+from gateway.runtimes.kubernetes.names import COMPONENT, MANAGED_BY
+from gateway.runtimes.kubernetes.names import ROLE as _ROLE
+from gateway.runtimes.kubernetes.pods.status import moment
+from gateway.runtimes.kubernetes.settings import KubernetesSettings
+
+_NAME = "hf-canary"
+_VERDICT = "holdfast.dev/canary"
+_CONCLUSIVE = "holdfast.dev/canary-conclusive"
+_PORT = 8718
+_USER = 1000
+_TRIES = 20
+_WAIT_S = 90.0
+_LIFE_S = 300
+"""After this a probe's pods end by themselves."""
+_LISTEN = (
+    "import socket\n"
+    f"s = socket.create_server(('', {_PORT}), family=socket.AF_INET6, dualstack_ipv6=True) if socket.has_dualstack_ipv6() "
+    f"else socket.create_server(('', {_PORT}))\n"
+    "while True: s.accept()[0].close()\n"
+)
+_REACH = """
+import socket, sys, time
+reached, refused = 0, 0
+for n in range({tries}):
+    try:
+        socket.create_connection(({host!r}, {port}), 2).close()
+        reached, refused = reached + 1, 0
+        if {enough} and reached:
+            sys.exit(40)
+    except OSError:
+        refused += 1
+        if not {enough} and refused == 3:
+            break
+    time.sleep(0.5)
+sys.exit((42 if reached else 41) if refused else 40)
+"""
+_REACHED, _NOT_REACHED, _REACHED_AT_FIRST = 40, 41, 42
+"""Exit status of a probe. Network plugins program a new pod's policies while it starts: what matters is how it ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``holds``: the declared level is what the network does. ``leaks``: it is seen not to be; with neither, the probe says nothing."""
+
+    holds: bool
+    detail: str
+    at: float
+    leaks: bool = False
+
+    @property
+    def conclusive(self) -> bool:
+        return self.holds or self.leaks
+
+
+async def known(api: Api, settings: KubernetesSettings) -> Verdict | None:
+    """The last verdict, None where there is none. Raises ``ApiError``."""
+    return await _noted(api, settings, (_VERDICT,))
+
+
+async def found(api: Api, settings: KubernetesSettings) -> Verdict | None:
+    """The last verdict that says something, else the last one. Raises ``ApiError``."""
+    return await _noted(api, settings, (_CONCLUSIVE, _VERDICT))
+
+
+async def _noted(api: Api, settings: KubernetesSettings, names: tuple[str, ...]) -> Verdict | None:
+    try:
+        policy = await api.get(f"{_policies(settings)}/{_NAME}")
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise
+    annotations = policy["metadata"].get("annotations") or {}
+    text = next((annotations[name] for name in names if annotations.get(name)), None)
+    try:
+        return Verdict(**orjson.loads(text)) if text else None
+    except (TypeError, orjson.JSONDecodeError):
+        return None
+
+
+async def probe(api: Api, settings: KubernetesSettings, wait_s: float = _WAIT_S) -> Verdict:
+    """Find out, and note the verdict. Takes a few seconds and makes three pods, which it removes. Raises ``ApiError``."""
+    await _ensure_policy(api, settings)
+    await _sweep(api, settings)
+    run = secrets.token_hex(4)
+    names = [f"{_NAME}-{role}-{run}" for role in ("listener", "closed", "open")]
+    pods = f"/api/v1/namespaces/{settings.namespace}/pods"
+    try:
+        async with asyncio.timeout(wait_s):
+            await api.post(pods, _pod(names[0], "listener", _LISTEN, settings))
+            listener = await _until(api, f"{pods}/{names[0]}", lambda status: status.get("podIP") if _running(status) else None)
+            for name, role in zip(names[1:], ("closed", "open"), strict=True):
+                script = _REACH.format(tries=_TRIES, host=listener, port=_PORT, enough=role == "open")
+                await api.post(pods, _pod(name, role, script, settings))
+            closed, opened = [await _until(api, f"{pods}/{name}", _exit_code) for name in names[1:]]
+        verdict = _judge(int(closed), int(opened), time.time())
+    except TimeoutError:
+        verdict = Verdict(False, f"the probe was not over within {wait_s:g} s", time.time())
+    finally:
+        for name in names:
+            try:
+                await api.delete(f"{pods}/{name}", {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
+            except ApiError:
+                pass  # the pods end by themselves (activeDeadlineSeconds)
+    await note(api, settings, verdict)
+    return verdict
+
+
+async def note(api: Api, settings: KubernetesSettings, verdict: Verdict) -> None:
+    """Write a verdict where every replica reads it. Raises ``ApiError``."""
+    await _ensure_policy(api, settings)
+    text = orjson.dumps({"holds": verdict.holds, "detail": verdict.detail, "at": verdict.at, "leaks": verdict.leaks}).decode()
+    # A probe that says nothing, on a full cluster say, takes nothing back of what one before it has found.
+    noted = {_VERDICT: text, **({_CONCLUSIVE: text} if verdict.conclusive else {})}
+    await api.patch(f"{_policies(settings)}/{_NAME}", {"metadata": {"annotations": noted}})
+
+
+def _judge(closed: int, opened: int, now: float) -> Verdict:
+    if opened != _REACHED:
+        return Verdict(False, "a pod that is allowed to reach the listener did not: the probe says nothing", now)
+    if closed == _REACHED:
+        return Verdict(False, "a pod that is not allowed to reach the listener did: policies are not enforced", now, leaks=True)
+    if closed in (_NOT_REACHED, _REACHED_AT_FIRST):
+        late = " (after its first moments: policies of a new pod come into force late here)" if closed == _REACHED_AT_FIRST else ""
+        return Verdict(True, f"a pod that is not allowed to reach the listener did not{late}, one that is did", now)
+    return Verdict(False, f"the probe ended with status {closed}", now)
+
+
+async def _sweep(api: Api, settings: KubernetesSettings) -> None:
+    """Remove what a prober that was killed left: such pods end by themselves, but their objects would stay."""
+    pods = f"/api/v1/namespaces/{settings.namespace}/pods"
+    found = await api.get(pods, {"labelSelector": f"{MANAGED_BY}=holdfast,{COMPONENT}=canary", "limit": "100"})
+    for pod in found.get("items") or []:
+        if time.time() - moment(pod["metadata"].get("creationTimestamp")) > _LIFE_S:
+            with contextlib.suppress(ApiError):
+                await api.delete(f"{pods}/{pod['metadata']['name']}", {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
+
+
+async def _ensure_policy(api: Api, settings: KubernetesSettings) -> None:
+    """Canaries only: the listener takes connections of canaries, the open one may make them; the closed one is under default-deny."""
+    canaries = {"podSelector": {"matchLabels": {COMPONENT: "canary"}}}
+    ports = [{"protocol": "TCP", "port": _PORT}]
+    metadata = {"namespace": settings.namespace, "labels": {MANAGED_BY: "holdfast", COMPONENT: "canary"}}
+    listener = {"matchLabels": {COMPONENT: "canary", _ROLE: "listener"}}
+    opened = {"matchLabels": {COMPONENT: "canary", _ROLE: "open"}}
+    reach = [{"to": [{"podSelector": listener}], "ports": ports}]
+    for name, spec in (
+        (_NAME, {"podSelector": listener, "policyTypes": ["Ingress"], "ingress": [{"from": [canaries], "ports": ports}]}),
+        (
+            f"{_NAME}-open",
+            {"podSelector": opened, "policyTypes": ["Egress"], "egress": reach},
+        ),
+    ):
+        body = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {**metadata, "name": name}, "spec": spec}
+        try:
+            await api.post(_policies(settings), body)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+
+
+def _pod(name: str, role: str, script: str, settings: KubernetesSettings) -> dict[str, Any]:
+    small = {"cpu": "100m", "memory": "64Mi"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": settings.namespace,
+            "labels": {MANAGED_BY: "holdfast", COMPONENT: "canary", _ROLE: role},
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": _LIFE_S,
+            "terminationGracePeriodSeconds": 0,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "nodeSelector": dict(settings.node_selector),
+            "tolerations": [{"key": key, "operator": "Exists"} for key in settings.tolerations],
+            "imagePullSecrets": [{"name": secret} for secret in settings.pull_secrets],
+            "securityContext": {"runAsNonRoot": True, "runAsUser": settings.user or _USER, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [
+                {
+                    "name": "canary",
+                    "image": settings.bundle_image,
+                    "imagePullPolicy": settings.pull_policy,
+                    "command": [*agent_command()[:-1], "-c", script],
+                    "resources": {"requests": small, "limits": small},
+                    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                }
+            ],
+        },
+    }
+
+
+async def _until(api: Api, path: str, look: Any) -> Any:
+    while True:
+        found = look((await api.get(path)).get("status") or {})
+        if found is not None:
+            return found
+        await asyncio.sleep(0.5)
+
+
+def _running(status: dict[str, Any]) -> bool:
+    return any("running" in (one.get("state") or {}) for one in status.get("containerStatuses") or [])
+
+
+def _exit_code(status: dict[str, Any]) -> int | None:
+    for one in status.get("containerStatuses") or []:
+        ended = (one.get("state") or {}).get("terminated")
+        if ended:
+            return int(ended.get("exitCode", -1))
+    return -1 if status.get("phase") == "Failed" else None
+
+
+def _policies(settings: KubernetesSettings) -> str:
+    return f"/apis/networking.k8s.io/v1/namespaces/{settings.namespace}/networkpolicies"

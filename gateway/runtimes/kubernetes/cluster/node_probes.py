@@ -1,0 +1,292 @@
+"""What the nodes give sandboxes, as probe pods see it: a user namespace of the pod, and the bundle as an image volume.
+
+Owns two probe pods, which are made as sandboxes are and report what they find, and the verdict, kept in an annotation of the policy that
+keeps them off the network: the acting controller probes, and every gateway knows. Versions are no proof of either: a kubelet, a container
+runtime or a file system may lack what the API server takes. Called by ``runtime``, ``injection`` and ``doctor``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import orjson
+from holdfast_wire.bundle import MOUNT, agent_command
+
+from gateway.runtimes.kubernetes.api.client import Api, ApiError
+from gateway.runtimes.kubernetes.names import COMPONENT, CONTAINER, MANAGED_BY, ROLE
+from gateway.runtimes.kubernetes.pods.pod_events import warnings_of
+from gateway.runtimes.kubernetes.pods.profiles import confinement, no_user_namespaces
+from gateway.runtimes.kubernetes.pods.status import BUNDLE_VOLUME, needs_users, read_pod
+from gateway.runtimes.kubernetes.settings import KubernetesSettings
+
+log = logging.getLogger("gateway.kubernetes")
+
+NAME = "hf-canary-nodes"
+VERDICT = "holdfast.dev/nodes"
+_VOLUME_AT = "/probe"
+_WAIT_S = 60.0
+_LOOK_S = 0.5
+_LIFE_S = 300
+"""After this a probe's pod ends by itself."""
+_MESSAGE = 300
+_REMEMBERED_S, _LOOK_AGAIN_S = 60.0, 2.0
+"""How long a verdict is good in a gateway; where there is none, or a bad one, it looks again sooner."""
+_PROBE_EVERY_S, _PROBE_AGAIN_S = 6 * 3600.0, 300.0
+"""Nodes of another kind may join; after a verdict that left something open, or was bad, sooner."""
+_SCRIPT = f"""
+import json, os
+with open("/proc/self/uid_map") as file:
+    uid_map = file.read(4096)
+found = {{"uid_map": uid_map, "volume": os.access("{_VOLUME_AT}/lib/ld.so", os.X_OK)}}
+with open("/dev/termination-log", "w") as file:
+    file.write(json.dumps(found))
+"""
+_ALL_IDS = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """``users``: a pod under this profile gets a user namespace; ``volume``: a part of an image can be mounted. None: not known."""
+
+    profile: str
+    at: float
+    users: bool | None = None
+    users_why: str = ""
+    volume: bool | None = None
+    volume_why: str = ""
+
+
+async def known(api: Api, settings: KubernetesSettings) -> Seen | None:
+    """The last verdict under the profile in force, None where there is none. Raises ``ApiError``."""
+    found = await api.get(_policies(settings), {"fieldSelector": f"metadata.name={NAME}"})
+    policies: list[dict[str, Any]] = found.get("items") or []
+    text = next(((policy["metadata"].get("annotations") or {}).get(VERDICT) for policy in policies), None)
+    try:
+        seen = Seen(**orjson.loads(text)) if text else None
+    except (TypeError, orjson.JSONDecodeError):
+        return None
+    return seen if seen is not None and seen.profile == settings.sandbox_profile else None
+
+
+async def probe(api: Api, settings: KubernetesSettings, wait_s: float = _WAIT_S) -> Seen:
+    """Find out, and note the verdict. Takes a few seconds and makes at most two pods, which it removes. Raises ``ApiError``."""
+    await _ensure_policy(api, settings)
+    looks: list[asyncio.Task[tuple[bool | None, str]]] = []
+    async with asyncio.TaskGroup() as group:
+        for wanted, volume in ((settings.sandbox_profile == "userns", False), (settings.bundle_injection == "auto", True)):
+            looks.append(group.create_task(_look(api, settings, volume, wait_s) if wanted else _not_asked()))
+    (users, users_why), (volume_mounts, volume_why) = (look.result() for look in looks)
+    seen = Seen(settings.sandbox_profile, time.time(), users, users_why, volume_mounts, volume_why)
+    await _note(api, settings, seen)
+    return seen
+
+
+class Nodes:
+    """What is known of the nodes, remembered for a while."""
+
+    def __init__(self, api: Api, settings: KubernetesSettings) -> None:
+        self._api = api
+        self._settings = settings
+        self._lock = asyncio.Lock()
+        self._seen: Seen | None = None
+        self._good_until = float("-inf")
+
+    async def check(self) -> None:
+        """Raise ``unsupported`` where a probe has seen that nodes cannot make sandboxes of this profile."""
+        if self._settings.sandbox_profile != "userns":
+            return
+        async with self._lock:
+            now = asyncio.get_running_loop().time()
+            if now >= self._good_until:
+                try:
+                    self._seen = await known(self._api, self._settings)
+                except ApiError as error:
+                    log.info("what a probe saw of the nodes cannot be read: %s", error)
+                good = self._seen is not None and self._seen.users
+                self._good_until = now + (_REMEMBERED_S if good else _LOOK_AGAIN_S)
+        if self._seen is not None and self._seen.users is False:
+            raise no_user_namespaces(self._seen.users_why)
+
+    async def probe_when_due(self) -> Seen | None:
+        """Probe where that was not done lately; the verdict of a probe made now. Called by the acting controller. Raises ``ApiError``."""
+        settings = self._settings
+        if settings.sandbox_profile != "userns" and settings.bundle_injection != "auto":
+            return None
+        last = await known(self._api, settings)
+        sure = last is not None and last.users is not False and (last.users is not None or settings.sandbox_profile != "userns")
+        wait_s = _PROBE_EVERY_S if sure and last is not None and last.volume is not None else _PROBE_AGAIN_S
+        if last is not None and time.time() - last.at < wait_s:
+            return None
+        seen = await probe(self._api, settings)
+        if seen.users is False:
+            log.error("sandbox profile %s: no user namespaces: %s", settings.sandbox_profile, seen.users_why)
+        log.info("nodes: user namespace %s, image volume %s", _word(seen.users, seen.users_why), _word(seen.volume, seen.volume_why))
+        return seen
+
+    async def distrust_volumes(self, why: str) -> None:
+        """A sandbox did not find the bundle in its image volume: note it for all, until the next probe. Never raises ``ApiError``."""
+        try:
+            await _ensure_policy(self._api, self._settings)
+            last = await known(self._api, self._settings) or Seen(self._settings.sandbox_profile, 0.0)
+            await _note(self._api, self._settings, replace(last, volume=False, volume_why=why[:_MESSAGE]))
+        except ApiError as error:
+            log.warning("that image volumes do not work could not be noted: %s", error)
+
+
+def _word(verdict: bool | None, why: str) -> str:
+    return f"{'not known' if verdict is None else 'yes' if verdict else 'no'}{f' ({why})' if why else ''}"
+
+
+async def _not_asked() -> tuple[bool | None, str]:
+    return None, ""
+
+
+async def _look(api: Api, settings: KubernetesSettings, volume: bool, wait_s: float) -> tuple[bool | None, str]:
+    """One probe pod's verdict, and what it rests on."""
+    pods = f"/api/v1/namespaces/{settings.namespace}/pods"
+    name = f"{NAME}-{'volume' if volume else 'users'}-{secrets.token_hex(4)}"
+    try:
+        made = await api.post(pods, probe_pod(name, settings, volume))
+    except ApiError as error:
+        if error.passing:
+            raise
+        refused = volume and error.status in (400, 422) and "volume" in error.message
+        return False if refused else None, f"the API server refused the probe: {error.message[:_MESSAGE]}"
+    try:
+        if not volume and made["spec"].get("hostUsers") is not False:
+            return False, "the API server drops hostUsers: its gate UserNamespacesSupport is closed"
+        judge = _volume_of if volume else _users_of
+        async with asyncio.timeout(wait_s):
+            while True:
+                verdict = judge(made) or (None if volume else await _refusal(api, settings, made))
+                if verdict is not None:
+                    return verdict
+                await asyncio.sleep(_LOOK_S)
+                made = await api.get(f"{pods}/{name}")
+    except TimeoutError:
+        return None, f"the probe was not over within {wait_s:g} s: {read_pod(made).stage}"
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return None, "the probe was removed before it was over"
+    finally:
+        with contextlib.suppress(ApiError):  # such a pod ends by itself (activeDeadlineSeconds)
+            await api.delete(f"{pods}/{name}", {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
+
+
+async def _refusal(api: Api, settings: KubernetesSettings, made: dict[str, Any]) -> tuple[bool | None, str] | None:
+    """The kubelet keeps trying to make the sandbox of a pod whose user namespace it cannot make: only events say so."""
+    facts = read_pod(made)
+    if not facts.placed or facts.started:
+        return None
+    text = next((text for text in await warnings_of(api, settings, facts) if needs_users(text)), None)
+    return None if text is None else (False, f"a node refused a probe: {text[:_MESSAGE]}")
+
+
+def _users_of(made: dict[str, Any]) -> tuple[bool | None, str] | None:
+    return _verdict(
+        made, lambda report: _own_users(str(report.get("uid_map", ""))), "a pod that asked for a user namespace is in the node's"
+    )
+
+
+def _volume_of(made: dict[str, Any]) -> tuple[bool | None, str] | None:
+    found = _verdict(made, lambda report: report.get("volume") is True, "a probe did not find the bundle in its image volume")
+    trouble = read_pod(made).trouble
+    started = trouble is None or trouble.cause.reason != "start-failed"
+    return found if found is None or started else (False, found[1])
+
+
+def _verdict(made: dict[str, Any], good: Callable[[dict[str, Any]], bool], why: str) -> tuple[bool | None, str] | None:
+    """What a pod that is over says, None while it is not."""
+    for one in (made.get("status") or {}).get("containerStatuses") or []:
+        ended = (one.get("state") or {}).get("terminated") or {}
+        try:
+            report = orjson.loads(ended.get("message") or "")
+        except orjson.JSONDecodeError:
+            continue
+        if isinstance(report, dict):
+            return (True, "") if good(report) else (False, why)
+    facts = read_pod(made)
+    trouble = facts.trouble if facts.trouble is not None and facts.trouble.kind in ("", "bundle") else None
+    if trouble is None:
+        return None
+    return False if trouble.code == "unsupported" else None, f"the probe failed: {trouble.cause.message}"[:_MESSAGE]
+
+
+def _own_users(uid_map: str) -> bool:
+    """Whether ids inside are others outside: the first namespace maps all of them to themselves."""
+    rows = [tuple(map(int, line.split())) for line in uid_map.splitlines() if len(line.split()) == 3]
+    return bool(rows) and (0, 0, _ALL_IDS) not in rows
+
+
+def probe_pod(name: str, settings: KubernetesSettings, volume: bool) -> dict[str, Any]:
+    """As sandboxes are in what decides: profile, nodes, runtime class. It runs from the bundle's image."""
+    confined = confinement(settings)
+    small = {"cpu": "100m", "memory": "64Mi"}
+    container: dict[str, Any] = {
+        "name": CONTAINER,
+        "image": settings.bundle_image,
+        "imagePullPolicy": settings.pull_policy,
+        "command": [*agent_command()[:-1], "-c", _SCRIPT],
+        "resources": {"requests": small, "limits": small},
+    }
+    if confined.container:
+        container["securityContext"] = confined.container
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "activeDeadlineSeconds": _LIFE_S,
+        "terminationGracePeriodSeconds": 0,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "nodeSelector": {"kubernetes.io/os": "linux", **dict(settings.node_selector)},
+        "tolerations": [{"key": key, "operator": "Exists"} for key in settings.tolerations],
+        "imagePullSecrets": [{"name": secret} for secret in settings.pull_secrets],
+        "runtimeClassName": settings.runtime_class,
+        "securityContext": confined.pod,
+        "containers": [container],
+    }
+    if confined.own_users:
+        spec["hostUsers"] = False
+    if volume:
+        image = {"reference": settings.bundle_image, "pullPolicy": settings.pull_policy}
+        spec["volumes"] = [{"name": BUNDLE_VOLUME, "image": image}]
+        container["volumeMounts"] = [{"name": BUNDLE_VOLUME, "mountPath": _VOLUME_AT, "subPath": MOUNT.lstrip("/"), "readOnly": True}]
+    labels = {MANAGED_BY: "holdfast", COMPONENT: "canary", ROLE: "volume" if volume else "users"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": settings.namespace, "labels": labels},
+        "spec": {field: value for field, value in spec.items() if value not in ("", [])},
+    }
+
+
+async def _ensure_policy(api: Api, settings: KubernetesSettings) -> None:
+    """The probes may reach nothing; the verdict is this policy's annotation."""
+    chosen = {
+        "matchLabels": {COMPONENT: "canary"},
+        "matchExpressions": [{"key": ROLE, "operator": "In", "values": ["users", "volume"]}],
+    }
+    metadata = {"name": NAME, "namespace": settings.namespace, "labels": {MANAGED_BY: "holdfast", COMPONENT: "canary"}}
+    spec = {"podSelector": chosen, "policyTypes": ["Ingress", "Egress"]}
+    body = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}
+    try:
+        await api.post(_policies(settings), body)
+    except ApiError as error:
+        if error.status != 409:
+            raise
+
+
+async def _note(api: Api, settings: KubernetesSettings, seen: Seen) -> None:
+    body = {"metadata": {"annotations": {VERDICT: orjson.dumps(asdict(seen)).decode()}}}
+    await api.patch(f"{_policies(settings)}/{NAME}", body)
+
+
+def _policies(settings: KubernetesSettings) -> str:
+    return f"/apis/networking.k8s.io/v1/namespaces/{settings.namespace}/networkpolicies"

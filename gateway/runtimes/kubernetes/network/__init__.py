@@ -1,0 +1,1 @@
+"""Network policies of sandboxes: their manifests, and their creation and collection."""

@@ -1,0 +1,96 @@
+"""The egress policies of the namespace: there before a sandbox that needs one, collected when none has needed it for long.
+
+Owns their life. A policy carries the moment it was last given to a sandbox, renewed now and then, so that a collector and a create in two
+processes do not meet: what was used lately is never collected, and a removal names the version it judged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+from gateway.model.options import Egress
+from gateway.runtimes.kubernetes.api.client import Api, ApiError
+from gateway.runtimes.kubernetes.names import EGRESS, SELECTOR, USED_AT
+from gateway.runtimes.kubernetes.settings import KubernetesSettings
+
+from .policy_manifests import manifest
+
+log = logging.getLogger("gateway.kubernetes")
+
+_RENEW_S = 300.0
+_UNUSED_S = 1800.0
+"""A policy that no sandbox was given for this long, and that none carries, is removed."""
+_REMEMBERED = 4096
+
+
+class Policies:
+    """See the module."""
+
+    def __init__(self, api: Api, settings: KubernetesSettings) -> None:
+        self._api = api
+        self._settings = settings
+        self._used: dict[str, float] = {}
+        """When this replica last wrote a policy's moment, by name."""
+        self._writing: dict[str, asyncio.Lock] = {}
+
+    async def ensure(self, egress: Egress) -> None:
+        """Have the policy that ``egress`` needs. Raises ``ApiError`` and what ``policy_manifests.manifest`` raises."""
+        wanted = manifest(egress, self._settings)
+        if wanted is None:
+            return
+        name = wanted["metadata"]["name"]
+        async with self._writing.setdefault(name, asyncio.Lock()):
+            now = time.time()
+            if now - self._used.get(name, 0.0) < _RENEW_S:
+                return
+            wanted["metadata"]["annotations"] = {USED_AT: str(int(now))}
+            path = _path(wanted["kind"], self._settings.namespace)
+            try:
+                await self._api.post(path, wanted)
+            except ApiError as error:
+                if error.status != 409:
+                    raise
+                await self._api.patch(f"{path}/{name}", {"metadata": {"annotations": wanted["metadata"]["annotations"]}})
+            if len(self._used) >= _REMEMBERED:
+                self._used.clear()
+                self._writing.clear()
+            self._used[name] = now
+
+    async def collect(self, now: float, unused_s: float = _UNUSED_S) -> int:
+        """Remove the policies nobody needs; how many. Called by the controller now and then. Raises ``ApiError``."""
+        kinds = ["NetworkPolicy"] + (["CiliumNetworkPolicy"] if self._settings.enforcement == "fqdn" else [])
+        old: list[tuple[str, dict[str, Any]]] = []
+        for kind in kinds:
+            path = _path(kind, self._settings.namespace)
+            found = await self._api.get(path, {"labelSelector": f"{EGRESS}"})
+            for one in found.get("items") or []:
+                used = (one["metadata"].get("annotations") or {}).get(USED_AT, "0")
+                if not used.isdecimal() or now - int(used) > unused_s:
+                    old.append((path, one["metadata"]))
+        removed = 0
+        for path, metadata in old:
+            key = metadata["labels"][EGRESS]
+            pods = f"/api/v1/namespaces/{self._settings.namespace}/pods"
+            query = {"limit": "1", "labelSelector": f"{SELECTOR},{EGRESS}={key}"}
+            carried = await self._api.get(pods, query, metadata_only=True)
+            if carried.get("items"):
+                continue
+            body = {"preconditions": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}}
+            try:
+                await self._api.delete(f"{path}/{metadata['name']}", body)
+                removed += 1
+            except ApiError as error:
+                if error.status not in (404, 409):
+                    raise
+        if removed:
+            log.info("%d egress policies that nobody needs are removed", removed)
+        return removed
+
+
+def _path(kind: str, namespace: str) -> str:
+    if kind == "CiliumNetworkPolicy":
+        return f"/apis/cilium.io/v2/namespaces/{namespace}/ciliumnetworkpolicies"
+    return f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies"

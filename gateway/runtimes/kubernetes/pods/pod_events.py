@@ -1,0 +1,98 @@
+"""Events of pods that do not start: what the kubelet reports there and the pod's own status does not.
+
+Owns the queries, and which events fail a create. A volume whose secret or config map is missing keeps a pod waiting for ever with nothing
+in its status, and a failed image pull appears in an event ten seconds before it appears in the status. Only slow pods are checked: all
+together twice a second (``pod_watch``), and each by itself now and then. Without the right to read events this reports nothing.
+Called by ``creation`` and ``pod_watch``.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.runtimes.kubernetes.api.client import Api, ApiError
+from gateway.runtimes.kubernetes.settings import KubernetesSettings
+
+from .status import Facts, Trouble, event_trouble, no_users
+
+log = logging.getLogger("gateway.kubernetes")
+
+_MOST = 50
+_MESSAGE = 2000
+_NO_SANDBOX = "FailedCreatePodSandBox"
+_REASONS = ("Failed", "InspectFailed", "FailedMount", _NO_SANDBOX)
+_SHOWN = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """The newest that is worth telling, and the trouble where it is one that waiting will not mend."""
+
+    text: str = ""
+    trouble: Trouble | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """A warning about a pod that may end its create."""
+
+    pod_uid: str
+    reason: str
+    message: str
+
+
+async def warnings(api: Api, pods: str, page: int) -> list[Warned]:
+    """Those of all pods of the namespace whose path is given. Raises ``ApiError``."""
+    path = f"{pods.rpartition('/')[0]}/events"
+    query = {"fieldSelector": "type=Warning,involvedObject.kind=Pod", "limit": str(page)}
+    found: list[dict[str, Any]] = []
+    while True:
+        body = await api.get(path, query)
+        found += body.get("items") or []
+        query["continue"] = str((body.get("metadata") or {}).get("continue") or "")
+        if not query["continue"]:
+            break
+    wanted = [event for event in sorted(found, key=_seen_at) if event.get("reason") in _REASONS]
+    return [
+        Warned(str((event.get("involvedObject") or {}).get("uid") or ""), str(event["reason"]), str(event.get("message") or "")[:_MESSAGE])
+        for event in wanted
+    ]
+
+
+def trouble_of(facts: Facts, reason: str, message: str) -> Trouble | None:
+    """What a kubelet's warning about this pod means for its create."""
+    trouble = no_users(message) if facts.own_users and reason == _NO_SANDBOX else None
+    return trouble or event_trouble(reason, message, facts.record.image if facts.record is not None else "", facts.created_at)
+
+
+async def ask(api: Api, settings: KubernetesSettings, facts: Facts) -> Complaint:
+    """What is complained of about this very pod. Never raises for an API server that refuses or is away."""
+    events = await _events(api, settings, facts)
+    for event in reversed(events):
+        trouble = trouble_of(facts, str(event.get("reason") or ""), str(event.get("message") or ""))
+        if trouble is not None:
+            return Complaint(trouble.cause.message, trouble)
+    text = "".join(c if c.isprintable() else " " for c in str(events[-1].get("message") or ""))[:_SHOWN] if events else ""
+    return Complaint(f"{events[-1].get('reason')}: {text}" if events else "")
+
+
+async def warnings_of(api: Api, settings: KubernetesSettings, facts: Facts) -> list[str]:
+    """The messages of what is complained of about this pod, the newest last. As quiet as ``ask``."""
+    return [str(event.get("message") or "") for event in await _events(api, settings, facts)]
+
+
+async def _events(api: Api, settings: KubernetesSettings, facts: Facts) -> list[dict[str, Any]]:
+    selector = f"involvedObject.uid={facts.uid},type=Warning"
+    try:
+        found = await api.get(f"/api/v1/namespaces/{settings.namespace}/events", {"fieldSelector": selector, "limit": str(_MOST)})
+    except ApiError as error:
+        log.info("events cannot be read: %s", error)
+        return []
+    return sorted(found.get("items") or [], key=_seen_at)
+
+
+def _seen_at(event: dict[str, Any]) -> str:
+    """RFC 3339 in UTC, so that texts sort as moments do."""
+    return str(event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp") or "")

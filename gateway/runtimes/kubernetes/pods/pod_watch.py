@@ -1,0 +1,158 @@
+"""News of the pods that are being made here: one watch for all of them.
+
+Owns the watch narrowed to this replica's pods, which runs while somebody waits and a little longer, and the newest look at each pod that
+is waited for: whoever is slow sees the latest, never a queue. While pods are slow it also asks for what kubelets
+warn of. Called by ``creation``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from gateway.runtimes.base import RuntimeUnavailableError
+from gateway.runtimes.kubernetes.api.client import Api, ApiError
+from gateway.runtimes.kubernetes.api.watch import Changed, Listed, Vanished, Watch, WatchSettings
+from gateway.runtimes.kubernetes.names import MADE_BY, SELECTOR, label_value
+
+from . import pod_events
+from .pod_events import Warned
+from .status import Facts, read_pod
+
+log = logging.getLogger("gateway.kubernetes")
+
+_WARNINGS = 7
+_ASK_S = 0.5
+IDLE_S = 60.0
+"""How long the watch goes on with nobody waiting."""
+
+
+class News:
+    """The newest look at one pod. ``gone`` is set once it is no longer there."""
+
+    def __init__(self) -> None:
+        self.latest: Facts | None = None
+        self.gone = False
+        self.warned: list[Warned] = []
+        """The newest last, at most a few."""
+        self.hears = ""
+        """The uid of the pod whose warnings it waits for as well."""
+        self._changed = asyncio.Event()
+
+    def tell(self, facts: Facts, *, gone: bool = False) -> None:
+        self.latest, self.gone = facts, gone
+        self._changed.set()
+
+    def warn(self, warned: Warned) -> None:
+        self.warned = [*self.warned[-_WARNINGS:], warned]
+        self._changed.set()
+
+    async def changed(self) -> None:
+        """Wait for something new since the last call."""
+        await self._changed.wait()
+        self._changed.clear()
+
+
+class Births:
+    """See the module."""
+
+    def __init__(self, api: Api, path: str, replica: str, settings: WatchSettings) -> None:
+        self._api = api
+        self._path = path
+        self._selector = f"{SELECTOR},{MADE_BY}={label_value(replica)}"
+        self._settings = settings
+        self._waiting: dict[str, set[News]] = {}
+        self._watch: Watch[Facts] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._hearing: asyncio.Task[None] | None = None
+        self._idle: asyncio.TimerHandle | None = None
+
+    @asynccontextmanager
+    async def follow(self, name: str) -> AsyncIterator[News]:
+        """News of the pod of that name, of whichever uid, until the block ends. To be entered before the pod is made."""
+        news = News()
+        self._waiting.setdefault(name, set()).add(news)
+        self._wake()
+        try:
+            yield news
+        finally:
+            others = self._waiting[name]
+            others.discard(news)
+            if not others:
+                del self._waiting[name]
+            if not self._waiting:
+                self._idle = asyncio.get_running_loop().call_later(IDLE_S, self._rest)
+
+    def hurry(self) -> None:
+        """The API server answers: a watch that waits after many failures begins again at once."""
+        if self._watch is not None:
+            self._watch.hurry()
+
+    def hear(self, news: News, uid: str) -> None:
+        """Bring also what kubelets warn of, while this pod is waited for: it is slow."""
+        news.hears = uid
+        if self._hearing is None or self._hearing.done():
+            self._hearing = asyncio.get_running_loop().create_task(self._ask_often(), name="kubelets' warnings")
+
+    async def aclose(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+        for task in (self._task, self._hearing):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+    def _wake(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="watch of pods being made")
+
+    def _rest(self) -> None:
+        self._idle = None
+        if self._task is not None and not self._waiting:
+            self._task.cancel()
+            self._task = None
+
+    async def _ask_often(self) -> None:
+        """One list for all pods that are slow, as long as there are any. A watch would want a right more, for a few seconds of use."""
+        while True:
+            slow = {news.hears: news for waiting in self._waiting.values() for news in waiting if news.hears}
+            if not slow:
+                return
+            try:
+                for warned in await pod_events.warnings(self._api, self._path, self._settings.page):
+                    news = slow.get(warned.pod_uid)
+                    if news is not None and warned not in news.warned:
+                        news.warn(warned)
+            except (ApiError, RuntimeUnavailableError) as error:
+                log.info("events cannot be read: %s", error)
+                if isinstance(error, ApiError) and not error.passing:
+                    return  # each create asks for itself by and by
+            await asyncio.sleep(_ASK_S)
+
+    async def _run(self) -> None:
+        self._watch = watch = Watch(self._api, self._path, self._selector, read_pod, self._settings)
+        while True:
+            try:
+                async with contextlib.aclosing(watch.changes()) as changes:
+                    async for change in changes:
+                        match change:
+                            case Changed(facts, _):
+                                self._tell(facts, gone=False)
+                            case Vanished(facts):
+                                self._tell(facts, gone=True)
+                            case Listed():
+                                pass  # what it holds was told as changes
+            except Exception:
+                log.exception("the watch of pods being made failed")
+                await asyncio.sleep(1.0)
+
+    def _tell(self, facts: Facts, *, gone: bool) -> None:
+        for news in self._waiting.get(facts.name, ()):
+            news.tell(facts, gone=gone)

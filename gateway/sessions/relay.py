@@ -1,0 +1,295 @@
+"""The opaque relay between a client and a session agent: bytes in, the same bytes out.
+
+Owns two transports, back-pressure between them, and the one frame a gateway may put in (``GoAway``) or the Close it may add.
+It never decodes a message: it only follows frame headers, so that a hostile side cannot send what the other must not see
+(fragments, huge messages, extension bits). Each direction is paused on its own, only while the other side takes nothing, and
+cut off when that lasts (``sweep``). A side that is closed still gets what was said to it, for ``linger_s``; the session counts
+until both transports are gone. Set up by ``attach``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable
+from typing import Protocol
+
+from holdfast_wire.codec import encode
+from holdfast_wire.errors import TABLE, ProtocolError
+from holdfast_wire.frames import GoAway
+
+from gateway.agents.frame_headers import BINARY, FrameHeaders, close_frame, server_frame
+
+_QUIET_S = 0.5
+"""A client that was told Close and says nothing for so long has nothing on its way to us."""
+
+
+class Relay:
+    """One attached session. ``done`` resolves when both transports are gone, with all that was buffered for them."""
+
+    __slots__ = (
+        "_agent",
+        "_agent_gone",
+        "_client",
+        "_client_gone",
+        "_down",
+        "_go_away",
+        "_linger_s",
+        "_patience",
+        "_seen",
+        "_stalled_bytes",
+        "_up",
+        "agent_paused",
+        "chunks",
+        "client_paused",
+        "done",
+        "hung_up",
+        "on_stall",
+        "quiet_sweeps",
+        "sandbox_id",
+        "stalled_sweeps",
+    )
+
+    def __init__(self, sandbox_id: str, agent: asyncio.Transport, buffer_bytes: int, linger_s: float) -> None:
+        self.sandbox_id = sandbox_id
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.chunks = 0
+        """Chunks relayed, both ways: what moves shows that the session lives."""
+        self.quiet_sweeps = 0
+        self.stalled_sweeps = 0
+        self.client_paused = False
+        self.agent_paused = False
+        self.hung_up = False
+        """All has been said to the client; it may still have to take it."""
+        self.on_stall: Callable[[Relay], None] | None = None
+        """Told when a side's buffer is full, and when it has room again."""
+        self._agent = agent
+        self._client: asyncio.Transport | None = None
+        self._up = FrameHeaders(masked=True)
+        self._down = FrameHeaders(masked=False)
+        self._go_away = b""
+        self._linger_s = linger_s
+        self._patience: asyncio.TimerHandle | None = None
+        self._agent_gone = False
+        self._client_gone = False
+        self._seen = 0
+        self._stalled_bytes = 0
+        agent.set_write_buffer_limits(high=buffer_bytes)
+
+    def start(self, client: asyncio.Transport, early: bytes, buffer_bytes: int) -> None:
+        """Begin: ``client`` has been accepted, ``early`` is what the agent said behind its upgrade."""
+        self._client = client
+        client.set_write_buffer_limits(high=buffer_bytes)
+        self._agent.set_protocol(AgentEnd(self))
+        if early:
+            self.from_agent(early)
+        self._agent.resume_reading()
+
+    # The hot path: once per chunk -----------------------------------------------------------------------------------
+
+    def from_client(self, data: bytes) -> None:
+        self.chunks += 1
+        try:
+            self._up.feed(data)
+        except ProtocolError as error:
+            self.close(error.kind.close_code, f"{error.code}: {error.message}")
+            return
+        self._agent.write(data)
+
+    def from_agent(self, data: bytes) -> None:
+        self.chunks += 1
+        client = self._client
+        assert client is not None
+        was_mid_frame = self._down.mid_frame
+        try:
+            self._down.feed(data)
+        except ProtocolError as error:
+            self._down.mid_frame = was_mid_frame  # none of this chunk goes out
+            self.close(TABLE["internal"].close_code, f"internal: the session agent broke the protocol: {error.message}")
+            return
+        if self._go_away and self._down.boundary >= 0:
+            data = data[: self._down.boundary] + self._go_away + data[self._down.boundary :]
+            self._go_away = b""
+        client.write(data)
+
+    # Ends and back-pressure -----------------------------------------------------------------------------------------
+
+    def pause_agent_reading(self, paused: bool) -> None:
+        """The client's buffer is full, or has room again."""
+        self.client_paused = paused
+        self.stalled_sweeps = 0
+        _set_reading(self._agent, not paused)
+        if self.on_stall is not None:
+            self.on_stall(self)
+
+    def pause_client_reading(self, paused: bool) -> None:
+        """The agent's buffer is full, or has room again."""
+        self.agent_paused = paused
+        self.stalled_sweeps = 0
+        if self._client is not None:
+            _set_reading(self._client, not paused)
+        if self.on_stall is not None:
+            self.on_stall(self)
+
+    def agent_lost(self) -> None:
+        """The agent's side ended. What it said goes out first; without a Close the client sees 1006, and may resume."""
+        self._agent_gone = True
+        self._hang_up()
+        self._leave()
+
+    def client_lost(self) -> None:
+        """The client's side ended. What it said goes out first; the agent keeps its session."""
+        self._client_gone = True
+        self._agent.close()
+        self._leave()
+
+    def close(self, code: int, reason: str) -> None:
+        """End both sides from here, telling the client why where a frame still fits in."""
+        if self._client is not None and not self.hung_up and not self._client.is_closing():
+            if not self._down.mid_frame and not self._down.close_seen:
+                self._client.write(close_frame(code, reason))
+                self._down.close_seen = True
+            self._hang_up()
+        self._agent.close()
+        self._leave()
+
+    def _hang_up(self) -> None:
+        """Nothing more goes to the client. What it still says is read, and passed over, until it has hung up too."""
+        client = self._client
+        if client is None or self.hung_up or client.is_closing():
+            return
+        self.hung_up = True
+        if self._up.close_seen or not client.can_write_eof():
+            client.close()  # after its own Close a client says nothing
+            return
+        # a copy: what it says from here on is an answer to the end, and no end of its own
+        client.set_protocol(_Deaf(client, client.get_protocol(), copy.copy(self._up)))
+        _set_reading(client, True)
+        if not self._down.close_seen:
+            client.write_eof()  # without a Close only the end tells
+
+    def abort(self) -> None:
+        """End both sides at once: they take nothing any more."""
+        if self._client is not None:
+            self._client.abort()
+        self._agent.abort()
+
+    def go_away(self, deadline_s: float, jitter_s: float, reason: str) -> None:
+        """Ask the client to leave, at the next place between two messages."""
+        frame = server_frame(BINARY, encode(GoAway(deadline_s, jitter_s, reason)))
+        if self._down.mid_frame:
+            self._go_away = frame
+        elif self._client is not None and not self.hung_up and not self._client.is_closing():
+            self._client.write(frame)
+
+    def sweep(self) -> None:
+        """Called at every sweep: count how long nothing moved, and how long a full side took nothing."""
+        self.quiet_sweeps = self.quiet_sweeps + 1 if self.chunks == self._seen else 0
+        self._seen = self.chunks
+        waiting = 0
+        if self.client_paused and self._client is not None:
+            waiting += self._client.get_write_buffer_size()
+        if self.agent_paused:
+            waiting += self._agent.get_write_buffer_size()
+        self.stalled_sweeps = self.stalled_sweeps + 1 if waiting and waiting >= self._stalled_bytes else 0
+        self._stalled_bytes = waiting
+
+    def _leave(self) -> None:
+        """Done once both are gone; who still has bytes to take has ``linger_s`` for them."""
+        if self._agent_gone and self._client_gone:
+            if self._patience is not None:
+                self._patience.cancel()
+            if not self.done.done():
+                self.done.set_result(None)
+        elif self._patience is None:
+            self._patience = asyncio.get_running_loop().call_later(self._linger_s, self.abort)
+
+
+class AgentEnd(asyncio.Protocol):
+    """The agent's transport, once relayed."""
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+        self.data_received = relay.from_agent  # type: ignore[method-assign]
+
+    def pause_writing(self) -> None:
+        self._relay.pause_client_reading(True)
+
+    def resume_writing(self) -> None:
+        self._relay.pause_client_reading(False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._relay.agent_lost()
+
+
+class Origin(Protocol):
+    """The server's own protocol of the client's connection, which still counts it."""
+
+    def connection_lost(self, exc: Exception | None) -> None: ...
+
+
+class ClientEnd(asyncio.Protocol):
+    """The client's transport, once taken over from the server."""
+
+    def __init__(self, relay: Relay, origin: Origin) -> None:
+        self._relay = relay
+        self._origin = origin
+        self.data_received = relay.from_client  # type: ignore[method-assign]
+
+    def pause_writing(self) -> None:
+        self._relay.pause_agent_reading(True)
+
+    def resume_writing(self) -> None:
+        self._relay.pause_agent_reading(False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._relay.client_lost()
+        self._origin.connection_lost(exc)
+
+
+class _Deaf(asyncio.Protocol):
+    """A client that all has been said to, until it says Close, hangs up, or is quiet for a moment.
+
+    To close a socket with bytes in it that nobody read resets the connection, and so takes from the other side what was said to it last.
+    """
+
+    def __init__(self, transport: asyncio.Transport, before: asyncio.BaseProtocol, said: FrameHeaders) -> None:
+        self._transport = transport
+        self._before = before
+        self._said: FrameHeaders | None = said
+        self._quiet = self._wait()
+
+    def pause_writing(self) -> None:
+        self._before.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._before.resume_writing()
+
+    def data_received(self, data: bytes) -> None:
+        if self._said is not None:
+            try:
+                self._said.feed(data)
+            except ProtocolError:
+                self._said = None
+            else:
+                if self._said.close_seen:
+                    self._transport.close()
+                    return
+        self._quiet.cancel()
+        self._quiet = self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._quiet.cancel()
+        self._before.connection_lost(exc)
+
+    def _wait(self) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(_QUIET_S, self._transport.close)
+
+
+def _set_reading(transport: asyncio.Transport, reading: bool) -> None:
+    if transport.is_closing():
+        return
+    if reading:
+        transport.resume_reading()
+    else:
+        transport.pause_reading()
