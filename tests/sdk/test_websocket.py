@@ -8,7 +8,7 @@ from holdfast._transport.websocket import CloseInfo, Refusal, WebSocket
 from holdfast_wire.limits import MESSAGE_BYTES
 from hypothesis import given
 from hypothesis import strategies as st
-from websockets.frames import BINARY, CLOSE, CONT, PING, Close, Frame
+from websockets.frames import Close, Frame, Opcode
 from websockets.server import ServerProtocol
 
 
@@ -85,7 +85,7 @@ def test_any_bytes_for_a_handshake_are_a_refusal(data: bytes) -> None:
 
 def test_fragments_are_joined_and_pings_answered() -> None:
     websocket, _ = opened()
-    frames = [Frame(BINARY, b"a", fin=False), Frame(PING, b"p"), Frame(CONT, b"b"), Frame(BINARY, b"c")]
+    frames = [Frame(Opcode.BINARY, b"a", fin=False), Frame(Opcode.PING, b"p"), Frame(Opcode.CONT, b"b"), Frame(Opcode.BINARY, b"c")]
     data = b"".join(frame.serialize(mask=False) for frame in frames)
     assert websocket.feed(data) == [b"ab", b"c"]
     assert websocket.has_reply
@@ -96,7 +96,7 @@ def test_a_flood_of_pings_waits_as_one_pong() -> None:
     """Code in a sandbox that pings and does not read must not grow the memory of whoever uses it."""
     websocket, _ = opened()
     for number in range(1000):
-        websocket.feed(Frame(PING, b"%03d" % number).serialize(mask=False))
+        websocket.feed(Frame(Opcode.PING, b"%03d" % number).serialize(mask=False))
     reply = websocket.reply()
     assert reply[:2] == b"\x8a\x83"
     assert bytes(a ^ b for a, b in zip(reply[2:5], reply[6:9], strict=True)) == b"999"
@@ -122,7 +122,7 @@ def test_breaches_close(data: bytes) -> None:
 
 def test_close_codes_are_reported() -> None:
     websocket, _ = opened()
-    websocket.feed(Frame(CLOSE, Close(1012, "restart").serialize()).serialize(mask=False))
+    websocket.feed(Frame(Opcode.CLOSE, Close(1012, "restart").serialize()).serialize(mask=False))
     assert websocket.closed == CloseInfo(1012, "restart")
     websocket, _ = opened()
     websocket.feed_eof()

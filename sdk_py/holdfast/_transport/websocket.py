@@ -284,15 +284,15 @@ class WebSocket:
             self.refusal = Refusal(status, headers, bytes(response.body)[:REFUSAL_BYTES])
 
     def _read_frame(self, frame: Frame, messages: list[bytes]) -> None:
-        from websockets.frames import BINARY, CONT, TEXT
+        from websockets.frames import Opcode
 
-        if frame.opcode is BINARY or frame.opcode is CONT:
+        if frame.opcode is Opcode.BINARY or frame.opcode is Opcode.CONT:
             self._fragments.append(bytes(frame.data))
             self._in_fragments = not frame.fin
             if frame.fin:
                 messages.append(b"".join(self._fragments))
                 self._fragments.clear()
-        elif frame.opcode is TEXT:
+        elif frame.opcode is Opcode.TEXT:
             self.close(BAD_DATA, "binary messages only")
         elif self._protocol.close_rcvd is not None and self.closed is None:
             self.closed = CloseInfo(self._protocol.close_rcvd.code, self._protocol.close_rcvd.reason)
