@@ -14,7 +14,7 @@ from .channels import State, check_imperative, next_state
 from .errors import HoldfastError, ProtocolError
 from .events import Attached, Delivered, Dropped, Retired
 from .frames import AnyItem, Hello, Open, Welcome
-from .halves import Tally
+from .halves import ByteCounter
 from .limits import CHANNELS, Timing
 from .session_base import Channel, Session, check_offsets
 
@@ -22,13 +22,15 @@ from .session_base import Channel, Session, check_offsets
 class AgentSession(Session):
     """The agent's end: answers Hello, serves channels, and outlives its connections."""
 
-    def __init__(self, session_id: str, secret: bytes, agent_epoch: str, timing: Timing | None = None, whole: Tally | None = None) -> None:
+    def __init__(
+        self, session_id: str, secret: bytes, agent_epoch: str, timing: Timing | None = None, whole: ByteCounter | None = None
+    ) -> None:
         """``whole``: counts what all sessions of the agent hold."""
         super().__init__(session_id, secret, timing)
         self.agent_epoch = agent_epoch
         self.info: dict[str, Any] = {}
         """What Welcome tells about the agent."""
-        self.tally = Tally(whole)
+        self.counter = ByteCounter(whole)
         """What was sent, or waits to be, and is not acknowledged."""
         self._attempt = 0
         self._owned_since = 0
@@ -50,7 +52,7 @@ class AgentSession(Session):
             for number in self._channels:
                 self._events.append(Dropped(number))
             self._channels.clear()
-            self.tally.clear()
+            self.counter.clear()
             self._highest = 0  # another client counts anew
         resumed = self.generation > 0
         self.generation += 1
@@ -94,7 +96,7 @@ class AgentSession(Session):
                 raise ProtocolError(f"channel {number} was used before")
             if len(self._channels) >= CHANNELS:
                 raise ProtocolError(f"a session has at most {CHANNELS} open channels", "session_limit")
-            channel = self._channels[number] = Channel(item.kind, self.tally)
+            channel = self._channels[number] = Channel(item.kind, self.counter)
             self._highest = number
             channel.inbound.accept(item, offset)
             self._events.append(item)

@@ -16,12 +16,12 @@ from .limits import CONTROL_SLACK, ITEM_BYTES, WINDOW_BYTES
 from .records import dataclass
 
 
-class Tally:
+class ByteCounter:
     """What send halves hold together until it is acknowledged, bytes; ``whole`` counts them with those of others."""
 
     __slots__ = ("held", "whole")
 
-    def __init__(self, whole: Tally | None = None) -> None:
+    def __init__(self, whole: ByteCounter | None = None) -> None:
         self.held = 0
         self.whole = whole
 
@@ -49,10 +49,10 @@ class _Stored:
 class SendHalf:
     """Items on their way to the peer. ``next`` is the offset the next item gets, ``limit`` the peer's credit."""
 
-    __slots__ = ("_stored", "_tally", "acked", "limit", "next", "unsent")
+    __slots__ = ("_counter", "_stored", "acked", "limit", "next", "unsent")
 
-    def __init__(self, tally: Tally | None = None) -> None:
-        self._tally = tally
+    def __init__(self, counter: ByteCounter | None = None) -> None:
+        self._counter = counter
         self.next = 0
         self.acked = 0
         self.limit = WINDOW_BYTES
@@ -81,8 +81,8 @@ class SendHalf:
         self.next = end
         self._stored.append(stored)
         self.unsent.append(stored)
-        if self._tally is not None:
-            self._tally.add(len(stored.message) + ITEM_BYTES)
+        if self._counter is not None:
+            self._counter.add(len(stored.message) + ITEM_BYTES)
 
     def pop(self) -> bytes:
         """The next message for the current connection; it stays stored until acknowledged."""
@@ -99,8 +99,8 @@ class SendHalf:
             freed_bytes += len(first.message) + ITEM_BYTES
             if first.command_id is not None:
                 delivered.append(first.command_id)
-        if freed_bytes and self._tally is not None:
-            self._tally.add(-freed_bytes)
+        if freed_bytes and self._counter is not None:
+            self._counter.add(-freed_bytes)
         self.acked = max(self.acked, offset)
         return delivered
 

@@ -15,7 +15,7 @@ from .codec import MAX_CHANNEL, MAX_OFFSET, decode
 from .errors import HoldfastError, ProtocolError
 from .events import Delivered, Event, Silent, Writable
 from .frames import Ack, AnyItem, Credit, GoAway, Hello, Item, Ping, Welcome
-from .halves import ReceiveHalf, SendHalf, Tally
+from .halves import ByteCounter, ReceiveHalf, SendHalf
 from .limits import CHANNELS, WINDOW_BYTES, Timing
 
 
@@ -24,10 +24,10 @@ class Channel:
 
     __slots__ = ("inbound", "kind", "outbound", "queued", "state")
 
-    def __init__(self, kind: str, tally: Tally | None = None) -> None:
+    def __init__(self, kind: str, counter: ByteCounter | None = None) -> None:
         self.kind = kind
         self.state = State.OPENING
-        self.outbound = SendHalf(tally)
+        self.outbound = SendHalf(counter)
         self.inbound = ReceiveHalf()
         self.queued = False
 

@@ -27,7 +27,7 @@ def given_environment() -> dict[str, str]:
 def wipe_settings() -> bool:
     """Overwrite ``HOLDFAST_AGENT_*`` in this process's memory and environment: ``/proc/1/environ`` is open to the same user.
 
-    False where the kernel does not allow it. Memory itself is ``hide_memory``'s; the token is only worth the one sandbox anyway.
+    False where the kernel does not allow it. Memory itself is ``hide_memory``'s; the token gives access to this one sandbox only.
     """
     for name in [name for name in os.environ if name.startswith(PREFIX)]:
         del os.environ[name]

@@ -27,7 +27,7 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 DEFAULT_WORKDIR = "/workspace"
-"""Where commands start when neither the image nor its caller says where, provided that it is there; else at the root."""
+"""Where commands start when neither the image nor the caller names a directory and this one exists; else at the root."""
 
 _SHORTAGE_S = 0.5
 """How long after the kernel was seen to have killed what dies of SIGKILL is taken to have died of the same."""
@@ -62,7 +62,7 @@ class RunningShell(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """Bounds and patience of what runs here; the defaults are the protocol's.
+    """Bounds and time limits of what runs here; the defaults are the protocol's.
 
     ``abort_patience_s``: how long a shell may take to come back from an interrupt before it is killed and rebuilt.
     ``oom_score_adj``: what commands get, so that the kernel takes them before the agent.
@@ -141,15 +141,15 @@ class AgentContext:
         return members(self.tags.ours, spare=own)
 
     def busy(self) -> bool:
-        """Whether a command runs whose outcome somebody may wait for."""
+        """Whether a command runs whose outcome a client may wait for."""
         return bool(self.commands) or bool(self.terminals) or any(shell.busy for shell in self.shells.values())
 
     def used(self) -> None:
-        """A client asked for something."""
+        """Record that a client sent a request."""
         self._used_at = self.now()
 
     def idle_s(self) -> float:
-        """For how long no command has run and nobody has asked for anything (PROTOCOL §1.8)."""
+        """For how long no command has run and no client has sent a request (PROTOCOL §1.8)."""
         works = any(terminal.works for terminal in self.terminals.values())
         if works or self.commands or any(shell.busy for shell in self.shells.values()):
             self.used()

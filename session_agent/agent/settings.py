@@ -1,4 +1,4 @@
-"""What the agent is told when it starts.
+"""The settings of an agent, read when it starts.
 
 Owns the settings and how they are read: from the environment when the agent is a container's command, from a map when the
 node forks a warm agent into a sandbox. Read once, by ``server``.
@@ -23,9 +23,9 @@ _KUBELET = ("KUBERNETES_SERVICE_", "KUBERNETES_PORT")
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """``listen`` is ``tcp://host:port`` or ``unix:///path``; unused when a listening descriptor is handed over.
+    """``listen`` is ``tcp://host:port`` or ``unix:///path``; unused when a listening descriptor is passed.
 
-    ``workdir`` is where commands start unless told otherwise, ``env`` what they find in their environment, ``user`` whom they run
+    ``workdir`` is where commands start by default, ``env`` what they find in their environment, ``user`` whom they run
     as (name or uid, empty: as the agent). ``memory_bytes`` is what the sandbox may use, 0 where that is not known. ``pod_uid`` is
     what the agent proves to be, beside its token. ``given_home`` is the HOME in ``env`` that a container runtime put there for the
     container's own user, as opposed to one that the image or the sandbox's caller chose. ``entrypoint``
@@ -82,7 +82,7 @@ class AgentSettings:
         if not token or not listen:
             missing = "HOLDFAST_AGENT_TOKEN or HOLDFAST_AGENT_TOKEN_FILE" if not token else "HOLDFAST_AGENT_LISTEN"
             raise HoldfastError("invalid_argument", f"the agent cannot start: {missing} is not set")
-        # A container's environment is meant for what runs in it, but for what the kubelet adds unasked: the API server's address.
+        # A container's environment is for what runs in it, except the API server's address, which the kubelet adds.
         inherited = {name: value for name, value in environ.items() if not name.startswith((PREFIX, *_KUBELET))}
         try:
             grace_s = float(environ.get("HOLDFAST_AGENT_GRACE_S", "25"))
@@ -109,7 +109,7 @@ class AgentSettings:
 
 
 def _memory_limit() -> int:
-    """What the container may use, bytes; 0 where its control group says nothing of it."""
+    """What the container may use, bytes; 0 where its control group has no limit."""
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
             with open(path, encoding="ascii") as file:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from session_agent.agent.files import safe_path as beneath
 from session_agent.agent.files.safe_path import Beneath, Resolver, walk
-from session_agent.agent.request.paths import _CODES, os_failure, path_param, shown, told
+from session_agent.agent.request.paths import _CODES, os_failure, path_fields, path_param, shown
 
 RESOLVERS = [pytest.param(beneath._openat2, id="openat2"), pytest.param(walk, id="walk")]
 
@@ -43,7 +43,7 @@ def test_any_param_is_a_path_or_one_typed_error(value: object) -> None:
         code = ""
     assert bool(path) is not (code == "invalid_path")
     assert "\0" not in path
-    travelled = told("path", path)
+    travelled = path_fields("path", path)
     str(travelled["path"]).encode()
     assert os.fsencode(travelled.get("raw_path", travelled["path"])) == os.fsencode(path)
 

@@ -226,7 +226,7 @@ class Command:
         self._killing = TreeKill(owned_by(self._tag), self._killed, roots=roots)
 
     def _killed(self) -> None:
-        self._context.reaper.bury(owned_by(self._tag))
+        self._context.reaper.reap_orphans(owned_by(self._tag))
         if self._status is not None:
             self._finish()
         # else the leader's exit is on its way

@@ -257,7 +257,7 @@ class Terminal:
         self._killing = TreeKill(owned_by(self._tag), self._killed, roots=roots)
 
     def _killed(self) -> None:
-        self._context.reaper.bury(owned_by(self._tag))
+        self._context.reaper.reap_orphans(owned_by(self._tag))
         self._finish()
 
     def _exited(self, status: int) -> None:

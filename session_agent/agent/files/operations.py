@@ -18,7 +18,7 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import PATH_BYTES
 
 from session_agent.agent.request.params import boolean, choice, integer
-from session_agent.agent.request.paths import absolute, os_failure, path_param, shown, start_of, told, wire
+from session_agent.agent.request.paths import absolute, os_failure, path_fields, path_param, shown, start_of, wire
 from session_agent.agent.session.channels import Channel, Handler
 
 from .file_user import acting
@@ -61,7 +61,7 @@ def open_fs(context: TransferContext, channel: Channel) -> Handler:
 def describe(path: str, name: str, state: os.stat_result, target: str | None) -> dict[str, Any]:
     """What list and stat say of one path."""
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
-    entry = told("name", name) | told("path", path)
+    entry = path_fields("name", name) | path_fields("path", path)
     facts: dict[str, Any] = {
         "type": kinds.get(stat.S_IFMT(state.st_mode), "other"),
         "size": state.st_size,
@@ -70,7 +70,7 @@ def describe(path: str, name: str, state: os.stat_result, target: str | None) ->
         "uid": state.st_uid,
         "gid": state.st_gid,
     }
-    return entry | facts | (told("target", target) if target is not None else {})
+    return entry | facts | (path_fields("target", target) if target is not None else {})
 
 
 class Listing:

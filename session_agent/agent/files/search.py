@@ -18,7 +18,7 @@ from typing import Any
 import msgpack
 
 from session_agent.agent.request.params import boolean, integer, text, texts
-from session_agent.agent.request.paths import os_failure, start_of, told
+from session_agent.agent.request.paths import os_failure, path_fields, start_of
 
 _LINE_BYTES = 2000
 _FILE_BYTES = 16 * 1024 * 1024
@@ -73,7 +73,7 @@ class Search:
         pack = msgpack.Packer(use_bin_type=True).pack
         for path in self._paths():
             self._files += 1
-            for found in self._within(path) if self._options.pattern is not None else (told("path", path),):
+            for found in self._within(path) if self._options.pattern is not None else (path_fields("path", path),):
                 if self._matches >= self._options.limit:
                     self._truncated = True
                     return
@@ -123,7 +123,7 @@ class Search:
             return
         for number, line in enumerate(data.split(b"\n"), 1):
             if pattern.search(line, 0, _LINE_BYTES):
-                yield {**told("path", path), "line": number, "text": line[:_LINE_BYTES].decode("utf-8", "replace")}
+                yield {**path_fields("path", path), "line": number, "text": line[:_LINE_BYTES].decode("utf-8", "replace")}
 
 
 def _fits(subject: str, glob: str) -> bool:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import STDOUT, Closed, Failed, Opened, Output
-from holdfast_wire.halves import Tally
+from holdfast_wire.halves import ByteCounter
 from holdfast_wire.limits import DATA_BYTES
 
 from session_agent.agent.session.channels import Channel
@@ -189,7 +189,7 @@ class _Transfer:
 class Outgoing(_Transfer):
     """Sends a source to the client."""
 
-    _together: ClassVar[Tally] = Tally()
+    _together: ClassVar[ByteCounter] = ByteCounter()
     """What all of them have read ahead, or are about to."""
     _extra: ClassVar[set[Outgoing]] = set()
     """Those that read a piece although that is much; the others wait for their turn."""
@@ -200,7 +200,7 @@ class Outgoing(_Transfer):
         self._chunks: Iterator[bytes] | None = None
         self._ahead: deque[bytes] = deque()
         self._ahead_bytes = 0
-        self._read_ahead = Tally(self._together)
+        self._read_ahead = ByteCounter(self._together)
         self._result: dict[str, Any] | None = None
         super().__init__(channel, source, actor)
 

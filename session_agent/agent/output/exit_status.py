@@ -26,7 +26,7 @@ _KILLED = 128 + signal.SIGKILL
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a command ended, as ``Exited.result`` says it."""
+    """How a command ended, in the form of ``Exited.result``."""
 
     exit_code: int | None
     duration_s: float
@@ -35,12 +35,12 @@ class Ending:
     cause: dict[str, str] | None = None
     shell: dict[str, Any] | None = None
 
-    def result(self, spool: Spool, told: list[int] | None = None) -> dict[str, Any]:
-        """The map of ``Exited``. ``told``: what its reader was told to be lost, per stream; None for one that reads nothing."""
+    def result(self, spool: Spool, reported: list[int] | None = None) -> dict[str, Any]:
+        """The map of ``Exited``. ``reported``: bytes reported to its reader as lost, per stream; None for one that reads nothing."""
         streams = spool.streams()
-        if told is not None:
+        if reported is not None:
             for stream, row in streams.items():
-                row[1] = told[stream]
+                row[1] = reported[stream]
         result: dict[str, Any] = {
             "exit_code": self.exit_code,
             "signal": self.signal,

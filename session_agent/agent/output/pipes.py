@@ -1,7 +1,7 @@
 """Moving bytes between pipes and the agent without ever blocking its loop.
 
 Owns three small pumps: ``Source`` fills a spool from a pipe and stops reading while the spool is full, ``Sink`` feeds a process's input
-from bounded pieces, ``discard`` keeps a pipe flowing that nobody listens to, so that what still writes there neither blocks nor dies.
+from bounded pieces, ``discard`` drains a pipe that has no reader left, so that what still writes there neither blocks nor dies.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class Source:
             self._loop.add_reader(self.descriptor, self._readable)
 
     def drain(self) -> bool:
-        """Take what is in the pipe now, whatever the spool says. True at its end, False where somebody may still write."""
+        """Take what is in the pipe now, even when the spool is full. True at its end, False while it may have writers."""
         most_bytes = self._spool.size + _HELD_BYTES
         while self.open:
             if self._spool.size > most_bytes:
-                return False  # somebody writes as fast as this reads
+                return False  # a writer is as fast as this reader
             try:
                 data = os.read(self.descriptor, CHUNK_BYTES)
             except BlockingIOError:
@@ -107,14 +107,14 @@ class Sink:
         os.set_blocking(descriptor, False)
 
     def feed(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
-        """Queue bytes, and with ``eof`` the end of the input after them. ``consumed`` is told how many of them were used."""
+        """Queue bytes, and with ``eof`` the end of the input after them. ``consumed`` is called with how many of them were used."""
         if not self.open or self._eof:
             consumed(len(data))
             return
         self._eof = eof
         waiting = self._waiting
         if waiting and waiting[-1][1] == consumed and len(waiting[-1][0]) + len(data) <= MERGE_BYTES:
-            waiting[-1] = waiting[-1][0] + data, consumed  # a million keys that nobody reads take their bytes, and not a million pieces
+            waiting[-1] = waiting[-1][0] + data, consumed  # a million unread keys take their bytes, and not a million pieces
         elif data:
             waiting.append((data, consumed))
         if not self._writing:
@@ -130,7 +130,7 @@ class Sink:
                     self._writing = True
                     self._loop.add_writer(self._descriptor, self._pump)
                 return
-            except OSError:  # nobody reads any more
+            except OSError:  # the reader is gone
                 self.close()
                 return
             if written == len(data):

@@ -38,7 +38,7 @@ class Owner(Protocol):
         ...
 
     def feed_command(self, command_id: str, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
-        """Give it input; ``consumed`` is told what was used."""
+        """Give it input; ``consumed`` is called with what was used."""
         ...
 
     def cancel_command(self, command_id: str) -> None:
@@ -71,7 +71,7 @@ class Record:
             try:
                 follower()
             except Exception:
-                log.exception("somebody could not be told of command %.140s", self.command_id)
+                log.exception("a follower of command %.140s failed", self.command_id)
 
 
 class Records:
@@ -116,7 +116,7 @@ class Records:
 
     @property
     def undelivered(self) -> bool:
-        """Whether some command ended and nobody has heard of it."""
+        """Whether a command ended and no client has received its result."""
         return bool(self._unacknowledged)
 
     def refuse(self, why: HoldfastError) -> None:
@@ -128,14 +128,14 @@ class Records:
         self._interrupted = {command_id for command_id, record in self._records.items() if record.ending is None}
 
     def create(self, command_id: str, fingerprint: bytes, spool: Spool) -> Record:
-        """A new entry; ``find`` said there is none. Raises what ``refuse`` was given."""
+        """A new entry, after ``find`` returned None. Raises what ``refuse`` was given."""
         if self._refused is not None:
             raise self._refused
         record = self._records[command_id] = Record(command_id, fingerprint, spool)
         return record
 
     def keep(self, record: Record) -> None:
-        """It is never removed, however it ended and whoever has heard of that."""
+        """It is never removed, whatever its result and whether or not it was delivered."""
         record.lasting = True
         self._unacknowledged.pop(record.command_id, None)
 
@@ -146,14 +146,14 @@ class Records:
         record.spool.release()
 
     def fail(self, record: Record, error: HoldfastError) -> None:
-        """It could not be started, which only now is known: as ``forget``, and its followers are told why."""
+        """It could not be started, which is known only now: as ``forget``, and its followers get the error."""
         record.owner = None
         record.error = error
         self.forget(record)
         record.notify()
 
     def finish(self, record: Record, ending: Ending, now: float) -> None:
-        """Store the exit before anything that was alive about the command goes, then tell its followers."""
+        """Store the exit before the resources of the command are released, then notify its followers."""
         if record.command_id in self._interrupted:
             record.owner = None
             record.notify()  # its last output may leave

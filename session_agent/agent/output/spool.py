@@ -1,9 +1,9 @@
-"""The output of one command while somebody may still want it.
+"""The output of one command for as long as a client may ask for it.
 
 Owns the bytes, their order over both streams, absolute offsets per stream, what was dropped, and the digests. Every reader has a
 cursor of its own. Bytes go when all readers took them, except the last window's worth, which a client may not have received yet; that
 goes with ``release``, some time after the exit was delivered. A reader that keeps leaves them for others while there is room. Readers
-whose client is away hold nobody up who is there: they find a gap when they were a whole spool behind. It does not read pipes nor send
+whose client is away hold up no connected reader: they find a gap when they were a whole spool behind. It does not read pipes nor send
 (``pipes``, ``command``). Bounds: ``limits.SPOOL_*``; a full spool stops the reading (``block``) or drops the oldest with an exact count
 (``tail``).
 """
@@ -34,7 +34,7 @@ _NONE: deque[tuple[int, bytes]] = deque(maxlen=0)
 @dataclass(slots=True)
 class Budget:
     """What all spools of the sandbox hold together, bytes with what keeping them takes; who waits for there to be less, and what may
-    go so that nobody does: ``spare`` altogether, of ``kept`` what its readers had, then ``over``, which nobody had."""
+    go before any reader waits: ``spare`` altogether, of ``kept`` what its readers had, then ``over``, which no reader had."""
 
     limit_bytes: int = SPOOL_SANDBOX_BYTES
     held_bytes: int = 0
@@ -45,7 +45,7 @@ class Budget:
     _short: bool = False
 
     def is_short(self) -> bool:
-        """Whether nothing more may be held. What somebody had whole goes first, the oldest of it."""
+        """Whether nothing more may be held. What a reader has received whole goes first, the oldest of it."""
         while self.held_bytes >= self.limit_bytes and self.spare:
             next(iter(self.spare)).release()
         while self.held_bytes >= self.limit_bytes and self.kept:
@@ -58,13 +58,13 @@ class Budget:
         return False
 
     def shrunk(self) -> None:
-        """Less is held: whoever waited for that goes on, and need not be one who reads or is read."""
+        """Less is held: spools that waited for room go on, also those without readers."""
         if self._short and self.held_bytes < self.limit_bytes:
             self._short = False
             self._call()
 
     def eased(self) -> None:
-        """More may go than when somebody had to wait: that is tried again."""
+        """More may go than when a spool had to wait: that is tried again."""
         if self._short:
             self._call()
 
@@ -82,7 +82,7 @@ class Spool:
     )  # fmt: skip
 
     def __init__(self, budget: Budget, *, tail: bool = False, yields: bool = False, limit_bytes: int = SPOOL_COMMAND_BYTES) -> None:
-        """``yields``: as ``tail`` while nobody reads, so that a command whose output is asked for later never waits for that."""
+        """``yields``: as ``tail`` while it has no reader, so that a command whose output is asked for later never waits for that."""
         self.budget = budget
         self.tail = tail
         self.yields = yields
@@ -101,7 +101,7 @@ class Spool:
         self._digests: list[_Hash | None] = [None, None, None]
 
     def append(self, stream: int, data: bytes) -> None:
-        """Take bytes of a stream. Never refuses: whoever reads the pipe asks ``full`` before the next read."""
+        """Take bytes of a stream. Never refuses: the reader of the pipe checks ``full`` before the next read."""
         self._seen[stream] += len(data)
         digest = self._digests[stream]
         if digest is None:
@@ -174,7 +174,7 @@ class Spool:
             self.budget.eased()
 
     def spare(self) -> None:
-        """It grows no more and somebody had all of it: what is kept of it goes before anything else has to wait."""
+        """It is complete and a reader has received all of it: what is kept of it goes before another spool has to wait."""
         if self._held:
             self.budget.spare.pop(self, None)
             self.budget.spare[self] = None
@@ -232,7 +232,7 @@ class Spool:
         return max(self.size - sum(reader.position) for reader in self._present())
 
     def _untaken_segments(self) -> int:
-        """Pieces that somebody has yet to take: one that is being taken, or may still grow, does not count."""
+        """Pieces that a reader has yet to take: one that is being taken, or may still grow, does not count."""
         last = self._first + len(self._segments) - 1
         return max(0, last - max(self._first, min((reader.index for reader in self._present()), default=0)))
 
@@ -255,7 +255,7 @@ class Spool:
     def _drop_first(self, *, lost: bool) -> None:
         stream, data = self._segments.popleft()
         self._first += 1
-        if lost:  # but to nobody who had it
+        if lost:  # but not to a reader that had it
             had = max(self._base[stream], self._had[stream], *(reader.position[stream] for reader in self.readers))
             self._dropped[stream] += max(0, self._base[stream] + len(data) - had)
         self._base[stream] += len(data)
@@ -292,7 +292,7 @@ class Spool:
 
 
 class SpoolReader:
-    """One cursor. ``position`` are the per-stream offsets up to which bytes or gaps were handed out.
+    """One cursor. ``position`` are the per-stream offsets up to which bytes or gaps were delivered.
 
     ``missed`` is how many of each stream were gaps. ``keep``: what it takes stays for others, as long as there is room.
     """

@@ -1,6 +1,6 @@
 """Where the agent forks, so that what it starts runs among the commands, and the agent waits for nothing that does.
 
-Owns the two ways in which a child comes to be. Where the node hands over groups of the first version, the child is a ``stub`` first: born
+Owns the two ways in which a child comes to be. Where the node passes cgroups of version 1, the child is a ``stub`` first: started
 in the agent's group, so that the loop goes on at once, it moves itself among the commands and becomes the command there, which is as slow
 as they are; how that went is read from a pipe. A process may move itself in microseconds, another waits 10 ms for the kernel to do it.
 Elsewhere the child is forked by ``subprocess``, which waits for its exec. Used by ``processes``.
@@ -27,7 +27,7 @@ from .ulimits import Ulimits, arguments_of, set_own
 _NO_PROGRAM = (errno.ENOEXEC, errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.ETXTBSY, errno.ELIBBAD, errno.EINVAL)
 """What is wrong with the program that was named, not with the sandbox."""
 _NO_STUBS = (errno.EACCES, errno.EPERM, errno.ENOSYS, errno.ENOENT, errno.ENOEXEC, errno.EINVAL)
-"""What a kernel or policy answers that lets nobody execute a file in memory."""
+"""What a kernel or policy answers where executing a file in memory is forbidden."""
 _HIGH = 64
 """Descriptors from here on are in the way of none that a child is given."""
 _ROOM = 16
@@ -145,9 +145,9 @@ class Forker:
             raise CannotExecuteError(127, "'': command not found")
         try:
             if self._stubs:
-                born = self._fork_stub(argv, launch, stdio, tty, place or {})
-                if born is not None:
-                    return born
+                started = self._fork_stub(argv, launch, stdio, tty, place or {})
+                if started is not None:
+                    return started
             if self._namespace is not None:
                 raise HoldfastError(
                     "spawn_failed",
@@ -229,7 +229,7 @@ class Forker:
         tasks, current, most = self._pids_fds
         try:
             full = int(os.pread(current, 32, 0)) + _ROOM > int(os.pread(most, 32, 0))
-        except (OSError, ValueError):  # of no limit it says "max"
+        except (OSError, ValueError):  # "max" where there is no limit
             full = False
         return self._task_fds if full else (*self._task_fds, tasks)
 
@@ -272,7 +272,7 @@ def _paths(program: str, path: str | None) -> tuple[bytes, ...]:
     if os.path.dirname(name):
         return (name,)
     if len(name) > _NAME_BYTES:
-        folders = folders[:1]  # it is nowhere, and the kernel says so once
+        folders = folders[:1]  # it does not exist, which one error reports
     return tuple(os.path.join(os.fsencode(folder), name) for folder in folders)
 
 
@@ -353,7 +353,7 @@ def _reserve_low() -> list[int]:
 
 
 def explain(error: Exception, program: str, launch: Launch) -> Exception:
-    """What the client is told: ``CannotExecuteError`` or ``HoldfastError``."""
+    """The error for the client: ``CannotExecuteError`` or ``HoldfastError``."""
     if isinstance(error, subprocess.SubprocessError | ValueError):
         return HoldfastError("spawn_failed", f"cannot start {program!r:.200}: {error}")
     assert isinstance(error, OSError)

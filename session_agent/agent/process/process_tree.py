@@ -121,7 +121,7 @@ class Survey:
 
 
 def read_tag(pid: int) -> int | None:
-    """The mark of a process, None where it has none or ``/proc`` does not say."""
+    """The mark of a process, None where it has none or ``/proc`` does not show it."""
     limits = _read(f"/proc/{pid}/limits")
     if limits is None:
         return None
@@ -141,7 +141,7 @@ def is_being_killed(pid: int) -> bool:
 
 
 def has_strangers(known: frozenset[int]) -> bool:
-    """Whether the agent has children that nobody waits for: only then can a tree have outlived its leader."""
+    """Whether the agent has unowned children: only then can a tree have outlived its leader."""
     children = _read(f"/proc/self/task/{os.getpid()}/children")
     if children is None:
         return True
@@ -167,11 +167,11 @@ def signal_all(pids: Iterable[int], number: int) -> None:
 
 
 class TreeKill:
-    """Kills what matches until nothing does, a slice of time after the other, so that the loop goes on meanwhile.
+    """Kills what matches until nothing does, a slice of time after the other, so that the event loop is not blocked.
 
     Where there are many processes one of them may be a fork bomb, which makes new ones faster than they can be found. All of the
-    sandbox is stopped at once then (``kill(-1, SIGSTOP)`` leaves out nobody, also no fork under way), the tree is killed, and the
-    others go on. Only the first process of a pid namespace may do that: for anybody else -1 means the machine.
+    sandbox is stopped at once then (``kill(-1, SIGSTOP)`` reaches every process, also one that is being forked), the tree is killed, and
+    the others go on. Only the first process of a pid namespace may do that: for anybody else -1 means the machine.
     """
 
     def __init__(

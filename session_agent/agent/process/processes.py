@@ -86,7 +86,7 @@ class Reaper:
 
     @property
     def pids(self) -> frozenset[int]:
-        """The children somebody waits for."""
+        """The children that have an owner."""
         return frozenset(self._owners)
 
     def spawn(
@@ -101,11 +101,12 @@ class Reaper:
         place: dict[int, int] | None = None,
         on_start: Start | None = None,
     ) -> int:
-        """Start ``argv`` in a session of its own and return its pid; ``is_starting`` tells whether that is known to have succeeded.
+        """Start ``argv`` in a session of its own and return its pid; ``is_starting``: whether that is not yet known to have succeeded.
 
         ``tag`` marks it and all its descendants (``process_tree``). For ``tty`` and ``place`` see ``fork``. Raises ``CannotExecuteError``
-        for the program, ``HoldfastError`` for everything else. Of a child that is starting ``on_start`` hears it, once and before
-        ``on_exit``: None, or such an error, after which there is no ``on_exit``. Without ``on_start`` a failed start is an exit with 127.
+        for the program, ``HoldfastError`` for everything else. For a child that is still starting ``on_start`` is called once, before
+        ``on_exit``: with None, or such an error, after which there is no ``on_exit``. Without ``on_start`` a failed start is an exit with
+        127.
         """
         tagged = _set_tag(tag) if tag else False
         scored = self._set_own_score(self._oom_score_adj)
@@ -129,14 +130,14 @@ class Reaper:
         return pid in self._starting
 
     def _settle(self, pid: int, *, ended: bool = False) -> None:
-        """Tell how a start went. A child that ``ended`` says no more."""
+        """Report how a start went. A child that ``ended`` reports no more."""
         starting, on_start = self._starting[pid]
         if not starting.settle() and not ended:
             return
         self._forget(pid)
         error = starting.error()
         if error is not None and on_start is not _not_told:
-            self._owners[pid] = _unowned  # the stub's own end is nobody's
+            self._owners[pid] = _unowned  # the stub's own end has no owner
         try:
             on_start(error)
         except Exception:
@@ -172,7 +173,7 @@ class Reaper:
                     self._collect(pid)
                 return
 
-    def bury(self, match: Callable[[int], bool]) -> None:
+    def reap_orphans(self, match: Callable[[int], bool]) -> None:
         """Reap the dead whose mark matches, of a tree that was killed: else they count against the sandbox's limit of processes.
 
         Not before the last of them is dead: that nothing new fits beside the dead is what keeps a fork bomb from growing again.
@@ -203,7 +204,7 @@ class Reaper:
                 log.exception("the owner of process %d failed to take its exit", pid)
 
     def _meet(self, first: int) -> None:
-        """Orphans of a tree that is being killed, or children that other code waits for itself: give both a moment (see ``bury``)."""
+        """Orphans of a tree that is being killed, or children that other code reaps itself: give both a moment (see ``reap_orphans``)."""
         assert self._loop is not None
         now = self._loop.time()
         for pid in {first, *child_pids()} - self._owners.keys():
@@ -242,7 +243,7 @@ class Reaper:
                 self._own_score = -1
 
     def _set_own_score(self, value: bytes | None) -> bool:
-        """Be the better victim for the moment of a fork: a child that was told afterwards would have children of its own that are not."""
+        """Raise our own score for the moment of a fork: a child whose score was set afterwards might have forked children before that."""
         if self._own_score < 0 or value is None:
             return False
         try:
@@ -262,15 +263,15 @@ def _be_ordinary(pid: int) -> None:
 
 
 def _not_told(error: Exception | None) -> None:
-    """Nobody asked to hear of the start."""
+    """No callback was given for the start."""
 
 
 def _unowned(status: int) -> None:
-    """Nobody is to hear of the end."""
+    """No callback was given for the exit."""
 
 
 def _ignore_for_ourselves_alone() -> None:
-    """Turn signals that we were told to ignore into handlers that do nothing: an exec keeps the former and resets the latter.
+    """Turn inherited ignored signals into handlers that do nothing: an exec keeps the former and resets the latter.
 
     A command that inherits an ignored SIGINT cannot be interrupted, and its shell goes on with the next line of the script.
     """

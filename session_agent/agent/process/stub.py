@@ -73,7 +73,7 @@ class Call:
 
 @dataclass(slots=True)
 class Report:
-    """What a stub has said so far."""
+    """What a stub has reported so far."""
 
     calls: Sequence[Call]
     failed: Call | None = None
@@ -89,7 +89,7 @@ class Report:
                 self._significant = self._significant or number
             if call.essential:
                 self.failed = call
-                # Of all paths that were tried the first that was more than missing says most, as execvp(3) has it.
+                # Of all paths that were tried the first error other than a missing file is reported, as by execvp(3).
                 self.errno = self._significant if call.name == "execve" and self._significant else number
 
 

@@ -1,7 +1,7 @@
 """Limits of resources that a sandbox's creator chose for all that is started in it: setrlimit(2), spelled as docker spells them.
 
-Owns their names, the check of untrusted ones, and making room for them: a process may only lower its hard limits, so whoever made the
-agent raises the agent's first. Used by ``settings``, ``fork`` and the node.
+Owns their names, the check of untrusted ones, and making room for them: a process may only lower its hard limits, so the process that
+made the agent raises the agent's first. Used by ``settings``, ``fork`` and the node.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def _fields(path: str) -> list[list[str]]:
 
 
 def _number(text: str, otherwise: _Otherwise) -> int | _Otherwise:
-    """What ``text`` says, where it is a number that an id could be."""
+    """The id that ``text`` spells, None where it is not a number in range."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 11 else otherwise
 
 

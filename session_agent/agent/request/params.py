@@ -1,6 +1,6 @@
 """Typed readers for the params of an Open or a Run, which are whatever the client chose to send.
 
-Owns nothing but the checks: each reader answers a value of the asked type, the default, or raises ``invalid_argument``
+Owns nothing but the checks: each reader returns a value of its type, the default, or raises ``invalid_argument``
 naming the key. Unknown keys are ignored (PROTOCOL §3). Called by every channel kind of the agent.
 """
 

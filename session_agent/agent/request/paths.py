@@ -1,8 +1,8 @@
-"""Paths as clients name them, and what the kernel says about them, as typed errors.
+"""Paths as clients name them, and the kernel's errors about them as typed errors.
 
 Owns the reading of a path from untrusted params, its form on the wire, and errno → error code. It opens nothing; called by
 every file operation of the agent. Strings on the wire are UTF-8, file names need not be: a client may send any path as ``bin``,
-and what the agent tells as ``path`` has its true bytes in ``raw_path`` where the text could only show them with U+FFFD. Inside the
+and what the agent sends as ``path`` has its true bytes in ``raw_path`` where the text could only show them with U+FFFD. Inside the
 agent a path is a ``str`` with surrogate escapes, which the ``os`` functions turn back into the very same bytes.
 """
 
@@ -85,8 +85,8 @@ def wire(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def told(key: str, path: str) -> dict[str, str | bytes]:
-    """``path`` under ``key``, and its bytes under ``raw_…`` where the text does not tell them."""
+def path_fields(key: str, path: str) -> dict[str, str | bytes]:
+    """``path`` under ``key``, and its bytes under ``raw_…`` where the text cannot represent them."""
     text = wire(path)
     return {key: text} if text == path else {key: text, f"raw_{key}": os.fsencode(path)}
 

@@ -1,6 +1,6 @@
 """``POST /adopt``: a waiting agent learns whose sandbox it is (PROTOCOL §1.7).
 
-Owns reading that one request, with its limits, and the checks of everything it says. The change itself is ``server``'s: once, and only
+Owns reading that one request, with its limits, and the checks of all its fields. The change itself is ``server``'s: once, and only
 before any session. Called by ``connection`` for a connection that does not begin as an upgrade.
 """
 

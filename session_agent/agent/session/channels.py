@@ -47,7 +47,9 @@ class Channel(Protocol):
         ...
 
     def room(self) -> int:
-        """Bytes of Output that may be sent now: as the client's credit allows, and what the agent can hold. ``writable`` tells of more."""
+        """Bytes of Output that may be sent now: as the client's credit allows, and what the agent can hold. ``writable`` is called when
+        it grows.
+        """
         ...
 
     @property

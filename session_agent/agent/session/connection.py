@@ -45,7 +45,7 @@ class Host(Protocol):
     """Whether anybody ever greeted it."""
 
     def adopt(self, adoption: Adoption, link: Link) -> None:
-        """Become somebody's agent. Raises ``HoldfastError`` when it is somebody's already."""
+        """Become the agent of a sandbox. Raises ``HoldfastError`` when it has one already."""
         ...
 
     def idle_s(self) -> float:
@@ -142,7 +142,7 @@ class Link(asyncio.Protocol):
         if self._receiving:
             return  # data_received flushes when all that came is dealt with
         if now:
-            self._flush()  # somebody waits for the end of a command: another turn of the loop would cost them 20 µs
+            self._flush()  # a client waits for the end of a command: another turn of the loop would cost 20 µs
         elif not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
@@ -187,7 +187,7 @@ class Link(asyncio.Protocol):
         self._socket.send_response(response)
 
     def _adopt(self, data: bytes) -> None:
-        """A request that is no upgrade: the only one there is makes the agent somebody's."""
+        """A request that is no upgrade: the only one there is adopts the agent."""
         transport, host = self._transport, self._host
         if transport is None or transport.is_closing():
             return

@@ -42,7 +42,7 @@ class Presenter:
         """``preface`` is sent as stream 1 before the spool's own bytes, which then do not begin at 0.
 
         ``terse``: no Started where other facts follow at once (PROTOCOL §7.2). ``output``: False where only start and end are of
-        interest: that takes nothing and holds nobody up. ``keep``: what is taken stays for other readers while there is room.
+        interest: that takes nothing and delays no other reader. ``keep``: what is taken stays for other readers while there is room.
         """
         self._preface = preface
         self._info = info
@@ -68,7 +68,7 @@ class Presenter:
         record, channel, reader = self.record, self._channel, self._reader
         error = record.error
         if error is None and record.ending is not None and not record.started and not self._terse:
-            error = HoldfastError("cancelled", "the shell ended, or somebody cancelled the command, before it began")
+            error = HoldfastError("cancelled", "the shell ended, or a client cancelled the command, before it began")
         if error is not None:
             if self._terse:  # a refusal: the shell is none the worse for it
                 channel.send(Exited(channel.number, record.command_id, refusal(error)))
@@ -90,7 +90,7 @@ class Presenter:
             channel.queue(Output(number, 1, piece_))
         if reader is not None and not self._preface and not reader.at_end:
             moved = False
-            while channel.room() > 0:  # without credit no gap is told either: it may still grow, and one is enough
+            while channel.room() > 0:  # without credit no gap is reported either: it may still grow, and one is enough
                 while (gap := reader.gap()) is not None:
                     moved = True
                     channel.queue(Gap(number, gap[0], gap[1]))

@@ -1,8 +1,8 @@
 """Parameters that are larger than a message: gathered before the channel they are for is opened (PROTOCOL §7.8).
 
-Owns the wait for them, their bounds, and what else the client says meanwhile, which is passed on in its order once the channel is there.
-Nothing runs before the last byte has come, so a request that is cut off has had no effect. Called by ``sessions``; what the parameters
-mean is the affair of the channel's own handler.
+Owns the wait for them, their bounds, and what else the client sends before the channel exists, which is delivered to it in order
+afterwards. Nothing runs before the last byte has come, so a request that is cut off has had no effect. Called by ``sessions``; what the
+parameters mean is the affair of the channel's own handler.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from holdfast_wire.codec import decode_params
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Failed
-from holdfast_wire.halves import Tally
+from holdfast_wire.halves import ByteCounter
 from holdfast_wire.limits import PARAMS_BYTES, PARAMS_SANDBOX_BYTES
 
 from .channels import Channel, Handler
@@ -26,7 +26,7 @@ PACKED = "packed"
 class Gathering:
     """A channel until it has its parameters, and from then on whatever serves it."""
 
-    _together: ClassVar[Tally] = Tally()
+    _together: ClassVar[ByteCounter] = ByteCounter()
     """What all of them have announced."""
 
     def __init__(self, channel: Channel, opener: Opener) -> None:
@@ -40,7 +40,7 @@ class Gathering:
         self._channel = channel
         self._opener = opener
         self._left = size
-        self._held = Tally(self._together)
+        self._held = ByteCounter(self._together)
         self._held.add(size)
         self._pieces: list[bytes] = []
         self._later: list[Callable[[Handler], None]] = []

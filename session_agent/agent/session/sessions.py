@@ -1,6 +1,6 @@
 """The sessions of one sandbox: which exist, who is attached to each, and what serves their channels.
 
-Owns the table of sessions, fencing, and the lifetime of those nobody is attached to. Events of the pure state machine become
+Owns the table of sessions, fencing, and the lifetime of detached sessions. Events of the pure state machine become
 calls on handlers here. It does not know sockets (``connection``) nor what runs (``handlers``). Called by ``connection`` and ``server``.
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.events import Attached, Delivered, Dropped, Event, Retired, Writable
 from holdfast_wire.frames import Close, Exited, Fact, Failed, Hello, Open, Resize, Run, Signal, Write
-from holdfast_wire.halves import Tally
+from holdfast_wire.halves import ByteCounter
 from holdfast_wire.limits import SESSIONS, UNACKED_MEMORY_SHARE, UNACKED_SANDBOX_BYTES, UNACKED_SESSION_BYTES, Timing
 from holdfast_wire.session import AgentSession, check_hello
 
@@ -28,7 +28,7 @@ log = logging.getLogger("session_agent.agent.session.sessions")
 
 _COMMAND_KINDS = frozenset({"command", "follow", "shell", "terminal"})
 _BOOKKEEPING = (Writable, Delivered, Retired, Dropped)
-"""Events that no client asked for."""
+"""Events that no client requested."""
 
 
 class Connection(Protocol):
@@ -80,35 +80,37 @@ class _Channel:
         self._held.wake()
 
 
-class Crowd:
+class UnackedQuota:
     """What all sessions hold of what was sent and is not acknowledged, and who waits for that to be less.
 
     Each has ``UNACKED_SESSION_BYTES`` of its own, so that one that reads nothing stops no other.
     """
 
     def __init__(self, limit_bytes: int) -> None:
-        self.whole = Tally()
+        self.whole = ByteCounter()
         self.starved: dict[HeldSession, None] = {}
         self._limit_bytes = limit_bytes
 
-    def room(self, tally: Tally) -> int:
+    def room(self, counter: ByteCounter) -> int:
         """Bytes that may be sent on a session now."""
-        return max(UNACKED_SESSION_BYTES - tally.held, self._limit_bytes - self.whole.held)
+        return max(UNACKED_SESSION_BYTES - counter.held, self._limit_bytes - self.whole.held)
 
     def feed(self) -> None:
         """Let those go on who found no room and now have some."""
         if self.starved:
-            for held in [held for held in self.starved if self.room(held.session.tally) > 0]:
+            for held in [held for held in self.starved if self.room(held.session.counter) > 0]:
                 self.starved.pop(held, None)
                 held.feed()
 
 
 class HeldSession:
-    """One session with its handlers. It lives on while nobody is attached."""
+    """One session with its handlers. It lives on while no client is attached."""
 
-    def __init__(self, session: AgentSession, context: AgentContext, factories: Mapping[str, Factory], crowd: Crowd | None = None) -> None:
+    def __init__(
+        self, session: AgentSession, context: AgentContext, factories: Mapping[str, Factory], total: UnackedQuota | None = None
+    ) -> None:
         self.session = session
-        self._crowd = crowd or Crowd(UNACKED_SANDBOX_BYTES)
+        self._total = total or UnackedQuota(UNACKED_SANDBOX_BYTES)
         self._starved: dict[int, None] = {}
         self.connection: Connection | None = None
         self.expiry: asyncio.TimerHandle | None = None
@@ -135,20 +137,20 @@ class HeldSession:
             except Exception:
                 log.exception("the handler of channel %d failed on %s", number, type(event).__name__)
                 self._fail(number, HoldfastError("internal", "the agent failed to serve this request"))
-        self._crowd.feed()
+        self._total.feed()
 
     def room(self, number: int) -> int:
         """Bytes that the agent can hold for the channel, whatever credit it has. At 0 it is ``fed`` as soon as there are more."""
-        room = self._crowd.room(self.session.tally)
+        room = self._total.room(self.session.counter)
         if room <= 0:
             self._starved[number] = None
-            self._crowd.starved[self] = None
+            self._total.starved[self] = None
         return room
 
     def feed(self) -> None:
         """There is room again: those that found none go on, one after the other."""
         starved, self._starved = self._starved, {}
-        while starved and self._crowd.room(self.session.tally) > 0:
+        while starved and self._total.room(self.session.counter) > 0:
             number = next(iter(starved))
             del starved[number]
             try:
@@ -159,7 +161,7 @@ class HeldSession:
                 log.exception("the handler of channel %d failed to go on", number)
         self._starved = {**starved, **self._starved}
         if self._starved:
-            self._crowd.starved[self] = None
+            self._total.starved[self] = None
 
     def detached(self) -> None:
         """The connection is gone: handlers may now spool."""
@@ -177,8 +179,8 @@ class HeldSession:
         self._handlers.clear()
         self._flows.clear()
         self._starved.clear()
-        self.session.tally.clear()
-        self._crowd.feed()
+        self.session.counter.clear()
+        self._total.feed()
 
     def _handle(self, number: int, event: Event) -> None:
         if type(event) is Open:
@@ -231,7 +233,7 @@ class HeldSession:
         try:
             self.session.send(Failed(number, error.to_map()))
         except HoldfastError:
-            return  # the channel had ended before: there is nobody to tell
+            return  # the channel had ended before: no client to notify
         if handler is not None:
             handler.drop()
 
@@ -253,7 +255,7 @@ class Sessions:
         self._info = info
         self._timing = timing or Timing()
         self._held: dict[str, HeldSession] = {}
-        self._crowd = Crowd(unacked_bytes(context.settings.memory_bytes))
+        self._total = UnackedQuota(unacked_bytes(context.settings.memory_bytes))
         self._ending: tuple[float, str] | None = None
 
     def attach(self, hello: Hello, connection: Connection, now: float) -> HeldSession:
@@ -324,13 +326,13 @@ class Sessions:
     def _create(self, hello: Hello) -> HeldSession:
         if len(self._held) >= SESSIONS:
             self._expire(self._dispensable())
-        session = AgentSession(hello.session_id, hello.secret, self.agent_epoch, self._timing, self._crowd.whole)
+        session = AgentSession(hello.session_id, hello.secret, self.agent_epoch, self._timing, self._total.whole)
         session.info = self._info
-        held = self._held[hello.session_id] = HeldSession(session, self._context, self._factories, self._crowd)
+        held = self._held[hello.session_id] = HeldSession(session, self._context, self._factories, self._total)
         return held
 
     def _dispensable(self) -> HeldSession:
-        """Whom a new session may displace when the table is full (PROTOCOL §3.9). Raises ``session_limit``: nobody.
+        """The session that a new one displaces when the table is full (PROTOCOL §3.9). Raises ``session_limit`` when there is none.
 
         Never one that is attached or whose client may still be trying to come back, however many sessions others ask for.
         """

@@ -246,7 +246,7 @@ class Shell:
         run.insistence = Insistence(self._loop, self._process, run.number, lambda: self._children(run), patience_s)
 
     def _aborted(self, run: Run) -> None:
-        self._context.reaper.bury(self._of_run(run))
+        self._context.reaper.reap_orphans(self._of_run(run))
         if run is not self._current:
             return
         if self._process.status is not None:
@@ -380,7 +380,7 @@ class Shell:
             self.end(error if isinstance(error, HoldfastError) else HoldfastError("shell_unavailable", str(error)))
 
     def _bury_and_rebuild(self, run: Run, process: ShellProcess) -> None:
-        self._context.reaper.bury(self._of_run(run))
+        self._context.reaper.reap_orphans(self._of_run(run))
         self._rebuild(process.state())
 
     def _rebuild(self, state: tuple[bytes, bytes] | None) -> None:

@@ -1,7 +1,7 @@
 """The agent's life: listen, serve links, end in order.
 
 Owns the listening socket, the count of links and the shutdown order. Two ways in: ``main`` for an agent that is a container's
-command, ``serve_forked`` for one that the node has forked, warm, into a sandbox. What a link says is ``connection``'s affair.
+command, ``serve_forked`` for one that the node has forked, warm, into a sandbox. ``connection`` owns the protocol of a link.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ LINKS = SESSIONS + 64
 DRAIN_S = 2.0
 """How long a stopping agent waits for what is still on its way out."""
 SETTLE_S = 0.02
-"""How long after it listens a container's agent begins to import the rest: whoever knocks meanwhile is answered first."""
+"""How long after it listens a container's agent begins to import the rest: connections that wait are answered first."""
 FINISH_SHARE = 0.5
 """How much of the grace what runs has to finish by itself, before it is sent SIGTERM."""
-LAST_WORDS_S = 1.0
+NOTICE_S = 1.0
 """How much of the grace is kept for telling every client that it is over."""
 
 
@@ -108,10 +108,10 @@ class AgentServer:
             self._server = await loop.create_server(lambda: Link(self), sock=listener, backlog=128)
 
     async def leave(self) -> None:
-        """The sandbox is taken away: say so, and let what runs finish and be delivered for half of the grace.
+        """The sandbox is taken away: announce it, and let what runs finish and be delivered for half of the grace.
 
         Then, or as soon as no command runs, everything gets SIGTERM and nearly all that is left of the grace to flush its files. A command
-        that was still running has no outcome: its last output is sent, and its client hears that the sandbox was lost, with what is known.
+        that was still running has no outcome: its last output is sent, and its client gets `sandbox_gone` with what is known.
         """
         settings, loop = self.context.settings, asyncio.get_running_loop()
         deadline = loop.time() + settings.grace_s
@@ -122,9 +122,9 @@ class AgentServer:
             from session_agent.agent.commands.entrypoint import stop_entrypoint
 
             stop_entrypoint(self.context)
-        patience, terminated = loop.time() + settings.grace_s * FINISH_SHARE, False
-        while loop.time() < deadline - LAST_WORDS_S:
-            if not terminated and (not self._runs() or loop.time() >= patience):
+        finish_until, terminated = loop.time() + settings.grace_s * FINISH_SHARE, False
+        while loop.time() < deadline - NOTICE_S:
+            if not terminated and (not self._runs() or loop.time() >= finish_until):
                 terminated = True
                 self.context.terminate()
             if not self._unfinished() and not self.context.lingering():
@@ -147,7 +147,7 @@ class AgentServer:
         return self._runs() or not self.sessions.settled() or (self.context.records.undelivered and not self.sessions.empty())
 
     async def stop(self) -> None:
-        """Refuse new links, tell the live ones to resume elsewhere, let their output leave, end every command."""
+        """Refuse new links, ask the live ones to resume elsewhere, flush their output, end every command."""
         if self._server is not None:
             self._server.close()
         self.context.stop()
@@ -208,7 +208,7 @@ def _warm_allocator() -> None:
 
 
 def _settle_in() -> None:
-    """What a container's agent does once it answers, so that nobody has to wait for it later."""
+    """What a container's agent does once it answers, so that no client waits for it later."""
     LazyHandlers().load()
     gc.freeze()
     gc.enable()  # the bundle starts without
@@ -226,7 +226,7 @@ def make_directory(path: str, mode: int) -> None:
 
 
 def serve_forked(config: dict[str, Any], listen_fd: int, ready_fd: int) -> None:
-    """Serve inside the sandbox the node has made around this process; returns when told to stop.
+    """Serve inside the sandbox the node has made around this process; returns after a signal to stop.
 
     ``config`` is read by ``AgentSettings.from_config``. One JSON line with the agent's epoch goes to ``ready_fd`` once it serves.
     """
@@ -244,7 +244,7 @@ def serve_forked(config: dict[str, Any], listen_fd: int, ready_fd: int) -> None:
 def main() -> int:
     """Serve as a container's command; the exit status is 0 after SIGTERM and 78 when the settings do not do."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="session_agent: %(message)s")
-    logging.getLogger("websockets").setLevel(logging.WARNING)  # it would tell of every probe
+    logging.getLogger("websockets").setLevel(logging.WARNING)  # it would log every probe
     try:
         settings = AgentSettings.from_environment(given_environment())
         wipe_settings()

@@ -31,7 +31,7 @@ _REQUEST = (
 
 
 def warm_up() -> None:
-    """Do it. Safe to call more than once, and with no file system worth the name."""
+    """Do it. Safe to call more than once, and with an empty file system."""
     asyncio.run(_warm_up())
 
 
@@ -45,7 +45,7 @@ async def _warm_up() -> None:
     try:
         hello = Hello(1, "warm-up-warm-up-1234", b"warm-up-warm-up-1234", "", 0, 1, {}, 1)
         command = Open(1, "command", {"id": "warm-up", "argv": [_NOWHERE], "cwd": "/"})
-        unknown = Open(2, "follow", {"id": "nobody"})
+        unknown = Open(2, "follow", {"id": "unknown"})
         messages = (encode(hello), encode_item(command, 0), encode_item(unknown, 0))
         await loop.sock_sendall(ours, _REQUEST.encode())
         await loop.sock_recv(ours, 65536)

@@ -86,7 +86,7 @@ async def sessions() -> Sessions:
 async def test_windows_that_nobody_reads(sessions: Sessions) -> None:
     reader = Reader(sessions, "r" * 16)
     reader.open(100)
-    held = reader.held.session.tally.held
+    held = reader.held.session.counter.held
     assert ALL <= held <= ALL + UNACKED_SESSION_BYTES + len(PIECE) + 100 * 300
     other = Reader(sessions, "o" * 16)
     other.open(1)
@@ -100,7 +100,7 @@ async def test_windows_that_nobody_reads(sessions: Sessions) -> None:
     assert total == 100 * (WINDOW_BYTES - 1), "every channel got to the end of its credit, in order"
     other.take()
     other.acknowledge()
-    assert sessions._crowd.whole.held == 0
+    assert sessions._total.whole.held == 0
 
 
 async def test_what_one_session_gives_up_another_may_have(sessions: Sessions) -> None:
@@ -112,7 +112,7 @@ async def test_what_one_session_gives_up_another_may_have(sessions: Sessions) ->
     sessions._expire(first.held)
     assert second.take() >= 5 * MIB
     sessions.attach(Hello(1, "b" * 16, b"k" * 16, "", 1, 1, {}, 1, True), Idle(), 0.0).dispatch()
-    assert sessions._crowd.whole.held == 0, "a take-over drops all channels"
+    assert sessions._total.whole.held == 0, "a take-over drops all channels"
 
 
 async def test_files_that_nobody_reads_are_hardly_read_ahead(sessions: Sessions, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ async def test_files_that_nobody_reads_are_hardly_read_ahead(sessions: Sessions,
     seen: list[int] = []
 
     def still() -> bool:
-        seen.append(held._crowd.whole.held + together.held)
+        seen.append(held._total.whole.held + together.held)
         return len(seen) > 20 and len(set(seen[-20:])) == 1
 
     await until_async(still, deadline_s=60, what="the reading to stop")
