@@ -18,7 +18,9 @@ _REFUSALS = 2
 
 
 def find_redis_server(path: str | None = None) -> str | None:
-    """A ``redis-server`` or ``valkey-server`` in ``path`` (PATH), else the server that the extra ``server`` installs; None without one."""
+    """HOLDFAST_REDIS_SERVER, a ``redis-server`` or ``valkey-server`` in ``path`` (PATH), or what the extra ``server`` installs; else None."""
+    if chosen := os.environ.get("HOLDFAST_REDIS_SERVER"):
+        return chosen
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name, path=path):
             return found

