@@ -29,7 +29,7 @@ class AgentSession(Session):
         super().__init__(session_id, secret, timing)
         self.agent_epoch = agent_epoch
         self.info: dict[str, Any] = {}
-        """What Welcome tells about the agent."""
+        """What Welcome contains about the agent."""
         self.counter = ByteCounter(whole)
         """What was sent, or waits to be, and is not acknowledged."""
         self._attempt = 0

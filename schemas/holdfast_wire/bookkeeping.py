@@ -15,7 +15,7 @@ from .limits import Timing
 
 
 class Bookkeeping:
-    """See the module. ``due`` is when acknowledgements have waited long enough, None while none wait; ``pending`` tells whether
+    """See the module. ``due`` is when acknowledgements have waited long enough, None while none wait; ``pending``: whether
     there is anything to ``take``."""
 
     __slots__ = ("_acks", "_credits", "_delay_s", "_pong", "_said", "_unacked", "_unacked_bytes", "_worth_bytes", "due", "pending")
@@ -48,7 +48,7 @@ class Bookkeeping:
         self.pending = True
 
     def received(self, number: int, offset: int, size_bytes: int, now: float) -> None:
-        """Everything of the channel below ``offset`` is here: the peer hears of it soon, or at once when it is much."""
+        """Everything of the channel below ``offset`` is here: it is acknowledged soon, or at once when it is much."""
         self._unacked[number] = offset
         self._unacked_bytes += size_bytes
         if self._unacked_bytes >= self._worth_bytes:

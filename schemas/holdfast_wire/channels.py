@@ -13,7 +13,7 @@ from .frames import Close, Closed, Exited, Failed, Gap, Item, Open, Opened, Outp
 
 
 class State(Enum):
-    """Where a channel stands, told by the last fact on it."""
+    """The state of a channel, given by the last fact on it."""
 
     OPENING = "opening"
     READY = "ready"
@@ -41,7 +41,7 @@ _SHELL: _Table = {
     (_B, Output): _B,
     (_B, Gap): _B,
     (_B, Exited): _R,
-    (_R, Output): _B,  # any fact of a Run tells that it started
+    (_R, Output): _B,  # any fact of a Run shows that it started
     (_R, Gap): _B,
     (_R, Exited): _R,  # or was refused before it did
     (_R, Closed): _E,

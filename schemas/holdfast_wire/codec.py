@@ -189,7 +189,9 @@ def _check(cls: type[Any], values: list[Any], types: tuple[Any, ...], message: b
 
 
 def _is_shallow(message: bytes) -> bool:
-    """Whether ``message`` has too few bytes that could begin a container to be nested too deeply: true of nearly all, and told at once."""
+    """Whether ``message`` has too few bytes that could begin a container to be nested too deeply: true of nearly all, and found without a
+    scan.
+    """
     return len(message) <= _SHORT_BYTES and len(message.translate(None, _NOT_CONTAINERS)) <= DECODE_DEPTH
 
 

@@ -33,7 +33,7 @@ class ErrorKind:
     retryable: bool
     fault: Fault
     hint: str
-    """What to do about it, where whoever raises it knows no better."""
+    """What to do about it, unless the place that raises it gives a better hint."""
 
 
 def _table(*rows: ErrorKind) -> dict[str, ErrorKind]:
@@ -108,7 +108,7 @@ TABLE: dict[str, ErrorKind] = _table(
         "SandboxLostError",
         False,
         "infrastructure",
-        "the reason says why; create a new one once that is mended",
+        "the reason says why; create a new one once that is fixed",
     ),
     _K("sandbox_lost", 410, 4410, "SandboxLostError", False, "infrastructure", "create a new one; the reason says what happened to it"),
     _K(
@@ -276,7 +276,7 @@ TABLE: dict[str, ErrorKind] = _table(
         "InputClosedError",
         False,
         "workload",
-        "write before close_stdin and before the command ends; wait() tells how it ended",
+        "write before close_stdin and before the command ends; wait() returns how it ended",
     ),
     _K("spawn_failed", 409, 0, "SpawnError", True, "workload", "let processes end, or create it with more memory or pids"),
     _K(

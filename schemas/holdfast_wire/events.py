@@ -14,7 +14,7 @@ from .records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """The connection carries the session now; ``resumed`` tells whether there was anything before."""
+    """The connection carries the session now; ``resumed``: whether the session existed before."""
 
     generation: int
     resumed: bool
@@ -52,7 +52,7 @@ class Retired:
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """Nothing was heard for too long: the connection is dead, close it."""
+    """Nothing was received for too long: the connection is dead, close it."""
 
 
 @dataclass(frozen=True, slots=True)

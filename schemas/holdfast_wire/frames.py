@@ -196,7 +196,7 @@ class Hello:
 
     ``agent_epoch`` and ``generation`` are what the last Welcome said, empty and 0 before the first. ``attempt`` rises with every
     Hello of this client, so that a delayed one is recognised. ``received`` maps each live channel to how far the client has
-    received it; ``next_channel`` is the lowest channel number it never used. ``take_over`` drops the channels of whoever held
+    received it; ``next_channel`` is the lowest channel number it never used. ``take_over`` drops the channels of the client that held
     the session before and starts with none.
     """
 

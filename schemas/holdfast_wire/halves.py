@@ -129,7 +129,7 @@ class SendHalf:
 
 
 class ReceiveHalf:
-    """Items from the peer. ``received`` is the offset expected next, ``granted`` the credit told to the peer."""
+    """Items from the peer. ``received`` is the offset expected next, ``granted`` the credit sent to the peer."""
 
     __slots__ = ("acked", "consumed", "granted", "received")
 
@@ -161,7 +161,7 @@ class ReceiveHalf:
         self.consumed += size_bytes
 
     def grant(self) -> int | None:
-        """A new credit limit to tell the peer, once half of the window has been consumed."""
+        """A new credit limit to send to the peer, once half of the window has been consumed."""
         if self.granted - self.consumed > WINDOW_BYTES // 2:
             return None
         self.granted = self.consumed + WINDOW_BYTES

@@ -24,7 +24,7 @@ UNACKED_SESSION_BYTES = 256 * KIB
 """What an agent sends on one session before any of it is acknowledged, whatever its other sessions hold."""
 
 UNACKED_SANDBOX_BYTES = 64 * MIB
-"""Most that an agent holds for all sessions beyond that: the windows of a thousand channels that nobody reads would take its memory."""
+"""Most that an agent holds for all sessions beyond that: the unread windows of a thousand channels would take its memory."""
 
 UNACKED_MEMORY_SHARE = 8
 """In a sandbox with less memory, one part in so many."""
@@ -87,7 +87,7 @@ class Timing:
     ack_bytes: int = 64 * KIB
     """Received bytes after which an Ack goes out at once."""
     detached_ttl_s: float = 15 * 60
-    """How long an agent keeps a session that nobody is attached to."""
+    """How long an agent keeps a detached session."""
     detached_least_s: float = 2 * 60
     """How long it keeps one whatever the need for room: a client tries to resume for this long (PROTOCOL §3.9)."""
     record_ttl_s: float = 5 * 60
@@ -100,7 +100,7 @@ RECORDS = 10_000
 """Most exit records one agent keeps; the oldest acknowledged go first."""
 
 SPOOL_COMMAND_BYTES = 64 * MIB
-"""Most output one command may hold back while nobody reads it."""
+"""Most unread output of one command that is kept."""
 
 SPOOL_SANDBOX_BYTES = 256 * MIB
 """Most output all commands of one sandbox may hold back together."""
@@ -112,7 +112,7 @@ KEPT_SANDBOX_BYTES = 1 * MIB
 """Most such output of one sandbox; the oldest goes first."""
 
 SPOOL_MEMORY_SHARE = 4
-"""In a sandbox with less memory, one part in so many: what nobody reads must not take the place of what runs (PROTOCOL §8)."""
+"""In a sandbox with less memory, one part in so many: unread output must not take memory from what runs (PROTOCOL §8)."""
 
 SPOOL_SANDBOX_LEAST_BYTES = 8 * MIB
 """The least of it, however little memory there is."""

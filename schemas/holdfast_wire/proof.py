@@ -1,7 +1,7 @@
 """How a gateway and an agent prove themselves to each other on dialling (PROTOCOL §1.3, §1.6, §1.7).
 
-Owns the token's derivation, the proofs, and how a token is handed over when an agent is adopted. The token itself never travels: a
-recycled address that reaches somebody else's agent learns nothing from the attempt, and fails to answer. Called by the gateway's dial
+Owns the token's derivation, the proofs, and how a token is passed to an agent that is adopted. The token itself never travels: a
+recycled address that reaches another sandbox's agent learns nothing from the attempt, and fails to answer. Called by the gateway's dial
 and the agent's server.
 """
 
@@ -56,12 +56,12 @@ def check_proof(token: str, nonce: str, proof: str, identity: str = "") -> bool:
 
 
 def body_mac(token: str, nonce: str, body: bytes) -> str:
-    """What goes with the body of a request to an agent as ``X-Holdfast-Body``: nobody can change it on its way (PROTOCOL §1.7)."""
+    """What goes with the body of a request to an agent as ``X-Holdfast-Body``: it cannot be changed on its way (PROTOCOL §1.7)."""
     return _mac(token, f"body:{nonce}:{hashlib.sha256(body).hexdigest()}")
 
 
 def check_body(token: str, nonce: str, body: bytes, mac: str) -> bool:
-    """Whether whoever knows ``token`` sent this body."""
+    """Whether this body was sent by a holder of ``token``."""
     return mac.isascii() and hmac.compare_digest(mac, body_mac(token, nonce, body))
 
 

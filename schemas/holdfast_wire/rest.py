@@ -83,7 +83,7 @@ def _decimal(text: str, scale: float) -> float | None:
 class SandboxRecord:
     """What the service knows of one sandbox. Times are seconds since the epoch, sizes bytes as the caller wrote them.
 
-    ``status_message``, ``reason`` and ``fault`` tell why a failed sandbox failed and whose fault it is. ``leaving`` is set once it is known
+    ``status_message``, ``reason`` and ``fault``: why a failed sandbox failed and whose fault it is. ``leaving`` is set once it is known
     that it will end soon whatever it does: a map of ``reason``, ``fault``, ``message`` and ``deadline`` (seconds since the epoch).
     """
 

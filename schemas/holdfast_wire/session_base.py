@@ -1,7 +1,7 @@
 """What both ends of a session have in common (PROTOCOL §3–§6).
 
 Owns channels, acknowledgement, credit, liveness and what is sent again on resume. Does not own who greets whom, nor which items an
-end may receive: ``client_session`` and ``agent_session`` do, and nobody else uses this module.
+end may receive: ``client_session`` and ``agent_session`` do, and no other module uses this one.
 """
 
 from __future__ import annotations
