@@ -180,8 +180,9 @@ class SandboxClient:
         """``function`` of each of ``items``, at most ``concurrency`` at a time; the results in their order.
 
         For rollouts: a function that creates a sandbox, works in it and returns. ``progress`` shows a line of how many are done and failed
-        (None: where standard error is a terminal). The first exception ends the map and is raised; with ``return_exceptions`` it stands in
-        the place of its result, and ``error.is_infrastructure`` says which to mask.
+        (None: where standard error is a terminal; True: also into a log, every ten seconds). The first exception, and Ctrl-C, ends the
+        map, cancels the others and is raised; with ``return_exceptions`` an exception stands in the place of its result, and
+        ``error.is_infrastructure`` says which to mask.
         """
         if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
             raise bad(f"concurrency is a number of items at a time, 1 or more, not {concurrency!r:.40}")
