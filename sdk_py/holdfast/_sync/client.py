@@ -17,7 +17,7 @@ from holdfast._sync.group import Group
 from holdfast._sync.images import Images
 from holdfast._sync.rest import Rest, Checks, Records
 from holdfast._sync.sandbox import Sandbox
-from holdfast._errors import HoldfastError
+from holdfast._errors import ConflictError, HoldfastError, QuotaError, ServiceUnavailableError
 from holdfast._options import Options, TransportChoice, find_options
 from holdfast._progress import Progress
 from holdfast._requests import ClusterOptions, create_body
@@ -149,6 +149,10 @@ class SandboxClient:
         except Cancelled:
             self._forget(chosen)
             raise
+        except HoldfastError as why:
+            if not exist_ok and not isinstance(why, (ConflictError, QuotaError, ServiceUnavailableError)):
+                self._forget(chosen, status="failed")
+            raise
         sandbox = Sandbox(self, self._rest, self._options, info.sandbox_id, info)
         if heartbeat_timeout_s is not None:
             sandbox._heartbeat(heartbeat_timeout_s / HEARTBEATS_PER_TIMEOUT)
@@ -235,10 +239,11 @@ class SandboxClient:
             sandbox.close()
         self._rest.close()
 
-    def _forget(self, sandbox_id: str) -> None:
-        """The caller is gone while its sandbox is being made: nobody else knows it."""
+    def _forget(self, sandbox_id: str, status: str = "") -> None:
+        """Delete the sandbox that a create made and that the caller does not get; with ``status`` only where it has that one."""
         try:
-            self._rest.delete(sandbox_id)
+            if not status or (self._rest.get(sandbox_id)).status == status:
+                self._rest.delete(sandbox_id)
         except HoldfastError:
             pass
 
