@@ -199,7 +199,7 @@ async def test_a_create_whose_answer_was_lost_is_no_conflict_with_itself(stack: 
 
 
 async def test_a_create_that_fails_leaves_its_name_free(client: Any) -> None:
-    with pytest.raises((InvalidArgumentError, UnsupportedError), match="(?i)entrypoint"):
+    with pytest.raises((InvalidArgumentError, UnsupportedError), match=r"(?i)entrypoint"):
         await client.create_sandbox("host", sandbox_id="typed-wrong", entrypoint=True)
     assert "typed-wrong" not in [record.sandbox_id for record in await client.list_sandboxes()]
     async with await client.create_sandbox("host", sandbox_id="typed-wrong") as sandbox:
