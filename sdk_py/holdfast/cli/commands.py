@@ -207,7 +207,7 @@ def _image_list() -> Command:
 
 def _image_import() -> Command:
     return Command("image import", "import an OCI layout, a docker or OCI archive, or a root directory", "images:import_", "PATH NAME",
-                   more="PATH is an archive or a directory here, as docker save or docker export write them, or - for standard input.")  # fmt: skip
+                   more="PATH is a directory, or an archive as docker save or export write it, or - for standard input.")  # fmt: skip
 
 
 def _image_pull() -> Command:
