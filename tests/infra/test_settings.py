@@ -10,11 +10,11 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-READERS = ["gateway", "session_agent/node", "sdk_py/holdfast", "infra/scripts/up"]
+READERS = ["gateway", "session_agent/node", "sdk_py"]
 NAME = re.compile(r"\bHOLDFAST_[A-Z0-9_]*[A-Z0-9]\b")
 
 BETWEEN_OUR_PROCESSES = {
-    "HOLDFAST_REFUSALS",  # from the supervisor to the Procfile: failed starts of Redis in a row
+    "HOLDFAST_FAILED_STARTS",  # from the supervisor to the Procfile: failed starts of Redis in a row
     "HOLDFAST_REDIS_SOCKET",  # likewise: where its own Redis listens
     "HOLDFAST_REDIS_PASSWORD",  # a Secret of the manifests, which put it into HOLDFAST_REDIS_URL
 }
