@@ -8,6 +8,7 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
+import infra.scripts  # noqa: F401  before pytest names tests/infra: it takes that package for `infra` where none is imported yet
 from tests.support import requires
 
 pytest_plugins = ["tests.support.sharing", "tests.support.redis_server", "tests.support.stack"]

@@ -63,7 +63,7 @@ class RebuildingError(PlacementUnavailableError):
     """The store was wiped, or is new, and does not know yet what there is: an id it has not may be a sandbox that lives."""
 
     def __init__(self) -> None:
-        super().__init__("the placement store lost its records, and they are being rebuilt")
+        super().__init__("the placement store is new or was emptied, and its records are being made from the sandboxes that run")
 
 
 class FencedError(HoldfastError):

@@ -1,4 +1,4 @@
-"""How far a map is: one line on a terminal, rewritten as items are done.
+"""How far a map is: one line on a terminal, rewritten as items are done; in a file a line at most every ten seconds.
 
 Owns the line. It says how many are done, how many of them failed and of these how many by infrastructure. Called by ``map`` of both faces.
 """
@@ -8,25 +8,34 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import TextIO
 
 from holdfast._errors import HoldfastError
 
 _WIDTH = 30
-_LEAST_S = 0.1
+_TERMINAL_S = 0.1
+_FILE_S = 10.0
 
 
 class Progress:
-    """``shown`` None: on standard error where that is a terminal."""
+    """``shown`` None: on standard error where that is a terminal. ``now`` is a clock in seconds."""
 
-    def __init__(self, total: int, shown: bool | None = None, stream: TextIO | None = None) -> None:
+    def __init__(
+        self, total: int, shown: bool | None = None, stream: TextIO | None = None, now: Callable[[], float] = time.monotonic
+    ) -> None:
         self.stream = stream or sys.stderr
-        self.shown = self.stream.isatty() if shown is None else shown
+        terminal = self.stream.isatty()
+        self.shown = terminal if shown is None else shown
         self.total = total
         self.done = self.failed = self.infrastructure = 0
-        self._began = time.monotonic()
-        self._said_at = 0.0
+        self._between_s = _TERMINAL_S if terminal else _FILE_S
+        self._before, self._after = ("\r", "") if terminal else ("", "\n")
+        self._now = now
+        self._began = self._said_at = now()
         self._lock = threading.Lock()
+        if self.shown and total:
+            self._say()
 
     def step(self, outcome: object) -> None:
         """One more is done, with a result or an exception."""
@@ -35,14 +44,17 @@ class Progress:
             if isinstance(outcome, BaseException):
                 self.failed += 1
                 self.infrastructure += isinstance(outcome, HoldfastError) and outcome.is_infrastructure
-            now = time.monotonic()
-            if self.shown and (self.done == self.total or now - self._said_at >= _LEAST_S):
-                self._said_at = now
-                self.stream.write("\r" + self.line() + ("\n" if self.done == self.total else ""))
-                self.stream.flush()
+            if self.shown and (self.done == self.total or self._now() - self._said_at >= self._between_s):
+                self._say()
+
+    def _say(self) -> None:
+        self._said_at = self._now()
+        end = "\n" if self.done == self.total else self._after
+        self.stream.write(self._before + self.line() + end)
+        self.stream.flush()
 
     def line(self) -> str:
         """As it stands."""
         filled = _WIDTH * self.done // max(self.total, 1)
         failed = f", {self.failed} failed ({self.infrastructure} infrastructure)" if self.failed else ""
-        return f"[{'#' * filled}{'.' * (_WIDTH - filled)}] {self.done}/{self.total}{failed}, {time.monotonic() - self._began:.0f} s"
+        return f"[{'#' * filled}{'.' * (_WIDTH - filled)}] {self.done}/{self.total}{failed}, {self._now() - self._began:.0f} s"

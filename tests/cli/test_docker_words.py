@@ -65,6 +65,10 @@ def refusal(typed: str) -> UsageError:
         ("exec --privileged sb ls", "ordinary container"),
         ("inspect --format {{.Id}} sb", "--json"),
         ("stop -t 5 sb", "-t"),
+        ("inspect -f {{.Id}} sb", "JSON"),
+        ("load -i x.tar", "image import FILE NAME"),
+        ("logs -t sb", "without times"),
+        ("login r.example.com", "skopeo login"),
         ("exec", "SANDBOX is missing"),
         ("run", "IMAGE is missing"),
         ("port sb", "PORT is missing"),
@@ -101,7 +105,9 @@ def test_nothing_that_is_there_is_guessed_at() -> None:
         ("run --network host true", {"network": "internet", "image": "host", "argv": ["true"]}),
         ("run --network none host true", {"network": "none", "image": "host"}),
         ("run --network bridge host true", {"network": "bridge", "image": "host"}),
-        ("run --entrypoint sh --ulimit nofile=9 host -c x", {"entrypoint": "sh", "ulimit": ["nofile=9"], "c": "x"}),
+        ("run --entrypoint sh --ulimit nofile=9 host -c x", {"entrypoint": "sh", "ulimit": ["nofile=9"], "c": None, "argv": ["-c", "x"]}),
+        ("run --entrypoint=sh --rm host --rm", {"rm": True, "argv": ["--rm"]}),
+        ("run host -c x", {"c": "x", "argv": None}),
         ("run --rm host -- -x", {"rm": True, "image": "host", "argv": ["-x"]}),
         ("container exec sb ls -l", {"sandbox": "sb", "argv": ["ls", "-l"]}),
         ("exec -w /tmp -u 0 sb ls -w", {"cwd": "/tmp", "user": "0", "argv": ["ls", "-w"]}),
@@ -204,12 +210,24 @@ def image(stack: Any, tmp_path: Path) -> str:
 @needs_stack
 @requires("root")
 def test_run_what_the_image_starts(holdfast: Run, made: list[str], image: str) -> None:
+    shell = holdfast("run", "--rm", "-m", "256m", "--entrypoint", "sh", image, "-c", "echo $0 $1", "zero", "one")
+    assert (shell.returncode, shell.stdout) == (0, "zero one\n"), shell.stderr
     done = holdfast("run", "--rm", image)
     assert (done.returncode, done.stdout, done.stderr) == (4, "started as said\n", "")
     made.append("words-image")
     assert holdfast("run", "-d", "--name", "words-image", image).stdout == "words-image\n"
     for _ in range(2):
         assert holdfast("logs", "-f", "words-image").stdout == "started as said\n"
+
+
+@needs_stack
+def test_import_from_standard_input(holdfast: Run, tmp_path: Path) -> None:
+    root = debian(tmp_path / "root")
+    with subprocess.Popen(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE) as archive:
+        assert holdfast("image", "import", "-", "from-stdin:1", stdin=archive.stdout).stdout == "from-stdin:1\n"
+    assert archive.returncode == 0
+    assert "from-stdin:1" in holdfast("images", "-q").stdout.split()
+    assert holdfast("rmi", "from-stdin:1").returncode == 0
 
 
 @needs_stack
@@ -301,8 +319,10 @@ def test_all_and_a_missing_image(tmp_path: Path) -> None:
         assert "HOLDFAST_" not in missing.stderr
 
 
-def on_terminal(stack: Any, keys: bytes, *words: str) -> bytes:
+def on_terminal(stack: Any, keys: bytes, *words: str, early: bytes = b"") -> bytes:
+    """What a terminal shows; ``keys`` are typed at the first prompt, ``early`` before the program runs."""
     master, slave = pty.openpty()
+    os.write(master, early)
     command = [sys.executable, "-m", "holdfast.cli", *words]
     with subprocess.Popen(command, env=stack.environment(), stdin=slave, stdout=slave, stderr=slave, start_new_session=True) as running:
         os.close(slave)
@@ -334,6 +354,13 @@ def test_shell_and_exec_bash_are_alike(stack: Any) -> None:
             command = [sys.executable, "-m", "holdfast.cli", "shell", *options, sandbox.id]
             done = subprocess.run(command, env=stack.environment(), input=piped, capture_output=True, text=True, timeout=60)
             assert done.stdout == expected
+
+
+@needs_stack
+def test_what_is_typed_before_the_prompt_is_not_lost(stack: Any) -> None:
+    words = ["run", "--rm", "-it", "-m", "256m", "host", "bash", "--norc"]
+    shown = on_terminal(stack, b"exit\r", *words, early=b"echo typed-$((40 + 2)); exit\n")
+    assert b"typed-42" in shown
 
 
 @needs_stack

@@ -150,3 +150,10 @@ def test_doctor_without_a_service_looks_at_this_machine(tmp_path: Path) -> None:
     assert body["checks"][1]["ok"] is False
     assert "127.0.0.1:9" in body["checks"][1]["detail"]
     assert "namespaces" in {check["name"] for check in body["checks"]}
+
+
+def test_a_name_that_is_taken_names_the_command_that_frees_it(holdfast: Run, sandbox: str) -> None:
+    refused = holdfast("create", "host", "--name", sandbox)
+    assert refused.returncode == 125
+    assert f"holdfast rm {sandbox} deletes it" in refused.stderr
+    assert "sandbox_id" not in refused.stderr

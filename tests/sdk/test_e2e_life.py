@@ -196,3 +196,13 @@ async def test_a_create_whose_answer_was_lost_is_no_conflict_with_itself(stack: 
         await rest.delete(f"/sandboxes/{name}")
     assert first.json()["incarnation"] == again.json()["incarnation"] == orchard.json()["incarnation"]
     assert [(answer.status_code, answer.json()["code"]) for answer in (other, twice)] == [(409, "sandbox_exists")] * 2
+
+
+async def test_a_create_that_fails_leaves_its_name_free(client: Any) -> None:
+    with pytest.raises((InvalidArgumentError, UnsupportedError), match=r"(?i)entrypoint"):
+        await client.create_sandbox("host", sandbox_id="typed-wrong", entrypoint=True)
+    assert "typed-wrong" not in [record.sandbox_id for record in await client.list_sandboxes()]
+    async with await client.create_sandbox("host", sandbox_id="typed-wrong") as sandbox:
+        with pytest.raises(ConflictError):  # the name is another's: that one is left alone
+            await client.create_sandbox("host", sandbox_id="typed-wrong", entrypoint=True)
+        assert (await sandbox.exec("true")).ok

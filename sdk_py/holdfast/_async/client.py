@@ -16,7 +16,7 @@ from holdfast._async.group import AsyncGroup
 from holdfast._async.images import AsyncImages
 from holdfast._async.rest import AsyncRest, Checks, Records
 from holdfast._async.sandbox import AsyncSandbox
-from holdfast._errors import HoldfastError
+from holdfast._errors import ConflictError, HoldfastError, QuotaError, ServiceUnavailableError
 from holdfast._options import Options, TransportChoice, find_options
 from holdfast._progress import Progress
 from holdfast._requests import ClusterOptions, create_body
@@ -148,6 +148,10 @@ class AsyncSandboxClient:
         except Cancelled:
             await self._forget(chosen)
             raise
+        except HoldfastError as why:
+            if not exist_ok and not isinstance(why, (ConflictError, QuotaError, ServiceUnavailableError)):
+                await self._forget(chosen, status="failed")
+            raise
         sandbox = AsyncSandbox(self, self._rest, self._options, info.sandbox_id, info)
         if heartbeat_timeout_s is not None:
             sandbox._heartbeat(heartbeat_timeout_s / HEARTBEATS_PER_TIMEOUT)
@@ -179,8 +183,9 @@ class AsyncSandboxClient:
         """``function`` of each of ``items``, at most ``concurrency`` at a time; the results in their order.
 
         For rollouts: a function that creates a sandbox, works in it and returns. ``progress`` shows a line of how many are done and failed
-        (None: where standard error is a terminal). The first exception ends the map and is raised; with ``return_exceptions`` it stands in
-        the place of its result, and ``error.is_infrastructure`` says which to mask.
+        (None: where standard error is a terminal; True: also into a log, every ten seconds). The first exception, and Ctrl-C, ends the
+        map, cancels the others and is raised; with ``return_exceptions`` an exception stands in the place of its result, and
+        ``error.is_infrastructure`` says which to mask.
         """
         if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
             raise bad(f"concurrency is a number of items at a time, 1 or more, not {concurrency!r:.40}")
@@ -233,10 +238,11 @@ class AsyncSandboxClient:
             await sandbox.close()
         await self._rest.close()
 
-    async def _forget(self, sandbox_id: str) -> None:
-        """The caller is gone while its sandbox is being made: nobody else knows it."""
+    async def _forget(self, sandbox_id: str, status: str = "") -> None:
+        """Delete the sandbox that a create made and that the caller does not get; with ``status`` only where it has that one."""
         try:
-            await self._rest.delete(sandbox_id)
+            if not status or (await self._rest.get(sandbox_id)).status == status:
+                await self._rest.delete(sandbox_id)
         except HoldfastError:
             pass
 

@@ -17,7 +17,7 @@ from holdfast._sync.group import Group
 from holdfast._sync.images import Images
 from holdfast._sync.rest import Rest, Checks, Records
 from holdfast._sync.sandbox import Sandbox
-from holdfast._errors import HoldfastError
+from holdfast._errors import ConflictError, HoldfastError, QuotaError, ServiceUnavailableError
 from holdfast._options import Options, TransportChoice, find_options
 from holdfast._progress import Progress
 from holdfast._requests import ClusterOptions, create_body
@@ -149,6 +149,10 @@ class SandboxClient:
         except Cancelled:
             self._forget(chosen)
             raise
+        except HoldfastError as why:
+            if not exist_ok and not isinstance(why, (ConflictError, QuotaError, ServiceUnavailableError)):
+                self._forget(chosen, status="failed")
+            raise
         sandbox = Sandbox(self, self._rest, self._options, info.sandbox_id, info)
         if heartbeat_timeout_s is not None:
             sandbox._heartbeat(heartbeat_timeout_s / HEARTBEATS_PER_TIMEOUT)
@@ -180,8 +184,9 @@ class SandboxClient:
         """``function`` of each of ``items``, at most ``concurrency`` at a time; the results in their order.
 
         For rollouts: a function that creates a sandbox, works in it and returns. ``progress`` shows a line of how many are done and failed
-        (None: where standard error is a terminal). The first exception ends the map and is raised; with ``return_exceptions`` it stands in
-        the place of its result, and ``error.is_infrastructure`` says which to mask.
+        (None: where standard error is a terminal; True: also into a log, every ten seconds). The first exception, and Ctrl-C, ends the
+        map, cancels the others and is raised; with ``return_exceptions`` an exception stands in the place of its result, and
+        ``error.is_infrastructure`` says which to mask.
         """
         if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
             raise bad(f"concurrency is a number of items at a time, 1 or more, not {concurrency!r:.40}")
@@ -234,10 +239,11 @@ class SandboxClient:
             sandbox.close()
         self._rest.close()
 
-    def _forget(self, sandbox_id: str) -> None:
-        """The caller is gone while its sandbox is being made: nobody else knows it."""
+    def _forget(self, sandbox_id: str, status: str = "") -> None:
+        """Delete the sandbox that a create made and that the caller does not get; with ``status`` only where it has that one."""
         try:
-            self._rest.delete(sandbox_id)
+            if not status or (self._rest.get(sandbox_id)).status == status:
+                self._rest.delete(sandbox_id)
         except HoldfastError:
             pass
 

@@ -25,6 +25,7 @@ from holdfast._transport.engine import Engine, elsewhere
 from holdfast._transport.threads_gates import Flag, Gate, Lock, Shield, Turn, free
 from holdfast._transport.threads_keeper import Keeper
 from holdfast._transport.threads_loop import warn_in_loop
+from holdfast._transport.threads_stops import current, sleep
 from holdfast._transport.websocket import WebSocket
 
 P = ParamSpec("P")
@@ -32,8 +33,6 @@ T = TypeVar("T")
 
 Cancelled = KeyboardInterrupt
 """What a local cancellation raises inside a wait."""
-
-sleep = time.sleep
 
 RECEIVE_BYTES = 256 * 1024
 _JOIN_S = 2.0
@@ -142,9 +141,16 @@ class Link:
         if not self.here:
             raise elsewhere()
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        stop = current()
         with Shield(self) as shield:
-            while not gate._open and not shield.noted and (deadline is None or time.monotonic() < deadline):
-                self._wait_once(gate, deadline, shield)
+            if stop is not None:
+                stop.begin_wait(shield)
+            try:
+                while not gate._open and not shield.noted and (deadline is None or time.monotonic() < deadline):
+                    self._wait_once(gate, deadline, shield)
+            finally:
+                if stop is not None:
+                    stop.end_wait(shield)
             shield.heed()
         return gate._open
 

@@ -115,6 +115,15 @@ class Shield:
         if self.waiter is not None:
             free(self.waiter)
 
+    def interrupt(self, why: KeyboardInterrupt) -> None:
+        """``hold``, from another thread than the one that is behind this shield."""
+        self.noted = why
+        with self.link._turn.lock:
+            self.link.wake()
+        waiter = self.waiter
+        if waiter is not None:
+            free(waiter)
+
     def heed(self) -> None:
         """Raise what was held back."""
         told, self.noted = self.noted, None

@@ -1,6 +1,7 @@
 """``aio_mapping``'s name for the blocking face: one function on many items, in at most so many threads.
 
-When one fails and nobody keeps its exception, no further item is begun; those under way end first.
+When one fails and nobody keeps its exception, or Ctrl-C ends the map, no further item is begun and the others are cancelled: the SDK's
+calls in them raise ``KeyboardInterrupt`` (``threads_stops``), so their ``with`` blocks delete what they made. The map ends when they have.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from holdfast._progress import Progress
+from holdfast._transport.threads_stops import Stop
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -18,34 +20,50 @@ Step = Callable[[T], R]
 
 def mapped(function: Step[T, R], items: list[T], concurrency: int, progress: Progress, *, keep: bool) -> list[R | Exception]:
     """The results in the order of the items; with ``keep`` an exception stands in the place of its result."""
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import ThreadPoolExecutor, wait
 
     results: dict[int, R | Exception] = {}
+    failures: list[BaseException] = []
     waiting = iter(enumerate(items))
     turn, stopped = threading.Lock(), threading.Event()
+    stops = [Stop() for _ in range(min(concurrency, len(items)))]
 
-    def work() -> None:
-        while not stopped.is_set():
-            with turn:
-                found = next(waiting, None)
-            if found is None:
+    def end(failure: BaseException | None = None) -> None:
+        with turn:
+            if stopped.is_set():
                 return
-            number, item = found
-            try:
-                outcome: R | Exception = function(item)
-            except Exception as failure:
-                if not keep:
-                    stopped.set()
-                    raise
-                outcome = failure
-            results[number] = outcome
-            progress.step(outcome)
-
-    with ThreadPoolExecutor(max(min(concurrency, len(items)), 1), thread_name_prefix="holdfast-map") as pool:
-        workers = [pool.submit(work) for _ in range(min(concurrency, len(items)))]
-        try:
-            for worker in workers:
-                worker.result()
-        finally:
             stopped.set()
+            if failure is not None:
+                failures.append(failure)
+        for stop in stops:
+            stop.set()
+
+    def work(stop: Stop) -> None:
+        with stop:
+            while not stopped.is_set():
+                with turn:
+                    found = next(waiting, None)
+                if found is None:
+                    return
+                number, item = found
+                try:
+                    outcome: R | Exception = function(item)
+                except BaseException as failure:  # noqa: BLE001  it is raised where the map was called
+                    if not keep or not isinstance(failure, Exception):
+                        end(failure)
+                        return
+                    outcome = failure
+                results[number] = outcome
+                progress.step(outcome)
+
+    with ThreadPoolExecutor(max(len(stops), 1), thread_name_prefix="holdfast-map") as pool:
+        workers = [pool.submit(work, stop) for stop in stops]
+        try:
+            wait(workers)
+        finally:
+            end()
+    if failures:
+        raise failures[0]
+    for worker in workers:
+        worker.result()
     return [results[number] for number in range(len(items))]

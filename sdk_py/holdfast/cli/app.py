@@ -141,6 +141,6 @@ def _run(parsed: Arguments) -> int:
         from holdfast.cli.output import report
 
         message = f"{why.strerror or why}{f': {why.filename}' if why.filename else ''}"
-        local = HoldfastError("invalid_argument", message, hint="look at the path here, who may use it and what room there is")
+        local = HoldfastError("invalid_argument", message, hint="check the path on this machine, its permissions and the free space")
         report(local, as_json=parsed.json)
         return EXIT_USAGE

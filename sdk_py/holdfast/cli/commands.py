@@ -90,7 +90,7 @@ def _run() -> Command:
     return Command(
         "run", "make a sandbox and run a command in it", "running:run", "IMAGE",
         Option("--rm", "delete the sandbox when the command has ended; with -d, some seconds later"),
-        Option("--entrypoint", "the program that the words after the image are arguments of", "PROGRAM"),
+        Option("--entrypoint", "the program that the words after the image are arguments of", "PROGRAM", closes=True),
         *_running(), *_making(), *_place(),
         inner="[COMMAND ARGUMENTS...]",
         more="""
@@ -207,7 +207,7 @@ def _image_list() -> Command:
 
 def _image_import() -> Command:
     return Command("image import", "import an OCI layout, a docker or OCI archive, or a root directory", "images:import_", "PATH NAME",
-                   more="PATH is an archive or a directory on this machine, as docker save or docker export write them.")  # fmt: skip
+                   more="PATH is a directory, or an archive as docker save or export write it, or - for standard input.")  # fmt: skip
 
 
 def _image_pull() -> Command:

@@ -21,7 +21,8 @@ COMMANDS = {
     **dict.fromkeys(("start", "restart", "pause", "unpause", "resume"), _AGAIN),
     **dict.fromkeys(("build", "commit", "save", "export", "tag", "push", "buildx"), _ELSEWHERE),
     **dict.fromkeys(("new", "spawn", "launch", "make"), "holdfast create IMAGE, or holdfast run IMAGE COMMAND"),
-    **dict.fromkeys(("ssh", "bash", "sh", "console", "connect", "enter", "login", "terminal"), "holdfast shell SANDBOX"),
+    **dict.fromkeys(("ssh", "bash", "sh", "console", "connect", "enter", "terminal"), "holdfast shell SANDBOX"),
+    **dict.fromkeys(("login", "logout"), "the service pulls as skopeo does: skopeo login REGISTRY there, on a cluster pull secrets"),
     "attach": "holdfast logs -f SANDBOX for what `run -d` started, or holdfast shell SANDBOX --attach NAME for a terminal",
     **dict.fromkeys(("scp", "copy", "upload", "download", "put", "rsync"), "holdfast cp LOCAL SANDBOX:/path, or cp SANDBOX:/path LOCAL"),
     **dict.fromkeys(("forward", "port-forward", "tunnel", "expose", "publish", "proxy"), "holdfast port SANDBOX PORT"),
@@ -41,7 +42,7 @@ COMMANDS = {
 """Words of other tools, and what does it here."""
 
 _FILES = "files go in and out with holdfast cp"
-_PORTS = "holdfast port SANDBOX PORT reaches a port of it"
+_PORTS = "holdfast port SANDBOX LOCAL:PORT reaches a port of it, once it runs"
 OPTIONS = {
     **dict.fromkeys(("-v", "--volume", "--mount"), _FILES),
     **dict.fromkeys(("-p", "-P", "--publish", "--expose", "--publish-all"), _PORTS),
@@ -59,12 +60,26 @@ OPTIONS = {
     "--no-stdin": "standard input is passed on only with -i",
     "--sig-proxy": "signals always reach the command",
 }
+_JSON = "it prints JSON, as with --json: holdfast inspect SANDBOX | jq -r '.[].status'"
+_IMPORT = "holdfast image import FILE NAME; FILE may be - for standard input"
+OF_COMMANDS = {
+    ("inspect", "-f"): _JSON,
+    ("inspect", "--format"): _JSON,
+    ("image import", "-i"): _IMPORT,
+    ("image import", "--input"): _IMPORT,
+    ("logs", "-t"): "output is kept as it was written, without times",
+    ("logs", "--timestamps"): "output is kept as it was written, without times",
+    ("logs", "--since"): "-n LINES shows the last lines",
+    ("port", "-d"): "it runs until interrupted: holdfast port SANDBOX PORT &",
+}
+"""Options of docker's for one command alone."""
 
 
 def option_meant(name: str, command: Command) -> str:
     """The end of the sentence about an option that ``command`` does not have."""
-    if name in OPTIONS:
-        return f": {OPTIONS[name]}"
+    meant = OF_COMMANDS.get((command.name, name)) or OPTIONS.get(name)
+    if meant:
+        return f": {meant}"
     names = [known for option in command.options for known in option.names if known.startswith("--")]
     close = get_close_matches(name, names, 1, 0.6) or [known for known in names if len(name) > 4 and known.startswith(name)]
     return f"; did you mean {close[0]}?" if close else ""

@@ -25,7 +25,7 @@ def list_(arguments: Arguments) -> None:
 
 def import_(arguments: Arguments) -> None:
     with SandboxClient() as client:
-        _show(client.images.import_(arguments.path, arguments.name), arguments.json)
+        _show(client.images.import_("/dev/stdin" if arguments.path == "-" else arguments.path, arguments.name), arguments.json)
 
 
 def pull(arguments: Arguments) -> None:

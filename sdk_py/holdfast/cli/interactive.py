@@ -104,7 +104,7 @@ def _raw() -> Iterator[None]:
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
     try:
-        tty.setraw(descriptor)
+        tty.setraw(descriptor, termios.TCSADRAIN)
         yield
     finally:
         with contextlib.suppress(termios.error):  # it has hung up

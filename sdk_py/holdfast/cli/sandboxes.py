@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from holdfast import NotFoundError, Sandbox, SandboxClient, SandboxInfo, SandboxLostError
+from holdfast import ConflictError, NotFoundError, Sandbox, SandboxClient, SandboxInfo, SandboxLostError
 from holdfast.cli.finding import asked, whole_id
 from holdfast.cli.output import age, note, pairs, say, say_json, table, variables
 from holdfast.cli.words import Arguments, bad
@@ -24,6 +24,15 @@ _ASK_FROM = 2
 
 def make(client: SandboxClient, arguments: Arguments, *, entrypoint: bool = False) -> Sandbox:
     """The sandbox that the options of ``create`` and ``run`` ask for; with ``entrypoint`` the image's own command is started in it."""
+    try:
+        return _made(client, arguments, entrypoint)
+    except ConflictError as why:
+        if arguments.id and why.code == "sandbox_exists":
+            why.hint = f"holdfast rm {arguments.id} deletes it; or choose another --name"
+        raise
+
+
+def _made(client: SandboxClient, arguments: Arguments, entrypoint: bool) -> Sandbox:
     return client.create_sandbox(
         arguments.image,
         cpu=arguments.cpu,

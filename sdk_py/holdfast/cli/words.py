@@ -40,9 +40,10 @@ def number(text: str) -> float:
 
 class Option:
     """An option by its names. With a ``metavar`` it takes a value, that ``read`` reads; ``many``: again and again; ``bare``: the value
-    where none is given, which then has to be written ``--name=VALUE`` or be one of ``values``."""
+    where none is given, which then has to be written ``--name=VALUE`` or be one of ``values``; ``closes``: where it is given, options
+    after the first position are the sandbox's command's too."""
 
-    __slots__ = ("bare", "dest", "help", "many", "metavar", "names", "read", "values")
+    __slots__ = ("bare", "closes", "dest", "help", "many", "metavar", "names", "read", "values")
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class Option:
         read: Callable[[str], Any] = str,
         bare: str = "",
         values: tuple[str, ...] = (),
+        closes: bool = False,
     ) -> None:
         self.names = tuple(names.split())
         self.help = help_
@@ -62,6 +64,7 @@ class Option:
         self.read = read
         self.bare = bare
         self.values = values
+        self.closes = closes
         self.dest = next(name for name in self.names if name.startswith("--") or len(self.names) == 1).lstrip("-").replace("-", "_")
 
     def takes(self, following: Sequence[str]) -> bool:
@@ -116,9 +119,12 @@ class Command:
     def inner_at(self, words: Sequence[str]) -> int | None:
         """Where the sandbox's command begins that was written without ``--``; ``words`` are those after our command's name."""
         at = places = 0
+        closed = False
         while at < len(words):
             word = words[at]
-            if word.startswith("-") and word != "-":
+            if word.startswith("-") and word != "-" and not (closed and places):
+                option = self._named.get(word.partition("=")[0])
+                closed = closed or (option is not None and option.closes)
                 at += self.values_of(word, words[at + 1 :])
             elif places:
                 return at
