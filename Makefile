@@ -13,10 +13,10 @@ HOLDFAST_DATA ?= .holdfast
 export PORT HOLDFAST_DATA REGISTRY TAG
 SOURCES := $(wildcard schemas sdk_py session_agent gateway loadtest infra tests)
 
-.PHONY: help setup up demo test test-cluster test-docker check format generate bundle images deploy cluster smoke acceptance bench chaos fuzz clean
+.PHONY: help setup up demo test test-all soak test-cluster test-docker check format generate bundle images deploy cluster smoke acceptance bench chaos fuzz clean
 
 help: ## Show what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
 setup: .venv/.stamp ## Make .venv with everything in it (every other target does this by itself)
 
@@ -29,8 +29,14 @@ up: .venv/.stamp ## Run Redis, node, controller and gateway in the foreground (P
 demo: .venv/.stamp ## One long agent episode in a sandbox (ARGS=--live: a real model drives)
 	@exec $(PY) -m infra.demo $(ARGS)
 
-test: .venv/.stamp ## The whole test suite (ARGS="-k shell"; WORKERS: as many as cores, 2 to 4)
+test: .venv/.stamp ## The quick tests, minutes (ARGS="-k shell"; WORKERS: as many as cores, 2 to 4)
+	@exec $(PY) -m pytest -n $(WORKERS) -m "not (slow or soak or chaos or cluster or docker)" $(ARGS)
+
+test-all: .venv/.stamp ## Every test but the longest
 	@exec $(PY) -m pytest -n $(WORKERS) $(ARGS)
+
+soak: .venv/.stamp ## The longest: a thousand sandboxes, a thousand pods, readers that stall
+	@exec $(PY) -m pytest -m soak --timeout 900 $(ARGS)
 
 test-cluster: .venv/.stamp ## What needs a cluster, on the one KUBECONFIG names (HOLDFAST_BUNDLE_IMAGE, HOLDFAST_TEST_IMAGE)
 	@CI=true exec $(PY) -m pytest tests/kubernetes -m cluster -s $(ARGS)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 import infra.scripts  # noqa: F401  before pytest names tests/infra: it takes that package for `infra` where none is imported yet
 from tests.support import requires
 
-pytest_plugins = ["tests.support.sharing", "tests.support.redis_server", "tests.support.stack"]
+pytest_plugins = ["tests.support.tiers", "tests.support.sharing", "tests.support.redis_server", "tests.support.stack"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -36,7 +36,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for mark in ("chaos", "cluster", "docker"):
+    for mark in ("chaos", "cluster", "docker", "soak"):
         left_out = [item for item in items if item.get_closest_marker(mark)]
         if left_out and mark not in (config.option.markexpr or ""):
             config.hook.pytest_deselected(items=left_out)

@@ -18,7 +18,7 @@ _REFUSALS = 2
 
 
 def find_redis_server(path: str | None = None) -> str | None:
-    """HOLDFAST_REDIS_SERVER, else a ``redis-server`` or ``valkey-server`` in ``path`` (PATH), else the extra ``server``'s; None without one."""
+    """HOLDFAST_REDIS_SERVER, else ``redis-server`` or ``valkey-server`` in ``path``, else the one of the extra ``server``; None without."""
     if chosen := os.environ.get("HOLDFAST_REDIS_SERVER"):
         return chosen
     for name in ("redis-server", "valkey-server"):
