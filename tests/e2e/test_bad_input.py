@@ -27,7 +27,7 @@ from holdfast import (
 )
 from holdfast_wire.errors import TABLE
 
-from tests.e2e.telling import assert_problem, is_clear
+from tests.e2e.error_checks import assert_problem, is_clear
 from tests.support.requires import requires
 from tests.support.stack import Stack, running_stack
 

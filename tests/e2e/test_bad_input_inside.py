@@ -26,7 +26,7 @@ from holdfast import (
     WorkingDirectoryError,
 )
 
-from tests.e2e.telling import is_clear, is_typed
+from tests.e2e.error_checks import is_clear, is_typed
 from tests.support.requires import requires
 from tests.support.stack import Stack
 

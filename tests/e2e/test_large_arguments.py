@@ -11,7 +11,7 @@ import pytest
 from holdfast import ArgumentsTooLongError, ConflictError, HoldfastError, RequestTooLargeError, Sandbox, SandboxClient, Shell
 from holdfast_wire.limits import PARAMS_BYTES
 
-from tests.e2e.telling import is_clear
+from tests.e2e.error_checks import is_clear
 from tests.faults.proxy import FaultProxy
 from tests.support.requires import requires
 from tests.support.stack import Stack

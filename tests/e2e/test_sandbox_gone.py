@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from holdfast import Sandbox, SandboxClient, SandboxLostError, SandboxNotFoundError
 
-from tests.e2e.telling import is_clear, uses
+from tests.e2e.error_checks import is_clear, uses
 from tests.support.requires import requires
 from tests.support.until import until
 

@@ -14,7 +14,7 @@ from holdfast_wire.frames import Exited, Failed, Gap, Output, Started
 from holdfast_wire.limits import KEPT_COMMAND_BYTES
 
 from session_agent.agent.context import SandboxLimits
-from tests.session_agent.living import nap, sleepers
+from tests.session_agent.processes import nap, sleepers
 from tests.support.process_channel import Outcome, client
 from tests.support.until import until_async
 

@@ -10,7 +10,7 @@ import pytest
 from holdfast_wire.frames import Output, Started
 
 from session_agent.agent.process.processes import child_pids
-from tests.session_agent.living import alive, gone, nap, sleepers
+from tests.session_agent.processes import alive, gone, nap, sleepers
 from tests.support.process_channel import client
 from tests.support.until import until_async
 

@@ -19,7 +19,7 @@ from holdfast_wire.frames import Exited, Failed, Output, Started
 
 from session_agent.agent.process import fork as forking
 from session_agent.agent.process.stub import Call, execs, supported
-from tests.session_agent.living import gone
+from tests.session_agent.processes import gone
 from tests.support.process_channel import Client, client
 from tests.support.until import until_async
 

@@ -19,7 +19,7 @@ import pytest
 LONG = (
     "session_agent/test_shell_cases", "faults/test_thousand", "kubernetes/test_scale", "e2e/test_timeouts", "wire/test_simulation",
     "e2e/test_shell_suite", "e2e/test_up", "e2e/test_demo", "session_agent/test_commands", "session_agent/test_commands_trees",
-    "session_agent/test_leaving", "regressions/test_e2b_1031", "package/", "node/", "faults/", "wire/", "sdk/", "contract/",
+    "session_agent/test_shutdown", "regressions/test_e2b_1031", "package/", "node/", "faults/", "wire/", "sdk/", "contract/",
 )  # fmt: skip
 """What begins first, longest first: else the last worker is left alone with it. A hint; what is missing here costs time only."""
 TOGETHER = ("package/",)

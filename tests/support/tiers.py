@@ -31,7 +31,7 @@ SLOW = (
     "recipes/swe/test_factory",
     "regressions/",
     "session_agent/test_commands_trees",
-    "session_agent/test_leaving",
+    "session_agent/test_shutdown",
     "wire/test_simulation",
 )
 """Seconds each: the machine's own services, faults, images, clusters. The shell suite, the core, the contracts and the chain are quick."""
