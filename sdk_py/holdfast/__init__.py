@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast._async.client import AsyncSandboxClient
+    from holdfast._async.files import AsyncFiles
     from holdfast._async.group import AsyncGroup
+    from holdfast._async.images import AsyncImages
     from holdfast._async.process import AsyncCommandStream, AsyncProcess, AsyncTerminal
     from holdfast._async.sandbox import AsyncSandbox
     from holdfast._async.shell import AsyncShell
@@ -76,7 +78,9 @@ if TYPE_CHECKING:
         TransferResult,
     )
     from holdfast._sync.client import SandboxClient
+    from holdfast._sync.files import Files
     from holdfast._sync.group import Group
+    from holdfast._sync.images import Images
     from holdfast._sync.process import CommandStream, Process, Terminal
     from holdfast._sync.sandbox import Sandbox
     from holdfast._sync.shell import Shell
@@ -89,7 +93,9 @@ __all__ = [
     "ArchiveError",
     "ArgumentsTooLongError",
     "AsyncCommandStream",
+    "AsyncFiles",
     "AsyncGroup",
+    "AsyncImages",
     "AsyncProcess",
     "AsyncSandbox",
     "AsyncSandboxClient",
@@ -108,11 +114,13 @@ __all__ = [
     "ConflictError",
     "FileEntry",
     "FileMatch",
+    "Files",
     "Group",
     "GroupInfo",
     "HoldfastError",
     "ImageInfo",
     "ImageNotFoundError",
+    "Images",
     "InputClosedError",
     "InvalidArgumentError",
     "InvalidPathError",
@@ -156,15 +164,21 @@ __all__ = [
 ]
 
 _ASYNC = {
+    "AsyncAttachable": "attachable",
     "AsyncCommandStream": "process",
+    "AsyncFiles": "files",
     "AsyncGroup": "group",
+    "AsyncImages": "images",
+    "AsyncInput": "running",
     "AsyncProcess": "process",
+    "AsyncRunning": "running",
     "AsyncSandbox": "sandbox",
     "AsyncSandboxClient": "client",
     "AsyncShell": "shell",
     "AsyncTerminal": "process",
     "AsyncTunnel": "tunnel",
 }
+"""Where they are; also those that others are built on, which are found by the name that they carry."""
 _HOMES = {
     **{name: f"holdfast._async.{module}" for name, module in _ASYNC.items()},
     **{name.removeprefix("Async"): f"holdfast._sync.{module}" for name, module in _ASYNC.items()},
@@ -176,7 +190,7 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("holdfast")
-    if name not in __all__:
+    if name not in __all__ and name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = _HOMES.get(name) or ("holdfast._errors" if name.endswith("Error") else "holdfast._results")
     value = globals()[name] = getattr(import_module(home), name)

@@ -19,6 +19,7 @@ from holdfast._async.sandbox import AsyncSandbox
 from holdfast._errors import ConflictError, HoldfastError, QuotaError, ServiceUnavailableError
 from holdfast._options import Options, TransportChoice, find_options
 from holdfast._progress import Progress
+from holdfast._public import public
 from holdfast._requests import ClusterOptions, create_body
 from holdfast._session_token import SessionToken
 from holdfast._transport.aio import Cancelled
@@ -31,6 +32,7 @@ R = TypeVar("R")
 Results = list[R]
 
 
+@public
 class AsyncSandboxClient:
     """Start here. ``url`` and ``api_key`` come from ``HOLDFAST_URL`` and ``HOLDFAST_API_KEY`` where they are not given.
 

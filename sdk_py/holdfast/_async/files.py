@@ -27,6 +27,7 @@ from holdfast._errors import (
     RequestTooLargeError,
     UnsupportedError,
 )
+from holdfast._public import public
 from holdfast._results import FileEntry, FileMatch, TransferResult, read_entry, read_match, take
 from holdfast._transport.aio import run_blocking
 
@@ -61,6 +62,7 @@ class _Seen:
             raise ChecksumError("checksum_mismatch", f"{self.size} bytes were moved and are not what the sandbox has")
 
 
+@public
 class AsyncFiles:
     """The files of one sandbox. Every method raises ``RemoteFileNotFoundError``, ``RemotePermissionError`` and their kin.
 

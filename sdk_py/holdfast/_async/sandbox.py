@@ -38,17 +38,14 @@ from holdfast._async.transfers import AsyncTransfer
 from holdfast._async.tunnel import AsyncTunnel
 from holdfast._errors import HoldfastError, UnsupportedError
 from holdfast._options import Options
+from holdfast._public import public
 from holdfast._requests import (
-    EXEC,
-    SHELL,
-    START,
     Command,
     Keep,
     Outlive,
     Spool,
     Stderr,
     command_params,
-    known_only,
     network_body,
     shell_params,
     terminal_params,
@@ -65,6 +62,7 @@ if TYPE_CHECKING:
     from holdfast._async.client import AsyncSandboxClient
 
 
+@public
 class AsyncSandbox(AsyncAttachable):
     """A sandbox. Leaving its ``with`` block deletes it, unless another client took the session over; ``close`` only lets go of it.
 
@@ -143,7 +141,6 @@ class AsyncSandbox(AsyncAttachable):
         command_id: str | None = None,
         max_output_bytes: int | None = None,
         keep: Keep = "head",
-        **unknown: Never,
     ) -> CommandResult:
         """Run one command: a list of arguments as it is, a string by the shell. Returns its result whatever its exit code.
 
@@ -158,7 +155,6 @@ class AsyncSandbox(AsyncAttachable):
         ``stderr="stdout"`` makes one stream of both, in the order of writing: ``result.output``. Of each stream ``max_output_bytes`` are
         kept; ``keep`` says which: the ``head``, the ``tail``, or ``both`` ends, half of each.
         """
-        known_only("exec", unknown, EXEC)
         data = input_of(input)
         params = command_params(
             command,
@@ -209,7 +205,6 @@ class AsyncSandbox(AsyncAttachable):
         command_id: str | None = None,
         max_output_bytes: int | None = None,
         keep: Keep = "head",
-        **unknown: Never,
     ) -> AsyncProcess:
         """Start a command and return while it runs. ``stdin=False``: it reads end of file. All other arguments are those of ``exec``:
         ``command``, ``arguments``, ``cwd``, ``env``, ``user``, ``timeout``, ``login``, ``outlive``, ``stderr``, ``command_id``,
@@ -218,7 +213,6 @@ class AsyncSandbox(AsyncAttachable):
         The sandbox holds at most ``spool_bytes`` of output that nobody has read; beyond them the command waits, or with ``spool="tail"``
         the oldest go: ``streams`` of the result counts them. ``detached``: it runs on when this client goes.
         """
-        known_only("start", unknown, START)
         params = command_params(
             command,
             arguments,
@@ -264,13 +258,11 @@ class AsyncSandbox(AsyncAttachable):
         cwd: RemotePath | None = None,
         env: Mapping[str, str] | None = None,
         user: str | int | None = None,
-        **unknown: Never,
     ) -> AsyncShell:
         """A living shell: bash, or POSIX sh where there is none. With ``name``, the one of that name, made where there is none.
 
         ``shell``: ``auto``, ``bash`` or ``sh``. ``cwd`` is where it starts, ``env`` adds variables, ``user`` is a name or uid.
         """
-        known_only("shell", unknown, SHELL)
         params = shell_params(name, shell, cwd, env, user)
         link = await self._attached()
         sink: ShellSink = link.perform(open_shell, link.engine, params)

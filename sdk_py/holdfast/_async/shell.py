@@ -12,6 +12,7 @@ from typing import Self
 from holdfast._arguments import input_of, name_of, new_id, output_limit, time_limit
 from holdfast._async.process import AsyncCommandStream
 from holdfast._async.running import outcome
+from holdfast._public import public
 from holdfast._requests import Keep, run_params
 from holdfast._results import CommandResult
 from holdfast._signals import signal_of
@@ -21,6 +22,7 @@ from holdfast._transport.command_call import Call
 from holdfast._transport.sinks import ShellSink
 
 
+@public
 class AsyncShell:
     """A bash (or POSIX sh) that lives in the sandbox until it is closed, also while nobody is connected."""
 

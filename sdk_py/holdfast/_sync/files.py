@@ -28,6 +28,7 @@ from holdfast._errors import (
     RequestTooLargeError,
     UnsupportedError,
 )
+from holdfast._public import public
 from holdfast._results import FileEntry, FileMatch, TransferResult, read_entry, read_match, take
 from holdfast._transport.threads import run_blocking
 
@@ -62,6 +63,7 @@ class _Seen:
             raise ChecksumError("checksum_mismatch", f"{self.size} bytes were moved and are not what the sandbox has")
 
 
+@public
 class Files:
     """The files of one sandbox. Every method raises ``RemoteFileNotFoundError``, ``RemotePermissionError`` and their kin.
 

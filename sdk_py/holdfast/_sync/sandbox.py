@@ -39,17 +39,14 @@ from holdfast._sync.transfers import Transfer
 from holdfast._sync.tunnel import Tunnel
 from holdfast._errors import HoldfastError, UnsupportedError
 from holdfast._options import Options
+from holdfast._public import public
 from holdfast._requests import (
-    EXEC,
-    SHELL,
-    START,
     Command,
     Keep,
     Outlive,
     Spool,
     Stderr,
     command_params,
-    known_only,
     network_body,
     shell_params,
     terminal_params,
@@ -66,6 +63,7 @@ if TYPE_CHECKING:
     from holdfast._sync.client import SandboxClient
 
 
+@public
 class Sandbox(Attachable):
     """A sandbox. Leaving its ``with`` block deletes it, unless another client took the session over; ``close`` only lets go of it.
 
@@ -144,7 +142,6 @@ class Sandbox(Attachable):
         command_id: str | None = None,
         max_output_bytes: int | None = None,
         keep: Keep = "head",
-        **unknown: Never,
     ) -> CommandResult:
         """Run one command: a list of arguments as it is, a string by the shell. Returns its result whatever its exit code.
 
@@ -159,7 +156,6 @@ class Sandbox(Attachable):
         ``stderr="stdout"`` makes one stream of both, in the order of writing: ``result.output``. Of each stream ``max_output_bytes`` are
         kept; ``keep`` says which: the ``head``, the ``tail``, or ``both`` ends, half of each.
         """
-        known_only("exec", unknown, EXEC)
         data = input_of(input)
         params = command_params(
             command,
@@ -210,7 +206,6 @@ class Sandbox(Attachable):
         command_id: str | None = None,
         max_output_bytes: int | None = None,
         keep: Keep = "head",
-        **unknown: Never,
     ) -> Process:
         """Start a command and return while it runs. ``stdin=False``: it reads end of file. All other arguments are those of ``exec``:
         ``command``, ``arguments``, ``cwd``, ``env``, ``user``, ``timeout``, ``login``, ``outlive``, ``stderr``, ``command_id``,
@@ -219,7 +214,6 @@ class Sandbox(Attachable):
         The sandbox holds at most ``spool_bytes`` of output that nobody has read; beyond them the command waits, or with ``spool="tail"``
         the oldest go: ``streams`` of the result counts them. ``detached``: it runs on when this client goes.
         """
-        known_only("start", unknown, START)
         params = command_params(
             command,
             arguments,
@@ -265,13 +259,11 @@ class Sandbox(Attachable):
         cwd: RemotePath | None = None,
         env: Mapping[str, str] | None = None,
         user: str | int | None = None,
-        **unknown: Never,
     ) -> Shell:
         """A living shell: bash, or POSIX sh where there is none. With ``name``, the one of that name, made where there is none.
 
         ``shell``: ``auto``, ``bash`` or ``sh``. ``cwd`` is where it starts, ``env`` adds variables, ``user`` is a name or uid.
         """
-        known_only("shell", unknown, SHELL)
         params = shell_params(name, shell, cwd, env, user)
         link = self._attached()
         sink: ShellSink = link.perform(open_shell, link.engine, params)

@@ -13,6 +13,7 @@ from typing import Self
 from holdfast._arguments import input_of, name_of, new_id, output_limit, time_limit
 from holdfast._sync.process import CommandStream
 from holdfast._sync.running import outcome
+from holdfast._public import public
 from holdfast._requests import Keep, run_params
 from holdfast._results import CommandResult
 from holdfast._signals import signal_of
@@ -22,6 +23,7 @@ from holdfast._transport.command_call import Call
 from holdfast._transport.sinks import ShellSink
 
 
+@public
 class Shell:
     """A bash (or POSIX sh) that lives in the sandbox until it is closed, also while nobody is connected."""
 
