@@ -276,6 +276,17 @@ class Files:
         """
         self._ask("move", path, to=path_of(to), overwrite=overwrite, user=user)
 
+    def copy(self, src: RemotePath, dst: RemotePath, *, user: str | int | None = None) -> TransferResult:
+        """Copy a file or a whole tree inside the sandbox, as ``cp -a``: nothing of it passes through here.
+
+        ``src`` goes into ``dst`` where that is a directory, else it becomes ``dst``, whose directory has to be there; of ``"src/."`` the
+        content goes into ``dst``. Files that are there are written over, directories merged; links stay links; owners, modes and times
+        are kept. The result counts entries and bytes. One that fails or is cancelled leaves what it has copied.
+        ``user``: with whose permissions (default: nothing is refused), and then what is made is that user's, unless it is root.
+        """
+        result = self._ask("copy", src, to=path_of(dst), user=user)
+        return TransferResult(take(result, "bytes", int, default=0), take(result, "entries", int, default=0))
+
     def remove(self, path: RemotePath, *, recursive: bool = False, missing_ok: bool = False, user: str | int | None = None) -> None:
         """Remove a file or an empty directory; with ``recursive`` a whole tree.
 

@@ -55,7 +55,7 @@ class Source(Protocol):
         ...
 
     def chunks(self) -> Iterator[bytes]:
-        """The content in pieces of at most ``DATA_BYTES``."""
+        """The content in pieces of at most ``DATA_BYTES``. An empty one ends a turn: others are served, then it is asked for the next."""
         ...
 
     def result(self) -> dict[str, Any]:
@@ -250,9 +250,10 @@ class Outgoing(_Transfer):
                 result = self._source.result()
                 self._source.close()
                 return taken, result
-            if chunk:
-                taken.append(chunk)
-                wanted -= len(chunk)
+            if not chunk:
+                break
+            taken.append(chunk)
+            wanted -= len(chunk)
         return taken, None
 
     def _taken(self, read: tuple[list[bytes], dict[str, Any] | None]) -> None:
