@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast._async.sandbox import AsyncSandbox
     from holdfast._async.shell import AsyncShell
     from holdfast._async.tunnel import AsyncTunnel
+    from holdfast._async.watch import AsyncWatch
     from holdfast._errors import (
         ArchiveError,
         ArgumentsTooLongError,
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
         Chunk,
         CommandResult,
         FileEntry,
+        FileEvent,
         FileMatch,
         GroupInfo,
         ImageInfo,
@@ -85,6 +87,7 @@ if TYPE_CHECKING:
     from holdfast._sync.sandbox import Sandbox
     from holdfast._sync.shell import Shell
     from holdfast._sync.tunnel import Tunnel
+    from holdfast._sync.watch import Watch
 
 __all__ = [
     "STDERR",
@@ -102,6 +105,7 @@ __all__ = [
     "AsyncShell",
     "AsyncTerminal",
     "AsyncTunnel",
+    "AsyncWatch",
     "AuthenticationError",
     "CancelledRemotelyError",
     "Cause",
@@ -113,6 +117,7 @@ __all__ = [
     "ConfigurationError",
     "ConflictError",
     "FileEntry",
+    "FileEvent",
     "FileMatch",
     "Files",
     "Group",
@@ -160,6 +165,7 @@ __all__ = [
     "UnsupportedError",
     "UserNotFoundError",
     "WaitTimeoutError",
+    "Watch",
     "WorkingDirectoryError",
 ]
 
@@ -177,6 +183,7 @@ _ASYNC = {
     "AsyncShell": "shell",
     "AsyncTerminal": "process",
     "AsyncTunnel": "tunnel",
+    "AsyncWatch": "watch",
 }
 """Where they are; also those that others are built on, which are found by the name that they carry."""
 _HOMES = {

@@ -209,6 +209,7 @@ _HABITS: Mapping[str, Mapping[str, str]] = {
     "Files.upload": _REMOTE,
     "Files.download": _REMOTE,
     "Running": _WAIT,
+    "Watch": _WAIT,
     "Input": {"text": "data", "input": "data", "keys": "data"},
     "CommandStream": _WAIT,
 }

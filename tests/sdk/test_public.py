@@ -19,7 +19,7 @@ from holdfast_wire.errors import TABLE
 
 from infra.scripts import generate_sync
 
-OBJECTS = ["SandboxClient", "Sandbox", "Files", "Images", "Group", "Shell", "CommandStream", "Process", "Terminal", "Tunnel"]
+OBJECTS = ["SandboxClient", "Sandbox", "Files", "Images", "Group", "Shell", "CommandStream", "Process", "Terminal", "Tunnel", "Watch"]
 ERRORS = frozenset(
     """
     ArchiveError ArgumentsTooLongError AuthenticationError CancelledRemotelyError ChecksumError CommandFailedError ConfigurationError
@@ -33,7 +33,7 @@ ERRORS = frozenset(
 )
 RESULTS = frozenset(
     """
-    STDERR STDOUT Address Cause Chunk CommandResult FileEntry FileMatch GroupInfo ImageInfo PatchResult SandboxInfo StreamCount
+    STDERR STDOUT Address Cause Chunk CommandResult FileEntry FileEvent FileMatch GroupInfo ImageInfo PatchResult SandboxInfo StreamCount
     TransferResult
     """.split()  # noqa: SIM905  as text it can be read
 )

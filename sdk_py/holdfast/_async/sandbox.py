@@ -81,7 +81,7 @@ class AsyncSandbox(AsyncAttachable):
     ) -> None:
         super().__init__(rest, options, sandbox_id, token)
         self.files = AsyncFiles(self)
-        """Its files: ``read``, ``write``, ``upload``, ``download``, ``list``, ``search``, ``copy`` and more."""
+        """Its files: ``read``, ``write``, ``upload``, ``download``, ``list``, ``search``, ``copy``, ``watch`` and more."""
         self._client = client
         self._info = info
         self._heartbeat_s: float | None = None

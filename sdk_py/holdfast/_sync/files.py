@@ -20,6 +20,7 @@ from holdfast_wire.errors import ProtocolError
 from holdfast._archives import PIECE_BYTES, pack, unpack
 from holdfast._arguments import RemotePath, content_of, given, part_of, path_of, text_path, words_of
 from holdfast._sync.transfers import Transfer
+from holdfast._sync.watch import Watch
 from holdfast._errors import (
     ChecksumError,
     InvalidPathError,
@@ -29,8 +30,10 @@ from holdfast._errors import (
     UnsupportedError,
 )
 from holdfast._public import public
+from holdfast._requests import bounded
 from holdfast._results import FileEntry, FileMatch, TransferResult, read_entry, read_match, take
 from holdfast._transport.threads import run_blocking
+from holdfast._transport.threads_opening import opening
 
 if TYPE_CHECKING:
     from holdfast._sync.sandbox import Sandbox
@@ -242,6 +245,20 @@ class Files:
             message = f"there is more below {path!s:.200} than the {len(found)} entries that one list gives"
             raise RequestTooLargeError("request_too_large", message, hint="list its directories one by one, or run find")
         return found
+
+    @opening
+    def watch(self, path: RemotePath = ".", *, recursive: bool = False, user: str | int | None = None) -> Watch:
+        """What changes in a directory, with ``recursive`` in all below it, or what becomes of one file: iterate it for ``FileEvent``s.
+
+        It watches when this returns: what changes from then on is told. Attributes count as changes, what a directory is found to hold
+        when it is new is ``created``. Raises ``QuotaError`` where the machine has no more watches to give.
+        ``path`` is a directory or a file.
+        ``user``: with whose permissions (default: nothing is refused).
+        """
+        params = bounded({"path": path_of(path), **given(recursive=recursive or None, user=user)})
+        watch = Watch(self._sandbox._attached(), params)
+        watch._start()
+        return watch
 
     def stat(self, path: RemotePath, *, follow: bool = True, user: str | int | None = None) -> FileEntry:
         """What a path is; with ``follow`` what a symbolic link points to.
