@@ -155,6 +155,7 @@ class AsyncSandboxClient:
                 await self._forget(chosen, status="failed")
             raise
         sandbox = AsyncSandbox(self, self._rest, self._options, info.sandbox_id, info)
+        sandbox._request = body | {"sandbox_id": info.sandbox_id}
         if heartbeat_timeout_s is not None:
             sandbox._heartbeat(heartbeat_timeout_s / HEARTBEATS_PER_TIMEOUT)
         return sandbox

@@ -36,7 +36,7 @@ from holdfast._async.running import outcome
 from holdfast._async.shell import AsyncShell
 from holdfast._async.transfers import AsyncTransfer
 from holdfast._async.tunnel import AsyncTunnel
-from holdfast._errors import HoldfastError, UnsupportedError
+from holdfast._errors import HoldfastError, UnsupportedError, from_map
 from holdfast._options import Options
 from holdfast._public import public
 from holdfast._requests import (
@@ -52,7 +52,7 @@ from holdfast._requests import (
 )
 from holdfast._results import CommandResult, PatchResult, SandboxInfo, cut, ending, read_patch
 from holdfast._session_token import SessionToken
-from holdfast._transport.aio import Background, Cancelled, Flag, Gate
+from holdfast._transport.aio import Background, Cancelled, Flag, Gate, Link
 from holdfast._transport.aio_opening import opening
 from holdfast._transport.calls import close_channel, open_command, open_shell
 from holdfast._transport.command_call import GONE
@@ -91,6 +91,8 @@ class AsyncSandbox(AsyncAttachable):
         self._stopped = Flag()
         self._made_here = info is not None
         self._owns_client = False
+        self._request: dict[str, Any] | None = None
+        """What it was asked for with, where this client made it."""
 
     @classmethod
     @opening
@@ -401,6 +403,38 @@ class AsyncSandbox(AsyncAttachable):
         """Tell the service that it is still needed: idle and heartbeat time-outs begin anew."""
         await self._rest.heartbeat(self.id)
 
+    async def reset(self) -> SandboxInfo:
+        """Have it as it was made: it is deleted with everything in it and made again, with the same id and arguments.
+
+        Returns when it is ready. Shells, processes, terminals, watches and tunnels from before raise ``SessionLostError`` with reason
+        ``reset``; its lifetime begins anew. Raises ``UnsupportedError`` where this client did not make it, and what ``create_sandbox``
+        raises: then there is no sandbox any more.
+        """
+        body = self._request
+        if body is None:
+            hint = "delete it, and create it with its arguments; client.create_sandbox() gives one that knows them"
+            raise UnsupportedError("unsupported", f"sandbox {self.id} was not made by this client, which cannot make it again", hint=hint)
+        self._check_own()
+        async with self._lock.own:  # what is asked for meanwhile waits, and finds the new one
+            link, self._link = self._link, None
+            if link is not None and link.here:
+                link.perform(link.engine.reset)
+            await self._end_all(link)
+            await self._rest.delete(self.id)
+            try:
+                self._info = await self._rest.create(body | {"exist_ok": False}, new_id())
+            except Cancelled:
+                await self._client._forget(self.id)
+                raise
+            self._start_over()
+        return self._info
+
+    def _check_own(self) -> None:
+        """Raise where another client took it over: it is not ours to delete."""
+        link = self._link
+        if link is not None and link.engine.error is not None and self._fenced:
+            raise from_map(link.engine.error.to_map())
+
     async def delete(self) -> bool:
         """Delete it with everything in it; False when it was gone already."""
         await self._let_go()
@@ -430,6 +464,10 @@ class AsyncSandbox(AsyncAttachable):
         link = self._link
         if not self._fenced:  # that answer stays: a new session here would be news to the new holder
             self._link = None
+        await self._end_all(link)
+
+    async def _end_all(self, link: Link | None) -> None:
+        self._stopped.set()
         if link is None or link.here:
             for tunnel in list(self._tunnels):
                 await tunnel.close()

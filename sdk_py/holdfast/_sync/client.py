@@ -156,6 +156,7 @@ class SandboxClient:
                 self._forget(chosen, status="failed")
             raise
         sandbox = Sandbox(self, self._rest, self._options, info.sandbox_id, info)
+        sandbox._request = body | {"sandbox_id": info.sandbox_id}
         if heartbeat_timeout_s is not None:
             sandbox._heartbeat(heartbeat_timeout_s / HEARTBEATS_PER_TIMEOUT)
         return sandbox
