@@ -79,7 +79,7 @@ IMPERATIVES: dict[str, frozenset[type[Item]]] = {
     "command": frozenset({Write, Signal, Close}),
     "follow": frozenset({Write, Signal, Close}),
     "terminal": frozenset({Write, Resize, Signal, Close}),
-    "shell": frozenset({Run, Write, Signal, Close}),
+    "shell": frozenset({Run, Write, Resize, Signal, Close}),
     "read": frozenset({Close}),
     "write": frozenset({Write, Close}),
     "fs": frozenset({Close}),

@@ -203,6 +203,7 @@ _HABITS: Mapping[str, Mapping[str, str]] = {
     "SandboxClient.group": {"ttl": "ttl_s", "timeout": "ttl_s", "id": "name"},
     "Shell.run": _RUN,
     "Shell.stream": _RUN,
+    "Shell.resize": {"columns": "cols", "width": "cols", "height": "rows", "lines": "rows"},
     "Terminal.resize": {"columns": "cols", "width": "cols", "height": "rows", "lines": "rows"},
     "Files": _FILES,
     "Files.move": _MOVE,

@@ -279,9 +279,14 @@ def _ulimits(value: object) -> dict[str, Any] | None:
 
 
 def shell_params(
-    name: str | None, shell: str, cwd: RemotePath | None, env: Mapping[str, str] | None, user: str | int | None
+    name: str | None,
+    shell: str,
+    cwd: RemotePath | None,
+    env: Mapping[str, str] | None,
+    user: str | int | None,
+    size: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
-    """Open params of a ``shell`` channel."""
+    """Open params of a ``shell`` channel; ``size`` is that of its terminal, where it is to have one."""
     if shell not in ("auto", "bash", "sh"):
         raise bad("shell is 'auto', 'bash' or 'sh'")
     return bounded(
@@ -291,6 +296,9 @@ def shell_params(
             cwd=None if cwd is None else path_of(cwd),
             env=environment(env),
             user=user,
+            tty=None if size is None else True,
+            rows=None if size is None else size[0],
+            cols=None if size is None else size[1],
         ),
         may_follow=True,
     )

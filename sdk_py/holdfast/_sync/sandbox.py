@@ -27,6 +27,7 @@ from holdfast._arguments import (
     path_of,
     patience_of,
     port_of,
+    size_of,
     time_limit,
 )
 from holdfast._sync.attachable import Attachable
@@ -261,12 +262,19 @@ class Sandbox(Attachable):
         cwd: RemotePath | None = None,
         env: Mapping[str, str] | None = None,
         user: str | int | None = None,
+        tty: bool = False,
+        rows: int = 24,
+        cols: int = 80,
     ) -> Shell:
         """A living shell: bash, or POSIX sh where there is none. With ``name``, the one of that name, made where there is none.
 
         ``shell``: ``auto``, ``bash`` or ``sh``. ``cwd`` is where it starts, ``env`` adds variables, ``user`` is a name or uid.
+        ``tty``: its commands run on a pseudo-terminal of ``rows`` by ``cols``. ``run`` still gives exact exit codes, and what the terminal
+        showed as ``stdout``: line ends are CR LF, keys are echoed, standard error is in it. ``shell.write`` types, ``shell.resize`` changes
+        the size. Ctrl-C works; there is no job control, so Ctrl-Z does nothing. Raises ``ConflictError`` where the shell of that name has
+        no terminal. For one program on a terminal, as an editor, see ``terminal``.
         """
-        params = shell_params(name, shell, cwd, env, user)
+        params = shell_params(name, shell, cwd, env, user, size_of(rows, cols) if tty else None)
         link = self._attached()
         sink: ShellSink = link.perform(open_shell, link.engine, params)
         gate: Gate = sink.gate  # type: ignore[assignment]
@@ -278,6 +286,9 @@ class Sandbox(Attachable):
         if sink.info is None:
             raise sink.over()
         living = Shell(link, sink, named=name is not None)
+        if tty and not living.tty:
+            link.perform(close_channel, sink, name is not None)
+            raise UnsupportedError("unsupported", "the agent of this sandbox has no shells with a terminal", hint="use terminal()")
         self._shells = {other for other in self._shells if not other._sink.ended} | {living}
         return living
 

@@ -111,6 +111,11 @@ def resize_call(call: Call, rows: int, columns: int) -> None:
         call.sink.send(Resize(call.sink.number, rows, columns))
 
 
+def resize_shell(sink: ShellSink, rows: int, columns: int) -> None:
+    """Set the size of a shell's terminal."""
+    sink.send(Resize(sink.number, rows, columns))
+
+
 def close_channel(sink: CommandSink | ShellSink, detach: bool) -> None:
     """End the channel, or with ``detach`` leave what runs running."""
     if not sink.ended:
