@@ -112,7 +112,7 @@ async def test_an_interrupt_from_the_keyboard(kind: str) -> None:
             assert b"never" not in outcome.stdout
             after = await shell.run("echo $X")
             assert (after.stdout, after.result["shell"]["restarted"]) == (b"kept\r\n", False)
-        program = "import time\nprint('set', flush=True)\ntry: time.sleep(600)\nexcept KeyboardInterrupt: print('caught')"
+        program = "import time\ntry: print('set', flush=True); time.sleep(600)\nexcept KeyboardInterrupt: print('caught')"
         run = shell.begin(f'python3 -c "{program}"')
         await written(shell, b"set")
         shell.handler.write(b"\x03", False)
