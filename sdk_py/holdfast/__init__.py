@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast._async.client import AsyncSandboxClient
+    from holdfast._async.files import AsyncFiles
     from holdfast._async.group import AsyncGroup
+    from holdfast._async.images import AsyncImages
     from holdfast._async.process import AsyncCommandStream, AsyncProcess, AsyncTerminal
     from holdfast._async.sandbox import AsyncSandbox
     from holdfast._async.shell import AsyncShell
     from holdfast._async.tunnel import AsyncTunnel
+    from holdfast._async.watch import AsyncWatch
     from holdfast._errors import (
         ArchiveError,
         ArgumentsTooLongError,
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
         Chunk,
         CommandResult,
         FileEntry,
+        FileEvent,
         FileMatch,
         GroupInfo,
         ImageInfo,
@@ -76,11 +80,14 @@ if TYPE_CHECKING:
         TransferResult,
     )
     from holdfast._sync.client import SandboxClient
+    from holdfast._sync.files import Files
     from holdfast._sync.group import Group
+    from holdfast._sync.images import Images
     from holdfast._sync.process import CommandStream, Process, Terminal
     from holdfast._sync.sandbox import Sandbox
     from holdfast._sync.shell import Shell
     from holdfast._sync.tunnel import Tunnel
+    from holdfast._sync.watch import Watch
 
 __all__ = [
     "STDERR",
@@ -89,13 +96,16 @@ __all__ = [
     "ArchiveError",
     "ArgumentsTooLongError",
     "AsyncCommandStream",
+    "AsyncFiles",
     "AsyncGroup",
+    "AsyncImages",
     "AsyncProcess",
     "AsyncSandbox",
     "AsyncSandboxClient",
     "AsyncShell",
     "AsyncTerminal",
     "AsyncTunnel",
+    "AsyncWatch",
     "AuthenticationError",
     "CancelledRemotelyError",
     "Cause",
@@ -107,12 +117,15 @@ __all__ = [
     "ConfigurationError",
     "ConflictError",
     "FileEntry",
+    "FileEvent",
     "FileMatch",
+    "Files",
     "Group",
     "GroupInfo",
     "HoldfastError",
     "ImageInfo",
     "ImageNotFoundError",
+    "Images",
     "InputClosedError",
     "InvalidArgumentError",
     "InvalidPathError",
@@ -152,19 +165,27 @@ __all__ = [
     "UnsupportedError",
     "UserNotFoundError",
     "WaitTimeoutError",
+    "Watch",
     "WorkingDirectoryError",
 ]
 
 _ASYNC = {
+    "AsyncAttachable": "attachable",
     "AsyncCommandStream": "process",
+    "AsyncFiles": "files",
     "AsyncGroup": "group",
+    "AsyncImages": "images",
+    "AsyncInput": "running",
     "AsyncProcess": "process",
+    "AsyncRunning": "running",
     "AsyncSandbox": "sandbox",
     "AsyncSandboxClient": "client",
     "AsyncShell": "shell",
     "AsyncTerminal": "process",
     "AsyncTunnel": "tunnel",
+    "AsyncWatch": "watch",
 }
+"""Where they are; also those that others are built on, which are found by the name that they carry."""
 _HOMES = {
     **{name: f"holdfast._async.{module}" for name, module in _ASYNC.items()},
     **{name.removeprefix("Async"): f"holdfast._sync.{module}" for name, module in _ASYNC.items()},
@@ -176,7 +197,7 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("holdfast")
-    if name not in __all__:
+    if name not in __all__ and name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = _HOMES.get(name) or ("holdfast._errors" if name.endswith("Error") else "holdfast._results")
     value = globals()[name] = getattr(import_module(home), name)

@@ -184,58 +184,11 @@ def cluster_body(options: ClusterOptions) -> dict[str, Any]:
     return {name: plain(value) for name, value in options.items() if value is not None}
 
 
-def known_only(method: str, unknown: Mapping[str, object], names: str) -> None:
-    """Raises ``InvalidArgumentError`` for arguments that a method does not have: which it has, and which of them was meant."""
-    for name in unknown:
-        import difflib
-
-        near = _COMMAND_ELSEWHERE.get(name.lower()) or next(iter(difflib.get_close_matches(name, names.split(), 1)), "")
-        raise bad(f"{method} has no argument {name!r}{_instead(near)}", hint=f"one of {', '.join(names.split())}")
-
-
-def _instead(near: str) -> str:
-    return f": use {near}" if near.isidentifier() else f": {near}" if near else ""
-
-
-_COMMAND_ELSEWHERE = {
-    "workdir": "cwd",
-    "working_dir": "cwd",
-    "working_directory": "cwd",
-    "dir": "cwd",
-    "timeout": "each command names its own; command_timeout_s of the client is for all",
-    "envs": "env",
-    "environment": "env",
-    "timeout_s": "timeout, in seconds",
-    "timeout_ms": "timeout, in seconds",
-    "timeout_seconds": "timeout",
-    "stdin": "input is all of its standard input; start() writes to it while it runs",
-    "data": "input",
-    "check": "result.check() raises where the exit code is not 0",
-    "shell": "a string is run by the shell, a list as it is",
-    "capture_output": "output is always in the result",
-    "text": "result.stdout is text, result.stdout_bytes bytes",
-    "stdout": "stderr='stdout' makes them one stream",
-    "background": "start() returns while it runs",
-    "detach": "start(detached=True) returns and leaves it running",
-    "on_stdout": "iterate start() for live output",
-    "on_stderr": "iterate start() for live output",
-    "tty": "terminal() gives it a terminal",
-    "pty": "terminal() gives it a terminal",
-    "uid": "user",
-}
-"""What others call it, and what it is here."""
-SHELL = "name shell cwd env user"
-EXEC = "cwd env user input timeout login outlive spool spool_bytes stderr command_id max_output_bytes keep"
-START = "cwd env user timeout login stdin outlive spool spool_bytes stderr detached command_id max_output_bytes keep"
-
-
 def unknown_argument(name: str) -> InvalidArgumentError:
     """What says of an argument that ``create_sandbox`` does not have which one does it."""
-    import difflib
+    from holdfast._habits import no_argument
 
-    names = [*_CREATE, *ClusterOptions.__annotations__]
-    near = _ELSEWHERE.get(name.lower()) or next(iter(difflib.get_close_matches(name, names, 1)), "")
-    return bad(f"create_sandbox has no argument {name!r}{_instead(near)}", hint=f"one of {', '.join(names)}")
+    return no_argument("SandboxClient", "create_sandbox", name, [*_CREATE, *ClusterOptions.__annotations__])
 
 
 def network_body(network: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,44 +198,6 @@ def network_body(network: Mapping[str, Any]) -> dict[str, Any]:
     return sendable({str(name): plain(value) for name, value in network.items()})
 
 
-_ELSEWHERE = {
-    "timeout": "ready_timeout_s is how long it may take to become ready, lifetime_s how long it may live",
-    "name": "sandbox_id is its name",
-    "id": "sandbox_id is its name",
-    "template": "the image comes first, as in create_sandbox('python:3.12')",
-    "app": "the image comes first, as in create_sandbox('python:3.12')",
-    "envs": "env",
-    "environment": "env",
-    "env_vars": "env",
-    "envvars": "env",
-    "secrets": "env",
-    "metadata": "labels",
-    "tags": "labels",
-    "cpus": "cpu",
-    "nano_cpus": "cpu",
-    "mem": "memory",
-    "mem_limit": "memory",
-    "storage": "disk",
-    "storage_opt": "disk",
-    "idle_timeout": "idle_timeout_s",
-    "ttl": "lifetime_s",
-    "lifetime": "lifetime_s",
-    "max_lifetime": "lifetime_s",
-    "allow_internet_access": "block_network=False opens the network",
-    "network_mode": "block_network=False opens the network",
-    "network_disabled": "block_network",
-    "ports": "sandbox.tunnel(port) reaches a port once it runs",
-    "encrypted_ports": "sandbox.tunnel(port) reaches a port once it runs",
-    "unencrypted_ports": "sandbox.tunnel(port) reaches a port once it runs",
-    "workdir": "cwd of exec, start and shell says where a command runs",
-    "working_dir": "cwd of exec, start and shell says where a command runs",
-    "cwd": "cwd of exec, start and shell says where a command runs",
-    "command": "create it, then sandbox.exec(command) or sandbox.start(command)",
-    "gpus": "gpu",
-    "node_selectors": "node_selector",
-    "platform": "architecture",
-}
-"""What others call it, and what it is here."""
 _CREATE = (
     "image", "cpu", "memory", "disk", "env", "labels", "ready_timeout_s", "lifetime_s", "idle_timeout_s", "heartbeat_timeout_s",
     "sandbox_id", "exist_ok", "block_network", "network", "group", "entrypoint", "ulimits", "shm_size",
@@ -364,9 +279,14 @@ def _ulimits(value: object) -> dict[str, Any] | None:
 
 
 def shell_params(
-    name: str | None, shell: str, cwd: RemotePath | None, env: Mapping[str, str] | None, user: str | int | None
+    name: str | None,
+    shell: str,
+    cwd: RemotePath | None,
+    env: Mapping[str, str] | None,
+    user: str | int | None,
+    size: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
-    """Open params of a ``shell`` channel."""
+    """Open params of a ``shell`` channel; ``size`` is that of its terminal, where it is to have one."""
     if shell not in ("auto", "bash", "sh"):
         raise bad("shell is 'auto', 'bash' or 'sh'")
     return bounded(
@@ -376,6 +296,9 @@ def shell_params(
             cwd=None if cwd is None else path_of(cwd),
             env=environment(env),
             user=user,
+            tty=None if size is None else True,
+            rows=None if size is None else size[0],
+            cols=None if size is None else size[1],
         ),
         may_follow=True,
     )

@@ -196,6 +196,24 @@ class FileEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class FileEvent:
+    """A change that ``files.watch`` saw. ``overflow`` says that others were lost: look at what is there anew."""
+
+    type: Literal["created", "modified", "deleted", "moved", "overflow"]
+    """What happened; ``modified`` is content or attributes, ``moved`` a new name in what is watched."""
+    path: str
+    """What it happened to; what was moved had this name before."""
+    to: str | None = None
+    """The new name of what was moved."""
+    is_dir: bool = False
+    """Whether it is a directory."""
+    raw_path: bytes | None = None
+    """The bytes of ``path`` where they are not UTF-8."""
+    raw_to: bytes | None = None
+    """The bytes of ``to`` where they are not UTF-8."""
+
+
+@dataclass(frozen=True, slots=True)
 class PatchResult:
     """What applying a patch did. A patch that does not apply is a result with ``success`` False, and changes nothing."""
 
@@ -372,6 +390,21 @@ def read_match(body: Any) -> FileMatch:
     )
 
 
+def read_event(body: Any) -> FileEvent:
+    """One event of a watch. A kind that is not known here says, at the least, that something is to be looked at."""
+    if not isinstance(body, dict):
+        raise ProtocolError("the agent answered a malformed event")
+    kind = take(body, "type", str, default="overflow")
+    return FileEvent(
+        type=kind if kind in ("created", "modified", "deleted", "moved") else "overflow",
+        path=take(body, "path", str, default=""),
+        to=take(body, "to", str),
+        is_dir=take(body, "directory", bool, default=False),
+        raw_path=take(body, "raw_path", bytes),
+        raw_to=take(body, "raw_to", bytes),
+    )
+
+
 def read_patch(body: Mapping[str, Any]) -> PatchResult:
     """What closes a patch channel, or what REST answers to one."""
     files = take(body, "files", list, default=[])
@@ -411,6 +444,7 @@ class Address(tuple[str, int]):
 
 
 for _public in (
-    Address, Cause, Chunk, CommandResult, FileEntry, FileMatch, GroupInfo, ImageInfo, PatchResult, SandboxInfo, StreamCount, TransferResult,
+    Address, Cause, Chunk, CommandResult, FileEntry, FileEvent, FileMatch, GroupInfo, ImageInfo, PatchResult, SandboxInfo, StreamCount,
+    TransferResult,
 ):  # fmt: skip
     _public.__module__ = "holdfast"  # where they are imported from

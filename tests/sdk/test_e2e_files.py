@@ -18,6 +18,7 @@ from holdfast import (
     RemoteFileNotFoundError,
     RemoteIsADirectoryError,
     RemoteNotADirectoryError,
+    RemotePermissionError,
 )
 
 from tests.sdk.support.requirements import STACK
@@ -201,3 +202,39 @@ async def test_a_tunnel_to_nothing_says_so(live: Any) -> None:
     writer.close()
     assert isinstance(tunnel.last_error, PortUnreachableError)
     await tunnel.close()
+
+
+async def test_copies_inside_the_sandbox(live: Any) -> None:
+    made = "cd /tmp/c/src; echo one >a; echo two >sub/b; ln -s a link; chmod 640 a; touch -d @1000000000 a"
+    assert (await live.exec(f"mkdir -p /tmp/c/src/sub /tmp/c/into; {made}")).stderr == ""
+    whole = await live.files.copy("/tmp/c/src", "/tmp/c/dst")
+    assert (whole.entries, whole.size_bytes) == (5, 8)
+    assert (await live.files.copy("/tmp/c/src/a", "/tmp/c/into")).entries == 1
+    found = {entry.path.removeprefix("/tmp/c/"): entry for entry in await live.files.list("/tmp/c", recursive=True)}
+    assert {"dst", "dst/a", "dst/link", "dst/sub", "dst/sub/b", "into/a"} <= found.keys()
+    assert (found["dst/a"].mode, found["dst/a"].mtime, found["dst/link"].target) == (0o640, 1e9, "a")
+    await live.files.write("/tmp/c/src/a", "longer than before")
+    await live.files.copy("/tmp/c/src/.", "/tmp/c/dst")
+    assert await live.files.read_text("/tmp/c/dst/a") == "longer than before"
+    with pytest.raises(RemoteFileNotFoundError) as missing:
+        await live.files.copy("/tmp/c/no", "/tmp/c/dst")
+    assert missing.value.filename == "/tmp/c/no"
+    with pytest.raises(RemoteFileNotFoundError) as missing:
+        await live.files.copy("/tmp/c/src/a", "/tmp/c/no/such/place")
+    assert missing.value.filename == "/tmp/c/no/such/place"
+    with pytest.raises(InvalidPathError, match="into itself"):
+        await live.files.copy("/tmp/c/src", "/tmp/c/src/sub")
+    with pytest.raises(RemoteNotADirectoryError):
+        await live.files.copy("/tmp/c/src", "/tmp/c/dst/a")
+    with pytest.raises(InvalidPathError):
+        await live.files.copy("/tmp/c/src", "")
+
+
+async def test_copies_with_a_users_permissions(live: Any) -> None:
+    await live.exec("mkdir -p /tmp/u/own; echo s >/tmp/u/secret; chmod 600 /tmp/u/secret; echo o >/tmp/u/open; chown 1000 /tmp/u/own")
+    await live.files.copy("/tmp/u/open", "/tmp/u/own", user=1000)
+    assert (await live.files.stat("/tmp/u/own/open")).uid == 1000
+    with pytest.raises(RemotePermissionError):
+        await live.files.copy("/tmp/u/secret", "/tmp/u/own", user=1000)
+    await live.files.copy("/tmp/u/secret", "/tmp/u/own")
+    assert (await live.files.stat("/tmp/u/own/secret")).uid == 0

@@ -85,8 +85,6 @@ async def test_an_argument_of_another_name_is_answered_with_its_name_here(live: 
     assert says in refused.value.message, refused.value
     for name in ("cwd", "timeout", "max_output_bytes"):
         assert name in refused.value.hint
-    with pytest.raises(InvalidArgumentError, match="terminal"):
-        await live.shell(tty=True)
 
 
 async def test_a_time_out_for_all_commands(face: Any, stack: Any, live: Any) -> None:

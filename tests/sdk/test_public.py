@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import pickle
+import pydoc
 import subprocess
 import sys
 import traceback
@@ -18,7 +19,7 @@ from holdfast_wire.errors import TABLE
 
 from infra.scripts import generate_sync
 
-OBJECTS = ["SandboxClient", "Sandbox", "Group", "Shell", "CommandStream", "Process", "Terminal", "Tunnel"]
+OBJECTS = ["SandboxClient", "Sandbox", "Files", "Images", "Group", "Shell", "CommandStream", "Process", "Terminal", "Tunnel", "Watch"]
 ERRORS = frozenset(
     """
     ArchiveError ArgumentsTooLongError AuthenticationError CancelledRemotelyError ChecksumError CommandFailedError ConfigurationError
@@ -32,7 +33,7 @@ ERRORS = frozenset(
 )
 RESULTS = frozenset(
     """
-    STDERR STDOUT Address Cause Chunk CommandResult FileEntry FileMatch GroupInfo ImageInfo PatchResult SandboxInfo StreamCount
+    STDERR STDOUT Address Cause Chunk CommandResult FileEntry FileEvent FileMatch GroupInfo ImageInfo PatchResult SandboxInfo StreamCount
     TransferResult
     """.split()  # noqa: SIM905  as text it can be read
 )
@@ -56,11 +57,7 @@ def members(cls: type) -> dict[str, Any]:
 
 
 def face_pairs() -> list[tuple[type, type]]:
-    pairs = [(getattr(holdfast, f"Async{name}"), getattr(holdfast, name)) for name in OBJECTS]
-    for module, name in (("files", "Files"), ("images", "Images")):
-        twins = [importlib.import_module(f"holdfast.{face}.{module}") for face in ("_async", "_sync")]
-        pairs.append((getattr(twins[0], f"Async{name}"), getattr(twins[1], name)))
-    return pairs
+    return [(getattr(holdfast, f"Async{name}"), getattr(holdfast, name)) for name in OBJECTS]
 
 
 @pytest.mark.parametrize(("written", "generated"), face_pairs(), ids=lambda cls: cls.__name__)
@@ -200,3 +197,100 @@ def test_every_field_has_its_words() -> None:
                 for field, after in zip(node.body, [*node.body[1:], None], strict=True):
                     if isinstance(field, ast.AnnAssign):
                         assert isinstance(after, ast.Expr), f"{node.name}: {ast.unparse(field)}"
+
+
+@pytest.mark.parametrize("cls", [cls for pair in face_pairs() for cls in pair], ids=lambda cls: cls.__name__)
+def test_classes_are_named_as_they_are_imported(cls: type) -> None:
+    """In reprs, pickles, tracebacks of other libraries, and all that ``help`` shows."""
+    assert repr(cls) == f"<class 'holdfast.{cls.__name__}'>"
+    assert pickle.loads(pickle.dumps(cls)) is cls
+    shown = pydoc.render_doc(cls)
+    for inner in ("holdfast._async", "holdfast._sync", "holdfast._transport"):
+        assert inner not in shown
+    for base in cls.__mro__[1:-1]:
+        assert pickle.loads(pickle.dumps(base)) is base
+    for name, value in members(cls).items():
+        if inspect.isfunction(value) and not name.startswith("__"):
+            assert value.__module__ == "holdfast", name
+            assert pickle.loads(pickle.dumps(value)) is value
+            assert pydoc.render_doc(value).startswith(f"Python Library Documentation: function {name} in module holdfast")
+
+
+def keyword_methods() -> list[tuple[type, str, Any]]:
+    found = []
+    for pair in face_pairs():
+        for cls in pair:
+            for name, value in members(cls).items():
+                if (inspect.isfunction(value) or hasattr(value, "around")) and (name == "__init__" or not name.startswith("_")):
+                    found.append((cls, name, value))
+    return found
+
+
+@pytest.mark.parametrize(("cls", "name", "method"), keyword_methods(), ids=lambda one: getattr(one, "__name__", None))
+def test_an_argument_that_is_not_there_is_answered_with_those_that_are(cls: type, name: str, method: Any) -> None:
+    """Before anything happens: the object it is called on is never looked at."""
+    parameters = inspect.signature(method).parameters
+    kinds = {parameter.kind for parameter in parameters.values()}
+    if name == "__init__" and "Client" not in cls.__name__:
+        return  # made by the client and the sandbox
+    given = [None] if inspect.Parameter.VAR_KEYWORD not in kinds else [None, "host"]
+    with pytest.raises(holdfast.InvalidArgumentError) as refused:
+        begin(method, *given, wrong_argument=1)
+    called = cls.__name__.removeprefix("Async") if name == "__init__" else name
+    assert refused.value.message.startswith(f"{called} has no argument 'wrong_arg")
+    for one, parameter in parameters.items():
+        if one != "self" and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            assert one in refused.value.hint
+
+
+def begin(method: Any, *args: Any, **arguments: Any) -> None:
+    made = method(*args, **arguments)
+    if inspect.iscoroutinefunction(method):
+        made.send(None)
+
+
+def test_other_mistakes_in_calls_are_what_python_says() -> None:
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+        holdfast.Shell.run(None)  # type: ignore[call-arg, arg-type]
+    with pytest.raises(TypeError, match="positional argument"):
+        holdfast.Files.exists(None, "a", "b", "c")  # type: ignore[call-arg, arg-type]
+    assert inspect.iscoroutinefunction(holdfast.AsyncShell.run)
+    assert inspect.iscoroutinefunction(holdfast.AsyncSandbox.shell)
+
+
+@pytest.mark.parametrize(
+    ("method", "habit", "says"),
+    [
+        (holdfast.Shell.run, "timeuot", "use timeout"),
+        (holdfast.Shell.run, "cwd", "run('cd DIR')"),
+        (holdfast.Shell.run, "workdir", "run('cd DIR')"),
+        (holdfast.Shell.stream, "environment", "export NAME"),
+        (holdfast.Shell.run, "stderr", "exec(stderr='stdout')"),
+        (holdfast.Sandbox.terminal, "columns", "use cols"),
+        (holdfast.Sandbox.terminal, "workdir", "use cwd"),
+        (holdfast.Sandbox.exec, "tty", "shell(tty=True)"),
+        (holdfast.Sandbox.start, "input", "write() and close_stdin()"),
+        (holdfast.Sandbox.tunnel, "timeout", "use wait_s"),
+        (holdfast.Files.write, "content", "use data"),
+        (holdfast.Files.read, "format", "read_text()"),
+        (holdfast.Files.move, "dst", "use to"),
+        (holdfast.Files.upload, "dst", "use remote"),
+        (holdfast.Process.wait, "timeout_ms", "timeout, in seconds"),
+        (holdfast.SandboxClient.map, "max_workers", "use concurrency"),
+        (holdfast.SandboxClient.__init__, "base_url", "use url"),
+        (holdfast.SandboxClient.list_sandboxes, "metadata", "use labels"),
+    ],
+)  # fmt: skip
+def test_what_others_call_an_argument_is_answered_with_our_name(method: Any, habit: str, says: str) -> None:
+    with pytest.raises(holdfast.InvalidArgumentError) as refused:
+        method(None, **{habit: 1})
+    assert says in refused.value.message
+
+
+def test_every_habit_belongs_to_a_method_there_is() -> None:
+    from holdfast._habits import _HABITS
+
+    for key in _HABITS:
+        cls, _, method = key.partition(".")
+        found = getattr(holdfast, cls)
+        assert not method or method == cls or hasattr(found, method), key

@@ -9,12 +9,14 @@ from __future__ import annotations
 from holdfast._async.rest import AsyncRest, AsyncRestSandbox
 from holdfast._errors import HoldfastError, ServiceUnavailableError, UnsupportedError, from_map
 from holdfast._options import Options
+from holdfast._public import public
 from holdfast._session_token import SessionToken
 from holdfast._transport.aio import Link, Lock
 from holdfast._transport.command_call import GONE
 from holdfast._transport.engine import elsewhere
 
 
+@public
 class AsyncAttachable:
     """The part of a sandbox that is its session."""
 

@@ -19,6 +19,7 @@ from holdfast_wire.errors import ProtocolError
 from holdfast._archives import PIECE_BYTES, pack, unpack
 from holdfast._arguments import RemotePath, content_of, given, part_of, path_of, text_path, words_of
 from holdfast._async.transfers import AsyncTransfer
+from holdfast._async.watch import AsyncWatch
 from holdfast._errors import (
     ChecksumError,
     InvalidPathError,
@@ -27,8 +28,11 @@ from holdfast._errors import (
     RequestTooLargeError,
     UnsupportedError,
 )
+from holdfast._public import public
+from holdfast._requests import bounded
 from holdfast._results import FileEntry, FileMatch, TransferResult, read_entry, read_match, take
 from holdfast._transport.aio import run_blocking
+from holdfast._transport.aio_opening import opening
 
 if TYPE_CHECKING:
     from holdfast._async.sandbox import AsyncSandbox
@@ -61,6 +65,7 @@ class _Seen:
             raise ChecksumError("checksum_mismatch", f"{self.size} bytes were moved and are not what the sandbox has")
 
 
+@public
 class AsyncFiles:
     """The files of one sandbox. Every method raises ``RemoteFileNotFoundError``, ``RemotePermissionError`` and their kin.
 
@@ -240,6 +245,20 @@ class AsyncFiles:
             raise RequestTooLargeError("request_too_large", message, hint="list its directories one by one, or run find")
         return found
 
+    @opening
+    async def watch(self, path: RemotePath = ".", *, recursive: bool = False, user: str | int | None = None) -> AsyncWatch:
+        """What changes in a directory, with ``recursive`` in all below it, or what becomes of one file: iterate it for ``FileEvent``s.
+
+        It watches when this returns: what changes from then on is told. Attributes count as changes, what a directory is found to hold
+        when it is new is ``created``. Raises ``QuotaError`` where the machine has no more watches to give.
+        ``path`` is a directory or a file.
+        ``user``: with whose permissions (default: nothing is refused).
+        """
+        params = bounded({"path": path_of(path), **given(recursive=recursive or None, user=user)})
+        watch = AsyncWatch(await self._sandbox._attached(), params)
+        await watch._start()
+        return watch
+
     async def stat(self, path: RemotePath, *, follow: bool = True, user: str | int | None = None) -> FileEntry:
         """What a path is; with ``follow`` what a symbolic link points to.
 
@@ -272,6 +291,17 @@ class AsyncFiles:
         ``user``: with whose permissions (default: nothing is refused).
         """
         await self._ask("move", path, to=path_of(to), overwrite=overwrite, user=user)
+
+    async def copy(self, src: RemotePath, dst: RemotePath, *, user: str | int | None = None) -> TransferResult:
+        """Copy a file or a whole tree inside the sandbox, as ``cp -a``: nothing of it passes through here.
+
+        ``src`` goes into ``dst`` where that is a directory, else it becomes ``dst``, whose directory has to be there; of ``"src/."`` the
+        content goes into ``dst``. Files that are there are written over, directories merged; links stay links; owners, modes and times
+        are kept. The result counts entries and bytes. One that fails or is cancelled leaves what it has copied.
+        ``user``: with whose permissions (default: nothing is refused), and then what is made is that user's, unless it is root.
+        """
+        result = await self._ask("copy", src, to=path_of(dst), user=user)
+        return TransferResult(take(result, "bytes", int, default=0), take(result, "entries", int, default=0))
 
     async def remove(self, path: RemotePath, *, recursive: bool = False, missing_ok: bool = False, user: str | int | None = None) -> None:
         """Remove a file or an empty directory; with ``recursive`` a whole tree.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from holdfast._async.rest import LEAST_BEAT_S, AsyncRest
 from holdfast._errors import HoldfastError
+from holdfast._public import public
 from holdfast._results import GroupInfo
 from holdfast._transport.aio import Background, Flag
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 HEARTBEATS_PER_TTL = 3
 
 
+@public
 class AsyncGroup:
     """``async with client.group("run-7", ttl_s=60) as group``, then ``client.create_sandbox(image, group=group)``.
 

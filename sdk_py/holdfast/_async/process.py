@@ -10,12 +10,14 @@ from typing import Self
 
 from holdfast._arguments import size_of
 from holdfast._async.running import AsyncInput, AsyncRunning
+from holdfast._public import public
 from holdfast._results import Chunk, CommandResult
 from holdfast._transport.aio import Cancelled, Link
 from holdfast._transport.calls import cancel_command, resize_call
 from holdfast._transport.command_call import Call
 
 
+@public
 class AsyncProcess(AsyncInput):
     """A process in the sandbox: write, close_stdin, signal, iterate, wait. Leaving its ``with`` block ends it."""
 
@@ -26,6 +28,7 @@ class AsyncProcess(AsyncInput):
             self._no_input = "its standard input was closed"
 
 
+@public
 class AsyncTerminal(AsyncInput):
     """A pseudo-terminal in the sandbox. Iterating it gives chunks of stream 1: bytes as the terminal wrote them, escapes included."""
 
@@ -48,6 +51,7 @@ class AsyncTerminal(AsyncInput):
         self._link.perform(resize_call, self._call, *size_of(rows, cols))
 
 
+@public
 class AsyncCommandStream:
     """One command of a shell with live output: iterate for chunks, then look at ``result``.
 

@@ -11,6 +11,7 @@ from typing import Self
 
 from holdfast._arguments import content_of, patience_of
 from holdfast._errors import InputClosedError, WaitTimeoutError
+from holdfast._public import public
 from holdfast._results import Chunk, CommandResult
 from holdfast._signals import signal_of
 from holdfast._transport.aio import Cancelled, Gate, Link
@@ -49,6 +50,7 @@ async def cancel(link: Link, call: Call) -> None:
         await gate.wait(patience_s)
 
 
+@public
 class AsyncRunning:
     """Something that runs: iterate it for live output, ``wait`` for the result, leave its ``with`` block to end it."""
 
@@ -149,6 +151,7 @@ class AsyncRunning:
         await self.close()
 
 
+@public
 class AsyncInput(AsyncRunning):
     """Something that runs and takes input."""
 

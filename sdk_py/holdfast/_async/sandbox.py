@@ -26,6 +26,7 @@ from holdfast._arguments import (
     path_of,
     patience_of,
     port_of,
+    size_of,
     time_limit,
 )
 from holdfast._async.attachable import AsyncAttachable
@@ -36,26 +37,23 @@ from holdfast._async.running import outcome
 from holdfast._async.shell import AsyncShell
 from holdfast._async.transfers import AsyncTransfer
 from holdfast._async.tunnel import AsyncTunnel
-from holdfast._errors import HoldfastError, UnsupportedError
+from holdfast._errors import HoldfastError, UnsupportedError, from_map
 from holdfast._options import Options
+from holdfast._public import public
 from holdfast._requests import (
-    EXEC,
-    SHELL,
-    START,
     Command,
     Keep,
     Outlive,
     Spool,
     Stderr,
     command_params,
-    known_only,
     network_body,
     shell_params,
     terminal_params,
 )
 from holdfast._results import CommandResult, PatchResult, SandboxInfo, cut, ending, read_patch
 from holdfast._session_token import SessionToken
-from holdfast._transport.aio import Background, Cancelled, Flag, Gate
+from holdfast._transport.aio import Background, Cancelled, Flag, Gate, Link
 from holdfast._transport.aio_opening import opening
 from holdfast._transport.calls import close_channel, open_command, open_shell
 from holdfast._transport.command_call import GONE
@@ -65,6 +63,7 @@ if TYPE_CHECKING:
     from holdfast._async.client import AsyncSandboxClient
 
 
+@public
 class AsyncSandbox(AsyncAttachable):
     """A sandbox. Leaving its ``with`` block deletes it, unless another client took the session over; ``close`` only lets go of it.
 
@@ -83,7 +82,7 @@ class AsyncSandbox(AsyncAttachable):
     ) -> None:
         super().__init__(rest, options, sandbox_id, token)
         self.files = AsyncFiles(self)
-        """Its files: ``read``, ``write``, ``upload``, ``download``, ``list``, ``search`` and more."""
+        """Its files: ``read``, ``write``, ``upload``, ``download``, ``list``, ``search``, ``copy``, ``watch`` and more."""
         self._client = client
         self._info = info
         self._heartbeat_s: float | None = None
@@ -93,6 +92,8 @@ class AsyncSandbox(AsyncAttachable):
         self._stopped = Flag()
         self._made_here = info is not None
         self._owns_client = False
+        self._request: dict[str, Any] | None = None
+        """What it was asked for with, where this client made it."""
 
     @classmethod
     @opening
@@ -143,7 +144,6 @@ class AsyncSandbox(AsyncAttachable):
         command_id: str | None = None,
         max_output_bytes: int | None = None,
         keep: Keep = "head",
-        **unknown: Never,
     ) -> CommandResult:
         """Run one command: a list of arguments as it is, a string by the shell. Returns its result whatever its exit code.
 
@@ -158,7 +158,6 @@ class AsyncSandbox(AsyncAttachable):
         ``stderr="stdout"`` makes one stream of both, in the order of writing: ``result.output``. Of each stream ``max_output_bytes`` are
         kept; ``keep`` says which: the ``head``, the ``tail``, or ``both`` ends, half of each.
         """
-        known_only("exec", unknown, EXEC)
         data = input_of(input)
         params = command_params(
             command,
@@ -209,7 +208,6 @@ class AsyncSandbox(AsyncAttachable):
         command_id: str | None = None,
         max_output_bytes: int | None = None,
         keep: Keep = "head",
-        **unknown: Never,
     ) -> AsyncProcess:
         """Start a command and return while it runs. ``stdin=False``: it reads end of file. All other arguments are those of ``exec``:
         ``command``, ``arguments``, ``cwd``, ``env``, ``user``, ``timeout``, ``login``, ``outlive``, ``stderr``, ``command_id``,
@@ -218,7 +216,6 @@ class AsyncSandbox(AsyncAttachable):
         The sandbox holds at most ``spool_bytes`` of output that nobody has read; beyond them the command waits, or with ``spool="tail"``
         the oldest go: ``streams`` of the result counts them. ``detached``: it runs on when this client goes.
         """
-        known_only("start", unknown, START)
         params = command_params(
             command,
             arguments,
@@ -264,14 +261,19 @@ class AsyncSandbox(AsyncAttachable):
         cwd: RemotePath | None = None,
         env: Mapping[str, str] | None = None,
         user: str | int | None = None,
-        **unknown: Never,
+        tty: bool = False,
+        rows: int = 24,
+        cols: int = 80,
     ) -> AsyncShell:
         """A living shell: bash, or POSIX sh where there is none. With ``name``, the one of that name, made where there is none.
 
         ``shell``: ``auto``, ``bash`` or ``sh``. ``cwd`` is where it starts, ``env`` adds variables, ``user`` is a name or uid.
+        ``tty``: its commands run on a pseudo-terminal of ``rows`` by ``cols``. ``run`` still gives exact exit codes, and what the terminal
+        showed as ``stdout``: line ends are CR LF, keys are echoed, standard error is in it. ``shell.write`` types, ``shell.resize`` changes
+        the size. Ctrl-C works; there is no job control, so Ctrl-Z does nothing. Raises ``ConflictError`` where the shell of that name has
+        no terminal. For one program on a terminal, as an editor, see ``terminal``.
         """
-        known_only("shell", unknown, SHELL)
-        params = shell_params(name, shell, cwd, env, user)
+        params = shell_params(name, shell, cwd, env, user, size_of(rows, cols) if tty else None)
         link = await self._attached()
         sink: ShellSink = link.perform(open_shell, link.engine, params)
         gate: Gate = sink.gate  # type: ignore[assignment]
@@ -283,6 +285,9 @@ class AsyncSandbox(AsyncAttachable):
         if sink.info is None:
             raise sink.over()
         living = AsyncShell(link, sink, named=name is not None)
+        if tty and not living.tty:
+            link.perform(close_channel, sink, name is not None)
+            raise UnsupportedError("unsupported", "the agent of this sandbox has no shells with a terminal", hint="use terminal()")
         self._shells = {other for other in self._shells if not other._sink.ended} | {living}
         return living
 
@@ -409,6 +414,38 @@ class AsyncSandbox(AsyncAttachable):
         """Tell the service that it is still needed: idle and heartbeat time-outs begin anew."""
         await self._rest.heartbeat(self.id)
 
+    async def reset(self) -> SandboxInfo:
+        """Have it as it was made: it is deleted with everything in it and made again, with the same id and arguments.
+
+        Returns when it is ready. Shells, processes, terminals, watches and tunnels from before raise ``SessionLostError`` with reason
+        ``reset``; its lifetime begins anew. Raises ``UnsupportedError`` where this client did not make it, and what ``create_sandbox``
+        raises: then there is no sandbox any more.
+        """
+        body = self._request
+        if body is None:
+            hint = "delete it, and create it with its arguments; client.create_sandbox() gives one that knows them"
+            raise UnsupportedError("unsupported", f"sandbox {self.id} was not made by this client, which cannot make it again", hint=hint)
+        self._check_own()
+        async with self._lock.own:  # what is asked for meanwhile waits, and finds the new one
+            link, self._link = self._link, None
+            if link is not None and link.here:
+                link.perform(link.engine.reset)
+            await self._end_all(link)
+            await self._rest.delete(self.id)
+            try:
+                self._info = await self._rest.create(body | {"exist_ok": False}, new_id())
+            except Cancelled:
+                await self._client._forget(self.id)
+                raise
+            self._start_over()
+        return self._info
+
+    def _check_own(self) -> None:
+        """Raise where another client took it over: it is not ours to delete."""
+        link = self._link
+        if link is not None and link.engine.error is not None and self._fenced:
+            raise from_map(link.engine.error.to_map())
+
     async def delete(self) -> bool:
         """Delete it with everything in it; False when it was gone already."""
         await self._let_go()
@@ -438,6 +475,10 @@ class AsyncSandbox(AsyncAttachable):
         link = self._link
         if not self._fenced:  # that answer stays: a new session here would be news to the new holder
             self._link = None
+        await self._end_all(link)
+
+    async def _end_all(self, link: Link | None) -> None:
+        self._stopped.set()
         if link is None or link.here:
             for tunnel in list(self._tunnels):
                 await tunnel.close()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from holdfast._async.transfers import AsyncTransfer
 from holdfast._errors import HoldfastError, PortUnreachableError
+from holdfast._public import public
 from holdfast._results import Address
 from holdfast._transport.aio import Background, sleep
 from holdfast._transport.aio_net import Listener, Stream
@@ -25,6 +26,7 @@ _ASK_MOST_S = 0.5
 """Pauses between looks whether something listens."""
 
 
+@public
 class AsyncTunnel:
     """Listens on ``address`` until it is closed. Its ``with`` block gives the address, ``str()`` of which is ``host:port``."""
 

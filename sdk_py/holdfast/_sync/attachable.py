@@ -10,12 +10,14 @@ from __future__ import annotations
 from holdfast._sync.rest import Rest, RestSandbox
 from holdfast._errors import HoldfastError, ServiceUnavailableError, UnsupportedError, from_map
 from holdfast._options import Options
+from holdfast._public import public
 from holdfast._session_token import SessionToken
 from holdfast._transport.threads import Link, Lock
 from holdfast._transport.command_call import GONE
 from holdfast._transport.engine import elsewhere
 
 
+@public
 class Attachable:
     """The part of a sandbox that is its session."""
 

@@ -20,6 +20,7 @@ from holdfast._sync.sandbox import Sandbox
 from holdfast._errors import ConflictError, HoldfastError, QuotaError, ServiceUnavailableError
 from holdfast._options import Options, TransportChoice, find_options
 from holdfast._progress import Progress
+from holdfast._public import public
 from holdfast._requests import ClusterOptions, create_body
 from holdfast._session_token import SessionToken
 from holdfast._transport.threads import Cancelled
@@ -32,6 +33,7 @@ R = TypeVar("R")
 Results = list[R]
 
 
+@public
 class SandboxClient:
     """Start here. ``url`` and ``api_key`` come from ``HOLDFAST_URL`` and ``HOLDFAST_API_KEY`` where they are not given.
 
@@ -154,6 +156,7 @@ class SandboxClient:
                 self._forget(chosen, status="failed")
             raise
         sandbox = Sandbox(self, self._rest, self._options, info.sandbox_id, info)
+        sandbox._request = body | {"sandbox_id": info.sandbox_id}
         if heartbeat_timeout_s is not None:
             sandbox._heartbeat(heartbeat_timeout_s / HEARTBEATS_PER_TIMEOUT)
         return sandbox

@@ -20,6 +20,7 @@ from holdfast_wire.errors import ProtocolError
 from holdfast._archives import PIECE_BYTES, pack, unpack
 from holdfast._arguments import RemotePath, content_of, given, part_of, path_of, text_path, words_of
 from holdfast._sync.transfers import Transfer
+from holdfast._sync.watch import Watch
 from holdfast._errors import (
     ChecksumError,
     InvalidPathError,
@@ -28,8 +29,11 @@ from holdfast._errors import (
     RequestTooLargeError,
     UnsupportedError,
 )
+from holdfast._public import public
+from holdfast._requests import bounded
 from holdfast._results import FileEntry, FileMatch, TransferResult, read_entry, read_match, take
 from holdfast._transport.threads import run_blocking
+from holdfast._transport.threads_opening import opening
 
 if TYPE_CHECKING:
     from holdfast._sync.sandbox import Sandbox
@@ -62,6 +66,7 @@ class _Seen:
             raise ChecksumError("checksum_mismatch", f"{self.size} bytes were moved and are not what the sandbox has")
 
 
+@public
 class Files:
     """The files of one sandbox. Every method raises ``RemoteFileNotFoundError``, ``RemotePermissionError`` and their kin.
 
@@ -241,6 +246,20 @@ class Files:
             raise RequestTooLargeError("request_too_large", message, hint="list its directories one by one, or run find")
         return found
 
+    @opening
+    def watch(self, path: RemotePath = ".", *, recursive: bool = False, user: str | int | None = None) -> Watch:
+        """What changes in a directory, with ``recursive`` in all below it, or what becomes of one file: iterate it for ``FileEvent``s.
+
+        It watches when this returns: what changes from then on is told. Attributes count as changes, what a directory is found to hold
+        when it is new is ``created``. Raises ``QuotaError`` where the machine has no more watches to give.
+        ``path`` is a directory or a file.
+        ``user``: with whose permissions (default: nothing is refused).
+        """
+        params = bounded({"path": path_of(path), **given(recursive=recursive or None, user=user)})
+        watch = Watch(self._sandbox._attached(), params)
+        watch._start()
+        return watch
+
     def stat(self, path: RemotePath, *, follow: bool = True, user: str | int | None = None) -> FileEntry:
         """What a path is; with ``follow`` what a symbolic link points to.
 
@@ -273,6 +292,17 @@ class Files:
         ``user``: with whose permissions (default: nothing is refused).
         """
         self._ask("move", path, to=path_of(to), overwrite=overwrite, user=user)
+
+    def copy(self, src: RemotePath, dst: RemotePath, *, user: str | int | None = None) -> TransferResult:
+        """Copy a file or a whole tree inside the sandbox, as ``cp -a``: nothing of it passes through here.
+
+        ``src`` goes into ``dst`` where that is a directory, else it becomes ``dst``, whose directory has to be there; of ``"src/."`` the
+        content goes into ``dst``. Files that are there are written over, directories merged; links stay links; owners, modes and times
+        are kept. The result counts entries and bytes. One that fails or is cancelled leaves what it has copied.
+        ``user``: with whose permissions (default: nothing is refused), and then what is made is that user's, unless it is root.
+        """
+        result = self._ask("copy", src, to=path_of(dst), user=user)
+        return TransferResult(take(result, "bytes", int, default=0), take(result, "entries", int, default=0))
 
     def remove(self, path: RemotePath, *, recursive: bool = False, missing_ok: bool = False, user: str | int | None = None) -> None:
         """Remove a file or an empty directory; with ``recursive`` a whole tree.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from holdfast._sync.rest import LEAST_BEAT_S, Rest
 from holdfast._errors import HoldfastError
+from holdfast._public import public
 from holdfast._results import GroupInfo
 from holdfast._transport.threads import Background, Flag
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 HEARTBEATS_PER_TTL = 3
 
 
+@public
 class Group:
     """``async with client.group("run-7", ttl_s=60) as group``, then ``client.create_sandbox(image, group=group)``.
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from holdfast._archives import LocalImage, image_pieces
 from holdfast._sync.rest import Rest, ImageList
+from holdfast._public import public
 from holdfast._results import ImageInfo
 
 IMPORT_TIMEOUT_S = 3600.0
 
 
+@public
 class Images:
     """``client.images``: the images that the service has, and how others come there. Sandboxes are made from them by name."""
 

@@ -11,12 +11,14 @@ from typing import Self
 
 from holdfast._arguments import size_of
 from holdfast._sync.running import Input, Running
+from holdfast._public import public
 from holdfast._results import Chunk, CommandResult
 from holdfast._transport.threads import Cancelled, Link
 from holdfast._transport.calls import cancel_command, resize_call
 from holdfast._transport.command_call import Call
 
 
+@public
 class Process(Input):
     """A process in the sandbox: write, close_stdin, signal, iterate, wait. Leaving its ``with`` block ends it."""
 
@@ -27,6 +29,7 @@ class Process(Input):
             self._no_input = "its standard input was closed"
 
 
+@public
 class Terminal(Input):
     """A pseudo-terminal in the sandbox. Iterating it gives chunks of stream 1: bytes as the terminal wrote them, escapes included."""
 
@@ -49,6 +52,7 @@ class Terminal(Input):
         self._link.perform(resize_call, self._call, *size_of(rows, cols))
 
 
+@public
 class CommandStream:
     """One command of a shell with live output: iterate for chunks, then look at ``result``.
 

@@ -12,6 +12,7 @@ from typing import Self
 
 from holdfast._arguments import content_of, patience_of
 from holdfast._errors import InputClosedError, WaitTimeoutError
+from holdfast._public import public
 from holdfast._results import Chunk, CommandResult
 from holdfast._signals import signal_of
 from holdfast._transport.threads import Cancelled, Gate, Link
@@ -50,6 +51,7 @@ def cancel(link: Link, call: Call) -> None:
         gate.wait(patience_s)
 
 
+@public
 class Running:
     """Something that runs: iterate it for live output, ``wait`` for the result, leave its ``with`` block to end it."""
 
@@ -150,6 +152,7 @@ class Running:
         self.close()
 
 
+@public
 class Input(Running):
     """Something that runs and takes input."""
 

@@ -10,18 +10,21 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from holdfast._arguments import input_of, name_of, new_id, output_limit, time_limit
+from holdfast._arguments import bad, content_of, input_of, name_of, new_id, output_limit, size_of, time_limit
 from holdfast._sync.process import CommandStream
 from holdfast._sync.running import outcome
+from holdfast._errors import UnsupportedError
+from holdfast._public import public
 from holdfast._requests import Keep, run_params
 from holdfast._results import CommandResult
 from holdfast._signals import signal_of
 from holdfast._transport.threads import Gate, Link
-from holdfast._transport.calls import close_channel, run_in_shell, signal_call
+from holdfast._transport.calls import close_channel, resize_shell, run_in_shell, signal_call
 from holdfast._transport.command_call import Call
 from holdfast._transport.sinks import ShellSink
 
 
+@public
 class Shell:
     """A bash (or POSIX sh) that lives in the sandbox until it is closed, also while nobody is connected."""
 
@@ -39,6 +42,8 @@ class Shell:
         """``bash`` or ``sh``."""
         self.created: bool = info.get("created") is not False
         """Whether it was started now; False: a shell of that name was there already."""
+        self.tty: bool = info.get("tty") is True
+        """Whether its commands run on a terminal."""
 
     def run(
         self,
@@ -81,6 +86,40 @@ class Shell:
             self._link, partial(self._begin, command, timeout, data, command_id, self._limit(max_output_bytes, keep), False)
         )
 
+    def write(self, data: bytes | str) -> None:
+        """Type on its terminal (``shell(tty=True)``), for what runs: ``"yes\\n"``, ``"\\x03"`` for Ctrl-C, ``"\\x04"`` for end of input.
+
+        What is typed while nothing runs is for the next command; what a command does not read goes with it. Waits while nobody reads.
+        ``data`` is bytes, or text as UTF-8.
+        """
+        self._check_terminal("write")
+        left = memoryview(content_of(data))
+        sink = self._sink
+        space: Gate = sink.space  # type: ignore[assignment]
+        while left:
+            sent = self._link.perform(sink.write, left, False)
+            if sent < 0:
+                raise sink.over()
+            left = left[sent:]
+            if left:
+                space.wait()
+
+    def resize(self, cols: int, rows: int) -> None:
+        """Set the size of its terminal in character cells; what runs gets SIGWINCH.
+
+        ``cols`` and ``rows`` are from 1 to 4096.
+        """
+        self._check_terminal("resize")
+        size = size_of(rows, cols)
+        if self._sink.ended:
+            raise self._sink.over()
+        self._link.perform(resize_shell, self._sink, *size)
+
+    def _check_terminal(self, what: str) -> None:
+        if not self.tty:
+            hint = "open it with sandbox.shell(tty=True); run(input=…) gives a command its standard input"
+            raise UnsupportedError("unsupported", f"{what}: this shell has no terminal", hint=hint)
+
     def signal(self, name: str | int) -> None:
         """Send a signal (``"INT"``, ``"SIGTERM"``, 15, …) to the command that runs now; nothing when none does.
 
@@ -118,6 +157,8 @@ class Shell:
         collecting: bool,
     ) -> Call:
         link = self._link
+        if self.tty and data is not None:
+            raise bad("a command on a terminal reads keys, and no other input", hint="shell.write() types them while it runs")
         return link.perform(
             run_in_shell,
             self._sink,

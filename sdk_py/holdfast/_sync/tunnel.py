@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from holdfast._sync.transfers import Transfer
 from holdfast._errors import HoldfastError, PortUnreachableError
+from holdfast._public import public
 from holdfast._results import Address
 from holdfast._transport.threads import Background, sleep
 from holdfast._transport.threads_net import Listener, Stream
@@ -26,6 +27,7 @@ _ASK_MOST_S = 0.5
 """Pauses between looks whether something listens."""
 
 
+@public
 class Tunnel:
     """Listens on ``address`` until it is closed. Its ``with`` block gives the address, ``str()`` of which is ``host:port``."""
 

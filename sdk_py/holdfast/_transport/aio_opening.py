@@ -66,6 +66,10 @@ class _Method:
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
 
+    def around(self, change: Callable[[Any], Any]) -> None:
+        """Have what ``change`` makes of the function called instead of it."""
+        self._function = change(self._function)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Opening[Any]:
         return Opening(self._function(*args, **kwargs))
 

@@ -11,7 +11,7 @@ from holdfast_wire.frames import Close, Resize, Signal
 
 from holdfast._transport.command_call import Call
 from holdfast._transport.engine import Engine
-from holdfast._transport.sinks import CommandSink, ShellSink, TransferSink
+from holdfast._transport.sinks import CommandSink, ShellSink, TransferSink, WatchSink
 
 
 def open_command(
@@ -46,6 +46,14 @@ def open_transfer(engine: Engine, kind: str, params: dict[str, Any]) -> Transfer
     """Open a file, archive, patch or tunnel channel."""
     sink = TransferSink(engine.session, engine.gates)
     engine.open(kind, params, sink)
+    return sink
+
+
+def open_watch(engine: Engine, params: dict[str, Any]) -> WatchSink:
+    """Open a ``watch`` channel."""
+    sink = WatchSink(engine.session, engine.gates)
+    sink.path = str(params["path"])
+    engine.open("watch", params, sink)
     return sink
 
 
@@ -101,6 +109,11 @@ def resize_call(call: Call, rows: int, columns: int) -> None:
     """Set a terminal's size."""
     if not call.done:
         call.sink.send(Resize(call.sink.number, rows, columns))
+
+
+def resize_shell(sink: ShellSink, rows: int, columns: int) -> None:
+    """Set the size of a shell's terminal."""
+    sink.send(Resize(sink.number, rows, columns))
 
 
 def close_channel(sink: CommandSink | ShellSink, detach: bool) -> None:

@@ -20,6 +20,7 @@ from holdfast._log import say
 from holdfast._options import Options
 from holdfast._requests import LargeParams
 from holdfast._session_token import SessionToken
+from holdfast._transport.command_call import PASSED_ON
 from holdfast._transport.policy import Backoff, Verdict, jitter, judge_close, judge_refusal
 from holdfast._transport.sinks import GateFactory, Sink
 from holdfast._transport.websocket import WebSocket
@@ -142,7 +143,7 @@ class Engine:
         if self.error is None:
             return 1001
         kind = TABLE.get(self.error.code)
-        if self.error.reason == "closed":
+        if self.error.reason in PASSED_ON:
             return 1000
         return kind.close_code if kind and kind.close_code >= 4000 else 1001
 
@@ -247,7 +248,7 @@ class Engine:
 
     def fail(self, why: HoldfastError) -> None:
         """The session is over: every sink hears why."""
-        if self.error is None and why.reason != "closed":
+        if self.error is None and why.reason not in PASSED_ON:
             say("warning", "sandbox %s: session over: %s", self.sandbox_id, why)
         for sink in self._over(why):
             sink.fail(why)
@@ -273,6 +274,12 @@ class Engine:
     def close(self) -> None:
         """The caller is done with this session."""
         self.fail(error("session_lost", "the session was closed here", reason="closed", hint="", fault="caller"))
+
+    def reset(self) -> None:
+        """The sandbox is about to be made anew by who uses this session."""
+        said = f"sandbox {self.sandbox_id} was reset: what was opened before is gone"
+        hint = "ask the sandbox for another: it is as it was made"
+        self.fail(error("session_lost", said, reason="reset", hint=hint, fault="caller", retryable=False))
 
     def _dispatch(self, now: float) -> None:
         sinks = self._sinks

@@ -309,4 +309,13 @@ class TransferSink(Sink):
         self.end(from_map(why.to_map()))
 
 
+class WatchSink(TransferSink):
+    """Events of files. Those of a session that was given up are lost, and nothing finds them again."""
+
+    path = ""
+
+    def abandon(self, why: HoldfastError) -> None:
+        self.fail(given_up(why, f"the watch of {self.path}", "look at what is there, and sandbox.files.watch()", {}))
+
+
 assert DATA_BYTES <= WINDOW_BYTES

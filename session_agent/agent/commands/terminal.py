@@ -35,10 +35,10 @@ from session_agent.agent.session.delivery import Presenter
 
 from .launch import find_shell, launch_from, shell_words
 from .terminal_replay import replay
+from .window import MOST_CELLS, TERM, window_size
 
 SCROLLBACK_BYTES = 256 * 1024
 _SHELLS = frozenset({"bash", "sh", "dash", "ash", "zsh", "ksh", "fish"})
-_MOST_CELLS = 4096
 _WIGGLE_S = 0.1
 """How long a program has to notice a size that is not meant."""
 _END_OF_INPUT = b"\x04"
@@ -50,14 +50,14 @@ def open_terminal(context: AgentContext, channel: Channel) -> TerminalHandler:
     name = read.text(params, "name", None) or read.text(params, "id", None) or f"terminal-{secrets.token_hex(6)}"
     if len(name.encode()) > ID_BYTES:
         raise HoldfastError("invalid_argument", f"a terminal's name has at most {ID_BYTES} bytes")
-    rows, columns = _size(params)
+    rows, columns = window_size(params)
     terminal = context.terminals.get(name)
     assert terminal is None or isinstance(terminal, Terminal)
     created = terminal is None
     if terminal is None:
         if len(context.terminals) >= context.limits.terminals:
             raise HoldfastError("session_limit", f"{len(context.terminals)} terminals are open in this sandbox")
-        launch = launch_from(context, params, term="xterm-256color")
+        launch = launch_from(context, params, term=TERM)
         argv = read.texts(params, "argv") or _shell(context, login=read.boolean(params, "login", False))
         timeout_s = read.number(params, "timeout_s", None)
         terminal = Terminal(context, name, argv, launch, rows, columns, timeout_s)
@@ -69,12 +69,6 @@ def open_terminal(context: AgentContext, channel: Channel) -> TerminalHandler:
             terminal.redraw(force=cut)
         return handler
     return TerminalHandler(channel, terminal, created=created)
-
-
-def _size(params: dict[str, Any]) -> tuple[int, int]:
-    rows = read.integer(params, "rows", 24, least=1, most=_MOST_CELLS)
-    columns = read.integer(params, "cols", 80, least=1, most=_MOST_CELLS)
-    return rows, columns
 
 
 def _shell(context: AgentContext, *, login: bool) -> list[str]:
@@ -340,7 +334,7 @@ class TerminalHandler:
 
     def resize(self, rows: int, columns: int) -> None:
         """The client's window changed."""
-        if 0 < rows <= _MOST_CELLS and 0 < columns <= _MOST_CELLS:
+        if 0 < rows <= MOST_CELLS and 0 < columns <= MOST_CELLS:
             self._terminal.resize(rows, columns)
 
     def signal(self, name: str) -> None:

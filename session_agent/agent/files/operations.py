@@ -1,4 +1,4 @@
-"""What can be asked of paths: list, stat, exists, mkdir, move, remove, chmod, search.
+"""What can be asked of paths: list, stat, exists, mkdir, move, copy, remove, chmod, search.
 
 Owns the ``fs`` channel. Each operation is one source whose result is its ``Closed``; lists and searches stream msgpack maps
 back to back, so a directory of a million names needs no message of its size. Called by the channel table.
@@ -21,6 +21,7 @@ from session_agent.agent.request.params import boolean, choice, integer
 from session_agent.agent.request.paths import absolute, os_failure, path_fields, path_param, shown, start_of, wire
 from session_agent.agent.session.channels import Channel, Handler
 
+from .copying import Copying
 from .file_user import acting
 from .ownership import Ownership
 from .search import Search, search_params
@@ -34,7 +35,7 @@ _MOST_DEPTH = PATH_BYTES // 2
 """No path leads deeper."""
 _PIECE_BYTES = 32 * 1024
 
-_OPERATIONS = ("list", "stat", "exists", "mkdir", "move", "remove", "chmod", "search")
+_OPERATIONS = ("list", "stat", "exists", "mkdir", "move", "copy", "remove", "chmod", "search")
 
 
 def open_fs(context: TransferContext, channel: Channel) -> Handler:
@@ -42,7 +43,8 @@ def open_fs(context: TransferContext, channel: Channel) -> Handler:
 
     list {depth?: 1, recursive?, limit?} → Closed{entries, truncated, errors}; stat {follow?: true} → Closed{entry};
     exists {} → Closed{exists}; mkdir {parents?: true, exist_ok?: true, mode?} → Closed{created};
-    move {to, overwrite?: false, parents?: false} → Closed{}; remove {recursive?: false, missing_ok?: false} → Closed{existed};
+    move {to, overwrite?: false, parents?: false} → Closed{}; copy {to} → Closed{entries, bytes};
+    remove {recursive?: false, missing_ok?: false} → Closed{existed};
     chmod {mode} → Closed{}; search {glob?, pattern?, …} → Closed{matches, files, truncated}. All take user?.
     """
     params = channel.params
@@ -55,6 +57,8 @@ def open_fs(context: TransferContext, channel: Channel) -> Handler:
         return Outgoing(channel, Listing(path, depth, integer(params, "limit", MOST_ENTRIES, least=1, most=MOST_ENTRIES)), actor)
     if operation == "search":
         return Outgoing(channel, Search(path, search_params(params)), actor)
+    if operation == "copy":
+        return Outgoing(channel, Copying(path, absolute(context.workdir, path_param(params, "to"))), actor)
     return Outgoing(channel, _Answer(path, _action(context, operation, path, params, owner)), actor)
 
 

@@ -47,6 +47,18 @@ class TransferContext(OwnerContext, Protocol):
         ...
 
 
+class Work(Protocol):
+    """What a channel does, a step at a time. Methods run on a thread, one after the other, and may block; ``close`` may come twice."""
+
+    def open(self) -> dict[str, Any]:
+        """Get ready; answers what ``Opened`` tells."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything, finished or not."""
+        ...
+
+
 class Source(Protocol):
     """Something to read. Methods run on a thread, one after the other, and may block; ``close`` comes last and may come twice."""
 
@@ -55,7 +67,7 @@ class Source(Protocol):
         ...
 
     def chunks(self) -> Iterator[bytes]:
-        """The content in pieces of at most ``DATA_BYTES``."""
+        """The content in pieces of at most ``DATA_BYTES``. An empty one ends a turn: others are served, then it is asked for the next."""
         ...
 
     def result(self) -> dict[str, Any]:
@@ -87,13 +99,13 @@ class Sink(Protocol):
         ...
 
 
-class _Transfer:
+class Transfer:
     """What both directions share: one step at a time on a thread, one final fact, and ``close`` after the last step.
 
     With an ``actor`` every step is done as that user.
     """
 
-    def __init__(self, channel: Channel, work: Source | Sink, actor: Actor | None) -> None:
+    def __init__(self, channel: Channel, work: Work, actor: Actor | None) -> None:
         self._channel = channel
         self._work = work
         self._actor = actor
@@ -101,7 +113,7 @@ class _Transfer:
         self._busy = False
         self._ready = False
         self._over = False
-        self._last: Failed | None = None
+        self._last: Closed | Failed | None = None
         self._step(work.open, self._opened)
 
     def run(self, command_id: str, params: dict[str, Any]) -> None:
@@ -142,7 +154,7 @@ class _Transfer:
         self._over = True
         self._channel.send(fact)
 
-    def _abort(self, last: Failed | None) -> None:
+    def _abort(self, last: Closed | Failed | None) -> None:
         """Undo first, then say so: whoever reads ``last`` finds no trace of the transfer."""
         if self._over:
             return
@@ -186,7 +198,7 @@ class _Transfer:
         _Job(self._loop, guarded, stepped).start()
 
 
-class Outgoing(_Transfer):
+class Outgoing(Transfer):
     """Sends a source to the client."""
 
     _together: ClassVar[ByteCounter] = ByteCounter()
@@ -250,9 +262,10 @@ class Outgoing(_Transfer):
                 result = self._source.result()
                 self._source.close()
                 return taken, result
-            if chunk:
-                taken.append(chunk)
-                wanted -= len(chunk)
+            if not chunk:
+                break
+            taken.append(chunk)
+            wanted -= len(chunk)
         return taken, None
 
     def _taken(self, read: tuple[list[bytes], dict[str, Any] | None]) -> None:
@@ -275,7 +288,7 @@ class Outgoing(_Transfer):
         self._forget()
         super()._end(fact)
 
-    def _abort(self, last: Failed | None) -> None:
+    def _abort(self, last: Closed | Failed | None) -> None:
         self._forget()
         super()._abort(last)
 
@@ -287,7 +300,7 @@ class Outgoing(_Transfer):
         self._next()
 
 
-class Incoming(_Transfer):
+class Incoming(Transfer):
     """Takes the client's input into a sink."""
 
     def __init__(self, channel: Channel, sink: Sink, actor: Actor | None = None) -> None:

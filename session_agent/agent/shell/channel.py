@@ -17,6 +17,7 @@ from holdfast_wire.limits import ID_BYTES
 
 from session_agent.agent.commands.command import spool_from
 from session_agent.agent.commands.launch import find_shell, launch_from
+from session_agent.agent.commands.window import MOST_CELLS, TERM, window_size
 from session_agent.agent.context import AgentContext
 from session_agent.agent.output.exit_status import refusal
 from session_agent.agent.output.records import Record, check_id, fingerprint
@@ -37,6 +38,8 @@ def open_shell(context: AgentContext, channel: Channel) -> ShellHandler:
     name = read.text(params, "name", None) or f"shell-{secrets.token_hex(6)}"
     if len(name.encode()) > ID_BYTES:
         raise HoldfastError("invalid_argument", f"a shell's name has at most {ID_BYTES} bytes")
+    tty = read.boolean(params, "tty", False)
+    size = window_size(params) if tty else None
     shell = context.shells.get(name)
     assert shell is None or isinstance(shell, Shell)
     created = shell is None
@@ -44,11 +47,16 @@ def open_shell(context: AgentContext, channel: Channel) -> ShellHandler:
         if len(context.shells) >= context.limits.shells:
             raise HoldfastError("session_limit", f"{len(context.shells)} shells are open in this sandbox")
         kind, path = find_shell(context, read.choice(params, "shell", "auto", ("auto", "bash", "sh")))
-        launch = launch_from(context, params)
+        launch = launch_from(context, params, term=TERM if tty else None)
         try:
-            shell = context.shells[name] = Shell(context, name, kind, path, launch)
+            shell = context.shells[name] = Shell(context, name, kind, path, launch, size)
         except CannotExecuteError as error:
             raise HoldfastError("shell_unavailable", error.message) from None
+    elif size is not None:
+        if not shell.has_terminal:
+            hint = "give the other one a name of its own, or leave tty out"
+            raise HoldfastError("command_conflict", f"the shell {name!r:.140} has no terminal", hint=hint)
+        shell.resize(*size)
     spool_from(context, params)
     return ShellHandler(context, channel, shell, created=created)
 
@@ -103,6 +111,9 @@ class ShellHandler:
         if b"\0" in script:
             raise HoldfastError("invalid_argument", "a script cannot hold a NUL byte", hint="write it to a file first")
         timeout_s = read.number(params, "timeout_s", None)
+        if self._shell.has_terminal and params.get("stdin") is not None:
+            hint = "write to the shell while the command runs"
+            raise HoldfastError("invalid_argument", "a command on a terminal reads keys, and no other input", hint=hint)
         pipe_stdin = read.choice(params, "stdin", "null", ("null", "pipe")) == "pipe"
         record = self._context.records.create(command_id, print_, spool_from(self._context, self._channel.params))
         try:
@@ -144,7 +155,10 @@ class ShellHandler:
             record.followers.remove(self._follower)
 
     def write(self, data: bytes, eof: bool) -> None:
-        """Input for the latest command."""
+        """Input for the latest command, or keys for the terminal."""
+        if self._shell.has_terminal and not self._gone:
+            self._shell.type(data, eof, self._consumed)
+            return
         record = self._last
         if record is None or record.owner is None:
             self._consumed(len(data))
@@ -162,7 +176,9 @@ class ShellHandler:
             presenter.record.owner.signal_command(presenter.record.command_id, name)
 
     def resize(self, rows: int, columns: int) -> None:
-        """Not on this kind of channel."""
+        """The window of its terminal changed, where it has one."""
+        if self._shell.has_terminal and 0 < rows <= MOST_CELLS and 0 < columns <= MOST_CELLS:
+            self._shell.resize(rows, columns)
 
     def close(self, detach: bool) -> None:
         """End the shell, or with ``detach`` leave it to whoever asks for its name."""

@@ -105,24 +105,37 @@ def quote(text: bytes) -> bytes:
     return b"'" + text.replace(b"'", b"'\\''") + b"'"
 
 
+def _terminal(descriptor: int) -> tuple[bytes, bytes, bytes]:
+    """Input and output of a run on a terminal, and the line by which a shell takes it: a session's first process that opens one has it.
+
+    Each run opens it anew: a program that makes its own not blocking does it to no other.
+    """
+    return b" <>/proc/self/fd/%d" % descriptor, b" >&0 2>&0\n", b"\\: </proc/self/fd/%d\n" % descriptor
+
+
 class BashDialect:
     """Bash, started interactive (an interrupt comes back to the reading of control lines) and made to look as if it were not."""
 
     kind = "bash"
     restores = "directory, variables, functions, aliases, options, traps"
 
-    def __init__(self, path: str, inherited: Private) -> None:
+    def __init__(self, path: str, inherited: Private, *, tty: bool = False) -> None:
+        """``tty``: what is inherited for output is a terminal, which becomes the shell's own."""
         self.argv = [path, "--norc", "--noprofile", "--noediting", "-i"]
         self._inherited = inherited
         self._seen: set[int] = set()
         self.private = inherited.above()
         self.token = secrets.token_hex(8).encode()
+        self._input = b" </dev/null"
         self._streams = b" >/proc/self/fd/%d 2>/proc/self/fd/%d\n" % (self.private.out, self.private.err)
+        self._take = b""
+        if tty:
+            self._input, self._streams, self._take = _terminal(self.private.out)
 
     def prepare(self) -> bytes:
         """The first control lines."""
         return (
-            self._hide() + b"\\builtin set +o history +o histexpand +o monitor\n\\builtin history -c\n"
+            self._hide() + self._take + b"\\builtin set +o history +o histexpand +o monitor\n\\builtin history -c\n"
             b"\\builtin unset -v HISTFILE MAILCHECK PROMPT_COMMAND PS0; PS1= PS2=; \\builtin shopt -u checkwinsize\n"
         ) + self.exit_trap()
 
@@ -180,7 +193,7 @@ class BashDialect:
         if self._seen:
             run = b"{ " + run + b"".join(b" %d<&-" % fd for fd in sorted(self._seen)) + b"\n}"
         if stdin is None:
-            return mark + prefix + run + b" </dev/null" + self._streams
+            return mark + prefix + run + self._input + self._streams
         opened = self.report(number + OPENED)
         return mark + prefix + b"{\n" + opened + run + self._streams + b"} <" + quote(stdin) + b"\n"
 
@@ -252,7 +265,7 @@ class ShDialect:
     kind = "sh"
     restores = "directory, variables, aliases"
 
-    def __init__(self, path: str, private: Private, feed: int | None = None) -> None:
+    def __init__(self, path: str, private: Private, feed: int | None = None, *, tty: bool = False) -> None:
         """``feed``: where a *fed* shell reads control lines from. It is told so by the one line that its standard input always holds.
 
         A busybox has to be fed. Where it reads its own standard input, the end of any child looks like the end of the input to it
@@ -265,7 +278,11 @@ class ShDialect:
         self.token = secrets.token_hex(8).encode()
         hidden = private.all if feed is None else (*private.all, feed)
         self._closed = b"".join(b" %d>&-" % fd for fd in hidden) + b"\n"
+        self._input = b" </dev/null"
         self._streams = b" >/proc/self/fd/%d 2>/proc/self/fd/%d\n" % (private.out, private.err)
+        self._take = b""
+        if tty:
+            self._input, self._streams, self._take = _terminal(private.out)
 
     def feed_line(self) -> bytes:
         """What a fed shell finds on its standard input. The report has the status that an error left."""
@@ -274,7 +291,7 @@ class ShDialect:
 
     def prepare(self) -> bytes:
         """The first control lines. The prompt stays: it tells that an error threw away what was said."""
-        return b"\\set +m; PS1='$ ' PS2=\n" + self.exit_trap()
+        return self._take + b"\\set +m; PS1='$ ' PS2=\n" + self.exit_trap()
 
     def exit_trap(self) -> bytes:
         """Have a shell that ends say what it knew."""
@@ -306,7 +323,7 @@ class ShDialect:
         # two levels of redirection: where the inner one cannot be undone (``ulimit -n 20``), the outer one still is
         run = b"{ \\eval " + quote(script) + self._closed
         if stdin is None:
-            return prefix + run + b"} </dev/null" + self._streams
+            return prefix + run + b"}" + self._input + self._streams
         opened = self.report(number + OPENED)
         return prefix + b"{\n" + opened + run + b"}" + self._streams + b"} <" + quote(stdin) + b"\n"
 

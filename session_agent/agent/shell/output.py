@@ -56,6 +56,11 @@ class RunOutput:
         self.last_error = b""
         """What was read last of the run's stream 2."""
 
+    @property
+    def readers(self) -> tuple[int, int]:
+        """What a shell holds of either pipe."""
+        return self._streams[1].reader, self._streams[2].reader
+
     def direct(self, spool: Spool, arrived: Callable[[], None]) -> None:
         """What the run writes goes to ``spool``: when it is over, or as it comes once it is watched."""
         self._spool, self._arrived, self.last_error = spool, arrived, b""

@@ -22,6 +22,7 @@ from session_agent.agent.process.fork import Launch, Stdio
 from .driver import FED, OPENED, BashDialect, Dialect, Private, Report, ReportReader, ShDialect, cut_farewell, cut_snapshot
 from .output import RunOutput, waiting_bytes
 from .snapshot_elision import leaves_state
+from .terminal import ShellTerminal
 
 _SNAPSHOT_BYTES = 16 * 1024 * 1024
 _COMMON_BYTES = 8 * 1024
@@ -62,7 +63,17 @@ class ShellEvents(Protocol):
 class ShellProcess:
     """A running bash or sh."""
 
-    def __init__(self, context: AgentContext, kind: str, path: str, launch: Launch, tag: int, events: ShellEvents) -> None:
+    def __init__(
+        self,
+        context: AgentContext,
+        kind: str,
+        path: str,
+        launch: Launch,
+        tag: int,
+        events: ShellEvents,
+        size: tuple[int, int] | None = None,
+    ) -> None:
+        """``size``: rows and columns, where its runs have a terminal."""
         self._context = context
         self._loop = context.loop
         self._events = events
@@ -86,9 +97,12 @@ class ShellProcess:
         self._closed = False
         self._fed = False
         self.status: int | None = None
+        self._output = output = ShellTerminal(context.loop, size) if size is not None else RunOutput(context.loop, os.pipe(), os.pipe())
+        self._terminal = output if isinstance(output, ShellTerminal) else None
+        out, err = (output.slave, output.slave) if isinstance(output, ShellTerminal) else output.readers
         self._files = (_memory_file(), _memory_file())
-        pipes = [os.pipe() for _ in range(4)]
-        (control_read, self._control), (self._status, status_write), out, err = pipes
+        pipes = [os.pipe() for _ in range(2)]
+        (control_read, self._control), (self._status, status_write) = pipes
         prompt_read = prompt_write = feed_read = -1
         self._feed = -1
         if kind == "sh":
@@ -96,29 +110,30 @@ class ShellProcess:
             if is_busybox(path):
                 feed_read, self._feed = os.pipe()
         self._prompts = prompt_read
-        inherited = [os.dup(out[0]), os.dup(err[0]), *(os.dup(file) for file in self._files)]
+        inherited = [os.dup(out), os.dup(err), *(os.dup(file) for file in self._files)]
         if self._feed >= 0:
             inherited.append(os.dup(control_read))
         inherited = [_raise(fd) for fd in inherited]
         try:
             if launch.uid is not None:
-                for fd in (out[0], err[0], *self._files, control_read):
+                for fd in (out, err, *self._files, control_read):
                     os.fchown(fd, launch.uid, launch.gid if launch.gid is not None else -1)
             self.dialect: Dialect
             if kind == "bash":
-                self.dialect = BashDialect(path, Private(inherited[0], inherited[1], (inherited[2], inherited[3])))
+                self.dialect = BashDialect(path, Private(inherited[0], inherited[1], (inherited[2], inherited[3])), tty=size is not None)
                 stdio = Stdio(control_read, status_write, context.null, tuple(inherited))
                 place = None
             else:
                 a, b, c, d = _SH_PRIVATE
                 private = Private(a, b, (c, d))
-                self.dialect = ShDialect(path, private) if self._feed < 0 else ShDialect(path, private, _SH_FEED)
+                self.dialect = ShDialect(path, private, None if self._feed < 0 else _SH_FEED, tty=size is not None)
                 stdio = Stdio(control_read if self._feed < 0 else feed_read, status_write, prompt_write)
                 place = dict(zip((*_SH_PRIVATE, _SH_FEED), inherited, strict=False))
             self.pid = context.reaper.spawn(self.dialect.argv, launch, stdio, self._exited, tag=tag, place=place, on_start=self._started)
         except BaseException:
-            for fd in (self._control, self._status, *self._files, *out, *err):
+            for fd in (self._control, self._status, *self._files):
                 os.close(fd)
+            output.close()
             for fd in (prompt_read, self._feed):
                 if fd >= 0:
                     os.close(fd)
@@ -129,7 +144,6 @@ class ShellProcess:
                     os.close(fd)
         context.groups.join(self.pid)
         self._reports = ReportReader(self.dialect.token)
-        self._output = RunOutput(self._loop, out, err)
         for fd in (self._control, self._status):
             os.set_blocking(fd, False)
         self._loop.add_reader(self._status, self.hear)
@@ -370,6 +384,30 @@ class ShellProcess:
             self._rotating[self.number] = list(fifos.values())
             out, err = (fifos[stream].encode() if stream in fifos else None for stream in (1, 2))
             self._say(self.dialect.rotate(self.number, out, err) + self._snapshot(self.number))
+
+    # its terminal, where it has one ------------------------------------------------------------------------------
+
+    @property
+    def is_useless(self) -> bool:
+        """Whether another run should not get it: it may crash, or what runs in it would get no keys."""
+        return self.unsound or (self._terminal is not None and self._terminal.is_taken(self.pid))
+
+    def type(self, data: bytes, consumed: Callable[[int], None]) -> None:
+        """Keys for what runs."""
+        if self._terminal is None or self._closed:
+            consumed(len(data))
+        else:
+            self._terminal.type(data, consumed)
+
+    def resize(self, rows: int, columns: int) -> None:
+        """The window of the terminal changed."""
+        if self._terminal is not None and not self._closed:
+            self._terminal.resize(rows, columns)
+
+    def settle_terminal(self, *, calm: bool) -> None:
+        """A run is over; not ``calm``: a signal or an abort ended it."""
+        if self._terminal is not None and not self._closed:
+            self._terminal.settle(calm=calm)
 
     def close(self) -> None:
         """Let go of every descriptor; call once it ended or is being killed."""

@@ -28,7 +28,20 @@ _TIMES = 4
 class Rebuilding:
     """The processes of one shell, one after another."""
 
-    __slots__ = ("_context", "_events", "_kind", "_launch", "_path", "_patience", "_tag", "loading", "restarted", "restored", "times")
+    __slots__ = (
+        "_context",
+        "_events",
+        "_kind",
+        "_launch",
+        "_path",
+        "_patience",
+        "_tag",
+        "loading",
+        "restarted",
+        "restored",
+        "size",
+        "times",
+    )
 
     def __init__(self, context: AgentContext, kind: str, path: str, launch: Launch, tag: int, events: ShellEvents) -> None:
         self._context = context
@@ -38,6 +51,8 @@ class Rebuilding:
         self._tag = tag
         self._events = events
         self._patience: asyncio.TimerHandle | None = None
+        self.size: tuple[int, int] | None = None
+        """Rows and columns of its terminal, where it has one."""
         self.loading = 0
         """The number of the report by which the new process says that it has the state, 0 when none is expected."""
         self.restarted = False
@@ -48,7 +63,7 @@ class Rebuilding:
 
     def spawn(self, launch: Launch) -> ShellProcess:
         """Start a process. Raises what is wrong with it."""
-        return ShellProcess(self._context, self._kind, self._path, launch, self._tag, self._events)
+        return ShellProcess(self._context, self._kind, self._path, launch, self._tag, self._events, self.size)
 
     def replace(self, old: ShellProcess, state: tuple[bytes, bytes] | None) -> ShellProcess:
         """Have another process instead of ``old``, which ended; with a ``state`` it is ``loading`` now. Raises ``shell_lost``."""

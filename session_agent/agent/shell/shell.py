@@ -40,6 +40,7 @@ _SHORT_RUN_S = 0.02
 _FORGETTING = 0.9
 _WATCH_S = 1.0
 _CHECKS = 3
+_END_OF_INPUT = b"\x04"
 _UNSETTLED = 10
 """Looks at a shell that does not take its fresh pipes, and of which the kernel does not tell what it does instead."""
 
@@ -47,7 +48,8 @@ _UNSETTLED = 10
 class Shell:
     """A shell by name, whatever process it lives in at the moment."""
 
-    def __init__(self, context: AgentContext, name: str, kind: str, path: str, launch: Launch) -> None:
+    def __init__(self, context: AgentContext, name: str, kind: str, path: str, launch: Launch, size: tuple[int, int] | None = None) -> None:
+        """``size``: rows and columns, where its commands are to have a terminal."""
         self._context = context
         self._loop = context.loop
         self.name = name
@@ -69,14 +71,21 @@ class Shell:
         self._watch = LazyTimer(context.loop, self._look)
         self._marks = True
         self.ended = False
+        self._typed: list[tuple[bytes, bool, Callable[[int], None]]] = []
         self.listeners: list[Callable[[HoldfastError | None], None]] = []
         self._rebuilding = Rebuilding(context, kind, path, launch, self.tag, self)
+        self._rebuilding.size = size
         self._process = self._rebuilding.spawn(launch)
 
     @property
     def pid(self) -> int:
         """Of the process it lives in now."""
         return self._process.pid
+
+    @property
+    def has_terminal(self) -> bool:
+        """Whether its commands run on a terminal."""
+        return self._rebuilding.size is not None
 
     @property
     def busy(self) -> bool:
@@ -114,7 +123,7 @@ class Shell:
 
     def _begin_next(self) -> None:
         """The state is written: begin, in another process where this one may not live to the end of it."""
-        if self._process.unsound:
+        if self._process.is_useless:
             self._replace()
         else:
             self._begin(self._queue.popleft())
@@ -220,6 +229,7 @@ class Shell:
     def _conclude(self, run: Run, exit_code: int, name: str | None) -> None:
         """Store how the run ended; its output is complete."""
         self._current = None
+        self._process.settle_terminal(calm=exit_code <= 128 and not run.abort)
         if self._telling is not None:
             self._telling.cancel()
         run.close()
@@ -295,6 +305,26 @@ class Shell:
         else:
             run.feed(data, eof, consumed)
 
+    def type(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
+        """Keys for what runs on its terminal; the end of input is typed, as Ctrl-D is."""
+        process = self._process
+        if process.broken or process.status is not None or self._rebuilding.loading:
+            self._typed.append((data, eof, consumed))  # for the terminal that takes its place; bounded by the channel's credit
+            return
+        process.type(data, consumed)
+        if eof:
+            process.type(_END_OF_INPUT, lambda _: None)
+
+    def _type_again(self) -> None:
+        typed, self._typed = self._typed, []
+        for data, eof, consumed in typed:
+            self.type(data, eof, consumed)
+
+    def resize(self, rows: int, columns: int) -> None:
+        """The window of its terminal changed."""
+        self._rebuilding.size = (rows, columns)
+        self._process.resize(rows, columns)
+
     def cancel_command(self, command_id: str) -> None:
         """Abort the run, or take it out of the queue."""
         run = self._current
@@ -331,6 +361,9 @@ class Shell:
         TreeKill(owned_by(self.tag), self._process.close, roots=roots)
         while self._queue:
             self._refuse(self._queue.popleft())
+        for data, _, consumed in self._typed:
+            consumed(len(data))
+        self._typed.clear()
         for listener in self.listeners[:]:
             listener(error)
 
@@ -403,6 +436,7 @@ class Shell:
             self.cwd = wire(self._launch.cwd)
         if run is not None:
             self._conclude(run, *exit_outcome(self._lost_status))
+        self._type_again()
         self._next()
 
     # watching --------------------------------------------------------------------------------------------------
@@ -444,4 +478,5 @@ class Shell:
 
 def describe(shell: Shell, *, created: bool) -> dict[str, Any]:
     """The info of Opened."""
-    return {"name": shell.name, "pid": shell.pid, "shell": shell.kind, "created": created}
+    info = {"name": shell.name, "pid": shell.pid, "shell": shell.kind, "created": created}
+    return info | {"tty": True} if shell.has_terminal else info

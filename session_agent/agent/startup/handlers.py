@@ -14,6 +14,7 @@ from session_agent.agent.files.extract import open_upload
 from session_agent.agent.files.operations import open_fs
 from session_agent.agent.files.patch import open_patch
 from session_agent.agent.files.read import open_read
+from session_agent.agent.files.watching import open_watch
 from session_agent.agent.files.write import open_write
 from session_agent.agent.network.tunnel import open_tunnel
 from session_agent.agent.session.channels import Factory
@@ -27,6 +28,7 @@ FACTORIES: Mapping[str, Factory] = {
     "read": open_read,
     "write": open_write,
     "fs": open_fs,
+    "watch": open_watch,
     "download": open_download,
     "upload": open_upload,
     "patch": open_patch,

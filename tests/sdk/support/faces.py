@@ -7,11 +7,11 @@ wait at once, and what a method returns is wrapped in turn. Whether a method is 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import inspect
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import holdfast
 from holdfast import AsyncSandboxClient, SandboxClient
 
 _THREADS = ThreadPoolExecutor(64, thread_name_prefix="sync-face")
@@ -25,11 +25,8 @@ async def _in_thread(step: Any, *args: Any, **kwargs: Any) -> Any:
 
 def adapt(value: Any) -> Any:
     """``value``, wrapped when it is an object of the synchronous SDK."""
-    module = type(value).__module__
-    if not module.startswith("holdfast._sync"):
-        return value
-    twin = getattr(importlib.import_module(module.replace("_sync", "_async")), f"Async{type(value).__name__}")
-    return Adapted(value, twin)
+    twin = getattr(holdfast, f"Async{type(value).__name__}", None) if type(value).__module__ == "holdfast" else None
+    return value if twin is None else Adapted(value, twin)
 
 
 class Adapted:
@@ -44,7 +41,7 @@ class Adapted:
         value = getattr(self.inner, name)
         if inspect.iscoroutinefunction(twin):
             return lambda *args, **kwargs: _in_thread(value, *args, **kwargs)
-        if inspect.isasyncgenfunction(twin):
+        if inspect.isasyncgenfunction(inspect.unwrap(twin) if callable(twin) else twin):
             return lambda *args, **kwargs: _iterate(value(*args, **kwargs))
         if inspect.isfunction(twin):
             return lambda *args, **kwargs: adapt(value(*args, **kwargs))

@@ -1,0 +1,77 @@
+"""What all public classes share: the name they are imported by, and an answer to arguments that do not exist.
+
+Owns ``public``, the decorator around each of them. Does not own what single arguments may be (``_arguments``) nor which names of other
+tools mean which of ours (``_habits``). Applied by the written and the generated face.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import FunctionType
+from typing import Any, TypeVar
+
+C = TypeVar("C", bound=type)
+PACKAGE = "holdfast"
+_VARKEYWORDS, _COROUTINE = 0x08, 0x80
+"""Flags of code objects, as ``inspect`` names them: importing that would take longer than all of this."""
+
+
+def public(cls: C) -> C:
+    """``cls`` under the name of the package, and its methods such that an argument they do not have is answered with those they do."""
+    cls.__module__ = PACKAGE
+    for name, value in list(vars(cls).items()):
+        if not name.startswith("_") or name == "__init__":
+            _adorn(cls, name, value)
+    return cls
+
+
+def _adorn(cls: type, name: str, value: Any) -> None:
+    if isinstance(value, classmethod):
+        value.__func__.__module__ = PACKAGE
+    elif isinstance(value, property):
+        value.fget.__module__ = PACKAGE
+    elif isinstance(value, FunctionType):
+        setattr(cls, name, _answering(cls, value))
+    elif hasattr(value, "around"):  # a method that gives what can be awaited or entered
+        value.around(functools.partial(_answering, cls))
+        value.__module__ = PACKAGE
+
+
+def _answering(cls: type, function: FunctionType) -> FunctionType:
+    """``function``, whose caller hears which arguments there are. What it raises itself passes."""
+    function.__module__ = PACKAGE
+    code = function.__code__
+    names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    if code.co_flags & _VARKEYWORDS:
+        return function  # it answers by itself
+    called = cls.__name__.removeprefix("Async") if function.__name__ == "__init__" else function.__name__
+
+    if code.co_flags & _COROUTINE:
+
+        async def begun(*args: Any, **arguments: Any) -> Any:
+            try:
+                made = function(*args, **arguments)
+            except TypeError:
+                _refuse(cls, called, names, arguments)
+                raise
+            return await made
+
+        return functools.update_wrapper(begun, function)  # type: ignore[return-value]
+
+    def answer(*args: Any, **arguments: Any) -> Any:
+        try:
+            return function(*args, **arguments)
+        except TypeError as wrong:
+            if wrong.__traceback__ is None or wrong.__traceback__.tb_next is None:  # not from inside the function
+                _refuse(cls, called, names, arguments)
+            raise
+
+    return functools.update_wrapper(answer, function)  # type: ignore[return-value]
+
+
+def _refuse(cls: type, called: str, names: tuple[str, ...], arguments: dict[str, Any]) -> None:
+    unknown = [name for name in arguments if name not in names]
+    if unknown:
+        from holdfast._habits import no_argument
+
+        raise no_argument(cls.__name__.removeprefix("Async"), called, unknown[0], names) from None

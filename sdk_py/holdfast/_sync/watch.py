@@ -1,0 +1,136 @@
+# Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
+"""What changes in a directory of the sandbox, one event after the other.
+
+Owns the reading of events. Made by ``sandbox.files.watch``; what an event means is decided by the agent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Self
+
+import msgpack
+from holdfast_wire.errors import ProtocolError
+
+from holdfast._arguments import patience_of
+from holdfast._errors import RemoteFileError, WaitTimeoutError
+from holdfast._public import public
+from holdfast._results import FileEvent, read_event
+from holdfast._transport.threads import Cancelled, Gate, Link
+from holdfast._transport.calls import open_watch
+from holdfast._transport.sinks import WatchSink
+
+_MOST_BYTES = 1024 * 1024
+
+
+@public
+class Watch:
+    """Changes of files: iterate it, or ``read`` one at a time; it ends with its ``with`` block, ``close``, or when what it watches is gone.
+
+    A connection that is lost and resumed loses no event. One that is not read for long, and a storm of changes, make an event
+    ``overflow``: some are lost, and what is there has to be looked at anew. A session that is lost raises ``SessionLostError``.
+    """
+
+    _sink: WatchSink | None = None
+    """Also where ``__init__`` was interrupted: the finalizer asks."""
+
+    def __init__(self, link: Link, params: dict[str, Any]) -> None:
+        self._link = link
+        self._path = params["path"]
+        self._found: deque[FileEvent] = deque()
+        self._closed = False
+        self._unpacker = msgpack.Unpacker(raw=False, strict_map_key=True, max_buffer_size=_MOST_BYTES)
+        self._sink = link.perform(open_watch, link.engine, params)
+
+    def _start(self) -> None:
+        """Return once it watches, or raise why it cannot."""
+        sink = self._channel()
+        gate: Gate = sink.gate  # type: ignore[assignment]
+        while sink.opened is None and not sink.ended:
+            try:
+                gate.wait()
+            except Cancelled:
+                self._stop()
+                raise
+        if sink.error is not None:
+            raise self._why(sink.error)
+
+    def read(self, timeout: float | None = None) -> FileEvent | None:
+        """The next event; None when it is closed, or what it watches is gone. A cancelled wait loses none.
+
+        Raises ``WaitTimeoutError`` after ``timeout`` seconds, and the typed error when the session ends first.
+        """
+        sink = self._channel()
+        gate: Gate = sink.gate  # type: ignore[assignment]
+        timeout = patience_of(timeout)
+        end = None if timeout is None else time.monotonic() + timeout
+        while not self._found:
+            if self._closed:
+                return None
+            with self._link.shield():
+                data = self._link.perform(sink.take)
+                if data:
+                    self._feed(data)
+            if data is None:
+                if not gate.wait(None if end is None else max(end - time.monotonic(), 0.0)):
+                    raise WaitTimeoutError(message=f"nothing changed within {timeout:g} s")
+            elif not data:
+                if sink.error is not None and not self._closed:
+                    raise self._why(sink.error)
+                return None
+        return self._found.popleft()
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self._unpacker.feed(data)
+            self._found.extend(read_event(body) for body in self._unpacker)
+        except ProtocolError:
+            raise
+        except Exception as wrong:  # noqa: BLE001  msgpack raises a dozen kinds
+            raise ProtocolError(f"the agent answered a malformed event: {type(wrong).__name__}") from None
+
+    def close(self) -> None:
+        """Watch no longer; who waits for an event gets None."""
+        self._closed = True
+        self._stop()
+
+    def _stop(self) -> None:
+        sink = self._channel()
+        if not sink.ended:
+            self._link.perform(sink.stop)
+
+    def _channel(self) -> WatchSink:
+        assert self._sink is not None
+        return self._sink
+
+    def _why(self, error: Exception) -> Exception:
+        if isinstance(error, RemoteFileError) and error.filename is None:
+            error.filename = self._path
+        return error
+
+    def __iter__(self) -> Iterator[FileEvent]:
+        return self
+
+    def __next__(self) -> FileEvent:
+        event = self.read()
+        if event is None:
+            raise StopIteration
+        return event
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        over = self._closed or self._channel().ended
+        return f"<{type(self).__name__} {self._path!r:.200}{' ended' if over else ''}>"
+
+    def __del__(self) -> None:
+        sink = self._sink
+        if sink is not None and not sink.ended and not self._closed:
+            self._link.later(sink.stop)

@@ -1,0 +1,90 @@
+"""What is in a file, copied into another: bytes with their holes, and extended attributes.
+
+Owns the choice between a copy by the file system and one through here. Called by ``copying``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+
+_PIECE_BYTES = 1024 * 1024
+_NO_RANGES = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF, errno.EIO)
+"""What file systems answer that do not copy by themselves: then the bytes pass through here."""
+_NO_ATTRIBUTES = (errno.ENOTSUP, errno.EPERM, errno.EACCES, errno.ENODATA, errno.EINVAL, errno.ERANGE, errno.E2BIG, errno.ENOSPC)
+
+
+def copy_contents(source: int, target: int, size_bytes: int) -> Iterator[int]:
+    """Copy what is in a file, with its holes; the sizes of the pieces."""
+    ranges = True
+    at = 0
+    while at < size_bytes:
+        start, end = _data(source, at, size_bytes)
+        at = start
+        while at < end:
+            copied = 0
+            if ranges:
+                try:
+                    copied = os.copy_file_range(source, target, min(_PIECE_BYTES, end - at), at, at)
+                except OSError as error:
+                    if error.errno not in _NO_RANGES:
+                        raise
+                    ranges = False
+                    continue
+            else:
+                data = os.pread(source, min(_PIECE_BYTES, end - at), at)
+                copied = _put(target, data, at)
+            if not copied:
+                size_bytes = end = at  # it is shorter by now
+                break
+            at += copied
+            yield copied
+        at = max(at, end)
+    if size_bytes:
+        with contextlib.suppress(OSError):  # a device has no size
+            os.ftruncate(target, size_bytes)
+        return
+    os.lseek(source, 0, os.SEEK_SET)
+    while data := os.read(source, _PIECE_BYTES):  # files of /proc say that they are empty
+        at += _put(target, data, at)
+        yield len(data)
+
+
+def _data(source: int, at: int, size_bytes: int) -> tuple[int, int]:
+    """Where the next data of a file is."""
+    try:
+        start = os.lseek(source, at, os.SEEK_DATA)
+        return start, min(os.lseek(source, start, os.SEEK_HOLE), size_bytes)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a hole to the end
+            return size_bytes, size_bytes
+        return at, size_bytes
+
+
+def _put(target: int, data: bytes, at: int) -> int:
+    view = memoryview(data)
+    while view:
+        try:
+            written = os.pwrite(target, view, at)
+        except OSError as error:
+            if error.errno != errno.ESPIPE:
+                raise
+            written = os.write(target, view)
+        view, at = view[written:], at + written
+    return len(data)
+
+
+def copy_attributes(source: int, target: int) -> None:
+    """Those that the file system of ``target``, and whoever copies, may have."""
+    try:
+        names = os.listxattr(source)
+    except OSError:
+        return
+    for name in names:
+        try:
+            os.setxattr(target, name, os.getxattr(source, name))
+        except OSError as error:
+            if error.errno not in _NO_ATTRIBUTES:
+                raise

@@ -1,0 +1,341 @@
+"""Files and trees copied inside the sandbox, as ``cp -a`` does: owners, modes, times, attributes, holes and links are kept.
+
+Owns going through two trees that others may change meanwhile: two descriptors at a time and no recursion, whatever the depth, and no
+link that is met inside a tree is followed. What is there already is merged or written over as ``cp`` does. The work is done in turns, so
+that a large tree neither holds a thread of the agent's nor goes on when nobody wants it. Called by ``file_ops``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from holdfast_wire.errors import HoldfastError
+
+from session_agent.agent.request.paths import os_failure, shown, wire
+
+from .contents import copy_attributes, copy_contents
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLLOWED = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_TURN_S = 0.05
+"""How long one turn lasts."""
+_MOST_LINKS = 100_000
+"""Hard-linked files that are remembered; further ones become files of their own."""
+
+_Identity = tuple[int, int]
+
+
+class _Level(NamedTuple):
+    """One directory that is being copied: which it is, what it becomes, and the names that are left."""
+
+    source: _Identity
+    target: _Identity
+    names: list[str]
+    name: str
+    is_new: bool
+
+
+class Copying:
+    """``path`` becomes ``to``, or goes into it where that is a directory. The source of an ``Outgoing`` that has no bytes to send."""
+
+    def __init__(self, path: str, to: str) -> None:
+        self._path = path
+        self._to = to
+        self._entries = 0
+        self._bytes = 0
+        self._turn_ends = 0.0
+        self._names: list[str] = []
+        self._links: dict[_Identity, str] = {}
+        self._top: _Identity | None = None
+        self._held: list[int] = []
+
+    def open(self) -> dict[str, Any]:
+        return {}
+
+    def chunks(self) -> Iterator[bytes]:
+        """Nothing, at the end of every turn."""
+        self._turn_ends = time.monotonic() + _TURN_S
+        try:
+            for _ in self._copy():
+                if time.monotonic() >= self._turn_ends:
+                    yield b""
+                    self._turn_ends = time.monotonic() + _TURN_S
+        except OSError as error:
+            named = isinstance(error.filename, str) and error.filename.startswith("/")
+            where = error.filename if named else "/".join([self._path.rstrip("/"), *self._names])
+            typed = os_failure(error, where)
+            typed.detail["path"] = wire(where)
+            raise typed from None
+
+    def result(self) -> dict[str, Any]:
+        return {"entries": self._entries, "bytes": self._bytes}
+
+    def close(self) -> None:
+        while self._held:
+            os.close(self._held.pop())
+
+    # What becomes what -------------------------------------------------------------------------------------------
+
+    def _copy(self) -> Iterator[None]:
+        path, to = self._path, self._to
+        base = os.path.basename(path.rstrip("/"))
+        follows = path.endswith("/") or base in ("", ".", "..")  # a directory is meant, be it through a link
+        state = os.stat(path) if follows else os.lstat(path)
+        is_tree = stat.S_ISDIR(state.st_mode)
+        if follows and not is_tree:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        if os.path.isdir(to):
+            target = to if base in ("", ".", "..") else f"{to.rstrip('/')}/{base}"
+        elif to.endswith("/") and not is_tree:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), to)
+        else:
+            target = to.rstrip("/")
+            if stat.S_ISREG(state.st_mode):
+                target = os.path.realpath(target)  # a link that was named is followed, as cp does
+        self._check_apart(path, target, state)
+        if is_tree:
+            source = self._hold(os.open(path, _FOLLOWED if follows else _DIRECTORY))
+            yield from self._tree(source, target)
+            return
+        parent, name = os.path.split(path)
+        source = self._hold(os.open(parent or "/", _FOLLOWED))
+        parent, target_name = os.path.split(target)
+        there = self._hold(self._opened(parent or "/", _FOLLOWED, target))
+        try:
+            yield from self._one(name, source, target_name, there, state)
+        except FileExistsError:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from None
+        except (IsADirectoryError, NotADirectoryError) as error:
+            raise OSError(error.errno, error.strerror, target) from None
+
+    def _check_apart(self, path: str, target: str, state: os.stat_result) -> None:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            there = os.lstat(target)
+            if (there.st_dev, there.st_ino) == (state.st_dev, state.st_ino) and not stat.S_ISDIR(state.st_mode):
+                raise HoldfastError("invalid_path", f"{shown(path)} and {shown(target)} are the same file", hint="")
+        if stat.S_ISDIR(state.st_mode):
+            source = os.path.realpath(path)
+            real = os.path.realpath(target)
+            if real == source or real.startswith(source.rstrip("/") + "/"):
+                raise HoldfastError("invalid_path", f"{shown(path)} cannot be copied into itself: {shown(target)}", hint="")
+
+    def _opened(self, path: str, flags: int, named: str) -> int:
+        try:
+            return os.open(path, flags)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, named) from None
+
+    def _hold(self, descriptor: int) -> int:
+        self._held.append(descriptor)
+        return descriptor
+
+    def _replace(self, was: int, descriptor: int) -> int:
+        self._held[self._held.index(was)] = descriptor
+        os.close(was)
+        return descriptor
+
+    # Trees -------------------------------------------------------------------------------------------------------
+
+    def _tree(self, here: int, target: str) -> Iterator[None]:
+        parent, name = os.path.split(target.rstrip("/") or "/")
+        there = self._hold(self._opened(parent or "/", _FOLLOWED, target))
+        if name in ("", ".", ".."):
+            is_new, inner = False, self._opened(target, _FOLLOWED, target)
+        else:
+            try:
+                is_new, inner = self._made(name, there, follow=True)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, target) from None
+        there = self._replace(there, inner)
+        top = self._hold(os.dup(there))
+        self._top = _identity(there)
+        levels = [_Level(_identity(here), self._top, os.listdir(here), "", is_new)]
+        self._entries += 1
+        while True:
+            yield
+            level = levels[-1]
+            if level.names:
+                name = level.names.pop()
+                self._names.append(name)
+                try:
+                    state = os.stat(name, dir_fd=here, follow_symlinks=False)
+                except FileNotFoundError:
+                    self._names.pop()
+                    continue  # it is gone meanwhile
+                if not stat.S_ISDIR(state.st_mode):
+                    if not self._linked(state, name, there, top):
+                        yield from self._one(name, here, name, there, state)
+                        if state.st_nlink > 1 and len(self._links) < _MOST_LINKS:
+                            self._links[state.st_dev, state.st_ino] = "/".join(self._names)
+                    self._names.pop()
+                    continue
+                inner = os.open(name, _DIRECTORY, dir_fd=here)
+                if _identity(inner) == self._top:
+                    os.close(inner)
+                    raise HoldfastError("invalid_path", f"{shown(self._path)} cannot be copied into itself", hint="")
+                here = self._replace(here, inner)
+                is_new, inner = self._made(name, there)
+                there = self._replace(there, inner)
+                levels.append(_Level(_identity(here), _identity(there), os.listdir(here), name, is_new))
+                self._entries += 1
+                continue
+            self._dress(here, there, os.fstat(here), is_new=level.is_new)
+            levels.pop()
+            if not levels:
+                return
+            self._names.pop()
+            here = self._replace(here, os.open("..", _DIRECTORY, dir_fd=here))
+            there = self._replace(there, os.open("..", _DIRECTORY, dir_fd=there))
+            if (_identity(here), _identity(there)) != (levels[-1].source, levels[-1].target):
+                raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))  # it was moved: what is here now is something else
+
+    def _made(self, name: str, directory: int, *, follow: bool = False) -> tuple[bool, int]:
+        """A directory in ``directory``, and whether it is new."""
+        is_new = True
+        try:
+            os.mkdir(name, 0o700, dir_fd=directory)
+        except FileExistsError:
+            is_new = False
+        try:
+            return is_new, os.open(name, _FOLLOWED if follow else _DIRECTORY, dir_fd=directory)
+        except OSError as error:
+            if error.errno == errno.ELOOP:  # a link is no directory to go into
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
+            raise
+
+    def _linked(self, state: os.stat_result, name: str, there: int, top: int) -> bool:
+        """Whether it is a hard link to something that was copied, and is one now again."""
+        known = self._links.get((state.st_dev, state.st_ino)) if state.st_nlink > 1 else None
+        if known is None:
+            return False
+        try:
+            try:
+                os.link(known, name, src_dir_fd=top, dst_dir_fd=there, follow_symlinks=False)
+            except FileExistsError:
+                _clear(name, there)
+                os.link(known, name, src_dir_fd=top, dst_dir_fd=there, follow_symlinks=False)
+        except IsADirectoryError:
+            raise
+        except OSError:
+            return False  # a copy does as well
+        self._entries += 1
+        return True
+
+    # What is no directory ----------------------------------------------------------------------------------------
+
+    def _one(self, name: str, here: int, target: str, there: int, state: os.stat_result) -> Iterator[None]:
+        if stat.S_ISREG(state.st_mode):
+            yield from self._regular(name, here, target, there)
+        elif stat.S_ISLNK(state.st_mode):
+            link = os.readlink(name, dir_fd=here)
+            try:
+                os.symlink(link, target, dir_fd=there)
+            except FileExistsError:
+                _clear(target, there)
+                os.symlink(link, target, dir_fd=there)
+            with contextlib.suppress(PermissionError):
+                os.chown(target, state.st_uid, state.st_gid, dir_fd=there, follow_symlinks=False)
+            os.utime(target, ns=(state.st_atime_ns, state.st_mtime_ns), dir_fd=there, follow_symlinks=False)
+        else:
+            self._special(target, there, state)
+        self._entries += 1
+
+    def _special(self, target: str, there: int, state: os.stat_result) -> None:
+        try:
+            os.mknod(target, state.st_mode, state.st_rdev, dir_fd=there)
+        except FileExistsError:
+            _clear(target, there)
+            os.mknod(target, state.st_mode, state.st_rdev, dir_fd=there)
+        with contextlib.suppress(PermissionError):
+            os.chown(target, state.st_uid, state.st_gid, dir_fd=there, follow_symlinks=False)
+        made = os.open(target, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=there)
+        try:
+            with contextlib.suppress(OSError):
+                os.chmod(f"/proc/self/fd/{made}", stat.S_IMODE(state.st_mode))  # what the umask took away
+        finally:
+            os.close(made)
+        os.utime(target, ns=(state.st_atime_ns, state.st_mtime_ns), dir_fd=there, follow_symlinks=False)
+
+    def _regular(self, name: str, here: int, target: str, there: int) -> Iterator[None]:
+        source = self._hold(os.open(name, _READ, dir_fd=here))
+        state = os.fstat(source)
+        if not stat.S_ISREG(state.st_mode):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))  # something else has taken its place
+        is_new, opened = self._created(target, there, state)
+        file = self._hold(opened)
+        for size in copy_contents(source, file, state.st_size):
+            self._bytes += size
+            yield
+        if stat.S_ISREG(os.fstat(file).st_mode):
+            self._dress(source, file, state, is_new=is_new)
+        self._held.remove(file)
+        os.close(file)
+        self._held.remove(source)
+        os.close(source)
+
+    def _created(self, name: str, there: int, source: os.stat_result) -> tuple[bool, int]:
+        for _ in range(10):  # whatever others do there meanwhile
+            try:
+                return True, os.open(name, _WRITE | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=there)
+            except FileExistsError:
+                pass
+            try:
+                file = os.open(name, _WRITE, dir_fd=there)
+            except OSError as error:
+                if error.errno not in (errno.ELOOP, errno.ENXIO, errno.ENOENT):
+                    raise
+                _clear(name, there)  # a link, or a pipe or socket: not to be written through
+                continue
+            state = os.fstat(file)
+            if stat.S_ISFIFO(state.st_mode):
+                os.close(file)
+                _clear(name, there)
+                continue
+            if (state.st_dev, state.st_ino) == (source.st_dev, source.st_ino):
+                os.close(file)
+                raise HoldfastError("invalid_path", f"{shown(name)} would be copied onto itself", hint="")
+            if stat.S_ISREG(state.st_mode) and state.st_nlink > 1:  # its other names keep what they have
+                os.close(file)
+                _clear(name, there)
+                continue
+            if stat.S_ISREG(state.st_mode):
+                os.ftruncate(file, 0)
+            return False, file
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+
+    def _dress(self, source: int, target: int, state: os.stat_result, *, is_new: bool) -> None:
+        """Owner, attributes, mode and times. Where only root may give it away it stays who copied it, as with ``cp``."""
+        mode = stat.S_IMODE(state.st_mode)
+        try:
+            os.fchown(target, state.st_uid, state.st_gid)
+        except PermissionError:
+            mode &= ~(stat.S_ISUID | stat.S_ISGID)  # meant for the other owner
+        copy_attributes(source, target)
+        with contextlib.nullcontext() if is_new else contextlib.suppress(PermissionError):  # what another owns is merely written to
+            os.fchmod(target, mode)
+            os.utime(target, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+
+def _clear(name: str, directory: int) -> None:
+    """Remove what is in the way, unless it is a directory."""
+    try:
+        os.unlink(name, dir_fd=directory)
+    except FileNotFoundError:
+        pass
+    except OSError:
+        if stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) from None
+        raise
+
+
+def _identity(descriptor: int) -> _Identity:
+    state = os.fstat(descriptor)
+    return state.st_dev, state.st_ino

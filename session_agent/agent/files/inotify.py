@@ -1,0 +1,111 @@
+"""What the kernel says about changes in directories: inotify, by its system calls.
+
+Owns one descriptor and the form of what is read from it. What is watched, and what an event means, is ``watching``'s. Facts from
+inotify(7). The kernel holds so many events for a reader (``fs.inotify.max_queued_events``) and then says that some are lost.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import struct
+from typing import Any, NamedTuple
+
+from holdfast_wire.errors import HoldfastError
+
+MODIFY, ATTRIB, MOVED_FROM, MOVED_TO, CREATE, DELETE = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200
+DELETE_SELF, MOVE_SELF, UNMOUNT, OVERFLOW, IGNORED, IS_DIRECTORY = 0x400, 0x800, 0x2000, 0x4000, 0x8000, 0x4000_0000
+_ONLY_DIRECTORIES, _DO_NOT_FOLLOW, _NOT_UNLINKED = 0x0100_0000, 0x0200_0000, 0x0400_0000
+_MASK = MODIFY | ATTRIB | MOVED_FROM | MOVED_TO | CREATE | DELETE | DELETE_SELF | MOVE_SELF | _ONLY_DIRECTORIES | _NOT_UNLINKED
+_NUMBERS = {"x86_64": (294, 254, 255), "aarch64": (26, 27, 28)}
+"""Of inotify_init1, inotify_add_watch, inotify_rm_watch."""
+_HEAD = struct.Struct("=iIII")
+_READ_BYTES = 64 * 1024
+
+
+class Event(NamedTuple):
+    """One event: of which watch, what, and to what name in it. ``cookie`` is the same for both halves of a move."""
+
+    watch: int
+    mask: int
+    cookie: int
+    name: str
+
+
+class Inotify:
+    """One reader. Raises ``session_limit`` where the kernel gives no more of them, ``unsupported`` where it has none."""
+
+    def __init__(self) -> None:
+        import ctypes  # most sandboxes watch nothing
+
+        machine = os.uname().machine
+        if machine not in _NUMBERS:
+            raise HoldfastError("unsupported", f"nothing is watched on {machine}")
+        self._ctypes = ctypes
+        self._numbers = _NUMBERS[machine]
+        self._library: Any = ctypes.CDLL(None, use_errno=True)
+        self.descriptor = -1
+        try:
+            self.descriptor = self._call(0, os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                hint = "end watches that are no longer needed, or raise fs.inotify.max_user_instances of the machine"
+                raise HoldfastError("session_limit", "the machine gives no more watches to this user", hint=hint) from None
+            if error.errno in (errno.ENOSYS, errno.EPERM):
+                raise HoldfastError("unsupported", f"this kernel does not watch files: {error.strerror}") from None
+            raise
+
+    def add(self, path: str, *, follow: bool = False) -> int:
+        """Watch a directory; the number of the watch. Raises ``OSError``, ENOSPC where the kernel has no more of them."""
+        mask = _MASK if follow else _MASK | _DO_NOT_FOLLOW
+        try:
+            return self._call(1, self.descriptor, self._ctypes.c_char_p(os.fsencode(path)), self._ctypes.c_uint32(mask))
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from None
+
+    def remove(self, watch: int) -> None:
+        """Watch it no longer; one that is gone already is none."""
+        try:
+            self._call(2, self.descriptor, watch)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+
+    def read(self, patience_s: float = 0.0) -> list[Event]:
+        """What there is, at most 64 KiB of it, and where there is nothing what comes within ``patience_s``."""
+        if patience_s:
+            poll = select.poll()
+            poll.register(self.descriptor, select.POLLIN)
+            poll.poll(patience_s * 1000)
+        try:
+            data = os.read(self.descriptor, _READ_BYTES)
+        except BlockingIOError:
+            return []
+        return parse(data)
+
+    def close(self) -> None:
+        """Let go of it, and of all watches."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def _call(self, which: int, *arguments: Any) -> int:
+        converted = [self._ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
+        answer = self._library.syscall(self._ctypes.c_long(self._numbers[which]), *converted)
+        if answer < 0:
+            number = self._ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        return int(answer)
+
+
+def parse(data: bytes) -> list[Event]:
+    """The events in what was read."""
+    found = []
+    at = 0
+    while at + _HEAD.size <= len(data):
+        watch, mask, cookie, size = _HEAD.unpack_from(data, at)
+        at += _HEAD.size
+        found.append(Event(watch, mask, cookie, os.fsdecode(data[at : at + size].rstrip(b"\0"))))
+        at += size
+    return found

@@ -1,0 +1,152 @@
+"""The terminal of a living shell that has one: what its runs write and read is a pseudo-terminal, what the driver says is not.
+
+Owns both ends of the terminal, what belongs to which run, and the modes and unread keys that a run leaves. Output is complete when a run
+is reported: the kernel passes on all that was written before it says that there is no more to read. Takes the place of ``RunOutput`` in
+``shell_process``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import struct
+import termios
+from collections.abc import Callable
+
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.frames import STDOUT
+
+from session_agent.agent.output.pipes import CHUNK_BYTES, Sink
+from session_agent.agent.output.spool import Spool
+
+_HELD_BYTES = 256 * 1024
+"""More than a terminal holds: what exceeds it at the end of a run is being written by something that the run has left."""
+_IUTF8 = 0o40000
+
+
+class ShellTerminal:
+    """Stream 1 of whatever run is under way, and its keyboard. What is written between two runs goes nowhere."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, size: tuple[int, int]) -> None:
+        self._loop = loop
+        self._spool: Spool | None = None
+        self._arrived: Callable[[], None] | None = None
+        self._reading = False
+        self.last_error = b""
+        """What was read last."""
+        try:
+            self._master, self.slave = os.openpty()
+        except OSError as error:
+            hint = "the sandbox needs /dev/ptmx and /dev/pts"
+            raise HoldfastError("spawn_failed", f"no terminal to be had: {error.strerror}", hint=hint) from None
+        modes = termios.tcgetattr(self.slave)
+        modes[0] |= _IUTF8  # erase whole characters
+        modes[6][termios.VSUSP] = b"\0"  # nothing here continues what Ctrl-Z stops
+        termios.tcsetattr(self.slave, termios.TCSANOW, modes)
+        self._modes = modes
+        self.resize(*size)
+        os.set_blocking(self._master, False)
+        self._keys = Sink(os.dup(self._master))
+        self._read_on()
+
+    def resize(self, rows: int, columns: int) -> None:
+        """The kernel tells what runs with SIGWINCH."""
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def type(self, data: bytes, consumed: Callable[[int], None]) -> None:
+        """Keys, for what runs or runs next."""
+        self._keys.feed(data, False, consumed)
+
+    def is_taken(self, pid: int) -> bool:
+        """Whether something else than the shell ``pid`` is in the foreground, and did not give that back: its runs would get no keys."""
+        try:
+            return os.tcgetpgrp(self._master) not in (0, pid)
+        except OSError:
+            return False
+
+    def direct(self, spool: Spool, arrived: Callable[[], None]) -> None:
+        """What is written from now on goes to ``spool``."""
+        self._drain(None)
+        self._spool, self._arrived, self.last_error = spool, arrived, b""
+        self._read_on()
+
+    def watch(self) -> None:
+        """It is read as it comes anyway."""
+
+    def collect(self, last: bytes = b"") -> None:
+        """The run is over: take the rest of its output, and ``last`` after it."""
+        spool = self._spool
+        self._spool = self._arrived = None
+        self._drain(spool)
+        if last and spool is not None:
+            spool.append(STDOUT, last)
+        self._read_on()
+
+    def settle(self, *, calm: bool) -> None:
+        """A run is over. The modes it set stay, unless a signal ended it; keys that it did not read are nobody's."""
+        try:
+            if calm:
+                self._modes = termios.tcgetattr(self.slave)
+            else:
+                termios.tcsetattr(self.slave, termios.TCSANOW, self._modes)
+            termios.tcflush(self.slave, termios.TCIFLUSH)
+        except termios.error:
+            pass  # it was hung up: the next process has another
+
+    def renew(self, uid: int | None, gid: int | None) -> dict[int, str]:
+        """A terminal stays the same for all runs."""
+        return {}
+
+    def close(self) -> None:
+        """Let go of it: what still runs on it is hung up."""
+        self._pause()
+        self._keys.close()
+        os.close(self._master)
+        os.close(self.slave)
+
+    def _drain(self, spool: Spool | None) -> None:
+        taken_bytes = 0
+        while taken_bytes <= _HELD_BYTES:
+            data = self._read()
+            if not data:
+                return
+            taken_bytes += len(data)
+            if spool is not None:
+                spool.append(STDOUT, data)
+
+    def _read(self) -> bytes:
+        try:
+            data = os.read(self._master, CHUNK_BYTES)
+        except OSError:  # nothing there, or nobody any more
+            return b""
+        self.last_error = data.replace(b"\r\n", b"\n")
+        return data
+
+    def _readable(self) -> None:
+        data = self._read()
+        spool = self._spool
+        if not data or spool is None:
+            return
+        spool.append(STDOUT, data)
+        if spool.full:
+            self._pause()
+            spool.pause(
+                self._resume,
+            )
+        if self._arrived is not None:
+            self._arrived()
+
+    def _resume(self) -> None:
+        if self._spool is not None:
+            self._read_on()
+
+    def _read_on(self) -> None:
+        if not self._reading:
+            self._reading = True
+            self._loop.add_reader(self._master, self._readable)
+
+    def _pause(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._master)
