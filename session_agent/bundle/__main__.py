@@ -1,6 +1,6 @@
-"""``python -m session_agent.bundle``: build the bundle, say what is in it, and make an image of it on request.
+"""``python -m session_agent.bundle``: build the bundle, list what is in it, and make an image of it on request.
 
-Owns the command line and what is printed. Exit status 0, or 1 with one line that says why there is no bundle.
+Owns the command line and what is printed. Exit status 0, or 1 with one line: why there is no bundle.
 """
 
 from __future__ import annotations

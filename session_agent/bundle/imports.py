@@ -29,7 +29,7 @@ ROOTS = (
 )
 LEFT_OUT = frozenset(
     {
-        # each drags in a library, and whoever asks for it catches its absence
+        # each drags in a library, and its importers catch its absence
         "_bz2", "_curses", "_lzma", "_scproxy", "_ssl", "_uuid", "bz2", "lzma", "ssl",
         # of other systems
         "_overlapped", "_winapi", "_winreg", "asyncio.windows_events", "asyncio.windows_utils", "asyncio.proactor_events",
@@ -103,7 +103,7 @@ def _locate(name: str) -> Module | None:
         return None
     head, _, _ = name.partition(".")
     if head in sys.stdlib_module_names:
-        # frozen modules say nothing of their file, and a site hook may have replaced a finder: look where it must be
+        # frozen modules do not name their file, and a site hook may have replaced a finder: look where it must be
         return _in_folders(name, _standard_folders())
     try:
         spec = importlib.util.find_spec(name)

@@ -1,4 +1,4 @@
-"""What a bundle says of itself: ``manifest.json``, and the digest that two equal bundles share.
+"""The description of a bundle: ``manifest.json``, and the digest that two equal bundles share.
 
 Owns the list of files with their hashes and modes, the digest over it, and the check of a folder against it. The digest covers names,
 modes and contents, and no times. Called by ``build``; the file is read by people, tests and ``oci``.
@@ -64,7 +64,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def settle(folder: Path, time_s: int) -> None:
-    """Give everything its final mode and time: readable by every user of any image, writable by nobody."""
+    """Give everything its final mode and time: readable by every user of any image, writable by none."""
     for path in [*folder.rglob("*"), folder]:
         if path.is_dir():
             path.chmod(0o755)

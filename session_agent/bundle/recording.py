@@ -1,4 +1,4 @@
-"""Imports the whole agent in the finished bundle and keeps what ``dataclasses`` compiles meanwhile.
+"""Imports the whole agent in the finished bundle and keeps what ``dataclasses`` compiles in the process.
 
 Owns nothing but that: every dataclass has its methods written as text and compiled at import, which was a third of the agent's start.
 ``build`` runs this file with the bundle's own interpreter; ``entry`` gives ``dataclasses`` the code again.

@@ -170,8 +170,8 @@ def test_blank_context_whose_space_was_stripped() -> None:
         (HEAD, "no '@@' hunk"),
         (HEAD + b"@@ -1,9 +1,9 @@\n a\n", "ends early: 8 old and 8 new lines are missing"),
         (HEAD + b"@@ -1,9 +1,9 @@\n a\nprose\n", "ends early"),
-        (HEAD + HUNK + b"+more\n", "more lines than its header says"),
-        (HEAD + HUNK + b"\n-more\n", "more lines than its header says"),
+        (HEAD + HUNK + b"+more\n", "more lines than its header states"),
+        (HEAD + HUNK + b"\n-more\n", "more lines than its header states"),
         (HEAD + b"@@ nonsense @@\n", "malformed hunk header"),
         (HEAD + b"@@ -1,0 +1,0 @@\n", "is empty"),
         (b"--- /dev/null\n+++ /dev/null\n" + HUNK, "both names"),
@@ -179,7 +179,7 @@ def test_blank_context_whose_space_was_stripped() -> None:
         (b"diff --git a/f b/f\nindex 1..2 100644\nGIT binary patch\n", "binary"),
         (b"diff --git a/f b/f\nBinary files a/f and b/f differ\n", "binary"),
         (b"diff --git a/f b/f\nindex 1..2\n", "changes nothing"),
-        (b"diff --git a b c d\nnew mode 100755\n", "told apart"),
+        (b"diff --git a b c d\nnew mode 100755\n", "separated"),
     ],
 )
 def test_malformed_diffs_say_where(diff: bytes, words: str) -> None:

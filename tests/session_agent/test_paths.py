@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from session_agent.agent.files import safe_path as beneath
-from session_agent.agent.files.safe_path import Beneath, Resolver, walk
+from session_agent.agent.files.safe_path import Resolver, SafeRoot, walk
 from session_agent.agent.request.paths import _CODES, os_failure, path_fields, path_param, shown
 
 RESOLVERS = [pytest.param(beneath._openat2, id="openat2"), pytest.param(walk, id="walk")]
@@ -80,7 +80,7 @@ def build(root: Path) -> None:
     (inside / "dangling").symlink_to("not-yet")
 
 
-def attempt(root: Beneath, path: str, flags: int = os.O_RDONLY) -> str:
+def attempt(root: SafeRoot, path: str, flags: int = os.O_RDONLY) -> str:
     """What opening `path` comes to: its content, `dir`, or the name of the errno."""
     try:
         descriptor = root.open(path, flags)
@@ -128,7 +128,7 @@ CASES = {
 @pytest.mark.parametrize(("path", "expected"), CASES.items())
 def test_resolution(tmp_path: Path, resolver: Resolver, path: str, expected: str) -> None:
     build(tmp_path)
-    root = Beneath(str(tmp_path / "in"), resolver)
+    root = SafeRoot(str(tmp_path / "in"), resolver)
     try:
         assert attempt(root, path) == expected
     finally:
@@ -138,7 +138,7 @@ def test_resolution(tmp_path: Path, resolver: Resolver, path: str, expected: str
 @pytest.mark.parametrize("path", ["down", "escape", "absolute", "loop", "file-out"])
 def test_final_link_is_not_followed_when_told(tmp_path: Path, resolver: Resolver, path: str) -> None:
     build(tmp_path)
-    root = Beneath(str(tmp_path / "in"), resolver)
+    root = SafeRoot(str(tmp_path / "in"), resolver)
     try:
         assert attempt(root, path, os.O_RDONLY | os.O_NOFOLLOW) == "ELOOP"
     finally:
@@ -152,7 +152,7 @@ def test_both_implementations_agree(tmp_path_factory: pytest.TempPathFactory, pa
     if not base.exists():
         base.mkdir()
         build(base)
-    roots = [Beneath(str(base / "in"), resolver) for resolver in (beneath._openat2, walk)]
+    roots = [SafeRoot(str(base / "in"), resolver) for resolver in (beneath._openat2, walk)]
     try:
         if not beneath._has_openat2(roots[0]._root):
             pytest.skip("this kernel has no openat2")
@@ -166,7 +166,7 @@ def test_both_implementations_agree(tmp_path_factory: pytest.TempPathFactory, pa
 
 def test_parents_are_made_beneath(tmp_path: Path, resolver: Resolver) -> None:
     build(tmp_path)
-    root = Beneath(str(tmp_path / "in"), resolver)
+    root = SafeRoot(str(tmp_path / "in"), resolver)
     made: list[int] = []
     try:
         descriptor, name = root.parent("x/y/z/name", made.append)
@@ -201,7 +201,7 @@ def test_swapped_links_never_lead_out(tmp_path: Path, resolver: Resolver) -> Non
             for source, target in (("d", "d.kept"), ("link", "d"), ("d", "link"), ("d.kept", "d")):
                 os.rename(source, target)
     """
-    root = Beneath(str(inside), resolver)
+    root = SafeRoot(str(inside), resolver)
     swapping = subprocess.Popen([sys.executable, "-I", "-c", swap], cwd=inside)
     seen: set[str] = set()
     tries, end = 0, time.monotonic() + 20
@@ -219,7 +219,7 @@ def test_swapped_links_never_lead_out(tmp_path: Path, resolver: Resolver) -> Non
 
 def test_fallback_is_chosen_where_the_kernel_has_no_openat2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beneath, "_syscall", lambda *_: -errno.ENOSYS)
-    root = Beneath(str(tmp_path))
+    root = SafeRoot(str(tmp_path))
     assert root._open is walk
     root.close()
 
@@ -227,7 +227,7 @@ def test_fallback_is_chosen_where_the_kernel_has_no_openat2(tmp_path: Path, monk
 def test_no_descriptor_is_left(tmp_path: Path, resolver: Resolver) -> None:
     build(tmp_path)
     before = len(os.listdir("/proc/self/fd"))
-    root = Beneath(str(tmp_path / "in"), resolver)
+    root = SafeRoot(str(tmp_path / "in"), resolver)
     for path in CASES:
         attempt(root, path)
     root.parent("p/q/r", lambda _: None)

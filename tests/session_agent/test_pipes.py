@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from session_agent.agent.output.pipes import Sink, Source
+from session_agent.agent.output.pipes import PipeReader, PipeWriter
 from session_agent.agent.output.spool import Budget, Spool
 
 _PIPE_BYTES = 64 * 1024
@@ -24,7 +24,7 @@ async def test_a_background_flood_does_not_make_the_end_of_a_command_endless(mon
         os.write(writer, data)
 
     monkeypatch.setattr(Spool, "append", refilled)
-    source = Source(reader, 1, spool, arrived=lambda: None, ended=lambda: None)
+    source = PipeReader(reader, 1, spool, arrived=lambda: None, ended=lambda: None)
     os.write(writer, bytes(_PIPE_BYTES))
     assert not source.drain()
     assert source.open
@@ -34,7 +34,7 @@ async def test_a_background_flood_does_not_make_the_end_of_a_command_endless(mon
 
 async def test_keys_that_nobody_reads_wait_as_few_pieces_and_each_client_gets_its_own_back() -> None:
     reader, writer = os.pipe()
-    sink = Sink(writer)
+    sink = PipeWriter(writer)
     back = [0, 0]
 
     def first(size: int) -> None:

@@ -17,7 +17,7 @@ from holdfast_wire.errors import HoldfastError
 
 from session_agent.agent.context import AgentContext
 from session_agent.agent.output.exit_status import Ending, ending_of
-from session_agent.agent.output.pipes import Sink, Source, discard
+from session_agent.agent.output.pipes import PipeReader, PipeWriter, discard
 from session_agent.agent.output.records import Record, check_id, fingerprint
 from session_agent.agent.output.spool import Spool
 from session_agent.agent.process.fork import CannotExecuteError, Stdio
@@ -38,7 +38,7 @@ def open_command(context: AgentContext, channel: Channel) -> CommandHandler:
 
 
 def begin(context: AgentContext, params: dict[str, Any]) -> Record:
-    """Get or create the command of this id, with or without anybody to hear of it. Raises ``HoldfastError`` for what cannot run."""
+    """Get or create the command of this id, also without a client. Raises ``HoldfastError`` for what cannot run."""
     command_id = check_id(params.get("id"))
     print_ = fingerprint("command", {name: value for name, value in params.items() if name != "keep"})  # how it is read is not what it is
     record = context.records.find(command_id, print_)
@@ -58,7 +58,7 @@ def open_follow(context: AgentContext, channel: Channel) -> CommandHandler:
     record = context.records.get(check_id(channel.params.get("id")))
     given = channel.params.get("from")
     if given is not None and not (isinstance(given, dict) and all(type(offset) is int and offset >= 0 for offset in given.values())):
-        raise HoldfastError("invalid_argument", "from says where each stream is to begin: {stream: offset}")
+        raise HoldfastError("invalid_argument", "from is the offset at which each stream begins: {stream: offset}")
     starts = {int(stream): offset for stream, offset in (given or {}).items() if stream in (1, 2, "1", "2")}
     return CommandHandler(context, channel, record, starts, output=read.boolean(channel.params, "output", True))
 
@@ -108,8 +108,8 @@ class Command:
         """Why it was killed, where it was: the first reason."""
         self._killing: TreeKill | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._sink: Sink | None = None
-        self._sources: list[Source] = []
+        self._sink: PipeWriter | None = None
+        self._sources: list[PipeReader] = []
         self._pid = 0
         self._signals: list[int] = []
         try:
@@ -150,9 +150,9 @@ class Command:
         finally:
             _close(theirs)
         if request.pipe_stdin:
-            self._sink = Sink(ours[0])
+            self._sink = PipeWriter(ours[0])
         for stream, descriptor in ((1, ours[-1]),) if request.one_stream else ((1, ours[-2]), (2, ours[-1])):
-            self._sources.append(Source(descriptor, stream, self._record.spool, arrived=self._record.notify, ended=self._source_ended))
+            self._sources.append(PipeReader(descriptor, stream, self._record.spool, arrived=self._record.notify, ended=self._source_ended))
 
     # what clients ask ------------------------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class Command:
     # what happens ----------------------------------------------------------------------------------------------
 
     def _started(self, error: Exception | None) -> None:
-        """What it is has taken the place of what it was born as, or cannot."""
+        """The program replaced the forked child (exec), or could not."""
         if error is None:
             self._record.started = True
             self._record.notify()
@@ -202,7 +202,7 @@ class Command:
             self._context.records.fail(self._record, error)
 
     def _cannot_execute(self, error: CannotExecuteError) -> None:
-        """As a shell tells of it."""
+        """Report it as a shell does."""
         self._record.started = True
         self._record.spool.append(2, f"{error.message}\n".encode())
         self._store(Ending(error.exit_code, self._context.now() - self._began))

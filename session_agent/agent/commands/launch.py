@@ -87,7 +87,7 @@ def find_shell(context: AgentContext, wanted: str) -> tuple[str, str]:
 
 
 def shell_words(path: str) -> list[str]:
-    """The words that start a shell: a bare busybox has to be told which of its programs is meant."""
+    """The words that start a shell: a bare busybox needs the name of its program."""
     return [path, "sh"] if path.endswith("/busybox") else [path]
 
 

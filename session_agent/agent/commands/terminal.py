@@ -1,8 +1,8 @@
 """Terminals: a program on a PTY of its own, with a size, a scrollback, and a life beyond one client.
 
-Owns the PTY, the controlling terminal, resizing and re-attaching by name: whoever attaches is shown the last ``SCROLLBACK_BYTES``
+Owns the PTY, the controlling terminal, resizing and re-attaching by name: a client that attaches is shown the last ``SCROLLBACK_BYTES``
 (``terminal_replay``), what runs is made to draw itself again, then comes what follows. A connected client that reads slowly makes
-the program wait; nobody connected makes the oldest output go. ``open_terminal`` is the channel kind.
+the program wait; without clients the oldest output is dropped. ``open_terminal`` is the channel kind.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast_wire.limits import ID_BYTES
 
 from session_agent.agent.context import AgentContext
 from session_agent.agent.output.exit_status import Ending, ending_of
-from session_agent.agent.output.pipes import Sink, Source
+from session_agent.agent.output.pipes import PipeReader, PipeWriter
 from session_agent.agent.output.records import Record
 from session_agent.agent.output.spool import Spool
 from session_agent.agent.process.fork import CannotExecuteError, Launch, Stdio
@@ -40,7 +40,7 @@ from .window import MOST_CELLS, TERM, window_size
 SCROLLBACK_BYTES = 256 * 1024
 _SHELLS = frozenset({"bash", "sh", "dash", "ash", "zsh", "ksh", "fish"})
 _WIGGLE_S = 0.1
-"""How long a program has to notice a size that is not meant."""
+"""How long a temporary size is kept, so that a program notices it."""
 _END_OF_INPUT = b"\x04"
 
 
@@ -98,8 +98,8 @@ class Terminal:
         self._status: int | None = None
         self._killing: TreeKill | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._source: Source | None = None
-        self._sink: Sink | None = None
+        self._source: PipeReader | None = None
+        self._sink: PipeWriter | None = None
         self._wiggle: asyncio.TimerHandle | None = None
         self._size = (rows, columns)
         self._prompts = os.path.basename(argv[0]) in _SHELLS and all(
@@ -130,8 +130,8 @@ class Terminal:
         self.record.started = not context.reaper.is_starting(self.pid)
         context.groups.join(self.pid)
         self._master = master
-        self._sink = Sink(os.dup(master))
-        self._source = Source(master, 1, self.spool, arrived=self.record.notify, ended=self._quiet)
+        self._sink = PipeWriter(os.dup(master))
+        self._source = PipeReader(master, 1, self.spool, arrived=self.record.notify, ended=self._quiet)
         context.terminals[name] = self
         if timeout_s is not None:
             self._timer = context.loop.call_later(timeout_s, self._end, "timeout")
@@ -145,7 +145,7 @@ class Terminal:
             return True
 
     def _started(self, error: Exception | None) -> None:
-        """What it is has taken the place of what it was born as, or cannot."""
+        """The program replaced the forked child (exec), or could not."""
         if error is None:
             self.record.started = True
             self.record.notify()
@@ -161,7 +161,7 @@ class Terminal:
         self.record.notify()
 
     def _cannot_execute(self, error: CannotExecuteError) -> None:
-        """As a shell tells of it."""
+        """Report it as a shell does."""
         self.record.started = True
         self.spool.append(1, f"{error.message}\r\n".encode())
         self.spool.released = True  # for the one who asked
@@ -178,7 +178,7 @@ class Terminal:
             self._sink.feed(_END_OF_INPUT, False, lambda _: None)
 
     def resize(self, rows: int, columns: int) -> bool:
-        """Change the size; the kernel tells the program with SIGWINCH. False when it was that size already."""
+        """Change the size; the kernel sends the program SIGWINCH. False when it was that size already."""
         changed = (rows, columns) != self._size
         self._size = (rows, columns)
         self._settle()
@@ -204,7 +204,7 @@ class Terminal:
             self.signal("WINCH")
 
     def _settle(self) -> None:
-        """Have the size that is meant."""
+        """Restore the size that was asked for."""
         if self._wiggle is not None:
             self._wiggle.cancel()
             self._wiggle = None
@@ -238,7 +238,7 @@ class Terminal:
         self.cancel()
 
     def attended(self) -> None:
-        """A client came or went: with nobody connected the program does not wait, its oldest output goes."""
+        """A client attached or left: without clients the program does not wait, its oldest output is dropped."""
         self.spool.tail = not any(reader.attached() for reader in self.spool.readers)
         self.spool.taken()
 
@@ -285,7 +285,7 @@ class Terminal:
             self._killing.cancel()
         if self._context.terminals.get(self.name) is self:
             del self._context.terminals[self.name]
-        self.spool.release()  # nobody else finds it
+        self.spool.release()  # no other client can find it
 
 
 def _prepare(master: int, slave: int, launch: Launch, rows: int, columns: int) -> None:
@@ -343,7 +343,7 @@ class TerminalHandler:
             self._terminal.signal(name)
 
     def close(self, detach: bool) -> None:
-        """End the terminal, or with ``detach`` leave it to whoever asks for its name."""
+        """End the terminal, or with ``detach`` leave it for clients that ask for its name."""
         if self._presenter.finished:
             return
         if detach:

@@ -39,7 +39,7 @@ def replay(tail: bytes, *, cut: bool) -> bytes:
 
 
 def clean_start(tail: bytes) -> int:
-    """Where in a cut piece no escape sequence and no character is torn: after a line's end, or at the start of a sequence."""
+    """Where in a cut piece no escape sequence and no character is cut: after a line's end, or at the start of a sequence."""
     found = _BOUNDARY.search(tail, 0, SEARCH_BYTES)
     if found is not None:
         return found.end()

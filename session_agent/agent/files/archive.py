@@ -1,7 +1,7 @@
 """A file or a directory as a tar stream.
 
 Owns the walk (names in byte order, links as links, no file twice in memory) and the promise that the stream is a valid archive
-whatever happens to the tree meanwhile: a file that shrinks is padded, one that grows is cut to its header, one that vanishes or
+whatever happens to the tree during that time: a file that shrinks is padded, one that grows is cut to its header, one that vanishes or
 is special is left out, and the result counts each. Called through ``transfers``.
 """
 
@@ -22,7 +22,7 @@ from session_agent.agent.request.paths import absolute, os_failure, path_param, 
 from session_agent.agent.session.channels import Channel, Handler
 
 from .file_user import acting
-from .safe_path import Beneath
+from .safe_path import SafeRoot
 from .tar_format import END, Kind, Member, header, padding
 from .transfers import Outgoing, TransferContext
 
@@ -49,7 +49,7 @@ class TreeSource:
     def __init__(self, path: str, exclude: tuple[str, ...] = ()) -> None:
         self._path = os.path.realpath(path)
         self._exclude = exclude
-        self._root: Beneath | None = None
+        self._root: SafeRoot | None = None
         self._single = ""
         self._entries = 0
         self._bytes = 0
@@ -60,10 +60,10 @@ class TreeSource:
         try:
             state = os.lstat(self._path)
             if stat.S_ISDIR(state.st_mode):
-                self._root = Beneath(self._path)
+                self._root = SafeRoot(self._path)
             elif stat.S_ISREG(state.st_mode):
                 directory, self._single = os.path.split(self._path)
-                self._root = Beneath(directory)
+                self._root = SafeRoot(directory)
             else:
                 raise HoldfastError("not_a_file", f"{shown(self._path)} is a special file")
         except OSError as error:
@@ -84,8 +84,8 @@ class TreeSource:
         yield bytes(held + END)
 
     def result(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"entries": self._entries, "bytes": self._bytes, **self._counts}
-        return told | {f"{key}_names": [wire(name) for name in names] for key, names in self._noted.items() if names}
+        fields: dict[str, Any] = {"entries": self._entries, "bytes": self._bytes, **self._counts}
+        return fields | {f"{key}_names": [wire(name) for name in names] for key, names in self._noted.items() if names}
 
     def close(self) -> None:
         if self._root is not None:

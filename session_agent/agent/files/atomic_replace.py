@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from session_agent.agent.request.paths import os_failure
 
 from .ownership import Ownership
-from .safe_path import Beneath
+from .safe_path import SafeRoot
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -31,9 +31,9 @@ class NewFile:
 
 
 class Exchange:
-    """One exchange of files beneath ``root``."""
+    """One exchange of files under ``root``."""
 
-    def __init__(self, root: Beneath, owner: Ownership) -> None:
+    def __init__(self, root: SafeRoot, owner: Ownership) -> None:
         self._root = root
         self._owner = owner
         self._files: dict[str, NewFile] = {}

@@ -47,7 +47,7 @@ def copy_contents(source: int, target: int, size_bytes: int) -> Iterator[int]:
             os.ftruncate(target, size_bytes)
         return
     os.lseek(source, 0, os.SEEK_SET)
-    while data := os.read(source, _PIECE_BYTES):  # files of /proc say that they are empty
+    while data := os.read(source, _PIECE_BYTES):  # files of /proc report size 0
         at += _put(target, data, at)
         yield len(data)
 
@@ -77,7 +77,7 @@ def _put(target: int, data: bytes, at: int) -> int:
 
 
 def copy_attributes(source: int, target: int) -> None:
-    """Those that the file system of ``target``, and whoever copies, may have."""
+    """Those that the file system of ``target`` and the copying user may set."""
     try:
         names = os.listxattr(source)
     except OSError:

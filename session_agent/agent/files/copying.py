@@ -1,8 +1,8 @@
 """Files and trees copied inside the sandbox, as ``cp -a`` does: owners, modes, times, attributes, holes and links are kept.
 
-Owns going through two trees that others may change meanwhile: two descriptors at a time and no recursion, whatever the depth, and no
+Owns going through two trees that others may change at the same time: two descriptors at a time and no recursion, whatever the depth, and no
 link that is met inside a tree is followed. What is there already is merged or written over as ``cp`` does. The work is done in turns, so
-that a large tree neither holds a thread of the agent's nor goes on when nobody wants it. Called by ``file_ops``.
+that a large tree neither holds a thread of the agent's nor goes on when its client left. Called by ``operations``.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Copying:
     def _copy(self) -> Iterator[None]:
         path, to = self._path, self._to
         base = os.path.basename(path.rstrip("/"))
-        follows = path.endswith("/") or base in ("", ".", "..")  # a directory is meant, be it through a link
+        follows = path.endswith("/") or base in ("", ".", "..")  # this names a directory, also through a link
         state = os.stat(path) if follows else os.lstat(path)
         is_tree = stat.S_ISDIR(state.st_mode)
         if follows and not is_tree:
@@ -169,7 +169,7 @@ class Copying:
                     state = os.stat(name, dir_fd=here, follow_symlinks=False)
                 except FileNotFoundError:
                     self._names.pop()
-                    continue  # it is gone meanwhile
+                    continue  # removed since it was listed
                 if not stat.S_ISDIR(state.st_mode):
                     if not self._linked(state, name, there, top):
                         yield from self._one(name, here, name, there, state)
@@ -282,7 +282,7 @@ class Copying:
         os.close(source)
 
     def _created(self, name: str, there: int, source: os.stat_result) -> tuple[bool, int]:
-        for _ in range(10):  # whatever others do there meanwhile
+        for _ in range(10):  # others may create and remove entries there
             try:
                 return True, os.open(name, _WRITE | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=there)
             except FileExistsError:
@@ -317,7 +317,7 @@ class Copying:
         try:
             os.fchown(target, state.st_uid, state.st_gid)
         except PermissionError:
-            mode &= ~(stat.S_ISUID | stat.S_ISGID)  # meant for the other owner
+            mode &= ~(stat.S_ISUID | stat.S_ISGID)  # set for the other owner
         copy_attributes(source, target)
         with contextlib.nullcontext() if is_new else contextlib.suppress(PermissionError):  # what another owns is merely written to
             os.fchmod(target, mode)

@@ -46,7 +46,7 @@ class _Parser:
                 raise self._bad("binary patches are not supported: upload the file instead")
             else:
                 if after_hunk and line[:1] in (b"+", b"-", b" ") and not self._is_signature():
-                    raise self._bad("the hunk before it holds more lines than its header says")
+                    raise self._bad("the hunk before it holds more lines than its header states")
                 self._part += bool(_MAIL.match(line))
                 after_hunk = after_hunk and (not line.strip() or line.startswith(b"\\"))
                 self._at += 1
@@ -101,7 +101,7 @@ class _Parser:
         if line.startswith(b"@@ -"):
             raise self._bad("a hunk without '---' and '+++' lines before it")
         if patch.old == b"" or patch.new == b"" or (patch.change == "modify" and patch.mode is None):
-            raise self._bad("this section of the diff changes nothing, or its file names cannot be told apart")
+            raise self._bad("this section of the diff changes nothing, or its file names cannot be separated")
         self._files.append(patch)
 
     def _plain(self, patch: FilePatch | None) -> None:
@@ -157,7 +157,7 @@ class _Parser:
                 new.append(content)
                 new_left -= 1
             if old_left < 0 or new_left < 0:
-                raise self._bad(f"{title} holds more lines than its header says")
+                raise self._bad(f"{title} holds more lines than its header states")
             self._at += 1
             if (self._peek() or b"").startswith(b"\\"):
                 _chomp(old, sign != b"+")
@@ -206,7 +206,7 @@ def _unquote(text: bytes) -> tuple[bytes | None, bytes]:
 
 
 def _git_names(text: bytes) -> tuple[bytes, bytes] | None:
-    """Both names of a ``diff --git`` line; unquoted ones with spaces are told apart by being the same name twice."""
+    """Both names of a ``diff --git`` line; unquoted ones with spaces are separated by being the same name twice."""
     if text.startswith(b'"'):
         old, rest = _unquote(text)
         if old is None or not rest.startswith(b" "):

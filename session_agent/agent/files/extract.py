@@ -24,7 +24,7 @@ from session_agent.agent.session.channels import Channel, Handler
 
 from .file_user import acting
 from .ownership import AGENT, Ownership
-from .safe_path import Beneath, Resolver
+from .safe_path import Resolver, SafeRoot
 from .tar_format import Member
 from .tar_reader import TarLimits, TarReader
 from .transfers import Incoming, TransferContext
@@ -64,7 +64,7 @@ class TarSink:
         self._path = path
         self._options = options
         self._resolver = resolver
-        self._root: Beneath | None = None
+        self._root: SafeRoot | None = None
         self._member: Member | None = None
         self._name = ""  # of the current member
         self._file = -1
@@ -75,12 +75,12 @@ class TarSink:
         self._deferred: dict[str, Member] = {}
         self._reader = TarReader(self, limits)
 
-    # transfers.Sink ---------------------------------------------------------------------------------------------
+    # transfers.PipeWriter ---------------------------------------------------------------------------------------------
 
     def open(self) -> dict[str, Any]:
         try:
             make_parents(os.path.normpath(self._path) if ".." not in self._path else self._path.rstrip("/"), self._options.owner)
-            self._root = Beneath(self._path, self._resolver)
+            self._root = SafeRoot(self._path, self._resolver)
         except OSError as error:
             raise os_failure(error, self._path) from None
         return {}
@@ -101,12 +101,12 @@ class TarSink:
             error.detail = error.detail | self._progress()
             raise
         for path in reversed(self._deferred):
-            with contextlib.suppress(OSError):  # removed or replaced meanwhile: then it has no say
+            with contextlib.suppress(OSError):  # removed or replaced since: then its mode is not ours to set
                 self._settle(path, self._deferred[path])
-        told: dict[str, Any] = {"entries": self._done, "bytes": self._reader.size_bytes, "skipped": self._skipped}
+        fields: dict[str, Any] = {"entries": self._done, "bytes": self._reader.size_bytes, "skipped": self._skipped}
         if self._skipped_names:
-            told["skipped_names"] = [wire(name) for name in self._skipped_names]
-        return told
+            fields["skipped_names"] = [wire(name) for name in self._skipped_names]
+        return fields
 
     def close(self) -> None:
         if self._file >= 0:
@@ -120,7 +120,7 @@ class TarSink:
             self._root.close()
             self._root = None
 
-    # tar_reader.Sink --------------------------------------------------------------------------------------------
+    # tar_reader.PipeWriter --------------------------------------------------------------------------------------------
 
     def begin(self, member: Member) -> None:
         self._member = member
@@ -176,7 +176,7 @@ class TarSink:
         assert self._root is not None
         parent, name = self._parent(path)
         if name:
-            with contextlib.suppress(FileExistsError):  # what is there must be a directory beneath: the open below sees
+            with contextlib.suppress(FileExistsError):  # what is there must be a directory: the open below checks it
                 os.mkdir(name, 0o700 | self._mode(member) & 0o777, dir_fd=parent)
         descriptor = self._root.open(path.strip("/"), _DIRECTORY)
         try:

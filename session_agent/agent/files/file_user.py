@@ -1,7 +1,7 @@
 """Working on files as another user: with that user's permissions, and what is made is that user's.
 
 Owns the switch of one thread's file system ids, groups and capabilities, and back. Linux keeps all of them for each thread, so the rest
-of the agent stays what it is; the C library would change every thread, so the system calls are made directly. Which user is meant is
+of the agent stays what it is; the C library would change every thread, so the system calls are made directly. Which user that is is
 read here, from untrusted parameters. Used by ``transfers`` and whatever opens a file channel. Facts from setfsuid(2), setgroups(2),
 capset(2) and credentials(7).
 """
@@ -100,7 +100,7 @@ class _Switched:
 def acting(context: OwnerContext, params: dict[str, Any]) -> tuple[Actor | None, Ownership]:
     """As whom ``user`` of ``params`` wants the files worked on, None for the agent itself, and whose what is made is to be.
 
-    Raises ``user_not_found``, ``invalid_argument``, and ``permission_denied`` where the agent can be nobody else.
+    Raises ``user_not_found``, ``invalid_argument``, and ``permission_denied`` where the agent cannot change its user.
     """
     ownership = owner_param(context, params)
     if params.get("user") is None:

@@ -1,7 +1,7 @@
-"""What the kernel says about changes in directories: inotify, by its system calls.
+"""Changes in directories, reported by the kernel: inotify, by its system calls.
 
 Owns one descriptor and the form of what is read from it. What is watched, and what an event means, is ``watching``'s. Facts from
-inotify(7). The kernel holds so many events for a reader (``fs.inotify.max_queued_events``) and then says that some are lost.
+inotify(7). The kernel holds so many events for a reader (``fs.inotify.max_queued_events``) and then reports that some were lost.
 """
 
 from __future__ import annotations

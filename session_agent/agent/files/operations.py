@@ -30,7 +30,7 @@ from .tree_operations import move_across, remove_tree
 from .write import make_parents
 
 MOST_ENTRIES = 1_000_000
-"""Entries one list answers at most; ``truncated`` in the result says that there were more."""
+"""Most entries in one list; ``truncated`` in the result: there were more."""
 _MOST_DEPTH = PATH_BYTES // 2
 """No path leads deeper."""
 _PIECE_BYTES = 32 * 1024
@@ -63,7 +63,7 @@ def open_fs(context: TransferContext, channel: Channel) -> Handler:
 
 
 def describe(path: str, name: str, state: os.stat_result, target: str | None) -> dict[str, Any]:
-    """What list and stat say of one path."""
+    """What list and stat return for one path."""
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
     entry = path_fields("name", name) | path_fields("path", path)
     facts: dict[str, Any] = {
@@ -132,7 +132,7 @@ class Listing:
             try:
                 state = os.lstat(path)
                 target = os.readlink(path) if stat.S_ISLNK(state.st_mode) else None
-            except OSError as error:  # gone meanwhile, not for us to see, or deeper than a path leads
+            except OSError as error:  # removed since, not for us to see, or deeper than a path leads
                 self._errors += 1
                 self._truncated |= error.errno == errno.ENAMETOOLONG
                 continue

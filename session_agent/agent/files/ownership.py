@@ -1,4 +1,4 @@
-"""Whose a file is that the agent makes: the user asked for, else whoever had it, else the sandbox's own user.
+"""The owner of a file that the agent makes: the user asked for, else the file's earlier owner, else the sandbox's own user.
 
 Owns that order and the giving away; the accounts are read by ``users``. An agent that may not give files away keeps them, unless
 the client asked for an owner by name. Called by whatever creates files.
@@ -39,7 +39,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """``asked`` by the client; ``usual`` for what is new and nobody asked about, None: the agent itself."""
+    """``asked`` by the client; ``usual`` for what is new without such a request, None: the agent itself."""
 
     asked: Owner | None = None
     usual: Owner | None = None
@@ -79,7 +79,7 @@ class OwnerContext(Protocol):
 
 
 def owner_param(context: OwnerContext, params: dict[str, Any], key: str = "user") -> Ownership:
-    """The ownership meant by ``key``: a name or uid of the sandbox, either with ``:group``; the sandbox's own user when absent."""
+    """The ownership that ``key`` names: a name or uid of the sandbox, either with ``:group``; the sandbox's own user when absent."""
     value = params.get(key)
     if value is not None and (isinstance(value, bool) or not isinstance(value, str | int) or value == ""):
         raise HoldfastError("invalid_argument", f"{key} must be a user name or a uid, not {type(value).__name__}")

@@ -23,7 +23,7 @@ from .atomic_replace import Exchange, NewFile
 from .diff_parser import parse
 from .file_user import acting
 from .ownership import AGENT, Ownership
-from .safe_path import Beneath
+from .safe_path import SafeRoot
 from .transfers import Incoming, TransferContext
 from .unified_diff import FilePatch, PatchError, apply, prefix_depth
 
@@ -56,7 +56,7 @@ class PatchSink:
         self._check = check
         self._owner = owner
         self._diff = bytearray()
-        self._root: Beneath | None = None
+        self._root: SafeRoot | None = None
         self._files: dict[str, NewFile] = {}
         self._bytes = 0
         # What the part of the diff at hand began with, what it put in place, and what it takes away:
@@ -66,7 +66,7 @@ class PatchSink:
 
     def open(self) -> dict[str, Any]:
         try:
-            self._root = Beneath(self._cwd)
+            self._root = SafeRoot(self._cwd)
         except OSError as error:
             raise os_failure(error, self._cwd) from None
         return {}
@@ -77,9 +77,9 @@ class PatchSink:
         self._diff += data
 
     def finish(self) -> dict[str, Any]:
-        told: list[str] = []
+        notes: list[str] = []
         try:
-            self._plan(parse(bytes(self._diff)), told)
+            self._plan(parse(bytes(self._diff)), notes)
         except PatchError as error:
             return {
                 "success": False,
@@ -97,7 +97,7 @@ class PatchSink:
         return {
             "success": True,
             "exit_code": 0,
-            "stdout": "".join(f"{line}\n" for line in told),
+            "stdout": "".join(f"{line}\n" for line in notes),
             "stderr": "",
             "files": [wire(path) for path in changed],
         }
@@ -110,7 +110,7 @@ class PatchSink:
 
     # Which file a name means ------------------------------------------------------------------------------------
 
-    def _plan(self, patches: list[FilePatch], told: list[str]) -> None:
+    def _plan(self, patches: list[FilePatch], notes: list[str]) -> None:
         depth = self._depth(patches) if self._strip is None else self._strip
         complaints: list[str] = []
         part = -1
@@ -121,7 +121,7 @@ class PatchSink:
                 gone = [p for p in patches if p.part == part and p.change in ("rename", "delete")]
                 self._leaving = {path for p in gone if (path := self._quietly(p, depth)) is not None}
             try:
-                told += self._one(patch, depth)
+                notes += self._one(patch, depth)
             except PatchError as error:
                 complaints.append(str(error))
         complaints += self._blocked()
@@ -142,7 +142,7 @@ class PatchSink:
         return found
 
     def _depth(self, patches: list[FilePatch]) -> int:
-        """What the prefixes say, unless only the other reading names files that are there."""
+        """What the prefixes give, unless only the other reading names files that are there."""
         guess = prefix_depth(patches)
         sources = [p for p in patches if p.change != "create" and p.old is not None]
         for depth in (guess, 1 - guess):
@@ -277,5 +277,5 @@ class PatchSink:
 
 
 def _starts_empty(patch: FilePatch) -> bool:
-    """``diff -N`` names a file that is new on both sides, and says ``-0,0``."""
+    """``diff -N`` names a file that is new on both sides, with ``-0,0``."""
     return bool(patch.hunks) and all(not hunk.old and hunk.old_start == 0 for hunk in patch.hunks)

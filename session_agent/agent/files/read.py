@@ -1,7 +1,7 @@
 """One file, read as a stream with a running checksum.
 
 Owns what can be read and how much of it: a regular file up to the size it had when it was opened, so that a growing log ends;
-a file of size 0 to its end, because /proc says 0; devices and FIFOs only when the client bounds the length, and without ever
+a file of size 0 to its end, because files of /proc report 0; devices and FIFOs only when the client bounds the length, and without ever
 waiting for them. Called through ``transfers``.
 """
 

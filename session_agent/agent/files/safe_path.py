@@ -1,8 +1,8 @@
-"""A directory, and operations that cannot leave it whatever symbolic links are planted or swapped meanwhile.
+"""A directory, and operations that cannot leave it whatever symbolic links are created or replaced at the same time.
 
 Owns the race-free resolution of hostile relative paths: ``openat2(RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)`` where the
 kernel has it (≥ 5.6), else a walk that holds a descriptor of every directory it passed, so that ``..`` climbs to what was
-really passed and never above the start. Links that stay beneath are followed, all others are refused, alike in both. Called
+really passed and never above the start. Links that stay inside are followed, all others are refused, alike in both. Called
 by archive extraction and patches; knows neither.
 """
 
@@ -38,7 +38,7 @@ def split(path: str) -> tuple[str, str]:
     return "/".join(parts[:-1]), parts[-1] if parts else ""
 
 
-class Beneath:
+class SafeRoot:
     """The directory ``root``, held open. Every method raises ``OSError``; a path that would leave it is ``EXDEV``."""
 
     def __init__(self, root: str, resolver: Resolver | None = None) -> None:
@@ -54,7 +54,7 @@ class Beneath:
             self._root = -1
 
     def open(self, path: str, flags: int, mode: int = 0o600) -> int:
-        """A descriptor of ``path``; a final symbolic link is followed (beneath) unless ``O_NOFOLLOW`` is in ``flags``."""
+        """A descriptor of ``path``; a final symbolic link is followed (inside) unless ``O_NOFOLLOW`` is in ``flags``."""
         return self._open(self._root, path or ".", flags | os.O_CLOEXEC, mode)
 
     def parent(self, path: str, made: Callable[[int], None] | None = None) -> tuple[int, str]:
@@ -88,7 +88,7 @@ class Beneath:
                 present -= 1
         try:
             for depth in range(present, len(parts)):
-                with contextlib.suppress(FileExistsError):  # somebody was faster: what is there is checked by the open
+                with contextlib.suppress(FileExistsError):  # another process was faster: the open checks what is there
                     os.mkdir(parts[depth], 0o755, dir_fd=descriptor)
                     inner = os.open(parts[depth], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
                     try:

@@ -127,7 +127,7 @@ class Search:
 
 
 def _fits(subject: str, glob: str) -> bool:
-    """Whether a name or path is meant; ``**/`` at the start may also stand for no directory at all."""
+    """Whether a name or path matches; ``**/`` at the start may also stand for no directory at all."""
     return fnmatch.fnmatchcase(subject, glob) or (glob.startswith("**/") and fnmatch.fnmatchcase(subject, glob[3:]))
 
 

@@ -1,6 +1,6 @@
 """The tar format, as far as both directions share it: members, and headers as bytes.
 
-Owns ``Member`` and the writing of ustar headers with PAX records where ustar cannot say it (POSIX.1-2017, ``pax``, "ustar
+Owns ``Member`` and the writing of ustar headers with PAX records where ustar cannot express it (POSIX.1-2017, ``pax``, "ustar
 Interchange Format" and "pax Header Block"). Reading is ``tar_reader``. The standard library's tarfile is not used: it pulls
 compressors into every idle agent, wants file objects where both of our directions are driven by credit, and resolves the
 hostile cases in its own way.

@@ -45,7 +45,7 @@ class TarLimits:
     size_bytes: int = 64 * 1024**3
 
 
-class Sink(Protocol):
+class PipeWriter(Protocol):
     """Where members go. Content follows ``begin`` in pieces and is complete at ``end``."""
 
     def begin(self, member: Member) -> None: ...
@@ -54,9 +54,9 @@ class Sink(Protocol):
 
 
 class TarReader:
-    """Feed it bytes, then ``finish``. ``entries`` and ``size_bytes`` say how far it got."""
+    """Feed it bytes, then ``finish``. ``entries`` and ``size_bytes``: how far it got."""
 
-    def __init__(self, sink: Sink, limits: TarLimits | None = None) -> None:
+    def __init__(self, sink: PipeWriter, limits: TarLimits | None = None) -> None:
         self._sink = sink
         self._limits = limits or TarLimits()
         self._header = bytearray()
@@ -64,7 +64,7 @@ class TarReader:
         self._pad = 0
         self._meta: bytearray | None = None  # collects the body of a PAX or GNU header
         self._meta_kind = b""
-        self._over: dict[bytes, bytes] = {}  # what such headers say about the member to come
+        self._over: dict[bytes, bytes] = {}  # what such headers set for the next member
         self._announced = False  # such a header came, its member not yet
         self._ended = False
         self.entries = 0

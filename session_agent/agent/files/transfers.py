@@ -1,10 +1,10 @@
 """Bytes between a channel and a file, an archive or a listing: the pace of it, not the content.
 
-Owns the two handlers behind every file channel: ``Outgoing`` pulls chunks from a ``Source`` as the client's credit allows,
-``Incoming`` pushes input into a ``Sink`` and gives credit back once the sink has it. Sources and sinks are plain blocking code;
+Owns the two handlers behind every file channel: ``Outgoing`` pulls chunks from a ``PipeReader`` as the client's credit allows,
+``Incoming`` pushes input into a ``PipeWriter`` and gives credit back once the sink has it. Sources and sinks are plain blocking code;
 each runs one step at a time on the loop's default thread pool, because a disk that is full, throttled or remote can hold a
 call for seconds and the agent must keep answering. A transfer holds at most ``AHEAD_BYTES`` read ahead, or one credit window; all of
-them that nobody reads from, few of them more than a piece.
+them that have no reader, few of them more than a piece.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Work(Protocol):
     """What a channel does, a step at a time. Methods run on a thread, one after the other, and may block; ``close`` may come twice."""
 
     def open(self) -> dict[str, Any]:
-        """Get ready; answers what ``Opened`` tells."""
+        """Get ready; returns the fields of ``Opened``."""
         ...
 
     def close(self) -> None:
@@ -59,11 +59,11 @@ class Work(Protocol):
         ...
 
 
-class Source(Protocol):
+class PipeReader(Protocol):
     """Something to read. Methods run on a thread, one after the other, and may block; ``close`` comes last and may come twice."""
 
     def open(self) -> dict[str, Any]:
-        """Get ready; answers what ``Opened`` tells."""
+        """Get ready; returns the fields of ``Opened``."""
         ...
 
     def chunks(self) -> Iterator[bytes]:
@@ -71,7 +71,7 @@ class Source(Protocol):
         ...
 
     def result(self) -> dict[str, Any]:
-        """What ``Closed`` tells, once ``chunks`` is exhausted."""
+        """The fields of ``Closed``, once ``chunks`` is exhausted."""
         ...
 
     def close(self) -> None:
@@ -79,11 +79,11 @@ class Source(Protocol):
         ...
 
 
-class Sink(Protocol):
-    """Something to write. As for ``Source``."""
+class PipeWriter(Protocol):
+    """Something to write. As for ``PipeReader``."""
 
     def open(self) -> dict[str, Any]:
-        """Get ready; answers what ``Opened`` tells."""
+        """Get ready; returns the fields of ``Opened``."""
         ...
 
     def feed(self, data: bytes) -> None:
@@ -91,7 +91,7 @@ class Sink(Protocol):
         ...
 
     def finish(self) -> dict[str, Any]:
-        """The input is complete: make it count; answers what ``Closed`` tells."""
+        """The input is complete: commit it; returns the fields of ``Closed``."""
         ...
 
     def close(self) -> None:
@@ -150,12 +150,12 @@ class Transfer:
         self._pump()
 
     def _end(self, fact: Closed | Failed) -> None:
-        """The work is closed already: say so."""
+        """Report that the work is closed already."""
         self._over = True
         self._channel.send(fact)
 
     def _abort(self, last: Closed | Failed | None) -> None:
-        """Undo first, then say so: whoever reads ``last`` finds no trace of the transfer."""
+        """Undo first, then report: a client that reads ``last`` finds no trace of the transfer."""
         if self._over:
             return
         self._over, self._last = True, last
@@ -207,7 +207,7 @@ class Outgoing(Transfer):
     """Those that read a piece although that is much; the others wait for their turn."""
     _waiting: ClassVar[dict[Outgoing, None]] = {}
 
-    def __init__(self, channel: Channel, source: Source, actor: Actor | None = None) -> None:
+    def __init__(self, channel: Channel, source: PipeReader, actor: Actor | None = None) -> None:
         self._source = source
         self._chunks: Iterator[bytes] | None = None
         self._ahead: deque[bytes] = deque()
@@ -303,7 +303,7 @@ class Outgoing(Transfer):
 class Incoming(Transfer):
     """Takes the client's input into a sink."""
 
-    def __init__(self, channel: Channel, sink: Sink, actor: Actor | None = None) -> None:
+    def __init__(self, channel: Channel, sink: PipeWriter, actor: Actor | None = None) -> None:
         self._sink = sink
         self._waiting: list[bytes] = []
         self._eof = False
@@ -311,7 +311,7 @@ class Incoming(Transfer):
         super().__init__(channel, sink, actor)
 
     def close(self, detach: bool) -> None:
-        if not self._finishing:  # what is about to count cannot be undone: the client hears how that went
+        if not self._finishing:  # what is about to count cannot be undone: the client gets its result
             super().close(detach)
 
     def write(self, data: bytes, eof: bool) -> None:
@@ -349,10 +349,10 @@ class Incoming(Transfer):
 
 
 class _Job(Generic[_T]):
-    """One step on the thread pool, done exactly once, its outcome told on the loop.
+    """One step on the thread pool, done exactly once, its outcome reported on the loop.
 
     A fork bomb in the sandbox can hold every pid there is, and then no thread starts. The pool keeps the job it could not start a
-    thread for, so a thread may still come by: whoever is first does the work, be it the loop itself.
+    thread for, so a thread may still come by: the first of them does the work, be it the loop itself.
     """
 
     def __init__(
@@ -376,9 +376,9 @@ class _Job(Generic[_T]):
         result, problem = None, None
         try:
             result = self._work()
-        except BaseException as error:  # noqa: BLE001  told where it is waited for
+        except BaseException as error:  # noqa: BLE001  raised where it is awaited
             problem = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
             self._loop.call_soon_threadsafe(self._done, result, problem)
 
 

@@ -1,6 +1,6 @@
 """Whole trees on their way: removed however deep they are, and moved where a rename does not reach.
 
-Owns going through a tree that others may change meanwhile, without following what they plant in it. Paths are absolute; what
+Owns going through a tree that others may change at the same time, without following links that they create in it. Paths are absolute; what
 cannot be done is an ``OSError`` that names the full path. Called by ``operations``.
 """
 

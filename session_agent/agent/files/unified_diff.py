@@ -1,4 +1,4 @@
-"""What a unified diff says, and applying it to bytes, strictly.
+"""The content of a unified diff, and applying it to bytes, strictly.
 
 Owns the parts of a diff and the placing of hunks; ``diff_parser`` reads them, ``patch`` knows the files. Strict means: every context and
 removed line must match byte for byte; a hunk whose line numbers are off is placed where it matches if that is exactly one place;
@@ -37,7 +37,7 @@ class Hunk:
 
 @dataclass(slots=True)
 class FilePatch:
-    """What the diff says of one file. Names are raw bytes with their prefix; None is /dev/null."""
+    """What the diff changes in one file. Names are raw bytes with their prefix; None is /dev/null."""
 
     old: bytes | None
     new: bytes | None
@@ -60,7 +60,7 @@ def prefix_depth(files: list[FilePatch]) -> int:
 
 
 def apply(patch: FilePatch, original: bytes) -> tuple[bytes, list[str]]:
-    """``original`` with all hunks applied, and a note for each that was not where its numbers said."""
+    """``original`` with all hunks applied, and a note for each that was not at its line numbers."""
     lines = _lines(original)
     out: list[bytes] = []
     notes: list[str] = []

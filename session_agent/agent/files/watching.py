@@ -2,7 +2,8 @@
 
 Owns what is watched and what an event of the kernel's means: new directories are watched and what is found in them is reported, two
 halves of a move become one event, and what was lost is an event too. Memory is bounded: one that is not read reads nothing from the
-kernel, whose own queue then fills up and says so. Work on the file system is done a step at a time on a thread, as transfers do.
+kernel, whose own queue then fills up and reports an overflow. Work on the file system is done a step at a time on a thread, as transfers
+do.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ _PAIR_S = 0.01
 _PAIR_EVENTS = 64
 """How many events may stand between the two."""
 _MOST_REPORTED = 10_000
-"""Names that were found and may be told once more by the kernel; of further ones the caller hears twice."""
+"""Names that were found and may be reported again by the kernel; further ones are reported twice."""
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.ENAMETOOLONG)
-"""Directories that cannot be watched and that nobody misses: gone by now, or not for this user to see."""
+"""Directories that cannot be watched that are ignored: removed by now, or not for this user to see."""
 
 
 def open_watch(context: TransferContext, channel: Channel) -> Handler:
@@ -103,7 +104,7 @@ class WatchedTree:
 
     @property
     def descriptor(self) -> int:
-        """To be read when the kernel has something to say."""
+        """The descriptor that is readable when there are events."""
         assert self._inotify is not None
         return self._inotify.descriptor
 
@@ -111,10 +112,10 @@ class WatchedTree:
         """Begin. Raises what is wrong with the path, ``session_limit`` where there is more than can be watched."""
         path = self._path
         try:
-            if not stat.S_ISDIR(os.stat(path).st_mode):  # it may be replaced by another: its directory tells
+            if not stat.S_ISDIR(os.stat(path).st_mode):  # it may be replaced by another: its directory's events show it
                 directory, self._only = os.path.split(os.path.realpath(path))
                 self._root.name, self._recursive = directory, False
-            os.listdir(self._root.name)  # who may not read it hears nothing of it
+            os.listdir(self._root.name)  # a user who may not read it gets no events
             self._inotify = Inotify()
             self._watch(self._root)
             for event in self._grown(self._root, report=False):
@@ -159,7 +160,7 @@ class WatchedTree:
                 yield None
                 continue
             for event in self._meaning(self._queue.popleft()):
-                if event["type"] != "modified" or event != last:  # one after another they say no more than one
+                if event["type"] != "modified" or event != last:  # repeated ones carry no more than one
                     yield event
                 last = event
 
@@ -174,7 +175,7 @@ class WatchedTree:
         mask, node = event.mask, self._nodes.get(event.watch)
         if mask & OVERFLOW:
             yield _event("overflow", self._path)
-            if self._recursive:  # directories that are new were not told of
+            if self._recursive:  # new directories had no watch yet
                 yield from self._grown(self._root, report=False)
             return
         if node is None:
@@ -183,7 +184,7 @@ class WatchedTree:
             self._forget(node)
         elif not event.name:
             if node is not self._root:
-                return  # its own directory says it too
+                return  # its own directory reports it too
             if mask & (DELETE_SELF | MOVE_SELF | UNMOUNT):
                 self.ended = True
                 yield _event("deleted", self._path, is_directory=self._only is None)
@@ -247,7 +248,7 @@ class WatchedTree:
         return None
 
     def _shown(self, node: _Node, name: str) -> str:
-        """The path as whoever watches knows it."""
+        """The path relative to the watched directory."""
         return self._path if name == self._only else node.path(name)
 
     # Directories -------------------------------------------------------------------------------------------------

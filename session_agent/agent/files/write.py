@@ -38,9 +38,9 @@ _HEX = frozenset("0123456789abcdef")
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
     """What a client may ask of a write. ``offset`` keeps that many bytes of the existing file and replaces the rest;
-    ``size`` and ``sha256`` are checked against the whole resulting file. Where nobody asks for a digest, an append in place
+    ``size`` and ``sha256`` are checked against the whole resulting file. Without a digest to check, an append in place
     does not read what it keeps, and its result has none. ``append``: in place, and at the end wherever that is when the bytes come, so
-    that other writers lose nothing; ``offset`` says nothing then. ``writer`` is the user whose permissions hold: what that one may not
+    that other writers lose nothing; ``offset`` is ignored then. ``writer`` is the user whose permissions hold: what that one may not
     write is not replaced, and what another owns, or lies where nothing may be made, is written in place."""
 
     mode: int | None = None
@@ -89,7 +89,7 @@ def make_parents(directory: str, owner: Ownership) -> None:
         try:
             os.mkdir(path, 0o755)
         except FileExistsError:
-            if os.path.isdir(path):  # somebody was faster
+            if os.path.isdir(path):  # another process was faster
                 continue
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
         owner.give_new(path)

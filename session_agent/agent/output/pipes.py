@@ -1,6 +1,7 @@
 """Moving bytes between pipes and the agent without ever blocking its loop.
 
-Owns three small pumps: ``Source`` fills a spool from a pipe and stops reading while the spool is full, ``Sink`` feeds a process's input
+Owns three small pumps: ``PipeReader`` fills a spool from a pipe and stops reading while the spool is full, ``PipeWriter`` feeds a
+process's input
 from bounded pieces, ``discard`` drains a pipe that has no reader left, so that what still writes there neither blocks nor dies.
 """
 
@@ -23,7 +24,7 @@ _DISCARD_PAUSE_S = 0.01
 """How long a pipe that gave a whole chunk is left alone: some 6 MB/s are read of a process whose output goes nowhere."""
 
 
-class Source:
+class PipeReader:
     """Reads one stream of a process into its spool."""
 
     def __init__(self, descriptor: int, stream: int, spool: Spool, *, arrived: Callable[[], None], ended: Callable[[], None]) -> None:
@@ -94,7 +95,7 @@ class Source:
         return self.descriptor
 
 
-class Sink:
+class PipeWriter:
     """A process's standard input. Holds at most what the credit of its clients allows, and gives each its own back."""
 
     def __init__(self, descriptor: int) -> None:

@@ -36,7 +36,7 @@ WRITE_HIGH_BYTES = 512 * 1024
 
 
 class Host(Protocol):
-    """What a link needs of the server it belongs to."""
+    """What a connection needs of the server it belongs to."""
 
     sessions: Sessions
     token: str
@@ -44,7 +44,7 @@ class Host(Protocol):
     taken: bool
     """Whether anybody ever greeted it."""
 
-    def adopt(self, adoption: Adoption, link: Link) -> None:
+    def adopt(self, adoption: Adoption, connection: Connection) -> None:
         """Become the agent of a sandbox. Raises ``HoldfastError`` when it has one already."""
         ...
 
@@ -52,16 +52,16 @@ class Host(Protocol):
         """For how long the sandbox has not been used."""
         ...
 
-    def opened(self, link: Link) -> bool:
-        """Register the link; False when there are too many."""
+    def opened(self, connection: Connection) -> bool:
+        """Register the connection; False when there are too many."""
         ...
 
-    def closed(self, link: Link) -> None:
-        """Forget the link."""
+    def closed(self, connection: Connection) -> None:
+        """Forget the connection."""
         ...
 
 
-class Link(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """A connection from accept to close."""
 
     def __init__(self, host: Host) -> None:

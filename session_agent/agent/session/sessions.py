@@ -31,8 +31,8 @@ _BOOKKEEPING = (Writable, Delivered, Retired, Dropped)
 """Events that no client requested."""
 
 
-class Connection(Protocol):
-    """What a held session needs of the link that carries it."""
+class Carrier(Protocol):
+    """What a held session needs of the connection that carries it."""
 
     def wake(self, *, now: bool) -> None:
         """Something is to be sent: at once, or when the loop comes round."""
@@ -112,7 +112,7 @@ class HeldSession:
         self.session = session
         self._total = total or UnackedQuota(UNACKED_SANDBOX_BYTES)
         self._starved: dict[int, None] = {}
-        self.connection: Connection | None = None
+        self.connection: Carrier | None = None
         self.expiry: asyncio.TimerHandle | None = None
         self.detached_at = 0.0
         self._context = context
@@ -258,7 +258,7 @@ class Sessions:
         self._total = UnackedQuota(unacked_bytes(context.settings.memory_bytes))
         self._ending: tuple[float, str] | None = None
 
-    def attach(self, hello: Hello, connection: Connection, now: float) -> HeldSession:
+    def attach(self, hello: Hello, connection: Carrier, now: float) -> HeldSession:
         """The session that ``hello`` asks for, carried by ``connection`` from now on. Raises ``HoldfastError`` to refuse."""
         check_hello(hello)
         held = self._held.get(hello.session_id)
@@ -287,7 +287,7 @@ class Sessions:
             held.expiry = None
         return held
 
-    def detach(self, held: HeldSession, connection: Connection, *, goodbye: bool) -> None:
+    def detach(self, held: HeldSession, connection: Carrier, *, goodbye: bool) -> None:
         """``connection`` is gone. If it still carried the session, the session begins to age.
 
         After a ``goodbye`` (PROTOCOL §3.9) a session without live channels goes at once: one-off requests would fill the table.

@@ -1,6 +1,6 @@
-"""Ending a run without losing the shell it runs in, and asking a shell that may not have heard.
+"""Ending a run without losing the shell it runs in, and pinging a shell that may have missed a command.
 
-Owns what is sent, and how often: an interrupt to the shell and to what the run started, again and again, as long as there is patience;
+Owns what is sent, and how often: an interrupt to the shell and to what the run started, again and again until a time limit;
 a question that is asked again, since a late interrupt may have thrown it away. What follows from it is decided by ``shell``.
 """
 
@@ -25,8 +25,8 @@ _ASK_A_BUSY_SHELL = 24
 def interrupt(process: ShellProcess, children: Callable[[], list[int]]) -> None:
     """A Ctrl-C to all at once. The shell goes on with the next command when a child ends in any other way than by it.
 
-    So nobody moves while it is sent: or ``cat`` in ``sleep 60 | cat`` would end well because ``sleep`` was first to die. And who its
-    children are is asked when the shell has stopped: one that it starts meanwhile would be missed, and waited for.
+    So all of them are stopped while it is sent: otherwise ``cat`` in ``sleep 60 | cat`` would end well because ``sleep`` was first to
+    die. Its children are listed when the shell has stopped: one that it starts in between would be missed, and waited for.
     """
     process.signal(signal.SIGSTOP)
     stopped = children()
@@ -36,7 +36,7 @@ def interrupt(process: ShellProcess, children: Callable[[], list[int]]) -> None:
     process.signal(signal.SIGCONT)
 
 
-class Insistence:
+class InterruptRetry:
     """Interrupts run ``number`` until it is cancelled; a shell that does not come back in ``patience_s`` is killed."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Insistence:
 
     def _again(self, count: int) -> None:
         process = self._process
-        process.hear()
+        process.read_reports()
         if process.status is not None or self._timer.cancelled():
             return
         if self._patience_s <= 0:
@@ -67,11 +67,11 @@ class Insistence:
         interrupt(process, self._children)
         process.ask_again(self._number)
         pause_s = min(_FIRST_S * count, _SLOWEST_S)
-        self._patience_s -= pause_s  # of the loop's own time: while the agent is held up nobody hears the shell
+        self._patience_s -= pause_s  # of the loop's own time: while the agent is held up the shell's reports are not read
         self._timer = self._loop.call_later(pause_s, self._again, count + 1)
 
 
-class Question:
+class ShellPing:
     """Asks the shell for a report until it answers; ``give_up`` is called when it never does."""
 
     def __init__(
@@ -90,7 +90,7 @@ class Question:
 
     def _again(self, count: int) -> None:
         is_idle = count > _ASK_TIMES and self._process.idle()
-        self._process.hear()
+        self._process.read_reports()
         if self._process.status is not None or self._timer.cancelled():
             return
         if count > (_ASK_TIMES if is_idle else _ASK_A_BUSY_SHELL):

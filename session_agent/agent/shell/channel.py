@@ -91,7 +91,7 @@ class ShellHandler:
             self._last = record
             record.followers.append(self._follower)
             if fresh and record.started and self._presenter is None and not self._waiting:
-                # that it has begun is told with its output or its end, or a moment later (Shell._begin): one message less
+                # that it has begun is reported with its output or its end, or a moment later (Shell._begin): one message less
                 self._presenter = Presenter(self._channel, record, terse=True)
                 return
             self._waiting.append(record)
@@ -181,7 +181,7 @@ class ShellHandler:
             self._shell.resize(rows, columns)
 
     def close(self, detach: bool) -> None:
-        """End the shell, or with ``detach`` leave it to whoever asks for its name."""
+        """End the shell, or with ``detach`` leave it for clients that ask for its name."""
         if detach:
             self.drop()
             self._end(Closed(self._channel.number, {"name": self._shell.name, "detached": True}))

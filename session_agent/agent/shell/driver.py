@@ -1,4 +1,4 @@
-"""What is said to a living shell, and what it says back: the text of the driver, in bash and in POSIX sh.
+"""The protocol between agent and living shell: the text of the driver, in bash and in POSIX sh, and its reports.
 
 Owns the control lines, the quoting and the reports; no descriptor and no process. The shell reads control lines from its own
 standard input; each run is a file it sources (so that ``return``, line numbers and an interrupt behave, and job notices stay silent),
@@ -23,7 +23,9 @@ _PLAIN_REST = re.compile(rb"umask [0-7]+\n")
 _MEDDLING = re.compile(rb"^declare -(?:\S+ (?:PROMPT_COMMAND|PS0|MAILCHECK)=|\S+ SHELLOPTS=\S*(?:keyword|posix|xtrace))", re.MULTILINE)
 """Variables that bash expands at its prompt; options by which arguments are assignments, builtins assign, or PS4 is expanded."""
 _UNSOUND = re.compile(rb"\beval: line \d+: unexpected EOF while looking for matching `\)'\n\Z")
-"""Bash 5.2 says so of `$(` or `<(` without an end, and has freed by then what it will free again: soon, or in the middle of a later run."""
+"""Bash 5.2 prints this for `$(` or `<(` without an end, and has freed by then what it will free again: soon, or in the middle of a later
+run.
+"""
 _NEVER_RESTORED = frozenset({b"emacs", b"vi", b"history", b"histexpand", b"monitor", b"noexec", b"onecmd"})
 _RESCUED = "builtin command eval source printf unset return set exec trap declare alias umask"
 
@@ -88,7 +90,7 @@ class ReportReader:
     def rest(self) -> bytes:
         """What was printed there after the last report by a trap on EXIT, which runs when the redirections are undone.
 
-        Nothing where prompts are printed too, from which it cannot be told.
+        Nothing where prompts are printed too, from which it cannot be separated.
         """
         return b"" if self._prompts or self._token in self._buffer else self._buffer
 
@@ -153,7 +155,7 @@ class BashDialect:
         return b"{ \\exec%s; }%s\n[[ %s ]] || \\exec%s\n\\exec%s\n" % (moved, closed, same, plain, closed)
 
     def exit_trap(self) -> bytes:
-        """Have a shell that ends say what it knew."""
+        """Make a shell that ends report its state."""
         return b"\\builtin trap %s EXIT\n" % self._farewell()
 
     def _farewell(self) -> bytes:
@@ -161,7 +163,7 @@ class BashDialect:
         return quote(b"{ %s%s%s}%s" % (self._say(b"exit-begin"), self._state(), self._say(b"exit-end"), target))
 
     def is_plain(self, dump: bytes) -> bool:
-        """Whether a shell of this state does only what it is told: no functions, aliases, traps, prompts or options meddle with it."""
+        """Whether a shell of this state runs only its commands: no functions, aliases, traps, prompts or options interfere."""
         variables, _, rest = dump.partition(b"\n#%s rest\n" % self.token)
         return (
             _PLAIN_REST.fullmatch(rest.removesuffix(b"trap -- %s EXIT\n" % self._farewell())) is not None
@@ -199,7 +201,7 @@ class BashDialect:
 
     def snapshot(self, number: int, slot: int) -> bytes:
         """Write the shell's state to memory file ``slot``."""
-        target = b" >|/proc/self/fd/%d\n" % self.private.files[slot]  # whatever ``set -C`` says
+        target = b" >|/proc/self/fd/%d\n" % self.private.files[slot]  # also under ``set -C``
         return b"{ " + self._state() + self._say(b"end %d" % number) + b"}" + target
 
     def rotate(self, number: int, out: bytes | None, err: bytes | None) -> bytes:
@@ -221,7 +223,7 @@ class BashDialect:
         )
 
     def restore(self, dump: bytes, old_token: bytes) -> bytes:
-        """The memory file that makes a fresh shell what the dump says."""
+        """The memory file that makes a fresh shell as the dump describes."""
         options = {name: value.split(b":") for name, value in _OPTION_LINE.findall(dump)}
         shell_options = [o for o in options.get(b"SHELLOPTS", []) if o and o not in _NEVER_RESTORED]
         bash_options = [o for o in options.get(b"BASHOPTS", []) if o and o != b"expand_aliases"]
@@ -242,7 +244,7 @@ class BashDialect:
         return b"\n".join(lines) + b"\n"
 
     def load(self, number: int, slot: int) -> bytes:
-        """Source the restored state and report."""
+        """PipeReader the restored state and report."""
         return (
             b"\\builtin source /proc/self/fd/%d </dev/null >/dev/null 2>&1\n" % self.private.files[slot]
             + b"\\builtin set +o history +o histexpand\n"
@@ -250,7 +252,7 @@ class BashDialect:
         )
 
     def _state(self) -> bytes:
-        # the mask twice where one of them was disabled: what it would have told is unknown (``is_plain``)
+        # the mask twice where one of them was disabled: the state is unknown then (``is_plain``)
         mask = b"\\builtin umask -p; "
         others = b"\\builtin declare -f; \\builtin alias -p || %s%s\\builtin trap -p || %s" % (mask, mask, mask)
         return b"\\builtin declare -p; " + self._say(b"rest") + others
@@ -266,7 +268,7 @@ class ShDialect:
     restores = "directory, variables, aliases"
 
     def __init__(self, path: str, private: Private, feed: int | None = None, *, tty: bool = False) -> None:
-        """``feed``: where a *fed* shell reads control lines from. It is told so by the one line that its standard input always holds.
+        """``feed``: where a *fed* shell reads control lines from. The one line that its standard input always holds makes it do so.
 
         A busybox has to be fed. Where it reads its own standard input, the end of any child looks like the end of the input to it
         (EINTR), and programs that it runs without an exec find what it has read ahead. It does neither to a file that it sources.
@@ -290,11 +292,11 @@ class ShDialect:
         return self.report(FED)[:-1] + b"; \\. /proc/self/fd/%d\n" % self._feed
 
     def prepare(self) -> bytes:
-        """The first control lines. The prompt stays: it tells that an error threw away what was said."""
+        """The first control lines. The prompt stays: it shows that an error discarded the control lines."""
         return self._take + b"\\set +m; PS1='$ ' PS2=\n" + self.exit_trap()
 
     def exit_trap(self) -> bytes:
-        """Have a shell that ends say what it knew."""
+        """Make a shell that ends report its state."""
         target = b" 2>/dev/null >>/proc/self/fd/%d" % self.private.files[0]
         body = b"{ %s%s%s}%s" % (self._say(b"exit-begin"), self._state(), self._say(b"exit-end"), target)
         return b"\\trap %s EXIT\n" % quote(body)
@@ -346,7 +348,7 @@ class ShDialect:
         return b"\\unset -f command printf\n" + self.report(number)
 
     def restore(self, dump: bytes, old_token: bytes) -> bytes:
-        """The memory file that makes a fresh shell what the dump says."""
+        """The memory file that makes a fresh shell as the dump describes."""
         ours = self.exit_trap() if old_token in dump else b""
         dump, _, rest = dump.partition(b"\n#%s alias\n" % old_token)
         aliases, _, mask = rest.partition(b"\n#%s umask\n" % old_token)
@@ -354,7 +356,7 @@ class ShDialect:
         return dump + b'\n__holdfast=${OLDPWD-}\ncd -- "$PWD"\nOLDPWD=$__holdfast; unset __holdfast\n' + ours
 
     def load(self, number: int, slot: int) -> bytes:
-        """Source the restored state and report."""
+        """PipeReader the restored state and report."""
         return b"\\. /proc/self/fd/%d </dev/null >/dev/null 2>&1\n" % self.private.files[slot] + self.report(number)
 
     def _state(self) -> bytes:
@@ -390,7 +392,7 @@ def cut_snapshot(data: bytes, token: bytes, number: int) -> bytes | None:
 
 
 def cut_farewell(data: bytes, token: bytes) -> bytes | None:
-    """What an ending shell said of itself, None where it had no time to."""
+    """The state that an ending shell reported, None where it had no time to."""
     begin_mark, end_mark = b"\n#%s exit-begin\n" % token, b"\n#%s exit-end\n" % token
     end = data.rfind(end_mark)
     begin = data.rfind(begin_mark, 0, end)

@@ -1,9 +1,9 @@
 """The output of a living shell's runs: which of it belongs to which run, and when a run's output is complete.
 
 Owns two pipes. The shell holds read ends of them and opens them anew for writing in each run; when the run is reported, an end of file
-says that nobody else has a writer. Where a background child still does, that pipe is left to it and the shell gets a fresh one. Most runs
-end at once and are read only then; while a longer one is watched, a writer of the agent's own keeps the pipe from looking closed before
-the run has opened it. Called by ``process``.
+shows that no other process has a writer. Where a background child still does, that pipe is left to it and the shell gets a fresh one.
+Most runs end at once and are read only then; while a longer one is watched, a writer of the agent's own keeps the pipe from looking
+closed before the run has opened it. Called by ``process``.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class RunOutput:
         self._spool, self._arrived, self.last_error = spool, arrived, b""
 
     def watch(self) -> None:
-        """The run goes on for a while: take its output as it comes, and tell."""
+        """The run goes on for a while: take its output as it comes, and notify."""
         if self._spool is None:
             return
         for number, stream in self._streams.items():
@@ -110,7 +110,7 @@ class RunOutput:
             spool.append(1, last)
 
     def renew(self, uid: int | None, gid: int | None) -> dict[int, str]:
-        """Make the pipes ready for the next run; those that somebody still holds are left to whoever that is.
+        """Make the pipes ready for the next run; those that a background child still holds are left to it.
 
         Answers the named pipes that the shell is to read, and the caller to remove then, instead of those it lost.
         """
@@ -192,7 +192,7 @@ def waiting_bytes(pipe: int) -> int:
 
 
 def make_fifo(uid: int | None, gid: int | None) -> str | None:
-    """A named pipe with a name nobody guesses, for the moment until the shell has opened it."""
+    """A named pipe with a random name, for the moment until the shell has opened it."""
     for directory in ("/dev/shm", "/tmp", "/run", "/var/tmp"):
         path = f"{directory}/.holdfast-{secrets.token_hex(12)}"
         try:

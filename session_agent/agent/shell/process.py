@@ -37,7 +37,7 @@ _NUDGE_S = 0.005
 
 
 class ShellEvents(Protocol):
-    """What a shell process tells its shell."""
+    """The callbacks from a shell process to its shell."""
 
     def reported(self, process: ShellProcess, report: Report) -> None:
         """A run or a question was answered."""
@@ -52,7 +52,7 @@ class ShellEvents(Protocol):
         ...
 
     def stopped(self, process: ShellProcess, status: int) -> None:
-        """The process is gone; all it said was delivered before."""
+        """The process is gone; all its reports were delivered before."""
         ...
 
     def unavailable(self, process: ShellProcess, error: Exception) -> None:
@@ -91,7 +91,7 @@ class ShellProcess:
         self._dumps = ((0, 0), (0, 0))
         """Number and memory file of the newest dump, and of the one before."""
         self._filled = [0, 0]
-        """Bytes in each memory file, where nobody but the agent has written since."""
+        """Bytes in each memory file, where only the agent has written since."""
         self._plain = False
         """Whether the state in the newest dump is plain: found out once per dump, and False until it is written."""
         self._closed = False
@@ -146,7 +146,7 @@ class ShellProcess:
         self._reports = ReportReader(self.dialect.token)
         for fd in (self._control, self._status):
             os.set_blocking(fd, False)
-        self._loop.add_reader(self._status, self.hear)
+        self._loop.add_reader(self._status, self.read_reports)
         if prompt_read >= 0:
             os.set_blocking(prompt_read, False)
             self._loop.add_reader(prompt_read, self._prompted)
@@ -188,7 +188,7 @@ class ShellProcess:
         self._say(self._snapshot(self.number))
 
     def load(self, dump: bytes, token: bytes) -> int:
-        """Make it what ``dump`` says. Answers the number of the report that follows."""
+        """Load the state ``dump``. Returns the number of the report that follows."""
         self.number = number = self.number + 1
         self._fill(self.dialect.restore(dump, token))
         self._say(self.dialect.load(number, self._slot) + self._snapshot(number))
@@ -231,7 +231,7 @@ class ShellProcess:
         return self.dialect.snapshot(number, self._slot)
 
     def _changes_nothing(self, script: bytes) -> bool:
-        """Whether the newest dump, which is written, will tell the state after ``script`` too."""
+        """Whether the newest dump, which is written, will describe the state after ``script`` too."""
         if not leaves_state(script):
             return False
         if not self._plain:
@@ -290,8 +290,8 @@ class ShellProcess:
 
     # hearing from it -------------------------------------------------------------------------------------------
 
-    def hear(self) -> None:
-        """Take what it has said. Whoever lost patience asks this first: the agent itself may have been held up."""
+    def read_reports(self) -> None:
+        """Read its reports. Called first where a time limit has passed: the agent itself may have been held up."""
         data = b""
         while not self._closed and len(data) in {0, _STATUS_BYTES}:
             try:
@@ -338,7 +338,7 @@ class ShellProcess:
             self._events.reported(self, dataclasses.replace(report, number=number))
 
     def _prompted(self) -> None:
-        """A POSIX shell drops the lines it has read when a run ends in an error; its prompt tells that it is back."""
+        """A POSIX shell drops the lines it has read when a run ends in an error; its prompt shows that it is back."""
         try:
             data = os.read(self._prompts, _STATUS_BYTES)
         except BlockingIOError:
@@ -361,7 +361,7 @@ class ShellProcess:
         if self._closed:
             self.status = status
             return
-        self.hear()
+        self.read_reports()
         self.status = status
         self._events.stopped(self, status)
 

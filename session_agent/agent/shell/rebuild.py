@@ -1,6 +1,6 @@
 """A new process for a shell that lost its own, with the state that the lost one left.
 
-Owns how often that is tried, how long the new one may take to read the state, and whether the next result is to say so. When a shell is
+Owns how often that is tried, how long the new one may take to read the state, and whether the next result reports it. When a shell is
 lost, and what becomes of the run that it was lost in, is ``shell``'s, which calls this.
 """
 
@@ -21,7 +21,7 @@ log = logging.getLogger("session_agent.agent.shell.shell")
 
 _TURNS = 100
 _TURN_S = 0.1
-"""The new process has so many such turns, of the loop's own time: while the agent is held up nobody hears it."""
+"""The new process has so many such turns, of the loop's own time: while the agent is held up it is not read."""
 _TIMES = 4
 
 
@@ -34,8 +34,8 @@ class Rebuilding:
         "_kind",
         "_launch",
         "_path",
-        "_patience",
         "_tag",
+        "_timer",
         "loading",
         "restarted",
         "restored",
@@ -50,13 +50,13 @@ class Rebuilding:
         self._launch = launch
         self._tag = tag
         self._events = events
-        self._patience: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.size: tuple[int, int] | None = None
         """Rows and columns of its terminal, where it has one."""
         self.loading = 0
-        """The number of the report by which the new process says that it has the state, 0 when none is expected."""
+        """The number of the report by which the new process confirms that it has the state, 0 when none is expected."""
         self.restarted = False
-        """Whether the next result is to tell of it, and in ``restored`` of the state."""
+        """Whether the next result reports it, and in ``restored`` of the state."""
         self.restored = True
         self.times = 0
         """How many processes were lost before one of them did anything."""
@@ -78,7 +78,7 @@ class Rebuilding:
             launch = Launch("/", {**launch.env, "PWD": "/"}, launch.uid, launch.gid, launch.groups)
         try:
             process = self.spawn(launch)
-        except Exception as error:  # whatever it is, the clients of this shell must hear of it
+        except Exception as error:  # whatever it is, the clients of this shell must get it
             log.warning("a shell cannot be rebuilt: %s", error)
             raise HoldfastError("shell_lost", f"the shell ended and could not be started again: {error}") from error
         old.close()
@@ -88,11 +88,11 @@ class Rebuilding:
         return process
 
     def _wait(self, process: ShellProcess, turns: int) -> None:
-        self._patience = self._context.loop.call_later(_TURN_S, self._wait_on, process, turns - 1)
+        self._timer = self._context.loop.call_later(_TURN_S, self._wait_on, process, turns - 1)
 
     def _wait_on(self, process: ShellProcess, turns: int) -> None:
-        self._patience = None
-        process.hear()
+        self._timer = None
+        process.read_reports()
         if not self.loading:
             return
         if turns:
@@ -108,6 +108,6 @@ class Rebuilding:
 
     def cancel(self) -> None:
         """No longer wait for the new process."""
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

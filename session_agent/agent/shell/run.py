@@ -10,11 +10,11 @@ import asyncio
 import os
 from collections.abc import Callable
 
-from session_agent.agent.output.pipes import MERGE_BYTES, Sink
+from session_agent.agent.output.pipes import MERGE_BYTES, PipeWriter
 from session_agent.agent.output.records import Record
 from session_agent.agent.process.process_tree import TreeKill
 
-from .abort import Insistence
+from .abort import InterruptRetry
 from .output import make_fifo
 
 
@@ -22,7 +22,7 @@ class Run:
     """One command in a shell."""
 
     __slots__ = (
-        "abort", "before", "began", "early", "fifo", "hold", "insistence", "killing", "number", "pipe_stdin", "record", "script",
+        "abort", "before", "began", "early", "fifo", "hold", "interrupt_retry", "killing", "number", "pipe_stdin", "record", "script",
         "sink", "tag", "timeout_s", "timer", "watched",
     )  # fmt: skip
 
@@ -37,9 +37,9 @@ class Run:
         self.fifo = ""
         self.hold = -1
         self.early: list[tuple[bytes, bool, Callable[[int], None]]] = []
-        self.sink: Sink | None = None
+        self.sink: PipeWriter | None = None
         self.timer: asyncio.TimerHandle | None = None
-        self.insistence: Insistence | None = None
+        self.interrupt_retry: InterruptRetry | None = None
         self.abort = ""
         self.before: frozenset[int] = frozenset()
         self.killing: TreeKill | None = None
@@ -65,8 +65,8 @@ class Run:
         try:
             descriptor = os.open(self.fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
-            return  # whoever was to read is gone already
-        self.sink = Sink(descriptor)
+            return  # its reader is gone already
+        self.sink = PipeWriter(descriptor)
         self._let_go()
         early, self.early = self.early, []
         for data, eof, consumed in early:
@@ -85,7 +85,7 @@ class Run:
 
     def close(self) -> None:
         """It is over: no more time-outs, ticks or input."""
-        for timer in (self.timer, self.insistence):
+        for timer in (self.timer, self.interrupt_retry):
             if timer is not None:
                 timer.cancel()
         if self.sink is not None:

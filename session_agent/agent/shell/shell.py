@@ -25,7 +25,7 @@ from session_agent.agent.process.process_tree import TreeKill, mark_run, members
 from session_agent.agent.process.processes import exit_outcome, signal_name, signal_number
 from session_agent.agent.request.paths import wire
 
-from .abort import Insistence, Question, interrupt
+from .abort import InterruptRetry, ShellPing, interrupt
 from .driver import Report
 from .process import ShellProcess
 from .rebuild import Rebuilding
@@ -36,13 +36,13 @@ log = logging.getLogger("session_agent.agent.shell.shell")
 
 _STARTED_DELAY_S = 0.002
 _SHORT_RUN_S = 0.02
-"""Runs shorter than this tell by their end how long the next may take to speak for itself, be the machine ever so busy."""
+"""Runs shorter than this show by their end how long the next may take to report, however busy the machine is."""
 _FORGETTING = 0.9
 _WATCH_S = 1.0
 _CHECKS = 3
 _END_OF_INPUT = b"\x04"
 _UNSETTLED = 10
-"""Looks at a shell that does not take its fresh pipes, and of which the kernel does not tell what it does instead."""
+"""Looks at a shell that does not take its fresh pipes, and whose activity the kernel does not show."""
 
 
 class Shell:
@@ -64,7 +64,7 @@ class Shell:
         self.cwd = wire(launch.cwd)
         self._lost: Run | None = None
         self._lost_status = 0
-        self._asking: Question | None = None
+        self._asking: ShellPing | None = None
         self._usual_s = 0.0
         self._telling: asyncio.TimerHandle | None = None
         self._unsettled = 0
@@ -180,7 +180,7 @@ class Shell:
         self._begin_watch()
 
     def _tell(self) -> None:
-        """That a run started is told after a moment, and its output followed from then on: most often its end has said all by then."""
+        """That a run started is reported after a moment, and its output followed from then on: most runs have ended by then."""
         if self._current is not None:
             self._process.watch()
             self._current.record.notify()
@@ -211,8 +211,8 @@ class Shell:
             return
         rebuilding.times = 0
         self.cwd, self._status, self._flags = report.cwd, report.status, report.flags
-        if run.insistence is not None:
-            run.insistence.cancel()
+        if run.interrupt_retry is not None:
+            run.interrupt_retry.cancel()
             # only then is the tree complete: nothing more can be started by the shell
             run.killing = TreeKill(self._of_run(run), lambda: self._aborted(run), spare=self._spared(run))
             return
@@ -248,12 +248,12 @@ class Shell:
     def _abort(self, run: Run, why: str) -> None:
         """End the run but, if it lets us, not the shell. It may have ended while the agent was held up."""
         self._context.reaper.reap()
-        self._process.hear()
+        self._process.read_reports()
         if run is not self._current or run.abort:
             return
         run.abort = why
         patience_s = self._context.limits.abort_patience_s
-        run.insistence = Insistence(self._loop, self._process, run.number, lambda: self._children(run), patience_s)
+        run.interrupt_retry = InterruptRetry(self._loop, self._process, run.number, lambda: self._children(run), patience_s)
 
     def _aborted(self, run: Run) -> None:
         self._context.reaper.reap_orphans(self._of_run(run))
@@ -380,7 +380,7 @@ class Shell:
     # losing and rebuilding it ----------------------------------------------------------------------------------
 
     def _replace(self) -> None:
-        """The process no longer does what it is told: kill it, ``stopped`` rebuilds."""
+        """The process no longer follows its commands: kill it, ``stopped`` rebuilds."""
         self._process.kill()
 
     def stopped(self, process: ShellProcess, status: int) -> None:
@@ -393,8 +393,8 @@ class Shell:
             return
         run, self._current = self._current, None
         if run is not None:
-            if run.insistence is not None:
-                run.insistence.cancel()
+            if run.interrupt_retry is not None:
+                run.interrupt_retry.cancel()
             process.collect()
             self._lost, self._lost_status = run, status
             if run.abort:
@@ -442,7 +442,7 @@ class Shell:
     # watching --------------------------------------------------------------------------------------------------
 
     def _ask(self, then: Callable[[], None]) -> None:
-        self._asking = Question(self._loop, self._process, then, self._replace)
+        self._asking = ShellPing(self._loop, self._process, then, self._replace)
 
     def _answered(self) -> None:
         asking, self._asking = self._asking, None
@@ -458,7 +458,7 @@ class Shell:
         if run is None and not process.settling:
             return  # it owes us nothing, and a look at what it does takes its time
         is_idle = process.idle()
-        process.hear()  # what it said before is no news to the shell, but may be to us
+        process.read_reports()  # reports that the shell sent before may be unread here
         if self.ended or process.status is not None:
             return
         if process.settling:

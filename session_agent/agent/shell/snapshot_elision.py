@@ -1,7 +1,7 @@
 """Which commands leave a shell as it was, so that its state need not be written down again after them.
 
 Owns one question, answered from the text alone and on the safe side: only programs run by plain words, quoted strings, redirections,
-pipes and lists, with no expansion but of file names, can say yes. Builtins that are known to change nothing may be among them. Functions,
+pipes and lists, with no expansion but of file names, can be elided. Builtins that are known to change nothing may be among them. Functions,
 aliases, traps, prompts and some options can make anything of such a command: whether the shell has any is asked of its last dump
 (``driver``). Called by ``process``.
 """

@@ -1,7 +1,7 @@
-"""The terminal of a living shell that has one: what its runs write and read is a pseudo-terminal, what the driver says is not.
+"""The terminal of a living shell that has one: what its runs write and read is a pseudo-terminal, the driver's control lines are not.
 
 Owns both ends of the terminal, what belongs to which run, and the modes and unread keys that a run leaves. Output is complete when a run
-is reported: the kernel passes on all that was written before it says that there is no more to read. Takes the place of ``RunOutput`` in
+is reported: the kernel passes on all that was written before it reports the end. Takes the place of ``RunOutput`` in
 ``shell_process``.
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import STDOUT
 
-from session_agent.agent.output.pipes import CHUNK_BYTES, Sink
+from session_agent.agent.output.pipes import CHUNK_BYTES, PipeWriter
 from session_agent.agent.output.spool import Spool
 
 _HELD_BYTES = 256 * 1024
@@ -47,11 +47,11 @@ class ShellTerminal:
         self._modes = modes
         self.resize(*size)
         os.set_blocking(self._master, False)
-        self._keys = Sink(os.dup(self._master))
+        self._keys = PipeWriter(os.dup(self._master))
         self._read_on()
 
     def resize(self, rows: int, columns: int) -> None:
-        """The kernel tells what runs with SIGWINCH."""
+        """The kernel sends SIGWINCH to what runs."""
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def type(self, data: bytes, consumed: Callable[[int], None]) -> None:
@@ -84,7 +84,7 @@ class ShellTerminal:
         self._read_on()
 
     def settle(self, *, calm: bool) -> None:
-        """A run is over. The modes it set stay, unless a signal ended it; keys that it did not read are nobody's."""
+        """A run is over. The modes it set stay, unless a signal ended it; keys that it did not read are dropped."""
         try:
             if calm:
                 self._modes = termios.tcgetattr(self.slave)
@@ -118,7 +118,7 @@ class ShellTerminal:
     def _read(self) -> bytes:
         try:
             data = os.read(self._master, CHUNK_BYTES)
-        except OSError:  # nothing there, or nobody any more
+        except OSError:  # no foreground process, or the terminal is closed
             return b""
         self.last_error = data.replace(b"\r\n", b"\n")
         return data

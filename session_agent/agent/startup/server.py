@@ -1,7 +1,7 @@
 """The agent's life: listen, serve links, end in order.
 
 Owns the listening socket, the count of links and the shutdown order. Two ways in: ``main`` for an agent that is a container's
-command, ``serve_forked`` for one that the node has forked, warm, into a sandbox. ``connection`` owns the protocol of a link.
+command, ``serve_forked`` for one that the node has forked, warm, into a sandbox. ``session.connection`` owns the protocol of a connection.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from session_agent.agent.context import DEFAULT_WORKDIR, AgentContext
 from session_agent.agent.process.ulimits import raise_ulimits
 from session_agent.agent.session.adoption import Adoption
 from session_agent.agent.session.channels import Factory
-from session_agent.agent.session.connection import Link
+from session_agent.agent.session.connection import Connection
 from session_agent.agent.session.sessions import Sessions
 from session_agent.agent.settings import AgentSettings
 
@@ -38,7 +38,7 @@ from .lazy_handlers import LazyHandlers
 
 log = logging.getLogger("session_agent.agent.startup.server")
 
-LINKS = SESSIONS + 64
+CONNECTIONS = SESSIONS + 64
 """Most connections at once: one a session, and some that are greeting or about to be fenced."""
 DRAIN_S = 2.0
 """How long a stopping agent waits for what is still on its way out."""
@@ -61,10 +61,10 @@ class AgentServer:
         self.taken = False
         self._info = {"sandbox_id": settings.sandbox_id, "incarnation": settings.incarnation, "protocol": PROTOCOL_VERSION}
         self.sessions = Sessions(self.context, LazyHandlers() if factories is None else factories, self.agent_epoch, self._info)
-        self._links: set[Link] = set()
+        self._connections: set[Connection] = set()
         self._server: asyncio.Server | None = None
 
-    def adopt(self, adoption: Adoption, link: Link) -> None:
+    def adopt(self, adoption: Adoption, connection: Connection) -> None:
         if self.taken:
             raise HoldfastError("sandbox_exists", "this agent has a sandbox already", hint="")
         self.taken = True
@@ -82,30 +82,30 @@ class AgentServer:
         )
         self.token = adoption.token
         self._info.update(sandbox_id=adoption.sandbox_id, incarnation=adoption.incarnation)
-        for other in self._links - {link}:
+        for other in self._connections - {connection}:
             other.abort()  # they were let in with the token that is no longer ours
         log.info("adopted as %s", adoption.sandbox_id)
 
     def idle_s(self) -> float:
         return self.context.idle_s()
 
-    def opened(self, link: Link) -> bool:
-        if len(self._links) >= LINKS:
+    def opened(self, connection: Connection) -> bool:
+        if len(self._connections) >= CONNECTIONS:
             return False
-        self._links.add(link)
+        self._connections.add(connection)
         return True
 
-    def closed(self, link: Link) -> None:
-        self._links.discard(link)
+    def closed(self, connection: Connection) -> None:
+        self._connections.discard(connection)
 
     async def start(self, listener: socket.socket) -> None:
         """Serve connections of ``listener`` from now on."""
         loop = asyncio.get_running_loop()
         self.context.start()
         if listener.family == socket.AF_UNIX:
-            self._server = await loop.create_unix_server(lambda: Link(self), sock=listener, backlog=128)
+            self._server = await loop.create_unix_server(lambda: Connection(self), sock=listener, backlog=128)
         else:
-            self._server = await loop.create_server(lambda: Link(self), sock=listener, backlog=128)
+            self._server = await loop.create_server(lambda: Connection(self), sock=listener, backlog=128)
 
     async def leave(self) -> None:
         """The sandbox is taken away: announce it, and let what runs finish and be delivered for half of the grace.
@@ -132,10 +132,10 @@ class AgentServer:
             await asyncio.sleep(0.02)
         if self._server is not None:
             self._server.close()
-        for link in list(self._links):
-            link.wake(now=True)
-            link.refuse(why)
-        while self._links and loop.time() < deadline:
+        for connection in list(self._connections):
+            connection.wake(now=True)
+            connection.refuse(why)
+        while self._connections and loop.time() < deadline:
             await asyncio.sleep(0.02)
         self.context.stop()
         self.sessions.close()
@@ -156,8 +156,8 @@ class AgentServer:
         while self.context.busy() and loop.time() < deadline:
             await asyncio.sleep(0.02)
         self.sessions.close()
-        for link in list(self._links):
-            link.refuse(HoldfastError("sandbox_gone", "the sandbox is being stopped"))
+        for connection in list(self._connections):
+            connection.refuse(HoldfastError("sandbox_gone", "the sandbox is being stopped"))
 
 
 def listening_socket(address: str) -> socket.socket:
@@ -215,7 +215,7 @@ def _settle_in() -> None:
 
 
 def make_directory(path: str, mode: int) -> None:
-    """Make a directory and its parents where there is nothing yet. They are root's, whoever the agent is; a refusal is passed over."""
+    """Make a directory and its parents where there is nothing yet. They belong to root, whatever the agent's user; a refusal is ignored."""
     with contextlib.suppress(OSError):
         parent = os.path.dirname(path.rstrip("/"))
         if parent not in ("", "/") and not os.path.lexists(parent):

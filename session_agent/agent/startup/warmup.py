@@ -15,7 +15,7 @@ from holdfast_wire.frames import Hello, Open
 from holdfast_wire.proof import DIAL_HEADER, dial_header
 
 from session_agent.agent.commands import entrypoint  # noqa: F401 - a sandbox cannot import what the zygote has not
-from session_agent.agent.session.connection import Link
+from session_agent.agent.session.connection import Connection
 from session_agent.agent.settings import AgentSettings
 
 from .handlers import FACTORIES
@@ -40,7 +40,7 @@ async def _warm_up() -> None:
     server.context.start()
     ours, theirs = socket.socketpair()
     loop = asyncio.get_running_loop()
-    transport, _ = await loop.create_connection(lambda: Link(server), sock=theirs)
+    transport, _ = await loop.create_connection(lambda: Connection(server), sock=theirs)
     ours.setblocking(False)
     try:
         hello = Hello(1, "warm-up-warm-up-1234", b"warm-up-warm-up-1234", "", 0, 1, {}, 1)

@@ -126,8 +126,8 @@ async def test_small_answers_leave_a_tcp_socket_at_once() -> None:
     listener = listening_socket("tcp://127.0.0.1:0")
     await server.start(listener)
     _, writer = await asyncio.open_connection(*listener.getsockname()[:2])
-    await until_async(lambda: server._links, deadline_s=20, what="the connection")
-    (accepted,) = server._links
+    await until_async(lambda: server._connections, deadline_s=20, what="the connection")
+    (accepted,) = server._connections
     assert accepted._transport is not None
     assert accepted._transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
     writer.close()
@@ -248,7 +248,7 @@ async def test_who_pings_and_never_reads_is_cut_off(agent: tuple[AgentServer, st
             writer.write(ping * 100)
             async with asyncio.timeout(60):
                 await writer.drain()
-    await until_async(lambda: not server._links, deadline_s=60, what="the connection to be gone")
+    await until_async(lambda: not server._connections, deadline_s=60, what="the connection to be gone")
     writer.close()
 
 
@@ -305,7 +305,7 @@ async def test_who_never_greets_is_shown_out(agent: tuple[AgentServer, str], mon
 
 
 async def test_too_many_connections_are_refused(agent: tuple[AgentServer, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("session_agent.agent.startup.server.LINKS", 3)
+    monkeypatch.setattr("session_agent.agent.startup.server.CONNECTIONS", 3)
     async with contextlib.AsyncExitStack() as stack:
         for i in range(3):
             await greeted(await stack.enter_async_context(dialled(agent[1])), hello(str(i) * 32))
