@@ -153,9 +153,9 @@ def test_the_asynchronous_example(stack: Stack, tmp_path: Path) -> None:
     assert paste(stack, tmp_path, ASYNC) == "as promised\n"
 
 
-def test_every_python_block_of_the_readme_runs(stack: Stack, tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (TOP / "README.md").read_text(), re.DOTALL)
-    promised = [["0", "42", "/tmp"], ["50"]]
+@pytest.mark.parametrize(("page", "promised"), [("README.md", [["0", "42", "/tmp"]]), ("sdk_py/README.md", [["0", "42", "/tmp"], ["50"]])])
+def test_every_python_block_of_the_pages_runs(stack: Stack, tmp_path: Path, page: str, promised: list[list[str]]) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (TOP / page).read_text(), re.DOTALL)
     for block, output in zip(blocks, promised, strict=True):
         assert paste(stack, tmp_path, textwrap.dedent(block)).split() == output
 
