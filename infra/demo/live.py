@@ -79,7 +79,7 @@ def drive(episode: Episode, model: Model, most_turns: int = 60) -> None:
 
 
 def _run(episode: Episode, number: int, call: dict[str, Any]) -> str:
-    """What the model is told: output and exit code, or why its call makes no sense."""
+    """What is sent to the model: output and exit code, or why its call is invalid."""
     try:
         arguments = json.loads(call["function"]["arguments"])
         command = arguments["command"]

@@ -202,7 +202,7 @@ def _verify() -> list[Turn]:
         Turn("Every small input, to be sure.", f"python - <<'END'\n{_PROPERTY}END\n", "inputs hold"),
         Turn("All of it together.", f'suite "$SUITE" tests.test_recipes tests.test_regression {TARGET}', "OK"),
         Turn(
-            "The shell still knows everything it was told.",
+            "The shell still has all of its state.",
             'kill "$server"; echo "$VIRTUAL_ENV $project"; type suite ask | grep -c function; pwd',
             f"{WORK}/venv {TREE}",
             lives=True,

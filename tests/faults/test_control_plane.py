@@ -23,7 +23,7 @@ def create(client: httpx.Client, **more: object) -> str:
     return str(made.json()["sandbox_id"])
 
 
-def until_told(client: httpx.Client, sandbox_id: str, reason: str, deadline_s: float) -> float:
+def until_signal(client: httpx.Client, sandbox_id: str, reason: str, deadline_s: float) -> float:
     """Seconds until the service says why the sandbox ended."""
 
     def told() -> bool:
@@ -43,7 +43,7 @@ def test_what_ends_is_told_within_seconds_of_a_kill(victims: tuple[str, ...], ba
         sandbox_id = create(client, **({"lifetime_s": 0.5} if victims == ("controller",) else {}))
         _kill(stack, victims)
         reason = "ttl" if victims == ("controller",) else "node-lost"
-        took_s = until_told(client, sandbox_id, reason, 60)
+        took_s = until_signal(client, sandbox_id, reason, 60)
         print(f"\n{' and '.join(victims)} killed: {reason} was told after {took_s:.1f} s")
         assert took_s <= bar_s
         stack.wait_ready()

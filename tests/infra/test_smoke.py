@@ -37,7 +37,7 @@ def test_it_passes_when_every_sandbox_has_done_every_step(arguments: list[str], 
 
 @HERE
 def test_sessions_at_work_until_they_are_stopped(stack: Stack) -> None:
-    command = [sys.executable, episodes.__file__, "--image", "host", "--count", "2", "--until-told"]
+    command = [sys.executable, episodes.__file__, "--image", "host", "--count", "2", "--until-signal"]
     with subprocess.Popen(command, env=stack.environment(), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline().strip() == episodes.AT_WORK

@@ -166,7 +166,7 @@ class Rehearsal:
 
     def api_away(self, url: str, key: str) -> dict[str, Any]:
         if not self.options.api_away:
-            raise NotRunError("how its API server is taken away is known to nobody but you: --api-away COMMAND")
+            raise NotRunError("only you know how to stop this cluster's API server: --api-away COMMAND")
         if not self.options.url:
             raise NotRunError("kubectl's forwarded port goes through the API server: --url names an address that does not")
         options = self.smoke_options(key, "--rolling", "1")
@@ -221,7 +221,7 @@ def main(arguments: list[str]) -> int:
         if not any(one.word == "failed" for one in rehearsal.results) and options.wanted != ["deploy"]:
             with rehearsal.key() as key, contextlib.nullcontext(options.url) if options.url else smoking.forwarded(cluster) as url:
                 rehearsal.with_key(url, key)
-    except Exception as error:  # noqa: BLE001 - what was found so far is still to be told
+    except Exception as error:  # noqa: BLE001 - what was found so far is still reported
         rehearsal.results.append(Result("rehearsal", "failed", f"{type(error).__name__}: {error}", round(time.time() - began, 1)))
         print(line(rehearsal.results[-1]), flush=True)
     known = {name: str(value) for name, value in vars(options).items() if name != "api_key"}

@@ -21,7 +21,7 @@ _RATIO, _SLACK_S = 1.5, 5.0
 
 
 def bare(cluster: Kubectl, options: dict[str, Any], count: int) -> list[float]:
-    """Seconds until each of ``count`` pods was Ready, as its own status tells; sorted."""
+    """Seconds until each of ``count`` pods was Ready, by its own status; sorted."""
     run, timeout_s = secrets.token_hex(3), float(options["ready_timeout_s"])
     pods = [_pod(f"hf-bare-{run}-{number}", run, options) for number in range(count)]
     selector = f"holdfast.dev/bare={run}"

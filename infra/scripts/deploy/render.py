@@ -54,18 +54,18 @@ def with_images(manifests: list[Manifest], registry: str, tag: str) -> None:
 
 
 def marked(manifests: list[Manifest], redis_version: str = "") -> None:
-    """Write hashes of what pods are told at their start into their templates: what changed then rolls out by itself.
+    """Write hashes of what pods read at their start into their templates: what changed then rolls out by itself.
 
     Settings concern who reads them, ``redis_version`` (of the Secret, never what is in it) also Redis.
     """
     settings = [one["data"] for one in manifests if one["kind"] == "ConfigMap" and one["metadata"]["name"] == SETTINGS]
     for manifest in manifests:
         ours = containers(manifest)
-        told: list[Any] = settings if any(container.get("envFrom") for container in ours) else []
+        read: list[Any] = settings if any(container.get("envFrom") for container in ours) else []
         if any("valueFrom" in variable for container in ours for variable in container.get("env", ())):
-            told = [*told, redis_version]
-        if told:
-            digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+            read = [*read, redis_version]
+        if read:
+            digest = hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()[:16]
             manifest["spec"]["template"]["metadata"].setdefault("annotations", {})[MARK] = digest
 
 

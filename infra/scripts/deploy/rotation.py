@@ -1,6 +1,6 @@
 """The signing secret of a deployment, changed under sessions at work.
 
-Owns the order. Agents know a token made from the secret of their day, so the new one is first told to all gateways, then used by all, and
+Owns the order. Agents know a token made from the secret of their day, so the new one is first given to all gateways, then used by all, and
 the former one is forgotten once nothing made with it is left: at no moment is there a gateway that another's sandboxes and tickets are
 strange to. Interrupted anywhere, the same command goes on. Called by ``__main__``.
 """

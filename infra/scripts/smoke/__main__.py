@@ -68,7 +68,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def task(options: argparse.Namespace) -> list[str]:
     """The arguments of ``episodes``."""
-    arguments = ["--until-told"] if options.rolling else []
+    arguments = ["--until-signal"] if options.rolling else []
     for name in ("image", "count", "cpu", "memory", "folder", "network", "ready"):
         arguments += [f"--{name}", str(getattr(options, name))]
     return arguments

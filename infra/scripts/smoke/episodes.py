@@ -2,7 +2,7 @@
 
 Owns the steps, their figures and the verdict: it passes only when every asked-for sandbox has done every step (``unmet``), so that a thread
 which dies silently fails it as well. One file on the standard library and the SDK alone, because it also runs as the text of a pod's
-command (`--in-cluster`). With ``--until-told`` it keeps sessions at work until SIGTERM, for a rollout in between. Prints a line of JSON.
+command (`--in-cluster`). With ``--until-signal`` it keeps sessions at work until SIGTERM, for a rollout in between. Prints a line of JSON.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 from holdfast import Sandbox, SandboxClient
 
 AT_WORK = "at work"
-"""Printed once every session of ``--until-told`` has had its first answer."""
+"""Printed once every session of ``--until-signal`` has had its first answer."""
 STEPS = ("create", "open a shell", "first command", "command", "exec", "write 1 MiB", "read 1 MiB", "delete")
 """What each sandbox does once."""
 WORK_STEPS = ("create", "open a shell", "first command", "command", "delete")
-"""The same with ``--until-told``; there ``command`` is done at least once, and again until SIGTERM."""
+"""The same with ``--until-signal``; there ``command`` is done at least once, and again until SIGTERM."""
 
 
 class Figures:
@@ -100,8 +100,8 @@ def create(client: SandboxClient, options: argparse.Namespace) -> Sandbox:
     )
 
 
-def work(client: SandboxClient, options: argparse.Namespace, figures: Figures, told: threading.Event, started: threading.Semaphore) -> None:
-    """One session at work until told: a number counted in the shell's own memory, so that a lost or repeated command shows."""
+def work(client: SandboxClient, options: argparse.Namespace, figures: Figures, stop: threading.Event, started: threading.Semaphore) -> None:
+    """One session at work until the event: a number counted in the shell's own memory, so that a lost or repeated command shows."""
     begun = False
     try:
         with figures.timed("create", lambda: create(client, options)) as sandbox:
@@ -111,11 +111,11 @@ def work(client: SandboxClient, options: argparse.Namespace, figures: Figures, t
             begun = True
             started.release()
             done = 0
-            while done == 0 or not told.is_set():
+            while done == 0 or not stop.is_set():
                 result = figures.timed("command", lambda: shell.run("count=$((count + 1)); echo $count", timeout=60))
                 done += 1
                 figures.expect("the count", (result.stdout, result.exit_code), (f"{done}\n", 0))
-                told.wait(options.pause)
+                stop.wait(options.pause)
             figures.timed("delete", sandbox.delete)
     except Exception as error:  # noqa: BLE001 - see above
         figures.failed(f"{type(error).__name__}: {error}")
@@ -134,24 +134,24 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--network", default="blocked")
     parser.add_argument("--ready", type=float, default=120)
     parser.add_argument("--pause", type=float, default=0.05)
-    parser.add_argument("--until-told", action="store_true")
+    parser.add_argument("--until-signal", action="store_true")
     options = parser.parse_args(arguments)
-    figures, told, started = Figures(), threading.Event(), threading.Semaphore(0)
-    signal.signal(signal.SIGTERM, lambda *_: told.set())
+    figures, stop, started = Figures(), threading.Event(), threading.Semaphore(0)
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
     with SandboxClient() as client:
-        if options.until_told:
-            threads = [threading.Thread(target=work, args=(client, options, figures, told, started)) for _ in range(options.count)]
+        if options.until_signal:
+            threads = [threading.Thread(target=work, args=(client, options, figures, stop, started)) for _ in range(options.count)]
         else:
             threads = [threading.Thread(target=episode, args=(client, options, figures)) for _ in range(options.count)]
         for thread in threads:
             thread.start()
-        if options.until_told:
+        if options.until_signal:
             for _ in threads:
                 started.acquire()
             print(AT_WORK, flush=True)
         for thread in threads:
             thread.join()
-    report = figures.report(options.count, WORK_STEPS if options.until_told else STEPS)
+    report = figures.report(options.count, WORK_STEPS if options.until_signal else STEPS)
     print(json.dumps(report), flush=True)
     return 1 if report["failed"] else 0
 
