@@ -147,7 +147,6 @@ async def test_failures_are_typed(client: AsyncSandboxClient) -> None:
         ({"image": "127.0.0.1:1/none:1"}, HoldfastError, "image-pull"),
         ({"image": IMAGE, "cpu": 4000, "memory": "64Mi"}, InvalidArgumentError, None),
         ({"image": IMAGE, "node_selector": {"no-such": "node"}}, ServiceUnavailableError, "unschedulable"),
-        ({"image": IMAGE, "user": 0}, UnsupportedError, None),
         ({"image": IMAGE, "network": {"domains": ["pypi.org"]}}, UnsupportedError, None),
         ({"image": IMAGE, "priority_class": "system-node-critical"}, UnsupportedError, None),
         ({"image": IMAGE, "runtime_class": "privileged"}, UnsupportedError, None),
