@@ -1,8 +1,8 @@
 """The handlers of channels, imported when they are first wanted: an agent answers before it can do everything.
 
-Owns which kind of channel is served by what, and the moment of the import; ``handlers`` has all at once. In a container ``server`` asks for
-what nearly every sandbox uses as soon as it listens; the rest (archives, patches, terminals, tunnels, watches) is imported at their first use, which takes
-some milliseconds and saves an idle agent 0.4 MiB. The node's warm process has imported everything long before anything is forked.
+Owns which kind of channel is served by what, and the moment of the import; ``handlers`` has all at once. In a container ``server`` imports
+what nearly every sandbox uses as soon as it listens. The rest (archives, patches, terminals, tunnels, watches) is imported at its first
+use, which takes some milliseconds and saves an idle agent 0.4 MiB. The node's warm process has imported everything before it forks.
 """
 
 from __future__ import annotations
