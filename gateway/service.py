@@ -83,6 +83,8 @@ class Gateway:
 
         self.removing: set[asyncio.Task[None]] = set()
         """Removals of deleted sandboxes that this replica has asked the runtime for and that are not done."""
+        self.removing_again: set[asyncio.Task[None]] = set()
+        """Those that wait for a runtime which was away."""
 
     def owner(self, connection: HTTPConnection) -> str:
         """Who is asking. Raises HoldfastError ``key_missing`` or ``key_invalid``."""

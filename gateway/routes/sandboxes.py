@@ -27,6 +27,7 @@ from gateway.model.option_fields import OPTION_FIELDS, egress_of, network_map, o
 from gateway.model.records import Cause, Record, SandboxSpec, Tombstone
 from gateway.placement.redis_store import derived_id
 from gateway.placement.store import RebuildingError
+from gateway.runtimes.base import RuntimeUnavailableError
 from gateway.service import Gateway, gateway_of, live, reachable
 
 from .groups import group_name, settle
@@ -36,6 +37,10 @@ _PAGE_LOOKS = 10
 _KEY_CHARACTERS = 255
 _REMOVING = 32
 """Removals that may be under way behind answered requests."""
+_REMOVE_AGAIN_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+"""The pauses between tries while the runtime is away."""
+_REMOVING_AGAIN = 1000
+"""Removals that are tried again at a time; more are left to the controller."""
 
 
 async def create(request: Request) -> Response:
@@ -180,8 +185,24 @@ async def delete(request: Request) -> Response:
 
 
 async def _remove(gateway: Gateway, sandbox_id: str, incarnation: str) -> None:
-    with contextlib.suppress(HoldfastError):  # the tombstone stands: the controller removes what is left
+    try:
         await gateway.runtime.delete(sandbox_id, incarnation)
+    except RuntimeUnavailableError:
+        if len(gateway.removing_again) < _REMOVING_AGAIN:
+            again = gateway.background.start(_remove_again(gateway, sandbox_id, incarnation), f"another removal of {sandbox_id}")
+            gateway.removing_again.add(again)
+            again.add_done_callback(gateway.removing_again.discard)
+    except HoldfastError:
+        pass  # the tombstone stands: the controller removes what is left
+
+
+async def _remove_again(gateway: Gateway, sandbox_id: str, incarnation: str) -> None:
+    """Not left to the controller alone: should the store lose the tombstone first, what is left would be taken for a live sandbox."""
+    for pause_s in _REMOVE_AGAIN_S:
+        await asyncio.sleep(pause_s)
+        with contextlib.suppress(RuntimeUnavailableError):
+            await gateway.runtime.delete(sandbox_id, incarnation)
+            return
 
 
 def describe(gateway: Gateway, record: Record) -> dict[str, Any]:

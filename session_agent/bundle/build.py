@@ -31,19 +31,8 @@ BUDGET_BYTES = 45 * 1024 * 1024
 TIME_S = 1_577_836_800
 """The time of every file: 2020-01-01, since zero upsets some tools."""
 ENTRY = Path(__file__).with_name("entry.py")
-
-
-_DATE = """
-import time
-
-_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-
-
-def formatdate(timeval=None, localtime=False, usegmt=False):
-    t = time.gmtime(timeval)
-    return f"{_DAYS[t[6]]}, {t[2]:02} {_MONTHS[t[1] - 1]} {t[0]:04} {t[3]:02}:{t[4]:02}:{t[5]:02} GMT"
-"""
+STAND_INS = Path(__file__).with_name("stand_ins")
+"""The texts of modules that are replaced, each under its module's name."""
 
 
 class BuildError(Exception):
@@ -149,8 +138,7 @@ def _compile(folder: Path, modules: list[Module], standard: str, stand_ins: dict
         target.parent.mkdir(parents=True, exist_ok=True)
         text = stand_ins.get(module.name) or module.file.read_text(encoding="utf-8")
         ours = module.name.startswith(("session_agent", "holdfast_wire"))
-        # what others wrote goes without doc strings; ours keeps them, since a dataclass without one makes up its own at import
-        jobs.append([f"{MOUNT}/{place.removesuffix('c')}", text, 0 if ours else 2, str(target)])
+        jobs.append([f"{MOUNT}/{place.removesuffix('c')}", text, 0 if ours else 1, str(target)])  # ours keeps its assertions
     program = [sys.executable, "-S", "-s", "-P", "-B", "-X", "no_debug_ranges", compiling.__file__]
     environment = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8"}
     subprocess.run(program, input=json.dumps(jobs).encode(), env=environment, cwd=os.sep, check=True)
@@ -165,14 +153,11 @@ def _record(folder: Path) -> None:
 
 
 def _stand_ins() -> dict[str, str]:
-    """Modules that get another text, since all that is used of them is one line.
+    """Modules that get another text, since what is used of them is little: those of the folder ``stand_ins``, and the version of
 
-    ``websockets.version`` imports all of ``importlib.metadata``, a fifth of the agent's start; ``uuid``, imported for the names of
-    connections in debugging logs, looks at the platform; of ``email.utils`` the WebSocket handshake wants one date.
+    ``websockets``, whose module imports all of ``importlib.metadata``, a fifth of the agent's start.
     """
     version = metadata.version("websockets")
-    return {
-        "websockets.version": f'tag = version = commit = "{version}"\n',
-        "email.utils": _DATE,
-        "uuid": "import os\n\n\ndef uuid4():\n    return os.urandom(16).hex()\n",
-    }
+    files = sorted(STAND_INS.rglob("*.py"))
+    texts = {".".join(file.relative_to(STAND_INS).with_suffix("").parts): file.read_text(encoding="utf-8") for file in files}
+    return {"websockets.version": f'tag = version = commit = "{version}"\n', **texts}

@@ -17,6 +17,7 @@ from pathlib import Path
 
 ROOTS = (
     "session_agent.__main__",
+    "session_agent.agent.startup.handlers",  # of the build (``recording``)
     "os",  # the landmark by which an interpreter finds its home
     "encodings.aliases",
     "encodings.ascii",

@@ -17,6 +17,7 @@ from gateway.controller.reconciler import Reconciler
 from gateway.lifecycle import creation
 from gateway.model.records import Cause
 from gateway.placement.store import PlacementUnavailableError
+from gateway.routes import sandboxes
 from gateway.runtimes.base import RuntimeUnavailableError
 from tests.gateway.checked import Checked
 from tests.gateway.harness import ADA, BOB, Served
@@ -391,4 +392,26 @@ async def test_a_delete_is_answered_before_the_runtime_has_removed_it(served: Se
         assert served.gateway.removing
         goes_on.set()
         await until_async(lambda: not served.gateway.removing, deadline_s=60, what="the removal to end")
+        assert [one for one in await runtime.list_all() if one.sandbox_id == "sb-1"] == []
+
+
+async def test_a_delete_is_tried_again_while_the_runtime_is_away(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that loses the tombstone right after would take the sandbox for a live one: nobody has asked for its removal but here."""
+    runtime, tries = served.gateway.runtime, 0
+    remove = runtime.delete
+
+    async def away(sandbox_id: str, incarnation: str | None = None) -> bool:
+        nonlocal tries
+        tries += 1
+        if tries <= 2:
+            raise RuntimeUnavailableError
+        return await remove(sandbox_id, incarnation)
+
+    monkeypatch.setattr(sandboxes, "_REMOVE_AGAIN_S", (0.001, 0.001, 0.001))
+    async with served.client() as client:
+        assert (await client.post("/sandboxes", json={"image": "host", "sandbox_id": "sb-1", "wait": True})).status_code == 200
+        monkeypatch.setattr(runtime, "delete", away)
+        assert (await client.delete("/sandboxes/sb-1")).json()["existed"] is True
+        await until_async(lambda: tries == 3, deadline_s=60, what="the third try")
+        await until_async(lambda: not served.gateway.removing_again, deadline_s=60, what="the removal to end")
         assert [one for one in await runtime.list_all() if one.sandbox_id == "sb-1"] == []

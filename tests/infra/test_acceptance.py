@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from holdfast import ServiceUnavailableError
 from holdfast_server.embed import free_port
 
 from infra.scripts.acceptance import burst
@@ -64,6 +65,33 @@ def test_what_holdfast_adds_to_a_burst_is_bounded() -> None:
     assert burst.compare([1.0, 2.0, 14.0], [3.0, 5.0, 8.0])["last_s"] == 14.0
     with pytest.raises(StepError, match="long after the last bare pod"):
         burst.compare([1.0, 50.0], [3.0, 8.0])
+
+
+def test_a_burst_for_which_there_is_no_room_is_not_run() -> None:
+    class Full:
+        def __init__(self, code: str) -> None:
+            self.code = code
+
+        def create_sandbox(self, **_: Any) -> None:
+            raise ServiceUnavailableError(self.code, "1 Insufficient cpu")
+
+    options = {"cpu": "100m"}
+    with pytest.raises(NotRunError, match=r"no room for 3 of cpu 100m .*HOLDFAST_CPU_REQUEST_SHARE.*Insufficient"):
+        burst.sandboxes(Full("no_capacity"), options, 3)  # type: ignore[arg-type]
+    with pytest.raises(ServiceUnavailableError):
+        burst.sandboxes(Full("runtime_unavailable"), options, 3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("share", "reserved"), [({}, "100m"), ({"HOLDFAST_CPU_REQUEST_SHARE": "0.25"}, "25m")])
+def test_bare_pods_reserve_what_sandboxes_do(share: dict[str, str], reserved: str) -> None:
+    class Cluster:
+        def get(self, what: str, *_: str) -> dict[str, Any]:
+            assert what == "configmap/holdfast-settings"
+            return {"data": share}
+
+    pod = burst._pod("one", "run", {"cpu": "100m", "memory": "64Mi", "image": "busybox"}, burst._request_share(Cluster()))  # type: ignore[arg-type]
+    resources = pod["spec"]["containers"][0]["resources"]
+    assert resources == {"requests": {"cpu": reserved, "memory": "64Mi"}, "limits": {"cpu": "100m", "memory": "64Mi"}}
 
 
 KUBECTL = """#!{python}

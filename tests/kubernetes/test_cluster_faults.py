@@ -27,7 +27,7 @@ from tests.support.until import until_async
 
 pytestmark = [pytest.mark.cluster, requires("cluster", "redis"), pytest.mark.timeout(400)]
 
-SMALL = {"cpu": "100m", "memory": "64Mi", "timeout": 60}
+SMALL = {"cpu": "100m", "memory": "64Mi", "ready_timeout_s": 60}
 MODULES = ("gateway", "gateway.controller")
 
 
@@ -131,11 +131,11 @@ async def test_whatever_is_killed_sessions_go_on_and_pods_stay(stack: ClusterSta
             await busy.more(200)
             if name != "controller":
                 with pytest.raises(HoldfastError) as caught:
-                    await client.create_sandbox(IMAGE, **{**SMALL, "timeout": 3})  # type: ignore[arg-type]
+                    await client.create_sandbox(IMAGE, **{**SMALL, "ready_timeout_s": 3})  # type: ignore[arg-type]
                 print(f"\nwithout {name}: a create answers {caught.value.code}", end="")
             await asyncio.to_thread(end)
             began = time.monotonic()
-            async with await client.create_sandbox(IMAGE, **{**SMALL, "timeout": 120}) as another:  # type: ignore[arg-type]
+            async with await client.create_sandbox(IMAGE, **{**SMALL, "ready_timeout_s": 120}) as another:  # type: ignore[arg-type]
                 assert (await another.exec("echo back")).stdout == "back\n"
             took_s = time.monotonic() - began
             print(f"\n{name}: slowest command {busy.slowest_s * 1e3:.0f} ms; back again, a create takes {took_s:.1f} s", end="")

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.cluster, requires("cluster", "redis"), pytest.mark.tim
 DOCKERS = 0x00000000A80425FB
 """Bits of capabilities(7): CHOWN, DAC_OVERRIDE, FSETID, FOWNER, MKNOD, NET_RAW, SETGID, SETUID, SETFCAP, SETPCAP, NET_BIND_SERVICE,
 SYS_CHROOT, KILL, AUDIT_WRITE."""
-SMALL = {"cpu": 1, "memory": "256Mi", "timeout": 120}
+SMALL = {"cpu": 1, "memory": "256Mi", "ready_timeout_s": 120}
 PROFILES: tuple[Profile, ...] = ("userns", "root", "restricted")
 
 

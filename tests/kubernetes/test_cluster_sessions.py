@@ -32,7 +32,7 @@ from tests.support.shell_cases import CASES, Case
 
 pytestmark = [pytest.mark.cluster, requires("cluster", "redis"), pytest.mark.timeout(600)]
 
-SMALL = {"cpu": 1, "memory": "256Mi", "timeout": 120}
+SMALL = {"cpu": 1, "memory": "256Mi", "ready_timeout_s": 120}
 MANY, AT_ONCE = 100, 12
 
 
@@ -145,8 +145,8 @@ async def _hello(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 async def test_failures_are_typed(client: AsyncSandboxClient) -> None:
     for more, kind, reason in (
         ({"image": "127.0.0.1:1/none:1"}, HoldfastError, "image-pull"),
-        ({"image": IMAGE, "cpu": 4000, "memory": "64Mi"}, ServiceUnavailableError, "unschedulable"),
-        ({"image": IMAGE, "user": 0}, UnsupportedError, None),
+        ({"image": IMAGE, "cpu": 4000, "memory": "64Mi"}, InvalidArgumentError, None),
+        ({"image": IMAGE, "node_selector": {"no-such": "node"}}, ServiceUnavailableError, "unschedulable"),
         ({"image": IMAGE, "network": {"domains": ["pypi.org"]}}, UnsupportedError, None),
         ({"image": IMAGE, "priority_class": "system-node-critical"}, UnsupportedError, None),
         ({"image": IMAGE, "runtime_class": "privileged"}, UnsupportedError, None),
@@ -154,7 +154,7 @@ async def test_failures_are_typed(client: AsyncSandboxClient) -> None:
     ):
         began = time.monotonic()
         with pytest.raises(kind) as caught:
-            await client.create_sandbox(**{**SMALL, **more, "timeout": 60})  # type: ignore[arg-type]
+            await client.create_sandbox(**{**SMALL, **more, "ready_timeout_s": 60})  # type: ignore[arg-type]
         assert time.monotonic() - began < 20
         print(f"\n{caught.value.code} {caught.value.reason} after {time.monotonic() - began:.1f} s: {caught.value.message[:120]}")
         assert not isinstance(caught.value, QuotaError)

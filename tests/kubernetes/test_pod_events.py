@@ -164,6 +164,15 @@ async def test_a_missing_image_is_told_when_the_kubelet_says_so(
     assert "HOLDFAST_PULL_SECRETS" in caught.value.hint
     assert "HOLDFAST_IMAGE_FALLBACK" not in caught.value.hint
     assert "holdfast image import" not in caught.value.hint
+    (left,) = await stuck.list_all()  # its status is still that of any new pod
+    assert left.state == "failed"
+    assert left.cause is not None
+    assert (left.cause.reason, left.cause.fault) == ("image-pull", fault)
+    api.pods.update(
+        "hf-sb-1", lambda body: body["status"].update(phase="Running", containerStatuses=[{"name": "sandbox", "state": {"running": {}}}])
+    )
+    (left,) = await stuck.list_all()
+    assert left.state != "failed", "the image came after all"
 
 
 async def test_many_slow_pods_ask_together(stuck: KubernetesRuntime, api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:

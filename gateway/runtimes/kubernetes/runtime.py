@@ -118,7 +118,7 @@ class KubernetesRuntime:
     async def list_all(self) -> list[Present]:
         now = time.time()
         with errors():
-            looks = [present_of(facts, now, self.settings) async for facts in self._pods_of(SELECTOR)]
+            looks = [present_of(self._creating.judged(facts), now, self.settings) async for facts in self._pods_of(SELECTOR)]
         return [present for present in looks if present is not None]
 
     async def watch(self) -> AsyncIterator[Event]:
@@ -130,7 +130,7 @@ class KubernetesRuntime:
                     case Listed(objects):
                         synced = True
                         now = time.time()
-                        presents = (present_of(facts, now, self.settings) for facts in objects.values())
+                        presents = (present_of(self._creating.judged(facts), now, self.settings) for facts in objects.values())
                         yield Synced([present for present in presents if present is not None])
                     case Changed(facts, before):
                         for event in on_change(facts, before, self.settings) if synced else ():

@@ -11,10 +11,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from holdfast import SandboxClient
+from holdfast import SandboxClient, ServiceUnavailableError
+from holdfast_wire.rest import parse_cpu
 
-from infra.scripts.acceptance.outcome import StepError
-from infra.scripts.deploy.kubectl import SANDBOXES, Kubectl
+from infra.scripts.acceptance.outcome import NotRunError, StepError
+from infra.scripts.deploy.kubectl import SANDBOXES, SYSTEM, Kubectl
 
 _RATIO, _SLACK_S = 1.5, 5.0
 """The last sandbox may be ready after so many times what the last bare pod took, and so many seconds on top."""
@@ -23,7 +24,8 @@ _RATIO, _SLACK_S = 1.5, 5.0
 def bare(cluster: Kubectl, options: dict[str, Any], count: int) -> list[float]:
     """Seconds until each of ``count`` pods was Ready, by its own status; sorted."""
     run, timeout_s = secrets.token_hex(3), float(options["ready_timeout_s"])
-    pods = [_pod(f"hf-bare-{run}-{number}", run, options) for number in range(count)]
+    share = _request_share(cluster)
+    pods = [_pod(f"hf-bare-{run}-{number}", run, options, share) for number in range(count)]
     selector = f"holdfast.dev/bare={run}"
     try:
         cluster.apply(pods)
@@ -38,6 +40,12 @@ def bare(cluster: Kubectl, options: dict[str, Any], count: int) -> list[float]:
             time.sleep(0.5)
     finally:
         cluster.run("delete", "pods", "--namespace", SANDBOXES, "--selector", selector, "--grace-period=0", "--force", "--wait=true")
+
+
+def _request_share(cluster: Kubectl) -> float:
+    """How much of its cpu a sandbox reserves in this deployment."""
+    settings = (cluster.get("configmap/holdfast-settings", "--namespace", SYSTEM) or {}).get("data") or {}
+    return float(settings.get("HOLDFAST_CPU_REQUEST_SHARE") or 1)
 
 
 def _ready_s(pod: dict[str, Any]) -> float | None:
@@ -63,7 +71,13 @@ def sandboxes(client: SandboxClient, options: dict[str, Any], count: int) -> lis
             return time.monotonic() - began
 
     with ThreadPoolExecutor(count) as pool:
-        return sorted(pool.map(one, range(count)))
+        try:
+            return sorted(pool.map(one, range(count)))
+        except ServiceUnavailableError as error:
+            if error.code != "no_capacity":
+                raise
+            ways = "--count, --cpu, more nodes or HOLDFAST_CPU_REQUEST_SHARE"
+            raise NotRunError(f"the nodes have no room for {count} of cpu {options['cpu']} ({ways}): {error}") from None
 
 
 def compare(ours: list[float], theirs: list[float]) -> dict[str, Any]:
@@ -80,14 +94,15 @@ def compare(ours: list[float], theirs: list[float]) -> dict[str, Any]:
     return figures
 
 
-def _pod(name: str, run: str, options: dict[str, Any]) -> dict[str, Any]:
+def _pod(name: str, run: str, options: dict[str, Any], share: float) -> dict[str, Any]:
     same = {"cpu": options["cpu"], "memory": options["memory"]}
+    reserved = {**same, "cpu": f"{max(round(parse_cpu(options['cpu']) * share * 1000), 1)}m"}
     container = {
         "name": "bare",
         "image": options["image"],
         "imagePullPolicy": "IfNotPresent",
         "command": ["sleep", "3600"],
-        "resources": {"requests": same, "limits": same},
+        "resources": {"requests": reserved, "limits": same},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
     spec = {

@@ -155,7 +155,7 @@ class Forker:
                     hint="set vm.memfd_noexec to 0 or 1 on the machine",
                 )
             return _fork_and_wait(argv, launch, stdio, tty, place or {}, ulimits=self._ulimits), None
-        except (OSError, subprocess.SubprocessError, ValueError) as error:
+        except (OSError, ValueError) as error:
             raise explain(error, argv[0], launch) from None
 
     def _fork_stub(
@@ -309,6 +309,8 @@ def _fork_and_wait(
             close_fds=not place,  # else _place sees to it
             preexec_fn=in_child,  # noqa: PLW1509 - it takes no locks
         )
+    except subprocess.SubprocessError as error:
+        raise ValueError(str(error)) from None
     finally:
         for descriptor in reserved:
             os.close(descriptor)
@@ -354,7 +356,7 @@ def _reserve_low() -> list[int]:
 
 def explain(error: Exception, program: str, launch: Launch) -> Exception:
     """The error for the client: ``CannotExecuteError`` or ``HoldfastError``."""
-    if isinstance(error, subprocess.SubprocessError | ValueError):
+    if isinstance(error, ValueError):
         return HoldfastError("spawn_failed", f"cannot start {program!r:.200}: {error}")
     assert isinstance(error, OSError)
     if error.filename == launch.cwd and not (os.path.isdir(launch.cwd) and error.filename == program):

@@ -52,6 +52,8 @@ _SLOW_S, _SLOW_MOST_S = 4.0, 30.0
 
 _HAS_USERS_S = 600.0
 """How long it is good that the API server takes a pod's own user namespace. What each pod was given is looked at as well."""
+_TROUBLES = 1000
+"""How many failed creates are remembered, for pods whose own status does not say so yet."""
 
 
 class NoBundleError(HoldfastError):
@@ -67,6 +69,7 @@ class Creating:
 
     def __init__(self, api: Api, births: Births, pods: str, settings: KubernetesSettings) -> None:
         self._has_users_until = float("-inf")
+        self._troubles: dict[str, Trouble] = {}
         self._api = api
         self._births = births
         self._pods = pods
@@ -241,7 +244,15 @@ class Creating:
             raise NoBundleError(facts, facts.trouble.error())
         trouble = facts.failed(time.time(), pull_patience_s=settings.pull_patience_s, schedule_patience_s=settings.unschedulable_patience_s)
         if trouble is not None:
+            self._troubles[facts.uid] = trouble
+            if len(self._troubles) > _TROUBLES:
+                del self._troubles[next(iter(self._troubles))]
             raise trouble.error()
+
+    def judged(self, facts: Facts) -> Facts:
+        """With the trouble that a create has failed for: a warning comes up to ten seconds before the pod's status says the same."""
+        trouble = None if facts.started or facts.trouble is not None else self._troubles.get(facts.uid)
+        return facts if trouble is None else replace(facts, trouble=trouble)
 
     def _patience(self, facts: Facts, ours: bool) -> float:
         """How long until somebody looks again though nothing was heard."""
