@@ -36,12 +36,12 @@ async def test_run_write_and_resize(live: Any) -> None:
             await shell.write("world\n")
     assert shown == b"name? world\r\nhello world from kept in /usr\r\n12 40\r\n"
     assert running.result.exit_code == 0
-    await shell.resize(50, 20)
+    await shell.resize(20, 50)
     assert (await shell.run("stty size")).stdout == "20 50\r\n"
     assert (await shell.run("sleep 60", timeout=0.3)).timed_out
     assert (await shell.run("echo $X")).stdout == "kept\r\n"
     await shell.close()
-    for call in (lambda: typed(shell, "x"), lambda: shell.resize(80, 24), lambda: shell.run("true")):
+    for call in (lambda: typed(shell, "x"), lambda: shell.resize(24, 80), lambda: shell.run("true")):
         with pytest.raises(ShellLostError):
             await call()
 
@@ -71,7 +71,7 @@ async def test_what_is_refused(live: Any) -> None:
     with pytest.raises(UnsupportedError, match="no terminal"):
         await plain.write("x")
     with pytest.raises(UnsupportedError, match="no terminal"):
-        await plain.resize(80, 24)
+        await plain.resize(24, 80)
     with pytest.raises(ConflictError, match="no terminal"):
         await live.shell("plain", tty=True)
     shell = await live.shell(tty=True)

@@ -103,10 +103,10 @@ class AsyncShell:
             if left:
                 await space.wait()
 
-    async def resize(self, cols: int, rows: int) -> None:
+    async def resize(self, rows: int, cols: int) -> None:
         """Set the size of its terminal in character cells; what runs gets SIGWINCH.
 
-        ``cols`` and ``rows`` are from 1 to 4096.
+        ``rows`` and ``cols`` are from 1 to 4096, in the order of ``Terminal.resize``.
         """
         self._check_terminal("resize")
         size = size_of(rows, cols)

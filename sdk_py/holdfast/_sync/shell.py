@@ -104,10 +104,10 @@ class Shell:
             if left:
                 space.wait()
 
-    def resize(self, cols: int, rows: int) -> None:
+    def resize(self, rows: int, cols: int) -> None:
         """Set the size of its terminal in character cells; what runs gets SIGWINCH.
 
-        ``cols`` and ``rows`` are from 1 to 4096.
+        ``rows`` and ``cols`` are from 1 to 4096, in the order of ``Terminal.resize``.
         """
         self._check_terminal("resize")
         size = size_of(rows, cols)
