@@ -130,6 +130,29 @@ def swe_smith(row: Row) -> SweTask:
     )
 
 
+def read_record(record: Row) -> SweTask:
+    """The task of ``to_json``. Raises RowError for a record of another format or domain, or one that lacks a field."""
+    if record.get("format") != 1 or record.get("domain") != "swe":
+        raise RowError(f"not a task record of format 1 and domain swe: {record.get('format')!r}, {record.get('domain')!r}")
+    start, grading = record.get("start") or {}, record.get("grading") or {}
+    if not isinstance(start, Mapping) or not isinstance(grading, Mapping):
+        raise RowError(f"{record.get('task_id')}: start and grading must be objects")
+    if not (fail_to_pass := _strings(grading.get("fail_to_pass"))):
+        raise RowError(f"{record.get('task_id')}: grading.fail_to_pass is empty, so nothing could show a solution")
+    optional = ("repo", "base_commit", "version", "hints")
+    return SweTask(
+        **{key: _text(record, key, "task_id") for key in ("task_id", "source", "image", "prompt", "workdir")},
+        **{key: str(record.get(key) or "") for key in optional},
+        language=str(record.get("language") or "python"),
+        start_commands=_strings(start.get("commands")),
+        start_patch=str(start.get("patch") or ""),
+        fail_to_pass=fail_to_pass,
+        pass_to_pass=_strings(grading.get("pass_to_pass")),
+        test_commands=_strings(grading.get("commands")),
+        **{key: str(grading.get(key) or "") for key in ("gold_patch", "test_patch", "test_script", "log_parser")},
+    )
+
+
 READERS: Mapping[str, Callable[[Row], SweTask]] = {
     "swe_bench": swe_bench,
     "swe_rebench": swe_rebench,
@@ -163,10 +186,10 @@ def _common(row: Row, source: str) -> dict[str, Any]:
     }
 
 
-def _text(row: Row, key: str) -> str:
+def _text(row: Row, key: str, name: str = "instance_id") -> str:
     value = row.get(key)
     if not isinstance(value, str) or not value:
-        raise RowError(f"{row.get('instance_id')}: {key} is missing")
+        raise RowError(f"{row.get(name)}: {key} is missing")
     return value
 
 
