@@ -19,7 +19,7 @@ from holdfast_recipes.pipeline.validate import problems_of, validate
 
 from tests.recipes.pipeline.made import made
 
-RISEN = {"values": (0.4, 0.5, 0.1), "value_of": "after", "rises": ((0, 1),), "credited": (1,)}
+RISEN: dict[str, Any] = {"values": (0.4, 0.5, 0.1), "value_of": "after", "rises": ((0, 1),), "credited": (1,)}
 
 
 def runs() -> list[Trajectory]:
