@@ -6,6 +6,7 @@ RecipeError                 message, hint, code, exit_code
 ├── RunInUseError           another process writes the run
 ├── RunMismatchError        the folder holds a run with other settings
 ├── EndpointError           the model endpoint refuses every request (key, model, address)
+├── InfrastructureError     one rollout after the other is spoiled: the service needs a look
 ├── StallError              no batch within the limit of a step; names the layer that rollouts wait in
 └── SettingError            options that cannot be together
 """
@@ -46,6 +47,11 @@ class RunMismatchError(RecipeError):
 
 class EndpointError(RecipeError):
     code = "endpoint_error"
+    exit_code = 125
+
+
+class InfrastructureError(RecipeError):
+    code = "infrastructure"
     exit_code = 125
 
 

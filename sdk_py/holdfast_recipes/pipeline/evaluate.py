@@ -133,7 +133,8 @@ def evaluate(
     seed: int = 0,
 ) -> Report:
     """The report of some runs. pass@1 is the mean over tasks of each one's share of solved trials; its interval is a bootstrap over
-    tasks, Wilson's where each task had one trial or all tasks came out alike. Tasks with fewer than k trials are left out of pass@k, and its ``tasks`` says so.
+    tasks, Wilson's where each task had one trial or all tasks came out alike. Tasks with fewer than k trials are left out of pass@k, and
+    its ``tasks`` says so.
 
     ``attempts`` are those of a collection, with seconds and dollars; without them the turns' times stand for the sandboxes'.
     """

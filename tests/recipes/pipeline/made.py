@@ -10,6 +10,7 @@ from typing import Any
 from holdfast_recipes.core.scored import Blame, Status
 from holdfast_recipes.core.trajectory import Harness, PolicyName, Trajectory, Verdict, turns_of
 from holdfast_recipes.harness import tools
+from holdfast_recipes.swe.sources import SweTask
 
 BASH = tools.MINI[0]
 
@@ -48,3 +49,7 @@ def lost(name: str = "lost", **changes: Any) -> Trajectory:
 
 def annotation(values: Sequence[float]) -> str:
     return json.dumps([{"step": step, "p_resolve": value, "reasoning": "because"} for step, value in enumerate(values)])
+
+
+def task(name: str, image: str = "python:3.12") -> SweTask:
+    return SweTask(name, "swe_rebench", "org/repo", image, f"Fix {name}", "--- a/x\n", ("tests/test_a.py::test_b",))
