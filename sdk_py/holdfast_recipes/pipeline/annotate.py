@@ -11,7 +11,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from holdfast_recipes.core.credit import ValueOf
 from holdfast_recipes.core.trajectory import Trajectory, Turn, turns_of
@@ -47,6 +47,11 @@ class ValueEstimator(Protocol):
     def name(self) -> str: ...
     @property
     def value_of(self) -> ValueOf: ...
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        """Digests of the prompts that shape it, by name."""
+        ...
+
     async def estimate(self, trajectory: Trajectory) -> Estimate:
         """Values of an unresolved run with at least one turn."""
         ...
@@ -62,6 +67,7 @@ class LlmRetrospective:
 
     name = "llm_retrospective"
     value_of: Literal["after"] = "after"
+    prompts: ClassVar[Mapping[str, str]] = {each.name: each.sha256 for each in (prompt.SYSTEM, prompt.USER)}
 
     def __init__(
         self,
@@ -176,9 +182,7 @@ async def annotate_one(trajectory: Trajectory, estimator: ValueEstimator) -> Ann
     estimate = await estimator.estimate(trajectory)
     if estimate.values is None:
         return Annotated(trajectory, estimate)
-    prompts = dict(trajectory.prompts)
-    if isinstance(estimator, LlmRetrospective):
-        prompts |= {each.name: each.sha256 for each in (prompt.SYSTEM, prompt.USER)}
+    prompts = {**trajectory.prompts, **estimator.prompts}
     changed = replace(trajectory, values=estimate.values, value_of=estimator.value_of, rises=None, credited=None, prompts=prompts)
     return Annotated(changed, estimate)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from holdfast_recipes.core.trajectory import Trajectory, Turn
 from holdfast_recipes.core.values import Interpolation, interpolate, monte_carlo
@@ -32,6 +32,7 @@ class Milestones:
 
     name = "milestones"
     value_of: Literal["before"] = "before"
+    prompts: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, milestones: Sequence[Milestone] | Callable[[Trajectory], Sequence[Milestone]], base: float = 0.3) -> None:
         if not 0 <= base <= 1:
@@ -92,6 +93,7 @@ class MonteCarlo:
 
     name = "monte_carlo"
     value_of: Literal["before"] = "before"
+    prompts: ClassVar[Mapping[str, str]] = {}
 
     def __init__(
         self, continue_run: Continue, k: int = 8, *, stride: int = 1, concurrency: int = 8, interpolation: Interpolation = "linear"

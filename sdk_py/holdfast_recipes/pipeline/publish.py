@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -85,12 +85,13 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What the card says beside counts. ``dropped`` is a curator's; ``settings`` are written as they are."""
+    """What the card says beside counts. ``dropped`` is a curator's, ``collected`` how many runs it saw; both are read when all rows are
+    written. ``settings`` are written as they are."""
 
     name: str
     licence: str = ""
     description: str = ""
-    collected: int | None = None
+    collected: int | Callable[[], int] | None = None
     dropped: Mapping[str, int] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -104,8 +105,6 @@ def publish(
 ) -> dict[str, Any]:
     """Write a data set into a new folder, whole or not at all; returns its manifest. Raises DataError where the folder exists or nothing
     is left to publish, MissingExtraError for parquet without pyarrow.
-
-    ``about.dropped`` may be a live counter: it is read once the runs are through.
     """
     if rows_per_file < 1:
         raise SettingError(f"a file has at least one row, not {rows_per_file}")
@@ -121,7 +120,7 @@ def publish(
         if not totals.rows:
             raise DataError(f"no run is left to publish; dropped were: {_dropped(about.dropped)}", hint="look at the filters' settings")
         manifest = {"format": 1, "name": about.name, "licence": about.licence, "form": form, **totals.to_json()}
-        manifest |= {"collected": about.collected, "dropped": dict(about.dropped), "settings": dict(about.settings)}
+        manifest |= {"collected": about.collected() if callable(about.collected) else about.collected, "dropped": dict(about.dropped), "settings": dict(about.settings)}
         manifest["files"] = [{"path": f"data/{path.name}", "rows": count, "sha256": _digest(path)} for path, count in files]
         (partial / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
         (partial / CARD).write_text(card(manifest, about.description))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from holdfast_recipes.core.balance import Outcome, length_bias
 from holdfast_recipes.core.scored import Blame, Scored, Status
 from holdfast_recipes.core.trajectory import Trajectory
 from holdfast_recipes.harness.layers import fault_of
@@ -60,7 +61,7 @@ class Step(Generic[Prompt]):
         return {
             "step": self.number,
             "version": self.version,
-            "groups": len(self.batch.groups),
+            "groups": [_group(group.outcome) for group in self.batch.groups],
             "counts": dict(sorted(self.batch.counts.items())),
             "events": dict(sorted(self.events.items())),
             "seconds": {name: round(value, 3) for name, value in sorted(self.seconds.items())},
@@ -70,13 +71,23 @@ class Step(Generic[Prompt]):
         }
 
 
+def _group(outcome: Outcome) -> dict[str, Any]:
+    trained = sum(not member.remove_sample for member in outcome.members)
+    group: dict[str, Any] = {"kind": str(outcome.kind), "positives": outcome.positives, "trained": trained, "generated": outcome.generated}
+    for name, positive in (("positive_lengths", True), ("negative_lengths", False)):
+        if (bias := length_bias(outcome, positive=positive)) is not None:
+            group[name] = {"selected": bias.selected, "pool": bias.pool}
+    return group
+
+
 class RolloutManager(Generic[Prompt]):
     """``async with RolloutManager(batching, rollout) as manager: async for step in manager.steps(): … manager.published()``.
 
     Rollouts run while the learner works on a batch. Once the next batch is full as well, nothing more is started until it is taken: what
     would be generated then is stale before it is used. At most ``concurrency`` rollouts run at once. ``step_limit_s`` (by C7 twice the
     wall limit of a rollout) bounds the wait for a batch: StallError, which names the layer that most rollouts wait in. Leaving the
-    block, also by an error of the learner, cancels what runs and waits for its end.
+    block, also by an error of the learner, cancels what runs and waits for its end. ``use`` takes new weights, ``report`` each step:
+    with ``batch`` and ``publish`` they serve a learner that drives the manager itself.
     """
 
     def __init__(
@@ -87,10 +98,13 @@ class RolloutManager(Generic[Prompt]):
         concurrency: int = 64,
         step_limit_s: float | None = 3600.0,
         seed: int = 0,
+        use: Callable[[Any, int], None] | None = None,
+        report: Callable[[Step[Prompt]], None] | None = None,
     ) -> None:
         if concurrency < 1 or (step_limit_s is not None and step_limit_s <= 0):
             raise SettingError(f"needs room for a rollout and a limit above 0: {concurrency}, {step_limit_s}")
         self._batching, self._rollout = batching, rollout
+        self._use, self._report = use, report
         self._concurrency, self._step_limit_s, self._draw = concurrency, step_limit_s, random.Random(seed)  # noqa: S311  sampling
         self._flights: dict[int, dict[asyncio.Task[Scored], Ticket]] = {}
         self._owed: dict[int, tuple[Prompt, int]] = {}
@@ -111,20 +125,38 @@ class RolloutManager(Generic[Prompt]):
         """Rollouts in flight."""
         return sum(map(len, self._flights.values()))
 
+    async def batch(self) -> Batch[Prompt] | None:
+        """The next full batch, for a learner that asks for nothing more; None once there are no more prompts. What ``report`` is given is
+        the step."""
+        step = await self.step()
+        return None if step is None else step.batch
+
+    def publish(self, weights: Any, version: int) -> None:
+        """Hand new weights to ``use``: rollouts that begin from now on have them."""
+        if self._use is not None:
+            self._use(weights, version)
+        self.published()
+
     def published(self) -> int:
         """The learner has put new weights in place; returns their version."""
         return self._batching.published()
 
     async def steps(self) -> AsyncIterator[Step[Prompt]]:
         """Full batches, one after the other, until the prompts are used up and nothing that runs can fill another one."""
+        while (step := await self.step()) is not None:
+            yield step
+
+    async def step(self) -> Step[Prompt] | None:
+        """The next full batch with its counts, or None at the end."""
         clock = asyncio.get_running_loop().time
-        while True:
-            began = clock()
-            batch = await self._next()
-            if batch is None:
-                return
-            self._steps += 1
-            yield self._step(batch, clock() - began)
+        began = clock()
+        if (batch := await self._next()) is None:
+            return None
+        self._steps += 1
+        step = self._step(batch, clock() - began)
+        if self._report is not None:
+            self._report(step)
+        return step
 
     async def _next(self) -> Batch[Prompt] | None:
         try:
@@ -198,7 +230,7 @@ class RolloutManager(Generic[Prompt]):
             return Scored(None, Status.ABORTED, 0, Blame.INFRASTRUCTURE, run)
         if run.blame is not None:
             ticket.events[f"{run.blame}_{run.reason or run.status}"] += 1
-        if run.sandbox.escalated:
+        if run.sandbox.escalated and not ticket.events["escalated"]:
             ticket.events["escalated"] += 1
         if run.tokens is not None:
             self._tokens.append(len(run.tokens.ids))

@@ -126,7 +126,7 @@ async def test_at_most_so_many_runs_are_asked_for_at_once() -> None:
     free = asyncio.Event()
 
     class Slow:
-        name, value_of = "slow", "after"
+        name, value_of, prompts = "slow", "after", {}
 
         async def estimate(self, trajectory: Trajectory) -> Estimate:
             nonlocal running, most
