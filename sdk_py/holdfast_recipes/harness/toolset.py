@@ -42,8 +42,9 @@ class Toolset(Protocol):
     name: str
     version: str
     strict: bool
-    tools: Sequence[Tool]
 
+    @property
+    def tools(self) -> Sequence[Tool]: ...
     @property
     def config(self) -> dict[str, Any]:
         """What else shapes the rollout; its digest goes into the record."""
