@@ -15,9 +15,9 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from holdfast import AsyncSandbox, SandboxNotFoundError
+from holdfast import SandboxNotFoundError
 
 from holdfast_recipes.core.scored import Blame, Status
 from holdfast_recipes.core.trajectory import Harness, PolicyName, SandboxNote, Trajectory, Verdict
@@ -27,7 +27,10 @@ from .conversation import Conversation
 from .layers import FaultError, attempt, fault_of, may_create_again, timed
 from .limits import Layer, Limits, Resources, start_jitter_s
 from .loop import TURN_TOKENS, Episode, run
+from .machine import Machine
 from .toolset import Toolset
+
+Box = TypeVar("Box", bound=Machine)
 
 MOST_ESCALATIONS = 2
 """Plays with more memory, after the first."""
@@ -43,8 +46,8 @@ class Graded:
     reason: str = ""
 
 
-class Job(Protocol):
-    """One task, ready to be rolled out.
+class Job(Protocol[Box]):
+    """One task, ready to be rolled out in sandboxes of some kind.
 
     ``create`` makes a sandbox, once for each try. ``open`` puts the start state into it and gives the tools; ``oom_ends`` is for them. What
     they raise decides: HoldfastErrors may be tried again, a FaultError is final. ``collect`` gives what is graded, after the
@@ -59,9 +62,9 @@ class Job(Protocol):
     prompts: Mapping[str, str]
     resources: Resources
 
-    async def create(self, resources: Resources) -> AsyncSandbox: ...
-    async def open(self, sandbox: AsyncSandbox, *, oom_ends: bool) -> Toolset: ...
-    async def collect(self, sandbox: AsyncSandbox, episode: Episode) -> str: ...
+    async def create(self, resources: Resources) -> Box: ...
+    async def open(self, sandbox: Box, *, oom_ends: bool) -> Toolset: ...
+    async def collect(self, sandbox: Box, episode: Episode) -> str: ...
     async def grade(self, work: str) -> Graded: ...
 
 
@@ -121,7 +124,7 @@ class Settings:
     most_escalations: int = MOST_ESCALATIONS
 
 
-async def play(job: Job, settings: Settings, *, seed: int | None = None, trajectory_id: str = "") -> Trajectory:
+async def play(job: Job[Any], settings: Settings, *, seed: int | None = None, trajectory_id: str = "") -> Trajectory:
     """One rollout of a job, with its reward. Played again, in a fresh sandbox with more memory, where memory ran out."""
     resources, plays = job.resources, 0
     draw = random.Random(seed)  # noqa: S311  jitter, no secret
@@ -153,10 +156,10 @@ class _Played:
 class _Play:
     """One sandbox and what is done in it."""
 
-    def __init__(self, job: Job, settings: Settings, resources: Resources, oom_ends: bool, draw: random.Random) -> None:
+    def __init__(self, job: Job[Any], settings: Settings, resources: Resources, oom_ends: bool, draw: random.Random) -> None:
         self._job, self._settings, self._resources, self._oom_ends, self._draw = job, settings, resources, oom_ends, draw
         self._limits, self._counts = settings.limits, settings.counts
-        self._sandbox: AsyncSandbox | None = None
+        self._sandbox: Machine | None = None
         self._toolset: Toolset | None = None
 
     async def once(self, seed: int | None) -> _Played:
@@ -235,7 +238,7 @@ class _Play:
             await ending  # bounded by the layer
             raise
 
-    async def _delete(self, toolset: Toolset | None, sandbox: AsyncSandbox) -> None:
+    async def _delete(self, toolset: Toolset | None, sandbox: Machine) -> None:
         limit = self._limits.layers[Layer.SHUTDOWN]
 
         async def once() -> None:
@@ -252,7 +255,7 @@ class _Play:
                 self._counts.events["left_to_lease"] += 1
 
 
-async def _reward(job: Job, settings: Settings, played: _Played) -> Graded:
+async def _reward(job: Job[Any], settings: Settings, played: _Played) -> Graded:
     """All of grading within its layer. Infrastructure gets another try, in fresh sandboxes; then the sample has no reward."""
     episode, format_reward = played.episode, settings.limits.rollout.format_reward
     if episode.reason == "format" and episode.status is Status.COMPLETED and format_reward is not None:
@@ -284,13 +287,13 @@ class _UngradedError(Exception):
         self.graded = graded
 
 
-def _nothing(job: Job, fault: FaultError) -> Episode:
+def _nothing(job: Job[Any], fault: FaultError) -> Episode:
     """The episode of a rollout whose sandbox never was."""
     return Episode(tuple(job.messages), (), (), Status.ABORTED, fault.blame, fault.reason, oom=fault.oom)
 
 
 def _trajectory(
-    job: Job, settings: Settings, played: _Played, graded: Graded, seed: int | None, trajectory_id: str, *, escalated: bool
+    job: Job[Any], settings: Settings, played: _Played, graded: Graded, seed: int | None, trajectory_id: str, *, escalated: bool
 ) -> Trajectory:
     """A rollout that finished but could not be graded keeps its status, with the blame for the grading and no reward."""
     episode = played.episode

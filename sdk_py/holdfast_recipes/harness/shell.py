@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from holdfast import AsyncSandbox, CommandResult
+from holdfast import CommandResult
 
 from holdfast_recipes.core.calls import ToolCall
 from holdfast_recipes.core.trajectory import Observation
 from holdfast_recipes.policy.base import Tool
 
 from . import tools
+from .machine import Machine
 from .observations import KEPT_AT_EACH_END, WHOLE_BELOW, shown, submission
 from .toolset import ANSWERED, Result, cause_of, refused
 
@@ -49,7 +50,7 @@ class ShellToolset:
 
     def __init__(
         self,
-        sandbox: AsyncSandbox,
+        sandbox: Machine,
         workdir: str = "/testbed",
         *,
         env: Mapping[str, str] | None = None,
