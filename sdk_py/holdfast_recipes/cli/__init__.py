@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from typing import NoReturn
 
 _PROGRAM = "holdfast recipes"
 
@@ -70,6 +71,13 @@ COMMANDS: dict[str, _Command] = {
 }
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        from holdfast_recipes.pipeline.errors import UsageError
+
+        raise UsageError(message, hint=f"{self.prog} --help says how it is written")
+
+
 def main(words: Sequence[str]) -> int:
     """Run the command that ``words`` name."""
     words = list(words)
@@ -90,7 +98,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _run(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog=_PROGRAM, description="Training and evaluation recipes on Holdfast: from tasks to a policy.")
+    parser = _Parser(prog=_PROGRAM, description="Training and evaluation recipes on Holdfast: from tasks to a policy.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     chosen = words[0] if words and words[0] in COMMANDS else None
     for name, command in COMMANDS.items():
@@ -109,9 +117,9 @@ def _run(words: list[str]) -> int:
                 return int(getattr(home, function)(words[1:], made))
             getattr(home, "add" if module == "cost" else f"add_{function}")(made)
             made.add_argument("--json", action="store_true", help="print JSON")
-            made.set_defaults(run=getattr(home, function))
+            made.set_defaults(perform=getattr(home, function))
     arguments = parser.parse_args(words)
-    return int(arguments.run(arguments))
+    return int(arguments.perform(arguments))
 
 
 def _reported(error: Exception, command: str, *, as_json: bool) -> int:

@@ -63,7 +63,9 @@ def curate(arguments: argparse.Namespace) -> int:
     shown = {"eps": rules.eps, "merge_gap": rules.merge_gap, "closed": rules.closed, "unresolved": settings.unresolved}
     shown |= {"token_limit": settings.token_limit, "tokenizer": arguments.tokenizer}
     shown |= {"select": arguments.select, "count": arguments.count, "seed": arguments.seed} if arguments.select else {}
-    about = About(arguments.name or arguments.out.name, arguments.licence, arguments.description, lambda: curator.seen, curator.dropped, shown)
+    about = About(
+        arguments.name or arguments.out.name, arguments.licence, arguments.description, lambda: curator.seen, curator.dropped, shown
+    )
     if chosen is not None:
         kept = (run for run in kept if run.trajectory_id in chosen)
     manifest = publish(kept, arguments.out, about, form=arguments.form, rows_per_file=arguments.rows_per_file)

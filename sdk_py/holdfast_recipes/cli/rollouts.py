@@ -19,9 +19,11 @@ from holdfast_recipes.core import diffs
 from holdfast_recipes.core.records import to_json
 from holdfast_recipes.core.trajectory import Trajectory
 from holdfast_recipes.pipeline import files
-from holdfast_recipes.pipeline.annotate import Estimate, LlmRetrospective, ValueEstimator, annotate as annotated, first_user_text
+from holdfast_recipes.pipeline.annotate import Estimate, LlmRetrospective, ValueEstimator, first_user_text
+from holdfast_recipes.pipeline.annotate import annotate as annotated
 from holdfast_recipes.pipeline.baselines import BASELINES
-from holdfast_recipes.pipeline.collect import Collected, collect as collected
+from holdfast_recipes.pipeline.collect import Collected
+from holdfast_recipes.pipeline.collect import collect as collected
 from holdfast_recipes.pipeline.errors import SettingError
 from holdfast_recipes.pipeline.estimators import Milestones, MonteCarlo, repair_milestones
 from holdfast_recipes.pipeline.images import Images
@@ -39,7 +41,9 @@ ESTIMATORS = ("llm", "milestones", "monte-carlo")
 
 def add_collect(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("tasks", metavar="TASKS", type=Path, help="tasks as JSON lines or parquet")
-    parser.add_argument("--source", choices=sorted(READERS), help="the published format of the rows; without it they are our own records")
+    parser.add_argument(
+        "--source", choices=[*READERS, "mutation"], help="the published format of the rows; without it they are our own records"
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="the run's folder; an unfinished run goes on")
     parser.add_argument("--rollouts", type=int, default=5, metavar="N", help="of each task (%(default)s)")
     parser.add_argument("--most", type=int, metavar="N", help="only the first tasks")
@@ -50,7 +54,9 @@ def add_collect(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="show no progress")
     add_policy(parser)
     add_sandboxes(parser)
-    parser.epilog = (parser.epilog or "") + f"\n--policy may also be {' or '.join(BASELINES)}: the gold patch, or none, to check tasks without a model."
+    parser.epilog = (
+        parser.epilog or ""
+    ) + f"\n--policy may also be {' or '.join(BASELINES)}: the gold patch, or none, to check tasks without a model."
 
 
 def collect(arguments: argparse.Namespace) -> int:
@@ -62,7 +68,12 @@ def collect(arguments: argparse.Namespace) -> int:
     name = arguments.name or re.sub(r"[^A-Za-z0-9._-]+", "-", arguments.out.resolve().name).strip("._-")[:60]
     baseline = arguments.policy in BASELINES
     shaping = {"model": arguments.policy if baseline else arguments.model, "temperature": arguments.temperature}
-    shaping |= {"harness": arguments.harness, "limits": repr(limits_of(arguments).rollout), "cpu": arguments.cpu, "memory": arguments.memory}
+    shaping |= {
+        "harness": arguments.harness,
+        "limits": repr(limits_of(arguments).rollout),
+        "cpu": arguments.cpu,
+        "memory": arguments.memory,
+    }
     plan = Plan(name, arguments.rollouts, arguments.seed, arguments.tries, shaping)
     return run_until_ended(_collect(arguments, plan, tasks))
 
@@ -97,7 +108,7 @@ def add_annotate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="trajectories with values; what is there already is kept")
     parser.add_argument("--estimator", choices=ESTIMATORS, default="llm", help="(%(default)s)")
     parser.add_argument("--tasks", type=Path, metavar="FILE", help="the tasks: for issue texts, and needed by milestones and monte-carlo")
-    parser.add_argument("--source", choices=sorted(READERS), help="of the tasks' rows")
+    parser.add_argument("--source", choices=[*READERS, "mutation"], help="of the tasks' rows")
     parser.add_argument("--tries", type=int, default=3, metavar="N", help="answers that a model may give for a run (%(default)s)")
     parser.add_argument("--interpolation", choices=("linear", "previous"), default="linear", help="between annotated steps (%(default)s)")
     parser.add_argument("--every-step", action="store_true", help="refuse answers that leave steps out")
@@ -105,7 +116,9 @@ def add_annotate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stride", type=int, default=1, help="monte-carlo: estimate every so many states (%(default)s)")
     add_policy(parser)
     add_sandboxes(parser)
-    parser.epilog = (parser.epilog or "") + "\nWithout --model each run is annotated by the model that made it. Runs that a model could not annotate are in FILE.refused."
+    parser.epilog = (
+        parser.epilog or ""
+    ) + "\nWithout --model each run is annotated by the model that made it. Runs that a model could not annotate are in FILE.refused."
 
 
 def annotate(arguments: argparse.Namespace) -> int:
@@ -164,7 +177,9 @@ async def _estimator(arguments: argparse.Namespace, tasks: Mapping[str, SweTask]
         open_service = await stack.enter_async_context(service(arguments, "monte-carlo", arguments.tasks))
         settings = replace(open_service.settings, conversation=lambda: open_service.talk(next(iter(tasks.values()))))
         go_on = continued(open_service.jobs, tasks, settings)
-        return MonteCarlo(go_on, arguments.k, stride=arguments.stride, concurrency=arguments.concurrency, interpolation=arguments.interpolation)
+        return MonteCarlo(
+            go_on, arguments.k, stride=arguments.stride, concurrency=arguments.concurrency, interpolation=arguments.interpolation
+        )
     return _Teachers(arguments, tasks, stack)
 
 

@@ -43,7 +43,9 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
 
 
 def add_sandboxes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--harness", choices=HARNESSES, default="mini", help="a subshell per call, or a living shell with editor (%(default)s)")
+    parser.add_argument(
+        "--harness", choices=HARNESSES, default="mini", help="a subshell per call, or a living shell with editor (%(default)s)"
+    )
     parser.add_argument("--concurrency", type=int, default=16, metavar="N", help="sandboxes at the same time (%(default)s)")
     parser.add_argument("--cpu", type=float, default=2, help="of a sandbox (%(default)s)")
     parser.add_argument("--memory", type=float, default=8, metavar="GIB", help="of a sandbox (%(default)s)")
@@ -106,7 +108,7 @@ async def service(arguments: argparse.Namespace, run: str, tasks_file: Path) -> 
         def job(task: SweTask) -> SweJob:
             return SweJob(task, make, archives=archives, style=style, resources=resources)
 
-        settings = Settings(lambda: _no_task(), limits, Capacity(arguments.concurrency), run=run)
+        settings = Settings(_no_task, limits, Capacity(arguments.concurrency), run=run)
         yield Service(job, settings, talk, _puller(client))
 
 

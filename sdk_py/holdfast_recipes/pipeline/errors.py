@@ -8,7 +8,8 @@ RecipeError                 message, hint, code, exit_code
 ├── EndpointError           the model endpoint refuses every request (key, model, address)
 ├── InfrastructureError     one rollout after the other is spoiled: the service needs a look
 ├── StallError              no batch within the limit of a step; names the layer that rollouts wait in
-└── SettingError            options that cannot be together
+├── SettingError            options that cannot be together
+└── UsageError              words that make no command line
 """
 
 from __future__ import annotations
@@ -66,3 +67,7 @@ class StallError(RecipeError):
 
 class SettingError(RecipeError):
     code = "invalid_setting"
+
+
+class UsageError(RecipeError):
+    code = "invalid_argument"

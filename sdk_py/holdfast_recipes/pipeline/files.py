@@ -101,12 +101,13 @@ def trajectories(path: Path) -> Iterator[Trajectory]:
 
 
 def tasks(path: Path, source: str | None = None) -> list[SweTask]:
-    """Tasks of a file: our own records, or rows of a named format of ``swe.sources``. Raises DataError with the line, also where an id
-    occurs twice."""
+    """Tasks of a file: our own records and mutation rows, or rows of a named format of ``swe.sources``. Raises DataError with the line,
+    also where an id occurs twice."""
     found: dict[str, SweTask] = {}
     for number, row in rows(path):
         try:
-            task = read_row(row, source) if source else read_record(row)
+            chosen = source or ("mutation" if "format" not in row and "start_patch" in row else None)
+            task = read_row(row, chosen) if chosen else read_record(row)
         except RowError as error:
             hint = "" if source else "for published rows name their format with --source"
             raise DataError(f"{path}:{number}: {error}", hint=hint) from error

@@ -26,7 +26,7 @@ from .estimators import Continue
 from .evaluate import Trial, trial_of
 from .runs import Attempt, Place
 
-Jobs = Callable[[SweTask], Job]
+Jobs = Callable[[SweTask], Job[Any]]
 _SAID_BY_BLAME = ("aborted_", "ungraded_")
 
 

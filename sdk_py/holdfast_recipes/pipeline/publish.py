@@ -120,7 +120,11 @@ def publish(
         if not totals.rows:
             raise DataError(f"no run is left to publish; dropped were: {_dropped(about.dropped)}", hint="look at the filters' settings")
         manifest = {"format": 1, "name": about.name, "licence": about.licence, "form": form, **totals.to_json()}
-        manifest |= {"collected": about.collected() if callable(about.collected) else about.collected, "dropped": dict(about.dropped), "settings": dict(about.settings)}
+        manifest |= {
+            "collected": about.collected() if callable(about.collected) else about.collected,
+            "dropped": dict(about.dropped),
+            "settings": dict(about.settings),
+        }
         manifest["files"] = [{"path": f"data/{path.name}", "rows": count, "sha256": _digest(path)} for path, count in files]
         (partial / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
         (partial / CARD).write_text(card(manifest, about.description))

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from holdfast_recipes.core.calls import ToolCall
@@ -126,7 +126,8 @@ async def test_at_most_so_many_runs_are_asked_for_at_once() -> None:
     free = asyncio.Event()
 
     class Slow:
-        name, value_of, prompts = "slow", "after", {}
+        name, value_of = "slow", "after"
+        prompts: ClassVar[dict[str, str]] = {}
 
         async def estimate(self, trajectory: Trajectory) -> Estimate:
             nonlocal running, most
