@@ -148,12 +148,14 @@ def turns_with_results(trajectory: Trajectory) -> tuple[Turn, ...]:
 
 
 def report_of(trajectory: Trajectory) -> prompt.TestReport:
-    """What the prompt says of the tests. Where the grader recorded no names, counts stand in their place."""
+    """What the prompt says of the tests. Where the grader recorded no names, counts stand in their place; where it ran nothing, as for
+    an empty patch, no test is called broken."""
     verdict = trajectory.verdict
     if verdict is None:
         return prompt.TestReport(("(the run's tests were not recorded one by one)",), 0)
     (fixed, to_fix), (kept, to_keep) = verdict.fail_to_pass, verdict.pass_to_pass
-    return prompt.TestReport(_named(verdict.failing, to_fix - fixed), fixed, _named(verdict.broken, to_keep - kept))
+    ran = bool(fixed or kept or verdict.log_sha256)
+    return prompt.TestReport(_named(verdict.failing, to_fix - fixed), fixed, _named(verdict.broken, to_keep - kept if ran else 0))
 
 
 def _named(names: tuple[str, ...], count: int) -> tuple[str, ...]:
@@ -191,6 +193,7 @@ async def annotate(trajectories: Iterable[Trajectory], estimator: ValueEstimator
     """Each run, annotated, as they are done; at most ``concurrency`` are held at once. An EndpointError ends it."""
     source = iter(trajectories)
     running: set[asyncio.Task[Annotated]] = set()
+    done: set[asyncio.Task[Annotated]] = set()
     try:
         while True:
             while len(running) < concurrency and (trajectory := next(source, None)) is not None:
@@ -203,4 +206,4 @@ async def annotate(trajectories: Iterable[Trajectory], estimator: ValueEstimator
     finally:
         for task in running:
             task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await asyncio.gather(*running, *done, return_exceptions=True)

@@ -168,7 +168,8 @@ class SweJob:
 
 def _nothing(task: SweTask, reason: str) -> Grade:
     """The grade of a patch of which no test was run: none was fixed; those to keep were not looked at."""
-    return Grade(rejected(reason).resolution, (0, len(task.fail_to_pass)), (0, len(task.pass_to_pass)), reason)
+    counts = (0, len(task.fail_to_pass)), (0, len(task.pass_to_pass))
+    return Grade(rejected(reason).resolution, *counts, reason, tuple(task.fail_to_pass))
 
 
 async def _delete(sandbox: Machine) -> None:

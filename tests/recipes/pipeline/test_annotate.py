@@ -155,6 +155,8 @@ def test_the_outcome_of_tests_without_names() -> None:
     assert (unnamed.failing, unnamed.fixed) == (("(3 tests, whose names were not recorded)",), 1)
     assert unnamed.broken == ("(1 tests, whose names were not recorded)",)
     assert report_of(replace(made(), verdict=None)).failing
+    not_run = report_of(replace(made(), verdict=Verdict((0, 1), (0, 3), "", ("a",))))
+    assert (not_run.failing, not_run.broken) == (("a",), ())
 
 
 async def test_milestones_count_once_and_stay_in_range() -> None:
