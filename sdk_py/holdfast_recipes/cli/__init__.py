@@ -28,9 +28,9 @@ class _Command:
 
 COMMANDS: dict[str, _Command] = {
     "mutate": _Command(
-        "make validated repair tasks from a source distribution with tests",
+        "make validated repair tasks from the source distributions of libraries",
         "tasks:mutate",
-        "holdfast recipes mutate inflection==0.5.1 --out tasks --most 40",
+        "holdfast recipes mutate --out tasks\nholdfast recipes mutate inflection toolz --out few --most 40",
     ),
     "collect": _Command(
         "roll tasks out in sandboxes, resumably",

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.recipes.pipeline.made import lost, made
+from tests.support.requires import requires
 
 
 def step(number: int, **more: Any) -> dict[str, Any]:
@@ -88,10 +89,9 @@ def test_a_single_point_has_axes(value: float) -> None:
     assert svg.count('class="tick"') >= 4
 
 
+@requires("chromium")
 def test_a_browser_draws_it(tmp_path: Path) -> None:
-    browser = shutil.which("chromium")
-    if browser is None:
-        pytest.skip("chromium is not installed")
+    browser = str(shutil.which("chromium"))
     (tmp_path / "page.html").write_text(page(Content("t", {"a": [step(n, loss=1 / n) for n in range(1, 5)]})))
     shot = tmp_path / "page.png"
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile", f"--screenshot={shot}"]
