@@ -58,6 +58,11 @@ COMMANDS: dict[str, _Command] = {
         "reports:evaluate",
         "holdfast recipes eval run --k 1 3\nholdfast recipes eval after --against before --json",
     ),
+    "agree": _Command(
+        "how far two estimators of values agree on the same runs",
+        "reports:agree",
+        "holdfast recipes agree annotated.jsonl by-rollouts.jsonl",
+    ),
     "report": _Command(
         "one HTML page of learning, values, groups and evaluations",
         "reports:report",

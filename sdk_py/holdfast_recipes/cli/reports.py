@@ -1,4 +1,4 @@
-"""``holdfast recipes eval`` and ``report``: success rates as text or JSON, and one HTML page of everything.
+"""``holdfast recipes eval``, ``agree`` and ``report``: success rates, agreement of values, and one HTML page of everything.
 
 Owns arguments, and which files are read. Rates are in ``pipeline.evaluate``, the page in ``pipeline.pages``.
 """
@@ -8,11 +8,13 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from holdfast_recipes.core.records import from_json
 from holdfast_recipes.core.trajectory import Trajectory
 from holdfast_recipes.pipeline import files, pages, runs
+from holdfast_recipes.pipeline.agreement import agreement
 from holdfast_recipes.pipeline.errors import SettingError
 from holdfast_recipes.pipeline.evaluate import Prices, Report, compare, dumped, text
 from holdfast_recipes.pipeline.evaluate import evaluate as evaluated
@@ -53,6 +55,13 @@ def _all_of(path: Path) -> Iterator[Trajectory]:
         yield from map(from_json, runs.faults(path))
 
 
+def _slim(path: Path) -> Iterator[Trajectory]:
+    """Of runs with values what the page shows."""
+    for run in files.trajectories(path):
+        if run.values is not None:
+            yield replace(run, messages=(), tools=(), tokens=None)
+
+
 def add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the page to write")
     parser.add_argument("--steps", action="append", default=[], metavar="NAME=FILE", help="a training run: JSON lines, one per update")
@@ -74,7 +83,7 @@ def report(arguments: argparse.Namespace) -> int:
     content = pages.Content(
         arguments.title,
         steps,
-        list(files.trajectories(arguments.runs)) if arguments.runs else (),
+        list(_slim(arguments.runs)) if arguments.runs else (),
         [_report(path, arguments) for path in arguments.eval],
         arguments.note,
     )
@@ -87,4 +96,21 @@ def report(arguments: argparse.Namespace) -> int:
         "evaluations": len(content.reports),
     }
     print(json.dumps(shown) if arguments.json else f"wrote {arguments.out}")
+    return 0
+
+
+def add_agree(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("first", metavar="FILE", type=Path, help="runs annotated by one estimator")
+    parser.add_argument("second", metavar="OTHER", type=Path, help="the same runs, annotated by another")
+
+
+def agree(arguments: argparse.Namespace) -> int:
+    found = agreement(files.trajectories(arguments.first), files.trajectories(arguments.second))
+    if arguments.json:
+        print(json.dumps(found.to_json(), indent=2))
+        return 0
+    rho = found.correlation
+    shown = "no run has a rank correlation" if rho is None else f"rank correlation {rho.estimate:.2f} [{rho.low:.2f}, {rho.high:.2f}]"
+    print(f"{found.runs} runs: {shown}" + (f"; {found.constant} without, one side being constant" if found.constant else ""))
+    print(f"curves that rise, then fall: {found.inverted_u[0]:.1%} and {found.inverted_u[1]:.1%}")
     return 0

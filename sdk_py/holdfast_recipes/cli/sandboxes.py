@@ -30,7 +30,7 @@ from holdfast_recipes.swe.archives import Archives
 from holdfast_recipes.swe.job import Style, SweJob, maker
 from holdfast_recipes.swe.sources import SweTask
 
-GROUP_TTL_S = 120.0
+LEASE_S = 120.0
 HARNESSES = ("mini", "editor")
 
 
@@ -52,6 +52,9 @@ def add_sandboxes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, metavar="N", help="turns of a rollout (250)")
     parser.add_argument("--wall", type=float, metavar="SECONDS", help="time of a rollout (1800)")
     parser.add_argument("--tokens", type=int, metavar="N", help="context of a rollout (65536)")
+    parser.add_argument(
+        "--lease", type=float, default=LEASE_S, metavar="SECONDS", help="sandboxes end so long after this process (%(default)s)"
+    )
     parser.add_argument("--archives", type=Path, metavar="FOLDER", help="of tasks that are made from archives (archives beside the tasks)")
 
 
@@ -102,7 +105,7 @@ async def service(arguments: argparse.Namespace, run: str, tasks_file: Path) -> 
     async with contextlib.AsyncExitStack() as stack:
         talk = await _talk(arguments, stack)
         client = await stack.enter_async_context(AsyncSandboxClient())
-        group = await stack.enter_async_context(client.group(f"{run}-{secrets.token_hex(4)}", ttl_s=GROUP_TTL_S))
+        group = await stack.enter_async_context(client.group(f"{run}-{secrets.token_hex(4)}", ttl_s=arguments.lease))
         make = maker(client, group=group, labels={"holdfast-run": run})
 
         def job(task: SweTask) -> SweJob:

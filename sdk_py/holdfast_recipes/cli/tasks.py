@@ -21,7 +21,7 @@ from holdfast_recipes.swe.factory import Factory
 from holdfast_recipes.swe.job import maker
 from holdfast_recipes.swe.projects import PROJECTS, FetchError, Project
 
-from .sandboxes import GROUP_TTL_S, run_until_ended
+from .sandboxes import LEASE_S, run_until_ended
 
 TASKS, ARCHIVES, DOWNLOADS = "tasks.jsonl", "archives", "downloads"
 
@@ -59,7 +59,7 @@ async def _mutate(arguments: argparse.Namespace, projects: list[Project]) -> int
     began = time.monotonic()
     shown = sys.stderr.isatty() and not arguments.quiet and not arguments.json
     rows = []
-    async with AsyncSandboxClient() as client, client.group(f"mutate-{secrets.token_hex(4)}", ttl_s=GROUP_TTL_S) as group:
+    async with AsyncSandboxClient() as client, client.group(f"mutate-{secrets.token_hex(4)}", ttl_s=LEASE_S) as group:
         factory = Factory(
             maker(client, group=group),
             Archives(arguments.out / ARCHIVES),

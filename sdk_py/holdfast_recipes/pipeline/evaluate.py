@@ -237,6 +237,7 @@ def text(report: Report, comparison: Comparison | None = None) -> str:
         lines.append("  reasons: " + ", ".join(f"{name} {count}" for name, count in list(report.reasons.items())[:8]))
     cost = report.cost
     per_solved = "nothing was solved" if cost.per_solved_usd is None else f"${cost.per_solved_usd:.4f} per solved task"
+    per_solved = per_solved if cost.total_usd or cost.per_solved_usd is None else "no price was given"
     lines.append(f"  cost: {cost.sandbox_hours:.2f} sandbox-hours ${cost.sandbox_usd:.2f}, policy ${cost.policy_usd:.2f}; {per_solved}")
     return "\n".join(lines)
 

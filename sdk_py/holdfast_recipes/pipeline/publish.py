@@ -15,10 +15,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
+from holdfast_recipes.core.credit import segment_lengths
 from holdfast_recipes.core.records import to_row
 from holdfast_recipes.core.trajectory import Trajectory
+from holdfast_recipes.core.values import is_inverted_u
 
 from .annotate import turns_with_results
 from .errors import DataError, SettingError
@@ -44,6 +47,8 @@ class Totals:
     credited: int = 0
     credited_of: int = 0
     tokens: list[int] = field(default_factory=lambda: [0, 0])
+    curves: list[int] = field(default_factory=lambda: [0, 0])
+    segments: Counter[int] = field(default_factory=Counter)
 
     def add(self, run: Trajectory) -> None:
         turns = len(turns_with_results(run))
@@ -55,6 +60,9 @@ class Totals:
         if run.credited is not None:
             self.credited += len(run.credited)
             self.credited_of += turns
+        if run.values is not None and not run.resolved:
+            self.curves = [self.curves[0] + 1, self.curves[1] + is_inverted_u(run.values)]
+            self.segments += segment_lengths([run.rises or ()])
         if run.tokens is not None:
             self.tokens = [self.tokens[0] + 1, self.tokens[1] + len(run.tokens.ids)]
 
@@ -78,6 +86,9 @@ class Totals:
             "mean_tokens": round(self.tokens[1] / self.tokens[0], 1) if self.tokens[0] else None,
             "credited_turns": self.credited,
             "turns_of_unresolved": self.credited_of,
+            "value_curves": self.curves[0],
+            "inverted_u_curves": self.curves[1],
+            "rise_segments": {str(steps): count for steps, count in sorted(self.segments.items())},
             "by_source": [dict(zip(fields, (*key, *counts), strict=True)) for key, counts in self.lines.items()],
             "runs": dict(sorted(self.runs.items())),
         }
@@ -258,6 +269,8 @@ def card(manifest: Mapping[str, Any], description: str = "") -> str:
         ("turns of a run, mean", manifest["mean_turns"]),
         ("tokens of a run, mean", manifest["mean_tokens"]),
         ("turns of unresolved runs with loss", f"{manifest['credited_turns']} of {manifest['turns_of_unresolved']}"),
+        ("value curves that rise, then fall", f"{manifest['inverted_u_curves']} of {manifest['value_curves']}"),
+        ("rise segments, median steps", _median(manifest["rise_segments"])),
     ]
     parts = ["\n".join(front), f"# {manifest['name']}"]
     parts += [description] if description else []
@@ -282,6 +295,11 @@ _COLUMNS_TEXT = """`tools` (JSON), `messages` (role, content, tool_call_id, tool
 `holdfast`, the whole record) are those of the published set. `value_curve` holds one value per turn (`value_of` after), or of each state
 with the final one last (before). `credited_turns` are the turns that get loss; where it is null, all do. `rise_segments` index
 `value_curve`."""
+
+
+def _median(counts: Mapping[str, int]) -> float | None:
+    steps = [int(length) for length, count in counts.items() for _ in range(count)]
+    return median(steps) if steps else None
 
 
 def _numbers(row: Mapping[str, Any]) -> list[int]:

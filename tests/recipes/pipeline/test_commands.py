@@ -13,6 +13,7 @@ from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
 import pytest
+from holdfast import SandboxClient
 from holdfast_recipes.cli import main
 from holdfast_recipes.core.diffs import reverse
 from holdfast_recipes.pipeline import files, runs
@@ -151,7 +152,20 @@ def test_monte_carlo_by_replay_in_fresh_sandboxes(tasks: Path, tmp_path: Path, s
 
 
 def test_a_killed_collection_goes_on_with_real_sandboxes(tasks: Path, tmp_path: Path, said: Said, stack: Stack) -> None:
-    words = ["collect", str(tasks), "--out", str(tmp_path / "run"), "--policy", "gold", "--rollouts", "3", "--quiet", *SMALL]
+    words = [
+        "collect",
+        str(tasks),
+        "--out",
+        str(tmp_path / "run"),
+        "--policy",
+        "gold",
+        "--rollouts",
+        "3",
+        "--quiet",
+        "--lease",
+        "5",
+        *SMALL,
+    ]
     words[words.index("4")] = "2"
     process = subprocess.Popen(
         [sys.executable, "-m", "holdfast_recipes", *words], env=stack.environment() | {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -165,6 +179,8 @@ def test_a_killed_collection_goes_on_with_real_sandboxes(tasks: Path, tmp_path: 
     assert done["finished"] == 6
     assert done["outcomes"]["solved"] == 6 - len(before)
     after = [run.trajectory_id for run in files.trajectories(path)]
+    with SandboxClient(stack.url, stack.key) as client:  # those of the killed process went with its lease
+        until(lambda: not client.list_sandboxes({"holdfast-run": "run"}), deadline_s=60, what="its sandboxes to end")
     assert after[: len(before)] == before
     assert sorted(after) == sorted(f"run/calc-{task}/{index}" for task in (1, 2) for index in range(3))
     assert len(runs.attempts(tmp_path / "run") or []) in (6, 7)

@@ -75,6 +75,8 @@ def test_the_card_says_what_is_in_it(tmp_path: Path) -> None:
         "| turns of a run, mean | 3.67 |",
         "| tokens of a run, mean | 3.0 |",
         "| turns of unresolved runs with loss | 1 of 3 |",
+        "| value curves that rise, then fall | 1 of 1 |",
+        "| rise segments, median steps | 1 |",
         "Of 10 collected runs",
         "| too_long | 7 |",
         "| no_rise | 0 |",
