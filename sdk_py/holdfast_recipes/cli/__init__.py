@@ -32,6 +32,11 @@ COMMANDS: dict[str, _Command] = {
         "tasks:mutate",
         "holdfast recipes mutate --out tasks\nholdfast recipes mutate inflection toolz --out few --most 40",
     ),
+    "equivalence": _Command(
+        "play the same scripted agent on this machine and in sandboxes",
+        "tasks:equivalence",
+        "holdfast recipes equivalence tasks/tasks.jsonl --most 100",
+    ),
     "collect": _Command(
         "roll tasks out in sandboxes, resumably",
         "rollouts:collect",

@@ -30,7 +30,7 @@ from holdfast_recipes.swe.archives import Archives
 from holdfast_recipes.swe.job import Style, SweJob, maker
 from holdfast_recipes.swe.sources import SweTask
 
-LEASE_S = 120.0
+GROUP_TTL_S = 120.0
 HARNESSES = ("mini", "editor")
 
 
@@ -53,7 +53,7 @@ def add_sandboxes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--wall", type=float, metavar="SECONDS", help="time of a rollout (1800)")
     parser.add_argument("--tokens", type=int, metavar="N", help="context of a rollout (65536)")
     parser.add_argument(
-        "--lease", type=float, default=LEASE_S, metavar="SECONDS", help="sandboxes end so long after this process (%(default)s)"
+        "--lease", type=float, default=GROUP_TTL_S, metavar="SECONDS", help="sandboxes end so long after this process (%(default)s)"
     )
     parser.add_argument("--archives", type=Path, metavar="FOLDER", help="of tasks that are made from archives (archives beside the tasks)")
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holdfast import (
     AuthenticationError,
@@ -88,6 +88,18 @@ async def timed(layer: Layer, timeout_s: float, action: Awaitable[T]) -> T:
     except TimeoutError:
         if scope.expired():
             raise FaultError(layer, Blame.INFRASTRUCTURE, f"{layer}_timeout", f"after {timeout_s:g} s") from None
+        raise
+
+
+async def completed(action: Coroutine[Any, Any, T]) -> T:
+    """The result of what must run to its end, such as a deletion: a cancellation waits for that, and is then raised."""
+    running = asyncio.ensure_future(action)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait({running})
+        if not running.cancelled():
+            running.exception()
         raise
 
 

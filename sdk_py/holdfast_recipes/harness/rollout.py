@@ -24,7 +24,7 @@ from holdfast_recipes.core.trajectory import Harness, PolicyName, SandboxNote, T
 from holdfast_recipes.policy.base import Message
 
 from .conversation import Conversation
-from .layers import FaultError, attempt, fault_of, may_create_again, timed
+from .layers import FaultError, attempt, completed, fault_of, may_create_again, timed
 from .limits import Layer, Limits, Resources, start_jitter_s
 from .loop import TURN_TOKENS, Episode, run
 from .machine import Machine
@@ -229,14 +229,8 @@ class _Play:
         """Within the layer's limit, also when the rollout is being cancelled. What cannot be deleted ends with its lease."""
         toolset, sandbox = self._toolset, self._sandbox
         self._sandbox = None
-        if sandbox is None:
-            return
-        ending = asyncio.ensure_future(self._delete(toolset, sandbox))
-        try:
-            await asyncio.shield(ending)
-        except asyncio.CancelledError:
-            await ending  # bounded by the layer
-            raise
+        if sandbox is not None:
+            await completed(self._delete(toolset, sandbox))
 
     async def _delete(self, toolset: Toolset | None, sandbox: Machine) -> None:
         limit = self._limits.layers[Layer.SHUTDOWN]

@@ -77,9 +77,7 @@ class Totals:
     def to_json(self) -> dict[str, Any]:
         fields = ("source", "teacher", "harness", "resolved", "unresolved")
         return {
-            "rows": self.rows,
-            "resolved": self.resolved,
-            "unresolved": self.rows - self.resolved,
+            **dict(zip(("rows", "resolved", "unresolved"), (self.rows, self.resolved, self.rows - self.resolved), strict=True)),
             "tasks": len(self.tasks),
             "repositories": len(self.repos),
             "mean_turns": round(self.turns / self.rows, 2) if self.rows else None,

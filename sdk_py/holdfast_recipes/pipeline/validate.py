@@ -136,7 +136,6 @@ def _of_file(path: Path, totals: Totals, *, published: bool, ids: set[str] | Non
 def _columns(row: Mapping[str, Any], run: Trajectory) -> Iterator[str]:
     """The columns say what the record within ``metadata`` says."""
     same: dict[str, Any] = {
-        "resolved": run.resolved,
         "instance_id": run.task_id,
         "repo": run.repo,
         "teacher": run.policy.name,
@@ -146,4 +145,5 @@ def _columns(row: Mapping[str, Any], run: Trajectory) -> Iterator[str]:
         "credited_turns": None if run.credited is None else list(run.credited),
         "rise_segments": None if run.rises is None else [list(each) for each in run.rises],
     }
+    same["resolved"] = run.resolved
     yield from (f"column {name} is {row[name]!r}, the record says {value!r}" for name, value in same.items() if row[name] != value)

@@ -15,20 +15,20 @@ import re
 import shlex
 import zipfile
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from holdfast_recipes.core import diffs
-from holdfast_recipes.harness.layers import FaultError, fault_of
+from holdfast_recipes.harness.layers import FaultError, completed, fault_of
 from holdfast_recipes.harness.limits import Layer, Resources
 from holdfast_recipes.harness.machine import Machine
 
 from . import workspace
 from .archives import Archives, members, pack
 from .issues import issue_text
-from .job import SMALL, Maker
+from .job import SMALL, Maker, delete
 from .mutation import Mutant, mutants
 from .projects import Project, Target, fetch, fetch_test_runner
 from .reports import Outcomes, TestOutcome
@@ -96,7 +96,9 @@ class Factory:
         self._image, self._resources, self._concurrency, self._seed = image, resources, concurrency, seed
         self._baselines = asyncio.Semaphore(concurrency)
 
-    async def rows(self, projects: Sequence[Project], wanted: int, *, most_per_project: int | None = None) -> AsyncIterator[dict[str, Any]]:
+    async def rows(
+        self, projects: Sequence[Project], wanted: int, *, most_per_project: int | None = None
+    ) -> AsyncGenerator[dict[str, Any], None]:
         """Rows of validated tasks as they are made, at most ``wanted``, from all projects in turn. Ends early when the mutants do."""
         tools = await self._tools()
         candidates = await asyncio.gather(*(self._candidates(project, tools) for project in projects))
@@ -216,9 +218,9 @@ class Factory:
             solved = await self._run(machine, task, candidate, sorted(noticed))
         if not (second.finished and solved.finished):
             return None, "hangs"
-        found = screen(
-            [first.outcomes, {**first.outcomes, **second.outcomes}], [{**candidate.baseline[0], **solved.outcomes}, *candidate.baseline]
-        )
+        before = [first.outcomes, {**first.outcomes, **second.outcomes}]
+        after = [{**candidate.baseline[0], **solved.outcomes}, *candidate.baseline]
+        found = screen(*([{name: run[name] for name in run.keys() & candidate.passing} for run in runs] for runs in (before, after)))
         if found.flaky:
             return None, "flaky"
         if not found.fail_to_pass:
@@ -245,8 +247,7 @@ class Factory:
         try:
             yield machine
         finally:
-            with contextlib.suppress(Exception):
-                await machine.delete()
+            await completed(delete(machine))
 
 
 def command_of(project: Project, target: Target, names: Sequence[str] = ()) -> str:

@@ -6,6 +6,8 @@ Infrastructure is a grade of its own; a test run out of memory gets one more try
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from holdfast import AsyncGroup, AsyncSandbox, AsyncSandboxClient, CommandResult
 
 from holdfast_recipes.core.scored import Blame
 from holdfast_recipes.harness.editor import EditorToolset
-from holdfast_recipes.harness.layers import FaultError, fault_of
+from holdfast_recipes.harness.layers import FaultError, completed, fault_of
 from holdfast_recipes.harness.limits import Escalation, Layer, Resources
 from holdfast_recipes.harness.loop import Episode
 from holdfast_recipes.harness.machine import Machine
@@ -151,7 +153,7 @@ class SweJob:
             raise fault_of(Layer.OBSERVATION, error) from error
         finally:
             if sandbox is not None:
-                await _delete(sandbox)
+                await completed(delete(sandbox))
 
     async def _bring_tests(self, sandbox: Machine) -> None:
         task = self.task
@@ -172,8 +174,7 @@ def _nothing(task: SweTask, reason: str) -> Grade:
     return Grade(rejected(reason).resolution, *counts, reason, tuple(task.fail_to_pass))
 
 
-async def _delete(sandbox: Machine) -> None:
-    try:
-        await sandbox.delete()
-    except Exception:  # noqa: BLE001  its lease ends it; the grade stands
-        return
+async def delete(sandbox: Machine, *, timeout_s: float = 15.0) -> None:
+    """Delete a sandbox, within a time. What cannot be deleted ends with its lease; what was found out in it stands."""
+    with contextlib.suppress(Exception):
+        await asyncio.wait_for(sandbox.delete(), timeout_s)

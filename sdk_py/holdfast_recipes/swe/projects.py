@@ -141,11 +141,18 @@ def project(name: str) -> Project:
     return found
 
 
+def sdist(path: Path, module: str, tests: tuple[str, ...], source: str = ".") -> Project:
+    """A project of a file of one's own, for one module. Raises OSError."""
+    name, _, version = path.name.removesuffix(".tar.gz").removesuffix(".tgz").rpartition("-")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return Project(name or path.name, version or "0", digest, "unknown", (Target(module, tests),), source)
+
+
 async def fetch(each: Project, folder: Path) -> Path:
     """The source distribution, downloaded unless the folder has it. Raises FetchError."""
-    if (found := _with_digest(folder, each.sha256, "*.tar.gz")) is None:
+    if (found := _with_digest(folder, each.sha256, "*.t*gz")) is None:
         await _download([each.requirement], folder, "--no-binary", ":all:")
-        found = _with_digest(folder, each.sha256, "*.tar.gz")
+        found = _with_digest(folder, each.sha256, "*.t*gz")
     if found is None:
         raise FetchError(f"pip has put no {each.name} {each.version} into {folder}")
     return found
