@@ -29,4 +29,8 @@ def _handed(words: Sequence[str], parser: argparse.ArgumentParser, name: str) ->
             print("\nIts options are shown where PyTorch is installed: pip install 'holdfast[train]'")
             return 0
         raise MissingExtraError(f"{name} needs PyTorch, which is not installed", extra="train")
-    return int(getattr(import_module("holdfast_recipes.training.commands"), name)(words))
+    try:
+        commands = import_module("holdfast_recipes.training.commands")
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(f"{name} needs {error.name}, which is not installed", extra="train") from error
+    return int(getattr(commands, name)(words))

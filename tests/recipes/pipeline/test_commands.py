@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
@@ -227,6 +228,24 @@ def test_an_endpoint_that_refuses_is_named(tasks: Path, tmp_path: Path, said: Sa
         served.statuses += [401] * 100
         error = said("annotate", tmp_path / "run", "--out", tmp_path / "v.jsonl", "--policy", served.url, status=125)["error"]
     assert error["code"] == "endpoint_error"
+
+
+def test_training_is_handed_its_words(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where PyTorch is, ``holdfast_recipes.training.commands`` reads them; here a module stands in for it."""
+    given: list[list[str]] = []
+    monkeypatch.setattr("holdfast_recipes.cli.training.find_spec", lambda name: name)
+    monkeypatch.setitem(sys.modules, "holdfast_recipes.training.commands", None)
+    assert main(["rl", "--help"]) == 2
+    assert "holdfast[train]" in capsys.readouterr().err
+
+    def commanded(status: int) -> Callable[[list[str]], int]:
+        return lambda words: (given.append(words), status)[1]  # type: ignore[func-returns-value]
+
+    stand_in = SimpleNamespace(sft=commanded(3), rl=commanded(0))
+    monkeypatch.setitem(sys.modules, "holdfast_recipes.training.commands", stand_in)
+    assert main(["sft", "set", "--out", "model", "--json"]) == 3
+    assert main(["--json", "rl", "--help"]) == 0
+    assert given == [["set", "--out", "model", "--json"], ["--json", "--help"]]
 
 
 def test_the_gold_patch_is_the_reverse_of_the_bug(tmp_path: Path) -> None:
