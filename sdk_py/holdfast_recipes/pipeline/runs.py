@@ -93,6 +93,11 @@ class Run:
         except BaseException:
             self.close()
             raise
+        places = [(task.task_id, index) for task in tasks for index in range(plan.rollouts)]
+        self.finished = sum(place in self._finished for place in places)
+        """Rollouts of this plan that are done, those of earlier processes included."""
+        self.given_up = sum(place not in self._finished and self._spoiled[place] >= plan.tries for place in places)
+        """Rollouts of this plan that infrastructure spoiled too often."""
 
     @classmethod
     def open(cls, folder: Path, plan: Plan, tasks: Sequence[SweTask]) -> Run:
@@ -130,25 +135,6 @@ class Run:
                 if key not in self._finished and self._spoiled[key] < self.plan.tries:
                     yield Place(task, index, self._spoiled[key])
 
-    @property
-    def done(self) -> frozenset[tuple[str, int]]:
-        """Task and number of every finished rollout."""
-        return frozenset(self._finished)
-
-    @property
-    def finished(self) -> int:
-        """Rollouts of this plan that are done, those of earlier processes included."""
-        wanted = {task.task_id for task in self.tasks}
-        return sum(task in wanted and index < self.plan.rollouts for task, index in self._finished)
-
-    @property
-    def given_up(self) -> int:
-        wanted = {task.task_id for task in self.tasks}
-        return sum(
-            count >= self.plan.tries and key not in self._finished and key[0] in wanted and key[1] < self.plan.rollouts
-            for key, count in self._spoiled.items()
-        )
-
     def record(self, place: Place, attempt: Attempt) -> Place | None:
         """Put a try on disk; the place to try again where infrastructure spoiled it and tries are left."""
         kind = trial_of(attempt.trajectory)
@@ -166,9 +152,13 @@ class Run:
         self.outcomes[kind] += 1
         if not spoiled:
             self._finished.add(key)
+            self.finished += 1
             return None
         self._spoiled[key] += 1
-        return Place(place.task, place.index, self._spoiled[key]) if self._spoiled[key] < self.plan.tries else None
+        if self._spoiled[key] < self.plan.tries:
+            return Place(place.task, place.index, self._spoiled[key])
+        self.given_up += 1
+        return None
 
     def close(self) -> None:
         for journal in (self._attempts, self._faults, self._done):
