@@ -31,10 +31,9 @@ from holdfast_recipes.pipeline.playing import collected as rollouts_of
 from holdfast_recipes.pipeline.playing import continued
 from holdfast_recipes.pipeline.progress import Progress
 from holdfast_recipes.pipeline.runs import Plan, Run
+from holdfast_recipes.pipeline.service import add_policy, add_sandboxes, chat_policy, limits_of, run_until_ended, service
 from holdfast_recipes.policy.openai_chat import OpenAIChat
 from holdfast_recipes.swe.sources import READERS, SweTask
-
-from .sandboxes import add_policy, add_sandboxes, chat_policy, limits_of, run_until_ended, service
 
 ESTIMATORS = ("llm", "milestones", "monte-carlo")
 

@@ -21,13 +21,12 @@ from holdfast import AsyncSandboxClient
 from holdfast_recipes.harness.limits import Resources
 from holdfast_recipes.pipeline import files
 from holdfast_recipes.pipeline.errors import DataError, SettingError
+from holdfast_recipes.pipeline.service import GROUP_TTL_S, run_until_ended
 from holdfast_recipes.swe.archives import ArchiveError, Archives
 from holdfast_recipes.swe.equivalence import compared, table
 from holdfast_recipes.swe.factory import Factory, Tally
 from holdfast_recipes.swe.job import maker
 from holdfast_recipes.swe.projects import PROJECTS, FetchError, Project, project, sdist
-
-from .sandboxes import GROUP_TTL_S, run_until_ended
 
 
 def add_mutate(parser: argparse.ArgumentParser) -> None:

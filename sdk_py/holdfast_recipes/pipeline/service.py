@@ -1,6 +1,7 @@
 """What the commands that run sandboxes share: the policy, the harness, limits, and the service with a group for the run.
 
-Owns the arguments and how they become ``harness.rollout.Settings`` and jobs. The service's address and key are the SDK's.
+Owns the arguments and how they become ``harness.rollout.Settings`` and jobs, for the command line and for training. The service's address
+and key are the SDK's.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from holdfast import AsyncSandboxClient, HoldfastError
 from holdfast_recipes.harness.conversation import ChatConversation, Conversation
 from holdfast_recipes.harness.limits import LIMITS, Limits, Resources
 from holdfast_recipes.harness.rollout import Capacity, Settings
-from holdfast_recipes.pipeline.baselines import BASELINES
-from holdfast_recipes.pipeline.errors import SettingError
-from holdfast_recipes.pipeline.images import Pull
-from holdfast_recipes.pipeline.playing import Jobs
 from holdfast_recipes.policy.openai_chat import OpenAIChat, Prices, Sampling
 from holdfast_recipes.swe.archives import Archives
 from holdfast_recipes.swe.job import Style, SweJob, maker
 from holdfast_recipes.swe.sources import SweTask
+
+from .baselines import BASELINES
+from .errors import SettingError
+from .images import Pull
+from .playing import Jobs
 
 GROUP_TTL_S = 120.0
 HARNESSES = ("mini", "editor")
@@ -94,7 +96,8 @@ class Service:
 
 @contextlib.asynccontextmanager
 async def service(arguments: argparse.Namespace, run: str, tasks_file: Path) -> AsyncIterator[Service]:
-    """Everything that rollouts need. Leaving it ends the group, and with it every sandbox that is left."""
+    """Everything that rollouts need. Leaving it ends the group, and with it every sandbox that is left. Without ``arguments.policy`` the
+    caller gives the conversations (``settings.conversation``)."""
     if arguments.concurrency < 1 or arguments.cpu <= 0 or arguments.memory <= 0:
         raise SettingError("--concurrency is at least 1, --cpu and --memory above 0")
     limits = limits_of(arguments)
@@ -116,6 +119,8 @@ async def service(arguments: argparse.Namespace, run: str, tasks_file: Path) -> 
 
 
 async def _talk(arguments: argparse.Namespace, stack: contextlib.AsyncExitStack) -> Callable[[SweTask], Conversation[Any]]:
+    if arguments.policy is None:
+        return lambda task: _no_task()
     if arguments.policy in BASELINES:
         made = BASELINES[arguments.policy]
         return lambda task: ChatConversation(made(task, arguments.harness))
