@@ -187,6 +187,20 @@ def test_a_killed_collection_goes_on_with_real_sandboxes(tasks: Path, tmp_path: 
     assert len(runs.attempts(tmp_path / "run") or []) in (6, 7)
 
 
+def test_a_gateway_that_dies_spoils_no_rollout(tasks: Path, tmp_path: Path, stack: Stack) -> None:
+    """Killed in the middle of a collection, it comes back; every rollout is solved, and those it spoiled were tried again."""
+    words = ["collect", str(tasks), "--out", str(tmp_path / "run"), "--policy", "gold", "--rollouts", "4", "--json", *SMALL]
+    environment = stack.environment() | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen([sys.executable, "-m", "holdfast_recipes", *words], env=environment, stdout=subprocess.PIPE, text=True)
+    path = tmp_path / "run" / files.TRAJECTORIES
+    until(lambda: path.exists() and path.read_bytes().count(b"\n") >= 1, deadline_s=120, what="a rollout")
+    stack.wait_restarted("gateway", stack.kill_process("gateway"))
+    stack.wait_ready()
+    done = json.loads(process.communicate(timeout=150)[0])
+    assert (done["finished"], done["given_up"], done["outcomes"]["solved"], done["outcomes"]["failed"]) == (8, 0, 8, 0)
+    assert {run.resolved for run in files.trajectories(path)} == {True}
+
+
 def test_a_task_that_cannot_start_is_no_fault_of_the_policy(tmp_path: Path, said: Said) -> None:
     path = tmp_path / "tasks.jsonl"
     files.write_lines(path, [small_task(tmp_path / "archives", start_commands=("exit 3",)).task.to_json()])
