@@ -38,7 +38,7 @@ from .validation import LEAK_PLACES
 
 _TOOLS = "testbed-tools"
 _PASSED = TestOutcome.PASSED
-_MOST_NAMED = 40
+_MOST_NAMED = 200
 _TIMES = re.compile(r"(\d+)m([\d.]+)s (\d+)m([\d.]+)s\s*\Z")
 """Of the processes that a shell waited for, the last line of bash's ``times``."""
 MOST_FAILING = 0.5
@@ -169,10 +169,13 @@ class Factory:
                     continue
                 limit_s = 5.0 + 5 * max(run.seconds for run in runs)
                 outcomes = tuple(run.outcomes for run in runs)
-                each = mutants(texts[target.module])
-                found += [Candidate(material, target, one, number, passing, outcomes, limit_s) for number, one in enumerate(each)]
+                sites = enumerate(mutants(texts[target.module]))
+                found += [Candidate(material, target, one, number, passing, outcomes, limit_s) for number, one in sites]
         random.Random(f"{self._seed}-{project.name}").shuffle(found)  # noqa: S311  an order, no secret
-        return found
+        operators: dict[str, list[Candidate]] = {}
+        for each in found:
+            operators.setdefault(each.mutant.operator, []).append(each)
+        return list(_in_turn(list(operators.values())))  # every kind of bug, also in few tasks
 
     async def _is_in_the_image(self, machine: Machine, target: Target) -> bool:
         """Whether the image has a module of the same path: the solution could be read there."""

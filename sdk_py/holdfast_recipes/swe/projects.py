@@ -1,7 +1,8 @@
 """The libraries that tasks are made from: pure Python, tests in the source distribution, a suite of seconds (E1).
 
 Owns which releases, by the SHA-256 of their bytes, which module goes with which tests, and how they are fetched: by pip, when tasks are
-made. Nothing of them is kept in this repository. Six are for training and two are held out.
+made. Nothing of them is kept in this repository. Two are held out; of the others
+one, which some images bring with their Python, may be left out.
 """
 
 from __future__ import annotations
@@ -104,6 +105,13 @@ PROJECTS: tuple[Project, ...] = (
         "7a3dcc11b64053eaa9c549e85e413f8d40a075215f793a331bed9182a14251ae",
         "BSD-3-Clause",
         (Target("jsonpointer.py", ("tests.py",), "CommandLineTests"),),
+    ),
+    Project(
+        "funcy",
+        "2.1",
+        "8979feb3de7120afd1d00e5a8eae810c1942e4bfbc91697151e9ee1e49f79284",
+        "BSD-3-Clause",
+        _targets("funcy/{}.py", "tests/test_{}.py", "calc", "flow", "strings", "decorators", "debug", "objects"),
     ),
     Project(
         "parse",
