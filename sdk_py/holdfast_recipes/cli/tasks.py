@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import json
 import secrets
+import sys
 import time
 from collections import Counter
 from dataclasses import replace
@@ -77,6 +78,7 @@ def _projects(arguments: argparse.Namespace) -> list[tuple[Project, Path | None]
 
 async def _mutate(arguments: argparse.Namespace, projects: list[tuple[Project, Path | None]]) -> int:
     started = time.monotonic()
+    rows: list[dict[str, Any]] = []
     downloads = arguments.downloads or arguments.out / "downloads"
     downloads.mkdir(parents=True, exist_ok=True)
     for _, path in projects:
@@ -95,10 +97,14 @@ async def _mutate(arguments: argparse.Namespace, projects: list[tuple[Project, P
         try:
             made = factory.rows([each for each, _ in projects], arguments.most, most_per_project=arguments.most_per_project)
             async with contextlib.aclosing(made):
-                rows = [row async for row in made]
+                async for row in made:
+                    rows.append(row)
+                    _show(len(rows), arguments.most, factory.tally)
         except (FetchError, ArchiveError) as error:
             raise DataError(str(error), hint="a package registry is needed once; what was fetched is kept") from error
-    files.write_lines(arguments.out / "tasks.jsonl", rows)
+        finally:  # also what an interrupted run has made
+            if rows:
+                files.write_lines(arguments.out / "tasks.jsonl", rows)
     seconds = time.monotonic() - started
     print(
         json.dumps(_record(rows, factory.tally, seconds), indent=2)
@@ -106,6 +112,13 @@ async def _mutate(arguments: argparse.Namespace, projects: list[tuple[Project, P
         else _said(rows, factory.tally, seconds, arguments.out)
     )
     return 0 if rows else 1
+
+
+def _show(made: int, wanted: int, tally: Tally) -> None:
+    """One line on a terminal, rewritten."""
+    if sys.stderr.isatty():
+        tried = sum(tally.outcomes.values())
+        print(f"\r{made}/{wanted} tasks of {tried} mutants", end="\n" if made == wanted else "", file=sys.stderr, flush=True)
 
 
 def _record(rows: list[dict[str, Any]], tally: Tally, seconds: float) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The libraries that tasks are made from: pure Python, tests in the source distribution, a suite of seconds (E1).
 
 Owns which releases, by the SHA-256 of their bytes, which module goes with which tests, and how they are fetched: by pip, when tasks are
-made. Nothing of them is kept in this repository. Two are held out; of the others
-one, which some images bring with their Python, may be left out.
+made. Nothing of them is kept in this repository. Two are held out. One
+of the others is left out of images that bring it with their Python.
 """
 
 from __future__ import annotations

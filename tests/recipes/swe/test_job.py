@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -140,8 +141,6 @@ async def test_a_sandbox_that_is_deleted_while_tests_run_is_infrastructure(clien
         async with AsyncSandboxClient(client.url, key(client)) as another:
             await another.get_sandbox(sandbox_id).delete()
 
-    import asyncio
-
     killers: list[asyncio.Task[None]] = []
     graded = await SweJob(small.task, doomed, archives=small.archives, resources=SMALL).grade(GOLD)
     await asyncio.gather(*killers)
@@ -253,6 +252,39 @@ async def test_the_repair_of_a_task_by_both_harnesses(client: AsyncSandboxClient
         assert list(done.prompts) == [f"swe_{style.harness}"]
         assert not settings.counts.events
     assert await client.list_sandboxes({"of": "both"}) == []
+
+
+async def test_one_of_eight_sandboxes_is_deleted_under_its_rollout(client: AsyncSandboxClient, small: Small) -> None:
+    """The other seven keep their rewards; the lost one is blamed on infrastructure and counted once."""
+    repair = "sed -i 's/a - b/a + b/' calc.py && while [ ! -e /tmp/go ]; do sleep 0.05; done"
+    turns = [call("bash", command=repair), call("bash", command=f"echo {SUBMIT_WORD} && git diff")]
+    settings = Settings(lambda: ChatConversation(ScriptedChat(turns)), MINI, Capacity(), run="eight")
+    made: list[Machine] = []
+    make = maker(client)
+
+    async def noted(task: SweTask, resources: Resources) -> Machine:
+        made.append(await make(task, resources))
+        return made[-1]
+
+    jobs = [SweJob(small.task, noted, archives=small.archives, resources=SMALL) for _ in range(8)]
+    async with asyncio.TaskGroup() as group:
+        running = [group.create_task(play(job, settings, seed=seed)) for seed, job in enumerate(jobs)]
+        while len(made) < 8:
+            await asyncio.sleep(0.05)
+        rolling = list(made)
+        async with AsyncSandboxClient(client.url, key(client)) as other:
+            lost = other.get_sandbox(rolling[3].id)
+            while "while" not in (await lost.exec("ps axww -o args")).stdout:
+                await asyncio.sleep(0.1)
+            await lost.delete()
+        for index, sandbox in enumerate(rolling):
+            if index != 3:
+                await sandbox.exec("touch /tmp/go")
+    done = [task.result() for task in running]
+    assert sorted(each.reward or 0 for each in done) == [0.0] + [1.0] * 7
+    spoiled = next(each for each in done if each.reward is None)
+    assert (spoiled.status, spoiled.blame) == (Status.ABORTED, Blame.INFRASTRUCTURE)
+    assert sum(count for name, count in settings.counts.events.items() if name.startswith("aborted_infrastructure")) == 1
 
 
 async def test_work_that_the_budget_cut_off_is_graded_as_it_stands(client: AsyncSandboxClient, small: Small) -> None:
