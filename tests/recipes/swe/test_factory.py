@@ -66,8 +66,8 @@ def factory(client: AsyncSandboxClient, folder: Path, downloads: Path, **more: A
     return Factory(maker(client), Archives(folder / "archives"), downloads, concurrency=4, **more)
 
 
-def own_sdist(folder: Path) -> Project:
-    files = {"library.py": LIBRARY, "test_library.py": SUITE, "setup.cfg": "[tool:pytest]\naddopts = --no-such-option\n"}
+def own_sdist(folder: Path, suite: str = SUITE) -> Project:
+    files = {"library.py": LIBRARY, "test_library.py": suite, "setup.cfg": "[tool:pytest]\naddopts = --no-such-option\n"}
     path = folder / "library-1.0.tar.gz"
     path.write_bytes(gzip.compress(pack([(name, text.encode(), False) for name, text in files.items()], "library-1.0"), mtime=0))
     return sdist(path, "library.py", ("test_library.py",))
