@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 from holdfast import OutcomeUnknownError, SandboxLostError, ServiceUnavailableError
-from holdfast_recipes.core.calls import CallFault
+from holdfast_recipes.core.calls import CallFault, ToolCall
 from holdfast_recipes.core.scored import Blame, Status
 from holdfast_recipes.core.spans import loss_mask
 from holdfast_recipes.core.template import render, text_of
 from holdfast_recipes.core.trajectory import Observation
 from holdfast_recipes.harness.conversation import ChatConversation, TokenConversation
-from holdfast_recipes.harness.limits import MINI, Layer, Limit, Limits, RolloutLimits
+from holdfast_recipes.harness.limits import BROWSER, EDITOR, MINI, Layer, Limit, Limits, RolloutLimits
 from holdfast_recipes.harness.loop import UNANSWERED_S, Episode, run, turn_seed
 from holdfast_recipes.harness.toolset import Result
 from holdfast_recipes.policy.base import ContextLengthError, PolicyRefusedError, PolicyUnavailableError
@@ -183,6 +183,18 @@ def test_a_command_that_timed_out_is_an_observation() -> None:
     done = episode(FakeChat(call("bash", command="slow"), call("bash", command="submit")), FakeToolset({"slow": late, "submit": SUBMIT}))
     assert done.status is Status.COMPLETED
     assert done.turns[0].observations[0].exit_code == 124
+
+
+@pytest.mark.parametrize(("limits", "timeout_s"), [(MINI, 60), (EDITOR, 120), (BROWSER, 30)])
+def test_a_call_is_given_the_time_of_its_layer(limits: Limits, timeout_s: float) -> None:
+    class Timed(FakeToolset):
+        async def run(self, call: ToolCall, *, timeout_s: float) -> Result:
+            given.append(timeout_s)
+            return SUBMIT
+
+    given: list[float] = []
+    episode(FakeChat(call("bash", command="ls")), Timed(), limits)
+    assert given == [timeout_s]
 
 
 def test_cancelling_a_rollout_is_not_swallowed() -> None:
