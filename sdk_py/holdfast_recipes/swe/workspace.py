@@ -6,6 +6,7 @@ in ``job``. A task that cannot be brought into its start state is a FaultError b
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import secrets
@@ -49,11 +50,13 @@ rm -rf .git/logs .git/ORIG_HEAD .git/FETCH_HEAD 2>/dev/null || true
 _CAPTURE = f"""
 set -e
 index=$(mktemp -u)
-trap 'rm -f "$index"' EXIT
+trap 'rm -f "$index" "$index.attributes"' EXIT
 export GIT_INDEX_FILE="$index"
+[ -z "$2" ] || echo "$2" > "$index.attributes"
 {GIT} read-tree "$1"
 {GIT} add -A
-{GIT} diff --cached --binary --full-index --no-color --no-ext-diff --no-textconv --no-renames --src-prefix=a/ --dst-prefix=b/ "$1"
+{GIT} -c core.attributesFile="$index.attributes" diff --cached --binary --full-index --no-color --no-ext-diff --no-textconv \\
+  --no-renames --src-prefix=a/ --dst-prefix=b/ "$1"
 """
 
 
@@ -99,9 +102,14 @@ async def start(machine: Machine, task: SweTask, archives: Archives | None) -> s
 async def capture(machine: Machine, task: SweTask, tree: str) -> str:
     """The patch from the start state to what the work directory holds now, new files included; "" where git can no longer say, because
     the policy took its repository away. Neither the policy's commits nor its index matter, nor its configuration of git."""
-    result = await machine.exec(["bash", "-c", _CAPTURE, "capture", tree], cwd=task.workdir, timeout=_STEP_S)
-    raise_if_lost(result)
-    return result.stdout if result.ok else ""
+    for attributes in ("", "* -diff"):  # text that is not UTF-8 goes as binary, all of it, for a patch is a string
+        result = await machine.exec(["bash", "-c", _CAPTURE, "capture", tree, attributes], cwd=task.workdir, timeout=_STEP_S)
+        raise_if_lost(result)
+        if not result.ok:
+            return ""
+        with contextlib.suppress(UnicodeDecodeError):
+            return result.stdout_bytes.decode()
+    return ""
 
 
 async def apply(machine: Machine, task: SweTask, patch: str) -> str | None:

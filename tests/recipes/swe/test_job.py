@@ -214,6 +214,21 @@ async def test_whatever_the_policy_did_to_its_repository_the_patch_is_the_differ
         await each.delete()
 
 
+async def test_text_that_is_not_utf8_comes_out_whole(client: AsyncSandboxClient, small: Small) -> None:
+    sandbox = await maker(client)(small.task, SMALL)
+    tree = await workspace.start(sandbox, small.task, small.archives)
+    assert (await sandbox.exec("sed -i 's/a - b/a + b/' calc.py; printf '# caf\\351\\n' > names.py", cwd="/testbed")).ok
+    patch = await workspace.capture(sandbox, small.task, tree)
+    await sandbox.delete()
+    assert sorted(diffs.touched(patch)) == ["calc.py", "names.py"]
+    fresh = await maker(client)(small.task, SMALL)
+    await workspace.start(fresh, small.task, small.archives)
+    assert await workspace.apply(fresh, small.task, patch) is None
+    assert (await fresh.exec("cat names.py", cwd="/testbed")).stdout_bytes == b"# caf\xe9\n"
+    await fresh.delete()
+    assert (await job(client, small).graded(patch))[0].resolution is Resolution.RESOLVED
+
+
 async def test_later_commits_cannot_be_found(client: AsyncSandboxClient, tmp_path: Path) -> None:
     """A published image may hold the project's whole history, the fix included."""
     history = (
