@@ -17,7 +17,7 @@ from typing import Any
 from holdfast_recipes.core.calls import CallError, CallFault, Parsed, ToolCall
 from holdfast_recipes.core.scored import Blame, Status
 from holdfast_recipes.core.trajectory import Observation, Tokens, Turn
-from holdfast_recipes.policy.base import ContextLengthError, Message, PolicyError, PolicyUnavailableError, Tool
+from holdfast_recipes.policy.base import ContextLengthError, Finish, Message, PolicyError, PolicyUnavailableError, Tool
 
 from .conversation import Conversation
 from .layers import FaultError, attempt, fault_of
@@ -152,7 +152,7 @@ class _Loop:
         refused = bool(parsed.errors) and (self._toolset.strict or not parsed.calls)
         self._format_errors = self._format_errors + 1 if refused else 0
         try:
-            return await self._run_calls(parsed, refused)
+            return await self._run_calls(parsed, refused, cut=getattr(answer, "finish", None) is Finish.LENGTH)
         finally:
             self.turns[-1] = replace(self.turns[-1], seconds=self.elapsed_s - started_s)
 
@@ -175,7 +175,7 @@ class _Loop:
                 fault.reason = "policy_unavailable" if isinstance(fault.__cause__, PolicyUnavailableError) else "policy_refused"
             raise
 
-    async def _run_calls(self, parsed: Parsed, refused: bool) -> _End | None:
+    async def _run_calls(self, parsed: Parsed, refused: bool, *, cut: bool) -> _End | None:
         """Answer every call and error of a turn, in the order in which they can be: calls first, then errors."""
         for call in parsed.calls:
             if refused:
@@ -186,7 +186,7 @@ class _Loop:
             if result.final:
                 return _End(Status.COMPLETED, None, "submitted", result.submission)
         for error in parsed.errors:
-            self._conversation.answer(error, self._explained(error))
+            self._conversation.answer(error, self._explained(error, cut=cut))
         return None
 
     async def _run_call(self, call: ToolCall) -> Result:
@@ -205,8 +205,10 @@ class _Loop:
         self._conversation.answer(call, seen.text)
         self.turns[-1] = replace(self.turns[-1], observations=(*self.turns[-1].observations, seen))
 
-    def _explained(self, error: CallError) -> str:
+    def _explained(self, error: CallError, *, cut: bool) -> str:
         names = ", ".join(f"`{tool.get('function', tool).get('name')}`" for tool in self._toolset.tools)
+        if cut:
+            return f"Error: the turn was cut off at its limit of tokens. Say less, and call one of {names}."
         if error.fault is CallFault.NO_CALL:
             return f"Error: the turn calls no tool. Every turn must call at least one of {names}, with arguments as a JSON object."
         return f"Error: {error.message}. The tools are {names}; arguments are a JSON object."

@@ -12,7 +12,7 @@ import contextlib
 import shlex
 import uuid
 
-from holdfast import AsyncCommandStream, AsyncSandbox, AsyncShell, CommandResult
+from holdfast import AsyncCommandStream, AsyncSandbox, AsyncShell, CommandResult, ShellLostError
 
 from holdfast_recipes.core.calls import ToolCall
 from holdfast_recipes.core.trajectory import Observation
@@ -65,7 +65,11 @@ class Terminal:
             await self._start(command)
         assert self._running is not None
         limit_s = timeout_s if own_s is None else min(float(own_s), timeout_s)
-        result = await self._running.wait(limit_s, None if own_s is not None else self._quiet_s)
+        try:
+            result = await self._running.wait(limit_s, None if own_s is not None else self._quiet_s)
+        except ShellLostError:  # the next command starts a new one
+            self._running = self._shell = None
+            raise
         return self._seen(call, result, notes)
 
     async def close(self) -> None:

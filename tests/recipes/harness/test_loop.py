@@ -250,6 +250,7 @@ def test_a_turn_that_had_no_room_gets_an_end_without_loss() -> None:
     done = play(run(conversation, FakeToolset({"submit": SUBMIT}), FIRST, MINI, turn_tokens=100))
     assert done.tokens is not None
     assert done.turns[0].text == "x" * 100
+    assert "cut off at its limit" in done.messages[2]["content"]
     first = [span for span in done.tokens.spans if span.turn == 0]
     assert [(span.kind.value, span.end - span.start) for span in first if span.kind.value != "header"] == [
         ("content", 100),

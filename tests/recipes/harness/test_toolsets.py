@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from holdfast import AsyncSandbox
+from holdfast import AsyncSandbox, AsyncShell, Chunk, ShellLostError
 from holdfast_recipes.core.calls import ToolCall
 from holdfast_recipes.core.trajectory import Observation
 from holdfast_recipes.harness.conversation import ChatConversation
@@ -168,6 +168,25 @@ async def test_a_shell_that_is_ended_is_there_again(sandbox: AsyncSandbox) -> No
     await hand.terminal("cd /tmp")
     assert "started again" in (await hand.terminal("exit 3")).text
     assert (await hand.terminal("pwd")).text.startswith("/tmp\n")
+    await hand.tools.close()
+
+
+async def test_a_shell_that_is_lost_is_answered_and_another_one_made(sandbox: AsyncSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    hand = Hand(sandbox)
+    await hand.terminal("cd /tmp")
+    real = AsyncShell.stream
+
+    class Lost:
+        def __aiter__(self) -> Lost:
+            return self
+
+        async def __anext__(self) -> Chunk:
+            raise ShellLostError("shell_lost", "the shell is gone")
+
+    monkeypatch.setattr(AsyncShell, "stream", lambda *_: Lost())
+    assert (await hand.terminal("pwd")).text == "Error: the shell is gone"
+    monkeypatch.setattr(AsyncShell, "stream", real)
+    assert (await hand.terminal("pwd")).text.startswith("/testbed\n")
     await hand.tools.close()
 
 
