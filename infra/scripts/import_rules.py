@@ -24,7 +24,7 @@ _MAY_IMPORT = {
     "sdk_py/holdfast_recipes/core": {"holdfast_recipes"},
     "sdk_py/holdfast_recipes/prompts": {"holdfast_recipes"},
     **{f"sdk_py/holdfast_recipes/{layer}": {"holdfast_recipes", "holdfast"} for layer in ("harness", "proxy", "swe", "web", "claw")},
-    "sdk_py/holdfast_recipes/pipeline": {"holdfast_recipes", "holdfast", "pyarrow"},
+    "sdk_py/holdfast_recipes/pipeline": {"holdfast_recipes", "holdfast", "pyarrow", "tokenizers"},
     "session_agent": {"holdfast_wire", "msgpack", "websockets"},
 }
 _NEWER = {"_sha2"}

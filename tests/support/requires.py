@@ -85,7 +85,12 @@ def _cluster() -> str | None:
 
 def _container_tools() -> str | None:
     """runc and debootstrap, which the differential suite installs where it may: nothing else of the project needs them."""
-    lacking = [name for name in ("runc", "debootstrap") if shutil.which(name) is None]
+    return _install("runc", "debootstrap")
+
+
+def _install(*names: str) -> str | None:
+    """Programs that tests install where they may, from Debian's packages of the same names."""
+    lacking = [name for name in names if shutil.which(name) is None]
     if not lacking:
         return None
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
@@ -103,6 +108,7 @@ _PROBES: dict[str, Callable[[], str | None]] = {
     "bash": _program("bash"),
     "busybox": lambda: None if static_busybox() else "no static busybox: apt-get install busybox-static",
     "cgroups": _cgroups,
+    "chromium": lambda: _install("chromium"),
     "cluster": _cluster,
     "container tools": _container_tools,
     "git": _program("git"),

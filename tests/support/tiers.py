@@ -28,6 +28,7 @@ SLOW = (
     "kubernetes/",
     "node/",
     "package/",
+    "recipes/pipeline/test_documentation",
     "recipes/swe/test_factory",
     "regressions/",
     "session_agent/test_commands_trees",

@@ -98,6 +98,8 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit status. Errors go to standard error as ``holdfast: message`` and a hint."""
     words = list(arguments)
     leading = words[:1] == ["--json"]
+    if "recipes" in (rest := words[1:] if leading else words)[:2] and rest[0] in ("recipes", "help"):
+        return _recipes([*rest[1:], *["--json"] * leading] if rest[0] == "recipes" else ["--help"])
     ours, argv = split(words[1:] if leading else words)
     if ours[:1] == ["--version"]:
         ours = ["version"]
@@ -111,6 +113,12 @@ def run(arguments: Sequence[str]) -> int:
         _report_usage(why, as_json=leading or "--json" in ours)
         return EXIT_USAGE
     return _run(parsed)
+
+
+def _recipes(words: list[str]) -> int:
+    """``holdfast recipes``: a package of its own, which nothing here imports before it is asked for."""
+    gc.enable()
+    return int(import_module("holdfast_recipes.cli").main(words))
 
 
 def _run(parsed: Arguments) -> int:

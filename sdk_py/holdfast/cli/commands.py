@@ -260,7 +260,8 @@ _MADE: dict[str, tuple[Callable[[], Command], str, str]] = {
     "doctor": (_doctor, "", "check this machine and the service"),
     "version": (_version, "", "print the version"),
 }
-NAMES = sorted({*_MADE, *ALIASES, "help"})
+_APART = ("recipes COMMAND", "train and evaluate agents: tasks, rollouts, data sets, reports (recipes --help)")
+NAMES = sorted({*_MADE, *ALIASES, "help", "recipes"})
 
 
 def named(words: Sequence[str]) -> tuple[Command | None, int]:
@@ -276,7 +277,7 @@ def named(words: Sequence[str]) -> tuple[Command | None, int]:
 
 def help_text() -> str:
     """What ``holdfast --help`` prints."""
-    rows = [(f"{name} {places}".strip(), what) for name, (_, places, what) in _MADE.items()]
+    rows = [*((f"{name} {places}".strip(), what) for name, (_, places, what) in _MADE.items()), _APART]
     top = columns([(", ".join(o.names), o.help) for o in (JSON, HELP)] + [("--version", "print the version")])
     head = "usage: holdfast COMMAND ...\n\nIsolated sandboxes for language-model agents.\n\ncommands (COMMAND --help says more):\n"
     return f"{head}{columns(rows)}\noptions:\n{top}\n{EPILOG}"

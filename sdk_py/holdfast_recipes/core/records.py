@@ -58,7 +58,9 @@ def to_row(trajectory: Trajectory) -> dict[str, Any]:
         "teacher": trajectory.policy.name,
         "harness": trajectory.harness.name,
         "value_curve": list(trajectory.values) if trajectory.values is not None else None,
+        "value_of": trajectory.value_of,
         "rise_segments": [list(segment) for segment in trajectory.rises] if trajectory.rises is not None else None,
+        "credited_turns": list(trajectory.credited) if trajectory.credited is not None else None,
         "cause": trajectory.reason or None,
         "holdfast_run": trajectory.run or None,
     }
@@ -113,12 +115,15 @@ def _trajectory(record: Mapping[str, Any]) -> Trajectory:
         given["values"] = tuple(record["values"])
     if "rises" in record:
         given["rises"] = tuple((start, end) for start, end in record["rises"])
+    if "credited" in record:
+        given["credited"] = tuple(record["credited"])
     return Trajectory(**given)
 
 
 def _verdict(record: Mapping[str, Any]) -> Verdict:
     (fixed, to_fix), (kept, to_keep) = record["fail_to_pass"], record["pass_to_pass"]
-    return Verdict((fixed, to_fix), (kept, to_keep), record.get("log_sha256", ""))
+    names = {key: tuple(record.get(key, ())) for key in ("failing", "broken")}
+    return Verdict((fixed, to_fix), (kept, to_keep), record.get("log_sha256", ""), **names)
 
 
 def _turn(record: Mapping[str, Any]) -> Turn:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from .calls import ToolCall, parse_message
 from .scored import Blame, Scored, Status
@@ -62,11 +62,14 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Of the tests that had to pass: how many of each kind did, and the digest of the log."""
+    """Of the tests that had to pass: how many of each kind did, and the digest of the log. ``failing`` and ``broken`` name those of
+    each kind that did not, as far as the grader recorded names."""
 
     fail_to_pass: tuple[int, int] = (0, 0)
     pass_to_pass: tuple[int, int] = (0, 0)
     log_sha256: str = ""
+    failing: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +98,9 @@ class SandboxNote:
 class Trajectory:
     """A rollout, whole. ``messages`` are the chat form that the published rows have; ``turns`` say the same with times and causes.
 
-    ``reward`` None: nothing verified it. ``values`` and ``rises`` are there once it was annotated. ``prompts`` gives the digest of each
-    prompt that shaped it, by name.
+    ``reward`` None: nothing verified it. ``values`` is there once it was annotated: of the states ``value_of`` the turns ("before" may
+    have one more, of the final state). ``rises`` and ``credited`` are there once it was curated: the rise segments, and the turns that
+    get loss, where None means all of them. ``prompts`` gives the digest of each prompt that shaped it, by name.
     """
 
     trajectory_id: str
@@ -114,7 +118,9 @@ class Trajectory:
     verdict: Verdict | None = None
     tokens: Tokens | None = None
     values: tuple[float, ...] | None = None
+    value_of: Literal["before", "after"] | None = None
     rises: tuple[tuple[int, int], ...] | None = None
+    credited: tuple[int, ...] | None = None
     sandbox: SandboxNote = field(default_factory=SandboxNote)
     repo: str = ""
     source: str = ""

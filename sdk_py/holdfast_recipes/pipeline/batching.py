@@ -138,9 +138,14 @@ class Batching(Generic[Prompt]):
         if (flight := self._flights.get(key)) is not None:
             flight.running -= 1
 
+    @property
+    def full(self) -> bool:
+        """Whether ``take`` would give a batch now."""
+        return sum(self._is_fresh(group) for group in self._ready) >= self._batch
+
     def take(self) -> Batch[Prompt] | None:
         """A full batch, oldest groups first, or None. What is left over waits for the next one."""
-        fresh = [group for group in self._ready if self.version - group.version <= self._most_staleness]
+        fresh = [group for group in self._ready if self._is_fresh(group)]
         self._counts["dropped_stale"] += len(self._ready) - len(fresh)
         self._ready = fresh
         if len(fresh) < self._batch:
@@ -153,6 +158,9 @@ class Batching(Generic[Prompt]):
         """The learner has put new weights in place; returns their version."""
         self.version += 1
         return self.version
+
+    def _is_fresh(self, group: Group[Prompt]) -> bool:
+        return self.version - group.version <= self._most_staleness
 
     def _settle(self, flight: _Flight[Prompt], outcome: Outcome) -> None:
         self._counts[str(outcome.kind)] += 1

@@ -56,6 +56,10 @@ class Grade:
     fixed: tuple[int, int] = (0, 0)
     kept: tuple[int, int] = (0, 0)
     reason: str = ""
+    failing: tuple[str, ...] = ()
+    """Names of the tests that should have been fixed and were not."""
+    broken: tuple[str, ...] = ()
+    """Names of the tests that passed before and do not now."""
 
     @property
     def reward(self) -> float | None:
@@ -65,7 +69,7 @@ class Grade:
         return 1.0 if self.resolution is Resolution.RESOLVED else -1.0
 
     def verdict(self, log_sha256: str = "") -> Verdict:
-        return Verdict(self.fixed, self.kept, log_sha256)
+        return Verdict(self.fixed, self.kept, log_sha256, self.failing, self.broken)
 
 
 def infrastructure(reason: str) -> Grade:
@@ -86,12 +90,11 @@ def grade(outcomes: Outcomes, fail_to_pass: Collection[str], pass_to_pass: Colle
     if not fail_to_pass:
         raise ValueError("a task needs at least one test that fails before the fix")
     plain = worst((without_timing(name), outcome) for name, outcome in outcomes.items())
-    fixed = sum(plain.get(without_timing(name)) is TestOutcome.PASSED for name in fail_to_pass)
-    kept = sum(plain.get(without_timing(name)) is TestOutcome.PASSED for name in pass_to_pass)
-    counts = ((fixed, len(fail_to_pass)), (kept, len(pass_to_pass)))
-    if kept < len(pass_to_pass) or not fixed:
-        return Grade(Resolution.NO, *counts)
-    return Grade(Resolution.RESOLVED if fixed == len(fail_to_pass) else Resolution.PARTIAL, *counts)
+    failing = tuple(name for name in fail_to_pass if plain.get(without_timing(name)) is not TestOutcome.PASSED)
+    broken = tuple(name for name in pass_to_pass if plain.get(without_timing(name)) is not TestOutcome.PASSED)
+    fixed, kept = len(fail_to_pass) - len(failing), len(pass_to_pass) - len(broken)
+    resolution = Resolution.NO if broken or not fixed else Resolution.PARTIAL if failing else Resolution.RESOLVED
+    return Grade(resolution, (fixed, len(fail_to_pass)), (kept, len(pass_to_pass)), "", failing, broken)
 
 
 @dataclass(frozen=True, slots=True)

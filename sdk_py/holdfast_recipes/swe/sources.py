@@ -1,4 +1,4 @@
-"""Readers of the task rows that others publish: SWE-bench, SWE-rebench and its V2, Scale-SWE, SWE-smith → ``SweTask`` (A6).
+"""Readers of task rows: SWE-bench, SWE-rebench and its V2, Scale-SWE, SWE-smith, and our own mutation tasks → ``SweTask`` (A6).
 
 Owns what each column means. In four of the formats ``patch`` is the fix; in SWE-smith it is the *bug*, and the fix is its reverse. What a
 policy may see is ``prompt`` alone: patches and tests are for the sandbox and the grader. Downloading rows is the pipeline's.
@@ -26,7 +26,8 @@ class RowError(ValueError):
 class SweTask:
     """A repository in a start state, an issue, and the tests that decide.
 
-    Start state: the image, then ``start_commands``, then ``start_patch``. ``gold_patch`` turns the start state into a solved one.
+    Start state: the image, then ``archives`` (SHA-256 of tar files, unpacked beside the work directory), then ``start_commands``, then
+    ``start_patch``. ``gold_patch`` turns the start state into a solved one. ``split`` says what the task is for.
     ``test_patch`` or ``test_script`` (a file's text) brings the tests, only when grading. ``test_commands`` empty: the grader's default.
     """
 
@@ -49,15 +50,19 @@ class SweTask:
     test_script: str = ""
     test_commands: tuple[str, ...] = ()
     log_parser: str = ""
+    archives: tuple[str, ...] = ()
+    split: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The record of ``schemas/recipes/task.schema.json``."""
         fields = asdict(self)
-        start = {"commands": list(self.start_commands), "patch": self.start_patch}
+        start: dict[str, Any] = {"commands": list(self.start_commands), "patch": self.start_patch}
+        start |= {"archives": list(self.archives)} if self.archives else {}
         graded = ("gold_patch", "test_patch", "test_script", "fail_to_pass", "pass_to_pass", "log_parser")
         grading = {"kind": "tests", "commands": list(self.test_commands)} | {key: _listed(fields[key]) for key in graded}
         shown = ("task_id", "source", "image", "workdir", "repo", "base_commit", "language", "version", "prompt", "hints")
-        return {"format": 1, "domain": "swe"} | {key: fields[key] for key in shown} | {"start": start, "grading": grading}
+        more = {"split": self.split} if self.split else {}
+        return {"format": 1, "domain": "swe"} | more | {key: fields[key] for key in shown} | {"start": start, "grading": grading}
 
 
 def swe_bench(row: Row) -> SweTask:
@@ -130,6 +135,46 @@ def swe_smith(row: Row) -> SweTask:
     )
 
 
+def read_record(record: Row) -> SweTask:
+    """The task of ``to_json``. Raises RowError for a record of another format or domain, or one that lacks a field."""
+    if record.get("format") != 1 or record.get("domain") != "swe":
+        raise RowError(f"not a task record of format 1 and domain swe: {record.get('format')!r}, {record.get('domain')!r}")
+    start, grading = record.get("start") or {}, record.get("grading") or {}
+    if not isinstance(start, Mapping) or not isinstance(grading, Mapping):
+        raise RowError(f"{record.get('task_id')}: start and grading must be objects")
+    if not (fail_to_pass := _strings(grading.get("fail_to_pass"))):
+        raise RowError(f"{record.get('task_id')}: grading.fail_to_pass is empty, so nothing could show a solution")
+    optional = ("repo", "base_commit", "version", "hints")
+    return SweTask(
+        **{key: _text(record, key, "task_id") for key in ("task_id", "source", "image", "prompt", "workdir")},
+        **{key: str(record.get(key) or "") for key in optional},
+        language=str(record.get("language") or "python"),
+        start_commands=_strings(start.get("commands")),
+        start_patch=str(start.get("patch") or ""),
+        fail_to_pass=fail_to_pass,
+        pass_to_pass=_strings(grading.get("pass_to_pass")),
+        test_commands=_strings(grading.get("commands")),
+        archives=_strings(start.get("archives")),
+        split=str(record.get("split") or ""),
+        **{key: str(grading.get(key) or "") for key in ("gold_patch", "test_patch", "test_script", "log_parser")},
+    )
+
+
+def mutation(row: Row) -> SweTask:
+    """Tasks of our own factory: SWE-bench's columns, with ``start_patch`` (the bug) and the ``archives`` of the start state beside them."""
+    return SweTask(
+        **_common(row, "mutation"),
+        image=_image(row),
+        gold_patch=_text(row, "patch"),
+        base_commit=str(row.get("base_commit") or ""),
+        start_patch=_text(row, "start_patch"),
+        archives=_strings(row.get("archives")),
+        test_commands=_commands(_config(row)),
+        log_parser="junit",
+        split=str(row.get("split") or ""),
+    )
+
+
 READERS: Mapping[str, Callable[[Row], SweTask]] = {
     "swe_bench": swe_bench,
     "swe_rebench": swe_rebench,
@@ -137,13 +182,15 @@ READERS: Mapping[str, Callable[[Row], SweTask]] = {
     "scale_swe": scale_swe,
     "swe_smith": swe_smith,
 }
+"""Of the published formats. ``read_row`` reads our own, ``mutation``, too."""
 
 
 def read_row(row: Row, source: str) -> SweTask:
     """A row of a named format. Raises RowError, with the row's id where it has one."""
-    if source not in READERS:
-        raise RowError(f"unknown format {source!r}; there are {sorted(READERS)}")
-    return READERS[source](row)
+    readers = {**READERS, "mutation": mutation}
+    if source not in readers:
+        raise RowError(f"unknown format {source!r}; there are {sorted(readers)}")
+    return readers[source](row)
 
 
 def _common(row: Row, source: str) -> dict[str, Any]:
@@ -163,10 +210,10 @@ def _common(row: Row, source: str) -> dict[str, Any]:
     }
 
 
-def _text(row: Row, key: str) -> str:
+def _text(row: Row, key: str, name: str = "instance_id") -> str:
     value = row.get(key)
     if not isinstance(value, str) or not value:
-        raise RowError(f"{row.get('instance_id')}: {key} is missing")
+        raise RowError(f"{row.get(name)}: {key} is missing")
     return value
 
 

@@ -1,16 +1,13 @@
-"""The command line of the recipes: ``cost`` so far.
-
-Owns arguments and printing. ``main(words)`` returns an exit code and is what a subcommand of ``holdfast`` calls too.
-"""
+"""``holdfast recipes cost``: what sandboxes cost here and at hosted services. Owns arguments and printing; sums are in ``core.cost``."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 
 from holdfast_recipes.core import cost
+from holdfast_recipes.pipeline.errors import SettingError
 
 _NOTES = (
     "orchard_spot has all nodes on spot, as Table 2 of the paper computes it; its text keeps the service's node on demand: the last line.",
@@ -18,29 +15,24 @@ _NOTES = (
 )
 
 
-def main(words: Sequence[str]) -> int:
-    """Run the command that ``words`` name; 0, or 2 for arguments that cannot be."""
-    parser = argparse.ArgumentParser(prog="holdfast recipes", description="Training and evaluation recipes on Holdfast.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    _add_cost(commands.add_parser("cost", help="what sandboxes cost here and at hosted services (Table 2 of the Orchard paper)"))
-    arguments = parser.parse_args(words)
+def add(parser: argparse.ArgumentParser) -> None:
+    paper = cost.Workload()
+    parser.add_argument("--sandboxes", type=int, default=paper.sandboxes, help="at the same time (%(default)s)")
+    parser.add_argument("--hours", type=decimal, default=paper.hours, help="for how long (%(default)s)")
+    parser.add_argument("--cpu", type=decimal, default=paper.cpu, help="vCPU of a sandbox (%(default)s)")
+    parser.add_argument("--memory", type=decimal, default=paper.memory_gib, help="GiB of a sandbox (%(default)s)")
+    parser.add_argument("--allocatable-cpu", type=decimal, help="vCPU of a node that sandboxes can have (16: all of it)")
+    parser.add_argument("--allocatable-memory", type=decimal, help="GiB of a node that sandboxes can have (64: all of it)")
+    parser.add_argument("--overcommit", type=decimal, help="how many times over a node is given away (1)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the table. Raises SettingError for a workload that cannot be."""
     try:
         print(_cost(arguments))
     except ValueError as error:
-        parser.exit(2, f"holdfast recipes {arguments.command}: {error}\n")
+        raise SettingError(str(error)) from error
     return 0
-
-
-def _add_cost(parser: argparse.ArgumentParser) -> None:
-    paper = cost.Workload()
-    parser.add_argument("--sandboxes", type=int, default=paper.sandboxes, help="at the same time (%(default)s)")
-    parser.add_argument("--hours", type=_decimal, default=paper.hours, help="for how long (%(default)s)")
-    parser.add_argument("--cpu", type=_decimal, default=paper.cpu, help="vCPU of a sandbox (%(default)s)")
-    parser.add_argument("--memory", type=_decimal, default=paper.memory_gib, help="GiB of a sandbox (%(default)s)")
-    parser.add_argument("--allocatable-cpu", type=_decimal, help="vCPU of a node that sandboxes can have (16: all of it)")
-    parser.add_argument("--allocatable-memory", type=_decimal, help="GiB of a node that sandboxes can have (64: all of it)")
-    parser.add_argument("--overcommit", type=_decimal, help="how many times over a node is given away (1)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _cost(arguments: argparse.Namespace) -> str:
@@ -70,7 +62,7 @@ def _cost(arguments: argparse.Namespace) -> str:
     return "\n".join(rows)
 
 
-def _decimal(text: str) -> Decimal:
+def decimal(text: str) -> Decimal:
     try:
         value = Decimal(text)
     except InvalidOperation:

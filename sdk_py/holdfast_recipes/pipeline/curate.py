@@ -1,0 +1,129 @@
+"""From collected runs to the rows of a data set: filters in order, each with its count, then credit (P §3.2, §3.3.1).
+
+Owns the order of the filters and the credit fields; the filters are in ``core.curation``, what values credit in ``core.credit``. Runs pass
+one by one, so a set may be larger than memory. Files and cards are in ``publish``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, get_args
+
+from holdfast_recipes.core.credit import CreditRules, credit
+from holdfast_recipes.core.curation import SWE_TOKEN_LIMIT, Filter, swe_filters, token_counter
+from holdfast_recipes.core.trajectory import Trajectory
+
+from .annotate import turns_with_results
+from .errors import DataError, MissingExtraError, SettingError
+
+Unresolved = Literal["credit", "drop", "all"]
+UNRESOLVED: tuple[str, ...] = get_args(Unresolved)
+"""What becomes of unresolved runs: those with rise segments are kept with loss on the credited turns (the paper), all are dropped, or all
+are kept with loss on every turn (a control)."""
+
+UNGRADED, DUPLICATE, UNANNOTATED, UNRESOLVED_DROPPED, NO_TURNS = "ungraded", "duplicate", "not_annotated", "unresolved", "no_turns"
+
+
+@dataclass(frozen=True, slots=True)
+class Curation:
+    """``rules.value_of`` and ``rules.check`` follow the annotation of each run: the rules of the prompt hold for values "after"."""
+
+    unresolved: Unresolved = "credit"
+    rules: CreditRules = field(default_factory=CreditRules)
+    token_limit: int = SWE_TOKEN_LIMIT
+
+    def __post_init__(self) -> None:
+        if self.unresolved not in UNRESOLVED:
+            raise SettingError(f"unresolved runs are one of {', '.join(UNRESOLVED)}, not {self.unresolved!r}")
+
+
+class Curator:
+    """Feed it runs; ``dropped`` has the count of each reason, in the order of the filters, zeros included, then those of credit.
+
+    A run is counted by the first filter that drops it: nothing graded it; a run of the same id came before; it makes no turn; the three
+    filters of the paper; then, of unresolved ones, that it has no values, or what ``core.credit`` says (``no_rise``, broken rules).
+    """
+
+    def __init__(self, count_tokens: Callable[[Trajectory], int], settings: Curation | None = None) -> None:
+        self.settings = settings or Curation()
+        self.seen = self.kept = 0
+        self._ids: set[str] = set()
+        self._filters: list[Filter[Trajectory]] = [
+            Filter(UNGRADED, lambda run: run.reward is None),
+            Filter(DUPLICATE, lambda run: run.trajectory_id in self._ids),
+            Filter(NO_TURNS, lambda run: not turns_with_results(run)),
+            *swe_filters(count_tokens, self.settings.token_limit),
+        ]
+        self.dropped: Counter[str] = Counter({each.name: 0 for each in self._filters})
+
+    def take(self, run: Trajectory) -> Trajectory | None:
+        """The run with its credit fields, or None when it is dropped."""
+        self.seen += 1
+        hit = next((each.name for each in self._filters if each.drops(run)), None)
+        made: Trajectory | str = hit or self._credited(run)
+        if isinstance(made, str):
+            self.dropped[made] += 1
+            return None
+        self._ids.add(run.trajectory_id)
+        self.kept += 1
+        return made
+
+    def _credited(self, run: Trajectory) -> Trajectory | str:
+        if run.resolved or self.settings.unresolved == "all":
+            return replace(run, rises=None, credited=None)
+        if self.settings.unresolved == "drop":
+            return UNRESOLVED_DROPPED
+        if run.values is None:
+            return UNANNOTATED
+        value_of = run.value_of or self.settings.rules.value_of
+        rules = replace(self.settings.rules, value_of=value_of, check=self.settings.rules.check and value_of == "after")
+        try:
+            found = credit(run.values, len(turns_with_results(run)), rules)
+        except ValueError as error:
+            raise DataError(
+                f"{run.trajectory_id}: {error}", hint="the values belong to another run, or to the other convention (value_of)"
+            ) from error
+        if found.reason is not None:
+            return found.reason
+        return replace(run, rises=found.segments, credited=tuple(sorted(found.turns)), value_of=value_of)
+
+
+def curated(runs: Iterable[Trajectory], curator: Curator) -> Iterator[Trajectory]:
+    """The runs that are kept, in order."""
+    for run in runs:
+        if (kept := curator.take(run)) is not None:
+            yield kept
+
+
+def token_count(tokenizer: str) -> Callable[[Trajectory], int]:
+    """How the tokens of a run are counted: "recorded" (the ids that were sampled; DataError for a run without), "bytes" (an upper bound
+    for byte-level tokenizers), or the path of a ``tokenizer.json`` (the student's, with the package ``tokenizers``)."""
+    if tokenizer == "recorded":
+        return _recorded
+    if tokenizer == "bytes":
+        return token_counter(lambda text: text.encode("utf-8", "replace"))
+    path = Path(tokenizer)
+    path = path / "tokenizer.json" if path.is_dir() else path
+    if not path.is_file():
+        raise SettingError(f"there is no tokenizer {tokenizer}", hint="recorded, bytes, or the path of a tokenizer.json")
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise MissingExtraError("counting with a tokenizer.json needs the package tokenizers", extra="train") from error
+    encode: Callable[[str], Sequence[int]] = _encoder(Tokenizer.from_file(str(path)))
+    return token_counter(encode)
+
+
+def _encoder(tokenizer: object) -> Callable[[str], Sequence[int]]:
+    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids  # type: ignore[attr-defined]
+
+
+def _recorded(run: Trajectory) -> int:
+    if run.tokens is None:
+        raise DataError(
+            f"{run.trajectory_id}: no token ids were recorded", hint="count with --tokenizer PATH (the student's tokenizer.json), or bytes"
+        )
+    return len(run.tokens.ids)

@@ -1,0 +1,36 @@
+"""A collector to be killed: `python -m tests.recipes.pipeline.collector FOLDER LOG`. Every rollout it begins is a line of LOG."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from holdfast_recipes.pipeline.collect import collect
+from holdfast_recipes.pipeline.runs import Attempt, Place, Plan, Run
+
+from tests.recipes.pipeline.made import made, task
+
+TASKS = [task(f"t{number}") for number in range(6)]
+PLAN = Plan("killed", 4)
+
+
+def main(folder: Path, log: Path) -> None:
+    with log.open("a", buffering=1) as began:
+
+        async def rollout(place: Place, seed: int, name: str) -> Attempt:
+            began.write(f"{name}\n")
+            for _ in range(place.index):
+                await asyncio.sleep(0)
+            return Attempt(made(name, 8, task_id=place.task.task_id, seed=seed, resolved=place.index % 2 == 0), 1.0)
+
+        async def all_of_it() -> None:
+            with Run.open(folder, PLAN, TASKS) as run:
+                done = await collect(run, rollout, concurrency=3)
+                print(done.finished, done.cut_bytes, flush=True)
+
+        asyncio.run(all_of_it())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
