@@ -1,4 +1,4 @@
-"""The agent loop, its tools and its limits. So far the pure parts: ``limits`` (what may take how long and what happens then),
-``tools`` (definitions as the two public harnesses have them), ``observations`` (what a policy is shown, what hands work in) and
-``edits`` (the file editor on text).
+"""The agent loop, its tools and its limits. ``loop`` plays one rollout with a policy (``conversation``) and tools (``toolset``: ``shell``
+with a subshell per call, ``editor`` with a living shell); ``layers`` makes ``limits`` hold; ``tools``, ``observations`` and ``edits`` are
+the pure parts: definitions, what a policy is shown, the file editor on text.
 """

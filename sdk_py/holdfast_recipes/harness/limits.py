@@ -67,6 +67,8 @@ class RolloutLimits:
     wall_s: float | None = 1800
     tokens: int | None = 64 * 1024
     format_errors: int = 3
+    cost_usd: float | None = 3.0
+    """Of the endpoint's prices, where the policy was given any; the default is mini-swe-agent's."""
     format_reward: float | None = None
     """The reward of a run that format errors ended (GUI: −1); None leaves it to grading."""
 
