@@ -7,8 +7,10 @@ because only what is known not to have happened may happen again. Time is that o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
 from holdfast import (
@@ -50,18 +52,21 @@ async def attempt(
     draw: random.Random,
     again: Callable[[Exception], bool] = lambda error: True,
     before_s: Callable[[], float] = lambda: 0.0,
+    gate: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext,
 ) -> T:
     """The result of ``action``, which is called once for each try and cancelled when the time of that try is over.
 
     ``again`` says which errors leave room for another try; running out of time always does. ``before_s`` gives seconds to wait before
-    each try, beside the pause after a failure. Raises FaultError when the tries are used up.
+    each try, beside the pause after a failure; ``gate`` is entered for each try before its time begins. Raises FaultError when the tries
+    are used up.
     """
     failed = 0
     while True:
         if (wait_s := before_s()) > 0:
             await asyncio.sleep(wait_s)
         try:
-            return await timed(layer, limit.timeout_s, action())
+            async with gate():
+                return await timed(layer, limit.timeout_s, action())
         except FaultError as fault:
             cause, final = fault, fault.reason != f"{layer}_timeout"
         except Exception as error:  # noqa: BLE001  sorted by `again`; what is raised in the end names it
