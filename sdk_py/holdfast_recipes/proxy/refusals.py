@@ -7,24 +7,31 @@ status that asks for one.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 from .branches import Dialect
 
 Kind: TypeAlias = Literal["invalid", "too_long", "key", "over", "not_found", "method", "too_large", "encoding", "unavailable", "failed"]
 
-_KINDS: dict[Kind, tuple[int, str, str | None, int, str]] = {
-    # kind: status, type and code of OpenAI; status, type of Anthropic
-    "invalid": (400, "invalid_request_error", None, 400, "invalid_request_error"),
-    "too_long": (400, "invalid_request_error", "context_length_exceeded", 400, "invalid_request_error"),
-    "key": (401, "invalid_request_error", "invalid_api_key", 401, "authentication_error"),
-    "over": (403, "permission_error", "rollout_over", 403, "permission_error"),
-    "not_found": (404, "invalid_request_error", "not_found", 404, "not_found_error"),
-    "method": (405, "invalid_request_error", "method_not_allowed", 405, "invalid_request_error"),
-    "too_large": (413, "invalid_request_error", "request_too_large", 413, "request_too_large"),
-    "encoding": (415, "invalid_request_error", "unsupported_encoding", 415, "invalid_request_error"),
-    "unavailable": (503, "server_error", "overloaded", 529, "overloaded_error"),
-    "failed": (500, "server_error", "server_error", 500, "api_error"),
+
+def _all(status: int) -> dict[Dialect, int]:
+    return {"chat": status, "responses": status, "messages": status}
+
+
+_KINDS: dict[Kind, tuple[Mapping[Dialect, int], str, str | None, str]] = {
+    # kind: statuses; type and code of OpenAI; type of Anthropic
+    "invalid": (_all(400), "invalid_request_error", None, "invalid_request_error"),
+    "too_long": (_all(400), "invalid_request_error", "context_length_exceeded", "invalid_request_error"),
+    "key": (_all(401), "invalid_request_error", "invalid_api_key", "authentication_error"),
+    # codex asks again after a 403, litellm after a 400
+    "over": (_all(403) | {"responses": 400}, "permission_error", "rollout_over", "permission_error"),
+    "not_found": (_all(404), "invalid_request_error", "not_found", "not_found_error"),
+    "method": (_all(405), "invalid_request_error", "method_not_allowed", "invalid_request_error"),
+    "too_large": (_all(413), "invalid_request_error", "request_too_large", "request_too_large"),
+    "encoding": (_all(415), "invalid_request_error", "unsupported_encoding", "invalid_request_error"),
+    "unavailable": (_all(503) | {"messages": 529}, "server_error", "overloaded", "overloaded_error"),
+    "failed": (_all(500), "server_error", "server_error", "api_error"),
 }
 
 
@@ -37,13 +44,12 @@ class RefusalError(Exception):
 
 
 def status_of(dialect: Dialect, refusal: RefusalError) -> int:
-    row = _KINDS[refusal.kind]
-    return row[3] if dialect == "messages" else row[0]
+    return _KINDS[refusal.kind][0][dialect]
 
 
 def body_of(dialect: Dialect, refusal: RefusalError) -> dict[str, Any]:
     """The JSON object of an error."""
-    _, kind, code, _, anthropic = _KINDS[refusal.kind]
+    _, kind, code, anthropic = _KINDS[refusal.kind]
     if dialect == "messages":
         return {"type": "error", "error": {"type": anthropic, "message": refusal.message}, "request_id": None}
     return {"error": {"message": refusal.message, "type": kind, "param": None, "code": code}}

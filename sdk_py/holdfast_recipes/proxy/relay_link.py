@@ -23,6 +23,7 @@ from .relay import CREDIT, DATA, EOF, HEAD, MOST_STREAMS, NUMBER, OPEN, PIECE, R
 PYTHONS = ("python3", "python", "/usr/bin/python3", "/usr/local/bin/python3", "/opt/conda/bin/python3", "/opt/miniconda3/bin/python3")
 """Where a Python may be. Images with an environment of their own often have it first on the path."""
 _READY_WITHIN_S = 30.0
+_SETTLE_S = 0.5
 _NOT_FOUND = (126, 127)
 _MOST_FRAMES = 64
 
@@ -62,6 +63,7 @@ class RelayLink:
         self._frames: asyncio.Queue[bytes] = asyncio.Queue(_MOST_FRAMES)
         self._streams: dict[int, _Stream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._settled = asyncio.Event()
 
     @property
     def url(self) -> str:
@@ -77,7 +79,17 @@ class RelayLink:
         await self.close()
 
     async def close(self) -> None:
-        """End the relay and every connection through it."""
+        """End the relay and every connection through it.
+
+        What programs that ended have not read is on its way then, and gets a moment: whether an answer was read is seen from it.
+        """
+        while self._streams and not self.ended.is_set():
+            self._settled.clear()
+            try:
+                async with asyncio.timeout(_SETTLE_S):
+                    await self._settled.wait()
+            except TimeoutError:
+                break
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
@@ -224,6 +236,7 @@ class RelayLink:
             raise
         finally:
             self._streams.pop(number, None)
+            self._settled.set()
             writer.close()
 
     async def _outward(self, number: int, stream: _Stream, writer: asyncio.StreamWriter) -> None:

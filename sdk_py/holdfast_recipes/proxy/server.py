@@ -48,6 +48,7 @@ class Proxy:
         self._sessions: dict[str, Session] = {}
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self._serving: dict[str, set[asyncio.Task[None]]] = {}
 
     @property
     def address(self) -> tuple[str, int]:
@@ -76,12 +77,21 @@ class Proxy:
         options: dict[str, Any] = {"opens_thought": opens_thought, "restore_thoughts": restore_thoughts}
         session = Session(policy, self._tokenizer, rollout_id=rollout_id, seed=seed, limits=limits, **options)
         self._sessions[session.key] = session
+        self._serving[session.key] = set()
         return session
 
     def close_session(self, session: Session) -> None:
         """Take no more calls; the record stays with the session."""
         session.close()
         self._sessions.pop(session.key, None)
+        self._serving.pop(session.key, None)
+
+    async def settle(self, session: Session, within_s: float = 2.0) -> None:
+        """Wait until the connections that asked for this session have ended, which their clients must have caused: only then is it
+        known of each answer whether it was read."""
+        serving = self._serving.get(session.key)
+        if serving:
+            await asyncio.wait(serving, timeout=within_s)
 
     async def close(self) -> None:
         """Stop listening, cut what is being answered, and end all connections."""
@@ -163,6 +173,10 @@ class Proxy:
         session = next((self._sessions[key] for key in keys if key in self._sessions), None)
         if session is None:
             raise RefusalError("key", "the key of this request belongs to no rollout")
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving[session.key].add(task)
+        task.add_done_callback(self._serving[session.key].discard)
         return session
 
     def _models(self, name: str, dialect: Dialect) -> dict[str, Any]:

@@ -94,7 +94,11 @@ class Session:
         prompt_ids = self._prompts.ids(request.messages, request.tools)
         if self.limits.context is not None and len(prompt_ids) >= self.limits.context:
             self.refused = "tokens"  # a harness may compact its history and go on
-            raise ContextLengthError(f"prompt is too long: {len(prompt_ids)} tokens > {self.limits.context - 1} maximum")
+            most = self.limits.context - 1
+            # the words by which claude-code and litellm know this error from others
+            raise ContextLengthError(
+                f"prompt is too long: {len(prompt_ids)} tokens > {most} maximum (this model's maximum context length is {most} tokens)"
+            )
         if self.limits.calls is not None and sum(each.finish != "none" for each in self._asked) >= self.limits.calls:
             self.refused = "steps"
             self.out_of_steps.set()
