@@ -31,7 +31,7 @@ from .toolset import ANSWERED
 VERSION = "2.4.6"
 _LINE_BYTES = 64 * 1024 * 1024
 _GRACE_S = 30.0
-_LEAVING_S = 10.0
+_LEAVING_S = 60.0
 _QUIET = {"MSWEA_SILENT_STARTUP": "1", "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 """No banner; a call that failed was tried again by the proxy already; no list of prices from the internet."""
 _ENDS = {
@@ -131,8 +131,9 @@ class _Mini:
         answer: dict[str, Any] | None = order
         while True:
             if answer is not None:
-                process.stdin.write(json.dumps(answer).encode() + b"\n")
-                await process.stdin.drain()
+                with contextlib.suppress(ConnectionError):  # it is gone: the end of its output says so
+                    process.stdin.write(json.dumps(answer).encode() + b"\n")
+                    await process.stdin.drain()
             line = await process.stdout.readline()
             if not line:
                 blame = Blame.INFRASTRUCTURE if self._session.unanswered else Blame.ENVIRONMENT
