@@ -135,6 +135,17 @@ async def test_sampled_ids_stand_in_the_next_prompt(dialect: Dialect, thought: b
     assert sum(sample.loss_mask) == len(first.output_ids) + len(second.output_ids)
 
 
+async def test_an_answer_given_twice_keeps_its_own_ids_in_each_history() -> None:
+    left = [[1000, END], [97, 98, END], [99, END], [99, END]]
+    one, two = {"role": "user", "content": "one"}, {"role": "user", "content": "two"}
+    same = {"role": "assistant", "content": "ab"}
+    async with Proxy(Twofold()) as proxy, httpx.AsyncClient(base_url=proxy.url) as http:
+        session = proxy.open(Policy(lambda _: left.pop(0)))
+        for messages in ([one], [two], [one, same, one], [two, same, two]):
+            await ask(http, session, "chat", body_of("chat", messages))
+    assert [sample.calls for sample in session.samples()] == [(0, 2), (1, 3)]
+
+
 async def test_thoughts_stay_away_where_the_client_decides() -> None:
     async with Proxy(TOKENIZER) as proxy, httpx.AsyncClient(base_url=proxy.url) as http:
         session = proxy.open(saying(written("bash", thought="secret", command="ls"), "done"), restore_thoughts=False)
@@ -226,14 +237,16 @@ async def test_an_answer_that_was_dropped_unread_is_cut(proxy: Proxy, dialect: D
 
 
 async def test_an_answer_that_was_continued_was_read(proxy: Proxy, http: httpx.AsyncClient) -> None:
-    session = proxy.open(saying("one", "two"))
+    """A reset says that bytes were dropped, perhaps only the last of them: a later prompt that holds the answer says more."""
+    text = "word " * 200_000 + "end"
+    session = proxy.open(saying(text, "two"), limits=LONG)
     async with Socket(proxy) as client:
-        await client.send("POST", PATHS["chat"], session.key, body_of("chat", [USER]))
+        await client.send("POST", PATHS["chat"], session.key, body_of("chat", [USER], max_tokens=2_000_000))
         await client.reader.readuntil(b"HTTP/1.1 200")
-        one = {"role": "assistant", "content": "one"}
+        one = {"role": "assistant", "content": text}
         assert (await ask(http, session, "chat", body_of("chat", [USER, one, USER]))).status_code == 200
         client.hang_up()
-    await proxy.close()
+    await proxy.settle(session)
     assert [call.finish for call in session.calls] == ["stop", "stop"]
     assert len(session.samples()) == 1
 
