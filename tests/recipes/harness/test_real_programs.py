@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import pytest
 from holdfast import AsyncSandbox, AsyncSandboxClient
@@ -72,20 +73,33 @@ def delegating(name: str, history: str, turn: int) -> str:
     return "All done." if "echo fixed" in history else shell(name, "echo fixed > a.txt")
 
 
+def filling(name: str, history: str, turn: int) -> str:
+    """More output than the context has room for; after the history was put into one message, the fix."""
+    if "A title" not in history:
+        return shell(name, "seq 3000")
+    return "All done." if "echo fixed" in history else shell(name, "echo fixed > a.txt")
+
+
 def endless(name: str, history: str, turn: int) -> str:
     return shell(name, "echo again")
 
 
 async def play(
-    sandbox: AsyncSandbox, name: str, say: Callable[[str, str, int], str], capsys: pytest.CaptureFixture[str], steps: int = 40
+    sandbox: AsyncSandbox,
+    name: str,
+    say: Callable[[str, str, int], str],
+    capsys: pytest.CaptureFixture[str],
+    steps: int = 40,
+    config: str = "",
 ) -> ProgramRun:
     def script(prompt: str, seed: int | None) -> str:
-        if "<tools>" not in prompt:
+        if "<tools>" not in prompt:  # a title, or a summary of what was done so far
             return "A title"
         history = prompt[prompt.index("<|im_end|>") :]
         return say(name, history, history.count("<|im_start|>assistant") - 1)
 
     program = PROGRAMS[name]
+    program = replace(program, files={path: config + text for path, text in program.files.items()})
     place = f"/opt/{name}"
     await sandbox.files.upload(packages.npm_program(name, program.version), place)
     await sandbox.files.chmod(place, 0o755)
@@ -131,6 +145,16 @@ async def test_a_sub_agent_is_a_branch(sandbox: AsyncSandbox, name: str, capsys:
     assert len(helpers) == 1
     assert len(run.samples) == (3 if name == "opencode" else 2)  # opencode asks for a title
     assert {call.finish for call in run.calls} == {"tool_calls", "stop"}
+
+
+async def test_a_compaction_is_a_branch(sandbox: AsyncSandbox, capsys: pytest.CaptureFixture[str]) -> None:
+    """codex with room for its own prompt and little more."""
+    run = await play(sandbox, "codex", filling, capsys, config="model_auto_compact_token_limit = 42000\n")
+    assert run.end == End(Status.COMPLETED), run
+    before, summary, after = run.samples
+    assert [*before.calls, *summary.calls, *after.calls] == list(range(len(run.calls)))
+    assert (len(summary.calls), len(after.calls)) == (1, 2)
+    assert "A title" in TOKENIZER.decode(run.calls[after.calls[0]].prompt_ids)
 
 
 @pytest.mark.parametrize("name", NAMES)
