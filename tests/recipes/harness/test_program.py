@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from holdfast_recipes.policy.scripted import ScriptedTokens, written
 from holdfast_recipes.policy.tokenizer import ByteTokenizer
 from holdfast_recipes.proxy.server import Proxy
 
+from tests.support.requires import requires, static_busybox
 from tests.support.stack import Stack
 
 TOKENIZER = ByteTokenizer()
@@ -140,6 +142,22 @@ async def test_ends(
     run = await run_program(program, sandbox, proxy, policy, "task", limits=limits)
     assert (run.end.status, run.end.blame, run.end.reason) == expected, run
     assert sum(sum(sample.loss_mask) for sample in run.samples) == sum(len(call.output_ids) for call in run.calls)
+
+
+@requires("busybox")
+async def test_an_image_without_python(stack: Stack, proxy: Proxy, tmp_path: Path) -> None:
+    busybox = static_busybox()
+    assert busybox is not None
+    for folder in ("bin", "testbed", "tmp", "var"):
+        (tmp_path / folder).mkdir()
+    shutil.copy(busybox, tmp_path / "bin/busybox")
+    for name in ("sh", "sleep"):
+        (tmp_path / "bin" / name).symlink_to("busybox")
+    async with AsyncSandboxClient(stack.url, stack.key) as client:
+        await client.images.import_(tmp_path, "without-python")
+        async with await client.create_sandbox("without-python") as bare:
+            run = await run_program(shell("true"), bare, proxy, scripted(lambda prompt: "x"), "x", limits=within())
+    assert (run.end.status, run.end.blame, run.end.reason) == (Status.ABORTED, Blame.ENVIRONMENT, "no_python"), run
 
 
 async def test_a_program_that_fails_after_its_work(sandbox: AsyncSandbox, proxy: Proxy) -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 from holdfast import AsyncSandbox, AsyncSandboxClient
 from holdfast_recipes.core.scored import Blame, Status
-from holdfast_recipes.harness.limits import MINI, Limits, RolloutLimits
+from holdfast_recipes.harness.limits import MINI, Layer, Limit, Limits, RolloutLimits
 from holdfast_recipes.harness.mini_swe_agent import run_mini
 from holdfast_recipes.harness.program import End, ProgramRun, at, run_program
 from holdfast_recipes.harness.programs import PROGRAMS
@@ -184,7 +184,8 @@ def mini_script(prompt: str, seed: int | None) -> str:
 async def play_mini(sandbox: AsyncSandbox, script: Callable[[str, int | None], str], rollout: RolloutLimits) -> ProgramRun:
     policy = ScriptedTokens(script, TOKENIZER, TOKENIZER.special("<|im_end|>"))
     async with Proxy(TOKENIZER) as proxy:
-        return await run_mini(packages.mini_python(), sandbox, proxy, policy, "Fix a.txt", limits=Limits(MINI.layers, rollout))
+        layers = {**MINI.layers, Layer.OBSERVATION: Limit(5)}
+        return await run_mini(packages.mini_python(), sandbox, proxy, policy, "Fix a.txt", limits=Limits(layers, rollout))
 
 
 async def test_mini_swe_agent(sandbox: AsyncSandbox, capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,7 +199,7 @@ async def test_mini_swe_agent(sandbox: AsyncSandbox, capsys: pytest.CaptureFixtu
     assert "characters elided" in last
     assert "<output>\n/tmp\n</output>" in last  # a subshell for each call,
     assert "<output>\n/testbed\n</output>" in last  # so the next one is back
-    assert "timed out after 60 seconds" in last
+    assert "timed out after 5 seconds" in last
     # the package drops a turn without a call from its history: what follows is a branch
     assert [sample.calls for sample in run.samples] == [(0, 1, 2), (3, 4, 5)]
 
