@@ -172,7 +172,7 @@ class RelayLink:
         finally:
             self.ended.set()
             for stream in list(self._streams.values()):
-                stream.abort()
+                stream.leave()
 
     async def _write(self) -> None:
         assert self._process is not None
@@ -232,7 +232,7 @@ class RelayLink:
             if not stream.aborted:
                 await self._say(number, RESET)
         except asyncio.CancelledError:
-            stream.abort()
+            stream.leave()
             raise
         finally:
             self._streams.pop(number, None)
@@ -284,6 +284,14 @@ class _Stream:
             self._granted.clear()
             await self._granted.wait()
         return self.credit
+
+    def leave(self) -> None:
+        """End the connection from here: by a reset where the program had not taken all that it was sent."""
+        if self.credit < WINDOW or self.writer is None:
+            self.abort()
+        else:
+            self.incoming.put_nowait(b"")
+            self.writer.close()
 
     def abort(self) -> None:
         """Reset the connection, so that the server knows that its answer was not read."""

@@ -9,6 +9,7 @@ import json
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import holdfast_recipes.proxy.relay as inner
 import pytest
@@ -212,6 +213,35 @@ else:
                     await asyncio.sleep(0.01)
     assert [call.finish for call in held.calls] == ["cut"]
     assert [call.finish for call in written.calls] == ["cut"]
+
+
+async def test_a_relay_that_is_closed_cuts_no_answer_that_was_taken(sandbox: AsyncSandbox) -> None:
+    """A program may keep its connection open to the end, as opencode does."""
+    script = """
+import http.client, sys, time
+connection = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]))
+connection.request("POST", "/v1/chat/completions", sys.stdin.buffer.read(), {"x-api-key": sys.argv[2]})
+assert b"[DONE]" in connection.getresponse().read()
+print("read", flush=True)
+time.sleep(100)
+"""
+    async with Proxy(TOKENIZER) as proxy:
+        taken, held = proxy.open(saying("word " * 100)), proxy.open(saying("one", held=True))
+        body = json.dumps(body_of("chat", [{"role": "user", "content": "x"}], stream=True))
+        async with RelayLink(sandbox, proxy.address) as relay:
+            for session in (held, taken):
+                process = await sandbox.start(["python3", "-c", script, str(relay.port), session.key], timeout=100)
+                await process.write(body)
+                await process.close_stdin()
+            chunk = await process.read(60)
+            assert chunk is not None
+            assert chunk.text == "read\n"
+            policy: Any = held._policy
+            await policy.asked.get()
+        await proxy.settle(taken)
+        await proxy.settle(held)
+    assert [call.finish for call in taken.calls] == ["stop"]
+    assert [call.finish for call in held.calls] == ["cut"]
 
 
 async def test_streams_outlive_a_gateway(stack: Stack, sandbox: AsyncSandbox) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from holdfast_recipes.harness.loop import turn_seed
 from holdfast_recipes.policy.base import ContextLengthError, PolicyRefusedError, PolicyUnavailableError
 from holdfast_recipes.policy.scripted import written
 from holdfast_recipes.proxy.branches import Dialect
@@ -186,7 +187,7 @@ async def test_calls_at_once_are_a_branch_each(proxy: Proxy, http: httpx.AsyncCl
     samples = session.samples()
     assert len(samples) == len(session.calls) == 20
     assert [sample.weight for sample in samples] == pytest.approx([1 / 20] * 20)
-    assert sorted(policy.seeds) == list(range(7, 27))
+    assert set(policy.seeds) == {turn_seed(7, number) for number in range(20)}
 
 
 # Clients that hang up --------------------------------------------------------------------------------------------------
