@@ -7,13 +7,13 @@ record from the moment its output exists or its client hung up; ``branches`` mak
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast_recipes.core.calls import parse_text
-from holdfast_recipes.harness.loop import turn_seed
 from holdfast_recipes.policy.base import ContextLengthError, Finish, Generation, Policy
 from holdfast_recipes.policy.tokenizer import Tokenizer
 
@@ -21,6 +21,11 @@ from .answers import Answer, whole
 from .branches import Branches, Call, Dialect, Sample
 from .dialects import Request, read_request
 from .prompts import Prompts
+
+
+def call_seed(seed: int, number: int) -> int:
+    """The seed of one call: that of the rollout and the call's number, in 31 bits, so that neighbouring rollouts share none."""
+    return random.Random(f"{seed} {number}").getrandbits(31)  # noqa: S311  sampling, no secret
 
 
 class SessionOverError(Exception):
@@ -117,7 +122,7 @@ class Session:
         """The policy's answer. Raises what the policy raises; a call without an answer is no part of the record."""
         room = self.limits.new_tokens if self.limits.context is None else self.limits.context - len(pending.prompt_ids)
         most = min(room, self.limits.new_tokens, pending.request.max_new_tokens or room)
-        seed = None if self._seed is None else turn_seed(self._seed, pending.number)
+        seed = None if self._seed is None else call_seed(self._seed, pending.number)
         stop = set(self._prompts.end_ids) if len(self._prompts.end_ids) == 1 else set()
         pending.work = asyncio.ensure_future(self._policy.generate(pending.prompt_ids, seed=seed, max_new_tokens=most, stop=stop))
         try:

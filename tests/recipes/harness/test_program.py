@@ -127,7 +127,7 @@ ENDS: list[tuple[str, Program, Limits, tuple[Status, Blame | None, str]]] = [
     ("steps", agent(), within(steps=3), (Status.TRUNCATED, None, "steps")),
     ("stubborn", shell("python3 ~/agent.py; while :; do sleep 1; done"), within(steps=1), (Status.TRUNCATED, None, "steps")),
     ("tokens", agent(), within(tokens=2200), (Status.TRUNCATED, None, "tokens")),
-    ("relay", shell("pkill -9 -f READY; sleep 100"), within(), (Status.ABORTED, Blame.WORKLOAD, "relay_ended")),
+    ("relay", shell("pkill -9 -f '[R]EADY'; sleep 100"), within(), (Status.ABORTED, Blame.WORKLOAD, "relay_ended")),
 ]
 
 

@@ -11,12 +11,11 @@ from typing import Any
 
 import httpx
 import pytest
-from holdfast_recipes.harness.loop import turn_seed
 from holdfast_recipes.policy.base import ContextLengthError, PolicyRefusedError, PolicyUnavailableError
 from holdfast_recipes.policy.scripted import written
 from holdfast_recipes.proxy.branches import Dialect
 from holdfast_recipes.proxy.server import Proxy
-from holdfast_recipes.proxy.session import Session, SessionLimits
+from holdfast_recipes.proxy.session import Session, SessionLimits, call_seed
 
 from .clients import (
     DIALECTS,
@@ -187,7 +186,7 @@ async def test_calls_at_once_are_a_branch_each(proxy: Proxy, http: httpx.AsyncCl
     samples = session.samples()
     assert len(samples) == len(session.calls) == 20
     assert [sample.weight for sample in samples] == pytest.approx([1 / 20] * 20)
-    assert set(policy.seeds) == {turn_seed(7, number) for number in range(20)}
+    assert set(policy.seeds) == {call_seed(7, number) for number in range(20)}
 
 
 # Clients that hang up --------------------------------------------------------------------------------------------------
