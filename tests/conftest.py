@@ -27,6 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "requires(*needs): what the test needs from the machine (tests.support.requires)")
     config.addinivalue_line("markers", "chaos: minutes of faults under load; left out of `make test`")
     config.addinivalue_line("markers", "docker: the differential suite, of an image that takes minutes to build (`make test-docker`)")
+    config.addinivalue_line("markers", "recipes_packages: third-party harnesses from npm and PyPI, which take minutes to fetch")
     config.addinivalue_line("markers", "cluster: needs the cluster that KUBECONFIG names (`make test-cluster`)")
 
 
@@ -36,7 +37,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for mark in ("chaos", "cluster", "docker", "soak"):
+    for mark in ("chaos", "cluster", "docker", "recipes_packages", "soak"):
         left_out = [item for item in items if item.get_closest_marker(mark)]
         if left_out and mark not in (config.option.markexpr or ""):
             config.hook.pytest_deselected(items=left_out)

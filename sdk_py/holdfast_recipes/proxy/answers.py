@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast_recipes.core.calls import Parsed
 
-from .branches import Dialect
+from .branches import Dialect, Finish
 
 _CHAT_FINISH = {"stop": "stop", "tool_calls": "tool_calls", "length": "length"}
 _STOP_REASONS = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens"}
@@ -21,7 +21,8 @@ _STOP_REASONS = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_to
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the policy said. ``created_s`` is Unix time; ``truncated`` when the limit of new tokens ended it.
+    """What the policy said. ``created_s`` is Unix time; ``truncated`` when the limit of new tokens ended it; ``stopped_by`` is the one of
+    the client's stop texts that did; ``freeform`` as in the request.
 
     Calls without an id are given one that follows from ``id``, so that results can name them. Calls that could not be parsed are
     shown to the client as text: it is the harness that must answer them.
@@ -34,9 +35,11 @@ class Answer:
     output_tokens: int
     created_s: int = 0
     truncated: bool = False
+    stopped_by: str = ""
+    freeform: frozenset[str] = frozenset()
 
     @property
-    def finish(self) -> str:
+    def finish(self) -> Finish:
         return "length" if self.truncated else "tool_calls" if self.parsed.calls else "stop"
 
     @property
@@ -111,8 +114,7 @@ def _responses(answer: Answer) -> dict[str, Any]:
         part = {"type": "output_text", "text": answer.text, "annotations": []}
         output.append({"type": "message", "id": f"msg_{answer.id}", "role": "assistant", "status": "completed", "content": [part]})
     for number, (call_id, name, arguments) in enumerate(answer.calls):
-        item = {"type": "function_call", "id": f"fc_{answer.id}_{number}", "call_id": call_id, "name": name, "arguments": arguments}
-        output.append({**item, "status": "completed"})
+        output.append(_response_call(answer, number, call_id, name, arguments))
     total = answer.prompt_tokens + answer.output_tokens
     usage = {
         "input_tokens": answer.prompt_tokens,
@@ -141,6 +143,20 @@ def _responses(answer: Answer) -> dict[str, Any]:
     }
 
 
+def _response_call(answer: Answer, number: int, call_id: str, name: str, arguments: str) -> dict[str, Any]:
+    namespace, _, bare = name.rpartition(".")
+    named = {"call_id": call_id, "name": bare, **({"namespace": namespace} if namespace else {}), "status": "completed"}
+    if name in answer.freeform:
+        text = answer.parsed.calls[number].arguments.get("input")
+        return {
+            "type": "custom_tool_call",
+            "id": f"ctc_{answer.id}_{number}",
+            "input": text if isinstance(text, str) else arguments,
+            **named,
+        }
+    return {"type": "function_call", "id": f"fc_{answer.id}_{number}", "arguments": arguments, **named}
+
+
 def _response_events(answer: Answer) -> Iterator[dict[str, Any]]:
     response = _responses(answer)
     started = {**response, "status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
@@ -151,12 +167,16 @@ def _response_events(answer: Answer) -> Iterator[dict[str, Any]]:
             "message": {"content": [], "status": "in_progress"},
             "reasoning": {"summary": []},
             "function_call": {"arguments": ""},
+            "custom_tool_call": {"input": ""},
         }
         made.append({"type": "response.output_item.added", "output_index": index, "item": {**item, **empty[item["type"]]}})
         if item["type"] == "function_call":
             made.append({"type": "response.function_call_arguments.delta", **place, "delta": item["arguments"]})
             done = {"name": item["name"], "arguments": item["arguments"]}
             made.append({"type": "response.function_call_arguments.done", **place, **done})
+        elif item["type"] == "custom_tool_call":
+            made.append({"type": "response.custom_tool_call_input.delta", **place, "delta": item["input"]})
+            made.append({"type": "response.custom_tool_call_input.done", **place, "input": item["input"]})
         elif item["type"] == "message":
             part, text = item["content"][0], {**place, "content_index": 0}
             made.append({"type": "response.content_part.added", **text, "part": {**part, "text": ""}})
@@ -187,8 +207,8 @@ def _anthropic(answer: Answer) -> dict[str, Any]:
         "role": "assistant",
         "model": answer.model,
         "content": content,
-        "stop_reason": _STOP_REASONS[answer.finish],
-        "stop_sequence": None,
+        "stop_reason": "stop_sequence" if answer.stopped_by else _STOP_REASONS[answer.finish],
+        "stop_sequence": answer.stopped_by or None,
         "usage": {"input_tokens": answer.prompt_tokens, "output_tokens": answer.output_tokens},
     }
 
@@ -196,7 +216,7 @@ def _anthropic(answer: Answer) -> dict[str, Any]:
 def _anthropic_events(answer: Answer) -> Iterator[dict[str, Any]]:
     message = _anthropic(answer)
     usage = message["usage"]
-    started = {**message, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 0}}
+    started = {**message, "content": [], "stop_reason": None, "stop_sequence": None, "usage": {**usage, "output_tokens": 0}}
     yield {"type": "message_start", "message": started}
     for index, block in enumerate(message["content"]):
         kind = block["type"]
@@ -209,7 +229,7 @@ def _anthropic_events(answer: Answer) -> Iterator[dict[str, Any]]:
             change = {"type": delta, field: block[field]}
         yield {"type": "content_block_delta", "index": index, "delta": change}
         yield {"type": "content_block_stop", "index": index}
-    final = {"stop_reason": message["stop_reason"], "stop_sequence": None}
+    final = {"stop_reason": message["stop_reason"], "stop_sequence": message["stop_sequence"]}
     yield {"type": "message_delta", "delta": final, "usage": {"output_tokens": usage["output_tokens"]}}
     yield {"type": "message_stop"}
 

@@ -1,8 +1,9 @@
 """Requests of three public interfaces as one: OpenAI chat completions, OpenAI responses, Anthropic messages → ``Request`` (C4.2).
 
 Owns the reading of request bodies. The same conversation gives the same messages in every dialect, and so the same prompt: text parts
-are joined by newlines, arguments of calls become objects, tools have one shape. What a policy of text cannot take (images, audio) is
-refused by name. Answers are written in ``answers``; serving is the server's.
+are joined by newlines, arguments of calls become objects, tools have one shape. Tools that a provider would run by itself (web search)
+are left out: nothing here runs them. What a policy of text cannot take (images, audio) is refused by name. Answers are written in
+``answers``; serving is the server's.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ Body = Mapping[str, Any]
 
 _TEXTS = ("text", "input_text", "output_text")
 _THOUGHTS = ("thinking", "redacted_thinking")
+_RUN_BY_PROVIDER = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "mcp_toolset")
+_FREEFORM = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
 
 
 class DialectError(ValueError):
@@ -27,7 +30,8 @@ class DialectError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client wants, whichever dialect it speaks. None: the client left it open."""
+    """What a client wants, whichever dialect it speaks. None: the client left it open. ``freeform`` names the tools whose one argument,
+    ``input``, is plain text to the client."""
 
     messages: tuple[dict[str, Any], ...]
     tools: tuple[dict[str, Any], ...] = ()
@@ -36,6 +40,7 @@ class Request:
     max_new_tokens: int | None = None
     temperature: float | None = None
     stop: tuple[str, ...] = ()
+    freeform: frozenset[str] = frozenset()
 
 
 def read_request(dialect: Dialect, body: Body) -> Request:
@@ -54,12 +59,13 @@ def read_request(dialect: Dialect, body: Body) -> Request:
         raise DialectError("the temperature must be a number, zero or above")
     return Request(
         messages,
-        tuple(_tool(tool) for tool in _list(body, "tools")),
+        tuple(tool for listed in _list(body, "tools") for tool in _tools(dialect, listed)),
         str(body.get("model") or ""),
         body.get("stream") is True,
         limit,
         temperature,
         _stop(body),
+        frozenset(name for listed in _list(body, "tools") for name in _freeform(dialect, listed)),
     )
 
 
@@ -90,7 +96,7 @@ def _responses(body: Body) -> Iterator[dict[str, Any]]:
     for item in items:
         kind = item.get("type") or "message"
         role = {"developer": "system"}.get(str(item.get("role")), str(item.get("role")))
-        if kind == "reasoning" or kind == "function_call" or (kind == "message" and role == "assistant"):
+        if kind in ("reasoning", "function_call", "custom_tool_call") or (kind == "message" and role == "assistant"):
             # one turn of the policy is several items: thought, then text, then calls
             if pending is not None and (kind == "reasoning" or (kind == "message" and (pending["content"] or "tool_calls" in pending))):
                 yield pending
@@ -103,7 +109,7 @@ def _responses(body: Body) -> Iterator[dict[str, Any]]:
             pending = None
         if kind == "message" and role in ("system", "user"):
             yield {"role": role, "content": _text(item.get("content"))}
-        elif kind == "function_call_output":
+        elif kind in ("function_call_output", "custom_tool_call_output"):
             yield _result(item.get("call_id"), _text(item.get("output")))
         else:
             raise DialectError(f"unknown input item {kind!r} of role {role!r}")
@@ -116,7 +122,10 @@ def _extend(message: dict[str, Any], kind: str, item: Body) -> None:
         if thought := _text(item.get("content")) or _text(item.get("summary")):
             message["reasoning_content"] = thought
     elif kind == "function_call":
-        call = _call(item.get("call_id"), item.get("name"), item.get("arguments"))
+        call = _call(item.get("call_id"), _full_name(item.get("namespace"), item.get("name")), item.get("arguments"))
+        message["tool_calls"] = [*message.get("tool_calls", []), call]
+    elif kind == "custom_tool_call":
+        call = _call(item.get("call_id"), _full_name(item.get("namespace"), item.get("name")), {"input": str(item.get("input") or "")})
         message["tool_calls"] = [*message.get("tool_calls", []), call]
     else:
         message["content"] = _text(item.get("content"))
@@ -178,18 +187,44 @@ def _call(call_id: Any, name: Any, arguments: Any) -> dict[str, Any]:
     return {"id": str(call_id or ""), "type": "function", "function": {"name": name, "arguments": {} if arguments is None else arguments}}
 
 
-def _tool(tool: Any) -> dict[str, Any]:
+def _tools(dialect: Dialect, tool: Any, namespace: str = "") -> Iterator[dict[str, Any]]:
+    """The functions that an entry of a request's tools gives the policy: one, those of a namespace, or none."""
     if not isinstance(tool, Mapping):
         raise DialectError("a tool must be an object")
-    nested = tool.get("function")
-    bare: Body = nested if isinstance(nested, Mapping) else tool
+    kind = tool.get("type")
+    if dialect == "responses" and kind == "namespace":
+        for nested in _list(tool, "tools"):
+            yield from _tools(dialect, nested, _full_name(namespace, tool.get("name")))
+        return
+    inner = tool.get("function")
+    bare: Body = inner if isinstance(inner, Mapping) else tool
+    if dialect == "responses" and kind not in (None, "function", "custom"):
+        return
+    if dialect == "messages" and isinstance(kind, str) and kind.startswith(_RUN_BY_PROVIDER):
+        return
     if not isinstance(bare.get("name"), str) or not bare["name"]:
-        raise DialectError(f"the tool type {tool.get('type')!r} without a name is not supported: only functions are")
-    function: dict[str, Any] = {"name": bare["name"]}
+        raise DialectError(f"the tool type {kind!r} without a name is not supported: only functions are")
+    function: dict[str, Any] = {"name": _full_name(namespace, bare["name"])}
     if bare.get("description"):
         function["description"] = bare["description"]
-    function["parameters"] = bare.get("parameters") or bare.get("input_schema") or {"type": "object", "properties": {}}
-    return {"type": "function", "function": function}
+    free = dialect == "responses" and kind == "custom"
+    function["parameters"] = (
+        _FREEFORM if free else bare.get("parameters") or bare.get("input_schema") or {"type": "object", "properties": {}}
+    )
+    yield {"type": "function", "function": function}
+
+
+def _freeform(dialect: Dialect, tool: Body, namespace: str = "") -> Iterator[str]:
+    if dialect == "responses" and tool.get("type") == "namespace":
+        for nested in _list(tool, "tools"):
+            yield from _freeform(dialect, nested, _full_name(namespace, tool.get("name")))
+    elif dialect == "responses" and tool.get("type") == "custom":
+        yield _full_name(namespace, tool.get("name"))
+
+
+def _full_name(namespace: Any, name: Any) -> Any:
+    """A name within a namespace is written with a dot, which no function's name has."""
+    return f"{namespace}.{name}" if namespace and isinstance(name, str) and name else name
 
 
 def _stop(body: Body) -> tuple[str, ...]:
