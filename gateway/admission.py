@@ -20,12 +20,12 @@ from gateway.placement.store import PlacementStore, PlacementUnavailableError
 from gateway.settings import AdmissionSettings
 from gateway.telemetry import Metrics
 
-EVERYBODY = ""
+ALL_OWNERS = ""
 _RETRY_MOST_S = 30
 _SMOOTHING = 0.9
 
 
-class Place:
+class QueuePlace:
     """A place in the queue, held from ``Admission.enter`` to ``leave``; inside ``async with`` it is its turn."""
 
     def __init__(self, admission: Admission, owner: str) -> None:
@@ -61,9 +61,9 @@ class Admission:
     def __init__(self, settings: AdmissionSettings, metrics: Metrics) -> None:
         self.settings = settings
         self._metrics = metrics
-        self._making: dict[Place, float] = {}
+        self._making: dict[QueuePlace, float] = {}
         self._making_of: Counter[str] = Counter()
-        self._waiting: OrderedDict[str, deque[Place]] = OrderedDict()
+        self._waiting: OrderedDict[str, deque[QueuePlace]] = OrderedDict()
         self._count = 0
         self._took_s = 1.0
 
@@ -75,7 +75,7 @@ class Admission:
     def making(self) -> int:
         return len(self._making)
 
-    def enter(self, owner: str) -> Place:
+    def enter(self, owner: str) -> QueuePlace:
         """A place for one create. Raises ``quota_exceeded`` when the owner has too many waiting, ``overloaded`` when everybody has."""
         settings = self.settings
         mine = self._waiting.get(owner)
@@ -83,13 +83,13 @@ class Admission:
             raise self.overloaded("too many sandboxes wait to be made")
         if mine is not None and len(mine) >= settings.owner_queue:
             raise self._refused("quota_exceeded", f"{len(mine)} of your sandboxes wait to be made", "queue")
-        place = Place(self, owner)
+        place = QueuePlace(self, owner)
         self._waiting.setdefault(owner, deque()).append(place)
         self._count += 1
         self._next()
         return place
 
-    def left(self, place: Place) -> None:
+    def left(self, place: QueuePlace) -> None:
         began = self._making.pop(place, None)
         if began is not None:
             self._making_of[place.owner] -= 1
@@ -133,7 +133,7 @@ class Admission:
         self._metrics.gauge("creates_waiting", self._count)
         self._metrics.gauge("creates_running", len(self._making))
 
-    def _dropped(self, owner: str, mine: deque[Place]) -> None:
+    def _dropped(self, owner: str, mine: deque[QueuePlace]) -> None:
         self._count -= 1
         if not mine:
             del self._waiting[owner]
@@ -150,14 +150,14 @@ class Quotas:
     async def reserve(self, spec: SandboxSpec) -> list[str]:
         """Count it; for whom it is newly counted. Raises ``quota_exceeded`` (the owner's) or ``no_capacity`` (everybody's)."""
         counted: list[str] = []
-        for whose, quota in ((spec.owner, self._owner), (EVERYBODY, self._everybody)):
+        for whose, quota in ((spec.owner, self._owner), (ALL_OWNERS, self._everybody)):
             if not quota:
                 continue
             usage = await self._store.reserve(whose, spec, quota)
-            if usage.word == "over":
+            if usage.outcome == "over":
                 await self.release(counted, spec.sandbox_id)
                 raise self._over(whose, quota, usage.sandboxes, usage.cores, usage.memory_bytes)
-            if usage.word == "fresh":
+            if usage.outcome == "fresh":
                 counted.append(whose)
         return counted
 
@@ -171,11 +171,11 @@ class Quotas:
 
     async def ended(self, spec: SandboxSpec) -> None:
         """It counts no longer."""
-        await self.release([whose for whose, quota in ((spec.owner, self._owner), (EVERYBODY, self._everybody)) if quota], spec.sandbox_id)
+        await self.release([whose for whose, quota in ((spec.owner, self._owner), (ALL_OWNERS, self._everybody)) if quota], spec.sandbox_id)
 
     def _over(self, whose: str, quota: Quota, sandboxes: int, cores: float, memory: int) -> HoldfastError:
         pairs = (("sandboxes", sandboxes, quota.sandboxes), ("cores", cores, quota.cores), ("bytes of memory", memory, quota.memory_bytes))
         what, asked, most = next((what, asked, most) for what, asked, most in pairs if most is not None and asked > most)
-        if whose == EVERYBODY:
+        if whose == ALL_OWNERS:
             return self._admission.full(f"this service holds at most {most:g} {what}")
         return self._admission.over_quota(what, asked, most)

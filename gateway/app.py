@@ -21,7 +21,7 @@ from starlette.websockets import WebSocket
 
 from gateway.http import problems
 from gateway.memory_reservation import holding
-from gateway.orchard.retry_detection import Reposts
+from gateway.orchard.retry_detection import RetryDetection
 from gateway.orchard.terminal import pty
 from gateway.routes import admin, commands, files, groups, lifetime, network, sandboxes
 from gateway.routes.attach import attach
@@ -68,7 +68,7 @@ async def nowhere(websocket: WebSocket) -> None:
     await websocket.send_denial_response(problems.problem_response(HoldfastError("not_found", "there is no such route")))
 
 
-class MarkRequests:
+class RequestMiddleware:
     """Gives each request an id and counts answers by route and status: pure ASGI, so that nothing is buffered on the way."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -110,10 +110,10 @@ def build_app(gateway: Gateway, on_close: Callable[[], Any] | None = None) -> St
     app = Starlette(
         routes=(*ROUTES, WebSocketRoute("/{path:path}", nowhere)),
         lifespan=lifespan,
-        middleware=[Middleware(MarkRequests)],
+        middleware=[Middleware(RequestMiddleware)],
         exception_handlers={HoldfastError: problems.on_error, HTTPException: problems.on_error, Exception: problems.on_error},
     )
     app.router.redirect_slashes = False  # the redirect would name whatever host the request did
     app.state.gateway = gateway
-    app.state.reposts = Reposts()
+    app.state.reposts = RetryDetection()
     return app

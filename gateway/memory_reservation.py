@@ -19,7 +19,7 @@ _SMALL_BYTES: Final = 64 * 1024
 """Below this nothing is counted: there can be as many of these as there are connections."""
 
 
-class Memory:
+class MemoryReservations:
     """One per replica. ``limit_bytes`` for all; an owner has three quarters of it."""
 
     def __init__(self, limit_bytes: int) -> None:
@@ -41,10 +41,10 @@ class Memory:
             del self._owners[owner]
 
 
-class Held:
+class RequestReservation:
     """What one request holds. ``owner`` is set once it is known."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: MemoryReservations) -> None:
         self.owner = ""
         self._memory = memory
         self._uncounted = 0
@@ -64,9 +64,9 @@ class Held:
 
 
 @contextlib.contextmanager
-def holding(memory: Memory) -> Iterator[None]:
+def holding(memory: MemoryReservations) -> Iterator[None]:
     """Around one request, from its head to the end of its answer."""
-    held = Held(memory)
+    held = RequestReservation(memory)
     token = _current.set(held)
     try:
         yield
@@ -89,4 +89,4 @@ def hold_for(owner: str) -> None:
         held.owner = owner
 
 
-_current: ContextVar[Held | None] = ContextVar("what the present request holds", default=None)
+_current: ContextVar[RequestReservation | None] = ContextVar("what the present request holds", default=None)

@@ -22,14 +22,14 @@ from gateway.runtimes.base import Runtime
 from gateway.sessions.registry import AttachedSessions
 
 from .auth import Keys, key_of
-from .memory_reservation import Memory, hold_for
+from .memory_reservation import MemoryReservations, hold_for
 from .settings import Settings
 from .telemetry import Metrics
 
 log = logging.getLogger("gateway")
 
 
-class Background:
+class BackgroundTasks:
     """Work that outlives its request: owned by the app, cancelled with it, its failures logged."""
 
     def __init__(self) -> None:
@@ -70,9 +70,9 @@ class Gateway:
         self.secrets = (secret, *(other for other in other_secrets if other != secret))
         """All whose tickets and agents are taken: more than one while the deployment rotates its secret."""
         self.metrics = Metrics()
-        self.memory = Memory(settings.rest.held_bytes)
+        self.memory = MemoryReservations(settings.rest.held_bytes)
         self.attached = AttachedSessions(settings.relay)
-        self.background = Background()
+        self.background = BackgroundTasks()
         self.pools = PoolsFile(settings.pools_file)
         self.admission = Admission(settings.admission, self.metrics)
         self.quotas = Quotas(settings.admission, store, self.admission)

@@ -18,7 +18,7 @@ _PATIENCE_S: Final = 60.0
 """How long the end of a sandbox waits for an agent that does not answer: it may be busy with the very work that keeps the sandbox."""
 
 
-class Idleness:
+class AgentIdleTime:
     """See the module. ``secrets``: the deployment's own, and those it is rotated from or to."""
 
     def __init__(self, secrets: tuple[str, ...]) -> None:

@@ -12,11 +12,11 @@ import contextlib
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.proof import agent_token
 
-from gateway.admission import Place
+from gateway.admission import QueuePlace
 from gateway.model.records import Cause, Entry, Record, SandboxSpec
 from gateway.placement.store import PlacementUnavailableError, RebuildingError
 from gateway.pools import key_of
-from gateway.runtimes.base import Made, Order, RuntimeUnavailableError
+from gateway.runtimes.base import CreateRequest, Endpoint, RuntimeUnavailableError
 from gateway.service import Gateway, live, owned_entry
 
 from .pool_claims import claim
@@ -33,12 +33,12 @@ _REBUILD_S = 30.0
 """How long a sandbox that was made while records were lost is waited for: the controller looks every ten seconds."""
 
 
-async def make(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place: Place, *, forget: bool) -> Record:
+async def make(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place: QueuePlace, *, forget: bool) -> Record:
     """From reserved to ready. Whatever goes wrong is recorded, and raised for whoever waits.
 
     With ``forget``, a failure that may pass leaves nothing: the request can be repeated under the same key. ``place`` is given up.
     """
-    order = Order(
+    request = CreateRequest(
         sandbox_id=spec.sandbox_id,
         incarnation=spec.incarnation,
         token=agent_token(gateway.secret, spec.sandbox_id, spec.incarnation),
@@ -60,12 +60,12 @@ async def make(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place: 
         async with place:
             if waited:
                 await _still_wanted(gateway, spec)
-            made = await _obtain(gateway, spec, order, end)
+            made = await _obtain(gateway, spec, request, end)
     except HoldfastError as error:
         noting.cancel()  # whoever else is at it notes that itself
         gateway.metrics.count("create_failed_total", code=error.code)
         if error.code == "sandbox_exists":  # another replica is at it
-            return await until_settled(gateway, spec.owner, spec.sandbox_id, spec.ready_timeout_s, spec.incarnation)
+            return await wait_until_settled(gateway, spec.owner, spec.sandbox_id, spec.ready_timeout_s, spec.incarnation)
         nothing = isinstance(error, RuntimeUnavailableError) and error.made_nothing
         if nothing or error.code != "runtime_unavailable":  # else it may have been made: the controller finds out
             ready = await _fail(gateway, spec, error, forget=forget and error.retryable, made=not nothing)
@@ -90,7 +90,7 @@ async def make(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place: 
     return entry
 
 
-async def _say_later(gateway: Gateway, spec: SandboxSpec, made: Made, end: float) -> None:
+async def _say_later(gateway: Gateway, spec: SandboxSpec, made: Endpoint, end: float) -> None:
     """Until the store has heard it. What else became of the sandbox meanwhile the controller sees to."""
     while asyncio.get_running_loop().time() < end:
         await asyncio.sleep(_POLL_MOST_S)
@@ -136,30 +136,30 @@ def _own_time(ready_timeout_s: float) -> float:
     return ready_timeout_s - min(_MARGIN_S, _MARGIN_SHARE * ready_timeout_s)
 
 
-async def _obtain(gateway: Gateway, spec: SandboxSpec, order: Order, end: float) -> Made:
+async def _obtain(gateway: Gateway, spec: SandboxSpec, request: CreateRequest, end: float) -> Endpoint:
     """A spare where one fits and waits, else a new one. ``end`` is on the loop's clock; waiting for a turn has used of it."""
     clock = asyncio.get_running_loop().time
     pools = gateway.pools.read()
     pool = pools.get(key_of(spec)) if pools else None
-    made = await claim(gateway, spec, order, pool.key, max(end - clock(), 0.01)) if pool is not None else None
-    return made or await _create(gateway, spec, order, end)
+    made = await claim(gateway, spec, request, pool.key, max(end - clock(), 0.01)) if pool is not None else None
+    return made or await _create(gateway, spec, request, end)
 
 
-async def _create(gateway: Gateway, spec: SandboxSpec, order: Order, end: float) -> Made:
+async def _create(gateway: Gateway, spec: SandboxSpec, request: CreateRequest, end: float) -> Endpoint:
     """Again and again while another incarnation has the id, or the runtime says that somebody is at it: who that was may be gone."""
     clock = asyncio.get_running_loop().time
     pause_s = _POLL_LEAST_S
     while True:
         try:
-            return await gateway.runtime.create(order, max(end - clock(), 0.01))
+            return await gateway.runtime.create(request, max(end - clock(), 0.01))
         except HoldfastError as error:
             if error.code != "sandbox_exists" or clock() >= end:
                 raise
-        presents = await gateway.runtime.list_all()
+        statuses = await gateway.runtime.list_all()
         await _still_wanted(gateway, spec)  # after the list: what is in it and is not ours is older than ours
-        for present in presents:
-            if present.sandbox_id == order.sandbox_id and present.incarnation != order.incarnation:
-                await gateway.runtime.delete(order.sandbox_id, present.incarnation)  # the record is ours: its former holder has ended
+        for sandbox in statuses:
+            if sandbox.sandbox_id == request.sandbox_id and sandbox.incarnation != request.incarnation:
+                await gateway.runtime.delete(request.sandbox_id, sandbox.incarnation)  # the record is ours: its former holder has ended
         await asyncio.sleep(pause_s)
         pause_s = min(pause_s * 1.5, _EXISTS_MOST_S)
 
@@ -195,7 +195,7 @@ def failure(record: Record) -> HoldfastError:
     return HoldfastError("sandbox_failed", message, fault=cause.fault, reason=cause.reason)
 
 
-async def until_settled(gateway: Gateway, owner: str, sandbox_id: str, timeout_s: float, incarnation: str = "") -> Record:
+async def wait_until_settled(gateway: Gateway, owner: str, sandbox_id: str, timeout_s: float, incarnation: str = "") -> Record:
     """The record once it is ready or failed; with ``incarnation``, of that one only.
 
     Raises ``wait_timeout``, ``sandbox_gone`` and ``sandbox_not_found``.

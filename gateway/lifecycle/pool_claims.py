@@ -11,8 +11,8 @@ import logging
 from holdfast_wire.errors import HoldfastError
 
 from gateway.model.records import SandboxSpec
-from gateway.placement.store import COLD
-from gateway.runtimes.base import Made, Order
+from gateway.placement.store import COLD_START
+from gateway.runtimes.base import CreateRequest, Endpoint
 from gateway.service import Gateway
 
 log = logging.getLogger("gateway")
@@ -22,7 +22,7 @@ _TRIES = 3
 _ADOPT_S = 10.0
 
 
-async def claim(gateway: Gateway, spec: SandboxSpec, order: Order, pool: str, timeout_s: float) -> Made | None:
+async def claim(gateway: Gateway, spec: SandboxSpec, request: CreateRequest, pool: str, timeout_s: float) -> Endpoint | None:
     """A spare as the ordered sandbox, or None: make it cold.
 
     Raises ``sandbox_exists`` when another replica is turning a spare into it, and what the store raises.
@@ -30,42 +30,42 @@ async def claim(gateway: Gateway, spec: SandboxSpec, order: Order, pool: str, ti
     store, before = gateway.store, ""
     for number in range(_TRIES):
         spare = await store.take_spare(pool)
-        wanted = spare or COLD
+        wanted = spare or COLD_START
         holds = await store.assign_spare(spec.sandbox_id, spec.incarnation, wanted, before)
         if spare is not None and holds != spare:
             await store.return_spare(pool, spare)
-        if holds == COLD:
+        if holds == COLD_START:
             _count(gateway, "empty" if number == 0 else "failed")
             return None
         if not holds:
             raise HoldfastError("sandbox_exists", "it is made already, or has ended")
         try:
-            made = await gateway.runtime.adopt(holds, order, min(timeout_s, _ADOPT_S))
+            made = await gateway.runtime.adopt(holds, request, min(timeout_s, _ADOPT_S))
         except HoldfastError as error:
             log.info("the spare %s cannot be used: %s", holds, error.code)
             if error.code != "sandbox_not_found":
-                await _clear(gateway, holds, order)
-            elif await _being_made(gateway, order):
+                await _clear(gateway, holds, request)
+            elif await _being_made(gateway, request):
                 raise HoldfastError("sandbox_exists", "another replica is at it") from None
             before = holds
             continue
         _count(gateway, "warm")
         return made
-    if await store.assign_spare(spec.sandbox_id, spec.incarnation, COLD, before) != COLD:
+    if await store.assign_spare(spec.sandbox_id, spec.incarnation, COLD_START, before) != COLD_START:
         raise HoldfastError("sandbox_exists", "another replica is at it, or it has ended")
     _count(gateway, "failed")
     return None
 
 
-async def _being_made(gateway: Gateway, order: Order) -> bool:
+async def _being_made(gateway: Gateway, request: CreateRequest) -> bool:
     """Whether the runtime has it: then the spare was not lost but used, by a replica that saw it noted in the record."""
-    present = [one for one in await gateway.runtime.list_all() if one.sandbox_id == order.sandbox_id]
-    return any(one.incarnation == order.incarnation for one in present)
+    sandbox = [one for one in await gateway.runtime.list_all() if one.sandbox_id == request.sandbox_id]
+    return any(one.incarnation == request.incarnation for one in sandbox)
 
 
-async def _clear(gateway: Gateway, spare: str, order: Order) -> None:
+async def _clear(gateway: Gateway, spare: str, request: CreateRequest) -> None:
     """Nothing may be left of a spare that failed half-way: neither under its own name nor under the new one."""
-    for sandbox_id, incarnation in ((spare, None), (order.sandbox_id, order.incarnation)):
+    for sandbox_id, incarnation in ((spare, None), (request.sandbox_id, request.incarnation)):
         try:
             await gateway.runtime.delete(sandbox_id, incarnation)
         except HoldfastError:

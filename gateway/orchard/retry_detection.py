@@ -19,7 +19,7 @@ _ANSWERED_S = 10.0
 
 
 @dataclass(slots=True, eq=False)
-class Posted:
+class PostedExec:
     """One exec that was posted here."""
 
     command_id: str
@@ -36,11 +36,11 @@ class Posted:
         self.ended_at = time.monotonic()
 
 
-class Reposts:
+class RetryDetection:
     """See the module."""
 
     def __init__(self) -> None:
-        self._posted: OrderedDict[bytes, list[Posted]] = OrderedDict()
+        self._posted: OrderedDict[bytes, list[PostedExec]] = OrderedDict()
 
     async def find(self, print_: bytes, waits: bool) -> str | None:
         """The command id of an earlier post of the same exec, to be joined; each is joined once."""
@@ -55,7 +55,7 @@ class Reposts:
                 return posted.command_id
         return None
 
-    def note(self, print_: bytes, posted: Posted) -> None:
+    def note(self, print_: bytes, posted: PostedExec) -> None:
         self._posted.setdefault(print_, []).append(posted)
         self._posted.move_to_end(print_)
         if len(self._posted[print_]) > 64:
@@ -63,7 +63,7 @@ class Reposts:
         while len(self._posted) > _MOST:
             self._posted.popitem(last=False)
 
-    def _remove(self, print_: bytes, posted: Posted) -> bool:
+    def _remove(self, print_: bytes, posted: PostedExec) -> bool:
         """False when another post has joined it while its client was asked after."""
         there = posted in self._posted.get(print_, ())
         if there:

@@ -24,7 +24,7 @@ from gateway.oneoff import operations, validation
 from gateway.oneoff.activity import in_use
 from gateway.oneoff.operations import Outcome
 from gateway.orchard.login_shell import login_shell
-from gateway.orchard.retry_detection import Posted, Reposts
+from gateway.orchard.retry_detection import PostedExec, RetryDetection
 from gateway.service import gateway_of
 
 _WAIT_MORE_S = 30.0
@@ -45,7 +45,7 @@ async def execute(request: Request) -> Response:
     params = _params(fields)
     key = request.headers.get("idempotency-key")
     print_ = _fingerprint(owner, record, body)
-    reposts: Reposts = request.app.state.reposts
+    reposts: RetryDetection = request.app.state.reposts
 
     async def connected() -> bool:
         return not await request.is_disconnected()
@@ -54,7 +54,7 @@ async def execute(request: Request) -> Response:
         command_id = "k" + hashlib.sha256(f"{owner}\0{key}".encode()).hexdigest()[:32]
     else:
         command_id = await reposts.find(print_, waits) or _new_id()
-    posted = Posted(command_id, waits, connected)
+    posted = PostedExec(command_id, waits, connected)
     if not key:
         reposts.note(print_, posted)
     timeout_s = params.get("timeout_s")

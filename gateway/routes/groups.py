@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from gateway.http.request_fields import Fields, read_json
 from gateway.http.responses import json_response
-from gateway.model.records import Cause, Group, GroupWord, Record
+from gateway.model.records import Cause, Group, GroupStatus, Record
 from gateway.placement.store import RebuildingError
 from gateway.service import Gateway, gateway_of
 
@@ -35,8 +35,8 @@ async def heartbeat(request: Request) -> Response:
     if ttl_s is None:
         raise HoldfastError("invalid_argument", "ttl_s must be a number of seconds")
     lease = fields.text("lease", "", most=_LEASE_CHARACTERS) or ""
-    word, group = await gateway.store.group_beat(owner, name, ttl_s, lease)
-    settle(word, group)
+    outcome, group = await gateway.store.group_beat(owner, name, ttl_s, lease)
+    settle(outcome, group)
     return json_response({**_describe(group), "lease": group.lease})
 
 
@@ -72,11 +72,11 @@ def group_name(name: str) -> str:
     return name
 
 
-def settle(word: GroupWord, group: Group) -> None:
+def settle(outcome: GroupStatus, group: Group) -> None:
     """Raises what a refused heartbeat or joining means."""
-    if word == "freeing":
+    if outcome == "freeing":
         raise HoldfastError("group_freeing", f"{group.count} sandboxes of the former group {group.name!r} are still being removed")
-    if word == "lapsed":
+    if outcome == "lapsed":
         cause = group.cause or Cause("group-lease", "caller", "another lease of this name was begun")
         raise HoldfastError("group_lapsed", f"the group {group.name!r} has ended: {cause.message}", reason=cause.reason)
 

@@ -18,10 +18,10 @@ from holdfast_wire.rest import SandboxRecord, parse_bytes, parse_cpu
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.admission import Place
+from gateway.admission import QueuePlace
 from gateway.http.request_fields import SANDBOX_ID, Fields, canonical, check_label, read_json
 from gateway.http.responses import json_response
-from gateway.lifecycle.creation import failure, make, until_settled
+from gateway.lifecycle.creation import failure, make, wait_until_settled
 from gateway.lifecycle.size_limits import check_sizes
 from gateway.model.option_fields import OPTION_FIELDS, egress_of, network_map, options_map, read_options
 from gateway.model.records import Cause, Record, SandboxSpec, Tombstone
@@ -82,7 +82,7 @@ async def create(request: Request) -> Response:
     return json_response(describe(gateway, record), headers=headers)
 
 
-def _made(gateway: Gateway, incarnation: str, place: Place) -> None:
+def _made(gateway: Gateway, incarnation: str, place: QueuePlace) -> None:
     gateway.making.pop(incarnation, None)
     place.leave()  # also when the task was cancelled before it began
 
@@ -94,8 +94,8 @@ async def _reserve(
     counted = await gateway.quotas.reserve(spec)
     try:
         if spec.group:
-            word, group = await gateway.store.group_join(spec.owner, spec.group, spec.sandbox_id, lease=lease)
-            settle(word, group)
+            outcome, group = await gateway.store.group_join(spec.owner, spec.group, spec.sandbox_id, lease=lease)
+            settle(outcome, group)
             spec = replace(spec, group_ttl_s=group.ttl_s)
         created = await gateway.store.create(
             spec, fingerprint=fingerprint, idempotency_key=key, used_before=chosen or key is not None, exclusive=not shared
@@ -118,7 +118,7 @@ async def wait(request: Request) -> Response:
     gateway = gateway_of(request)
     owner = gateway.owner(request)
     timeout_s = Fields(dict(request.query_params)).seconds("timeout") or gateway.settings.rest.ready_timeout_s
-    record = await until_settled(gateway, owner, request.path_params["sandbox_id"], timeout_s)
+    record = await wait_until_settled(gateway, owner, request.path_params["sandbox_id"], timeout_s)
     return json_response(describe(gateway, record))
 
 

@@ -163,7 +163,7 @@ class Relay:
             client.close()  # after its own Close a client says nothing
             return
         # a copy: what it says from here on is an answer to the end, and no end of its own
-        client.set_protocol(_Deaf(client, client.get_protocol(), copy.copy(self._up)))
+        client.set_protocol(_ClosingClient(client, client.get_protocol(), copy.copy(self._up)))
         _set_reading(client, True)
         if not self._down.close_seen:
             client.write_eof()  # without a Close only the end tells
@@ -222,7 +222,7 @@ class AgentEnd(asyncio.Protocol):
         self._relay.agent_lost()
 
 
-class Origin(Protocol):
+class ServerProtocol(Protocol):
     """The server's own protocol of the client's connection, which still counts it."""
 
     def connection_lost(self, exc: Exception | None) -> None: ...
@@ -231,7 +231,7 @@ class Origin(Protocol):
 class ClientEnd(asyncio.Protocol):
     """The client's transport, once taken over from the server."""
 
-    def __init__(self, relay: Relay, origin: Origin) -> None:
+    def __init__(self, relay: Relay, origin: ServerProtocol) -> None:
         self._relay = relay
         self._origin = origin
         self.data_received = relay.from_client  # type: ignore[method-assign]
@@ -247,7 +247,7 @@ class ClientEnd(asyncio.Protocol):
         self._origin.connection_lost(exc)
 
 
-class _Deaf(asyncio.Protocol):
+class _ClosingClient(asyncio.Protocol):
     """A client that all has been said to, until it says Close, hangs up, or is quiet for a moment.
 
     To close a socket with bytes in it that nobody read resets the connection, and so takes from the other side what was said to it last.

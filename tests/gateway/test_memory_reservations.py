@@ -17,7 +17,7 @@ from holdfast_wire.limits import PARAMS_BYTES, PARAMS_ITEMS
 
 from gateway.http.bounded_protocol import BoundedHttpProtocol
 from gateway.http.request_fields import Fields
-from gateway.memory_reservation import Held, Memory
+from gateway.memory_reservation import MemoryReservations, RequestReservation
 from gateway.settings import RestSettings
 from tests.gateway.harness import ADA, DEADLINE_S, ScriptedAgent, Served, serve
 from tests.gateway.test_agent_call import RESULT, Talk, ask, scripted
@@ -35,8 +35,8 @@ async def served(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
 
 
 def test_an_owner_leaves_a_quarter_to_the_others() -> None:
-    memory = Memory(1_000_000)
-    ada, bob = Held(memory), Held(memory)
+    memory = MemoryReservations(1_000_000)
+    ada, bob = RequestReservation(memory), RequestReservation(memory)
     ada.owner, bob.owner = "ada", "bob"
     ada.add(700_000)
     with pytest.raises(HoldfastError, match="under way") as refused:
@@ -98,7 +98,7 @@ def test_more_arguments_than_a_request_takes_are_the_callers_mistake() -> None:
         assert refused.value.code == "arguments_too_long"
 
 
-class Watched(Memory):
+class Watched(MemoryReservations):
     """Tells when much of it is held, and when nothing of that is any more."""
 
     def __init__(self, much_bytes: int) -> None:

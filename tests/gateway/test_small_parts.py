@@ -11,7 +11,7 @@ import pytest
 from holdfast_wire.errors import HoldfastError
 
 from gateway.auth import Keys, key_of, read_secret
-from gateway.orchard.retry_detection import Posted, Reposts
+from gateway.orchard.retry_detection import PostedExec, RetryDetection
 from gateway.settings import PlacementSettings, SettingsError, from_environment
 from gateway.telemetry import LineFormatter, Metrics
 
@@ -78,29 +78,29 @@ async def _gone() -> bool:
 
 
 async def test_reposts_are_joined_only_when_their_client_went_or_fell_back() -> None:
-    reposts = Reposts()
-    reposts.note(b"f", Posted("c1", True, _there))
+    reposts = RetryDetection()
+    reposts.note(b"f", PostedExec("c1", True, _there))
     assert await reposts.find(b"f", True) is None
     assert await reposts.find(b"g", False) is None
     assert await reposts.find(b"f", False) == "c1"
     assert await reposts.find(b"f", False) is None
-    reposts.note(b"f", Posted("c2", False, _gone))
+    reposts.note(b"f", PostedExec("c2", False, _gone))
     assert await reposts.find(b"f", False) == "c2"
-    posted = Posted("c3", True, _there)
+    posted = PostedExec("c3", True, _there)
     reposts.note(b"f", posted)
     posted.answered(connected=True)
     assert await reposts.find(b"f", True) is None
     assert await reposts.find(b"f", False) == "c3"
-    posted = Posted("c4", True, _there)
+    posted = PostedExec("c4", True, _there)
     reposts.note(b"f", posted)
     posted.answered(connected=False)
     assert await reposts.find(b"f", True) == "c4"
 
 
 async def test_memory_of_posts_is_bounded() -> None:
-    reposts = Reposts()
+    reposts = RetryDetection()
     for number in range(10_000):
-        reposts.note(b"%d" % (number % 5000), Posted("c", True, None))
+        reposts.note(b"%d" % (number % 5000), PostedExec("c", True, None))
     assert len(reposts._posted) <= 4096
 
 
@@ -121,7 +121,7 @@ def test_settings_come_from_the_environment() -> None:
 
 async def test_a_post_that_was_given_up_is_joined_by_one_of_two_that_come_together() -> None:
     """Asking whether its client is there takes a moment, in which the other asks too."""
-    reposts, asked = Reposts(), asyncio.Event()
+    reposts, asked = RetryDetection(), asyncio.Event()
     waiting = 0
 
     async def connected() -> bool:
@@ -132,6 +132,6 @@ async def test_a_post_that_was_given_up_is_joined_by_one_of_two_that_come_togeth
         await asked.wait()
         return False
 
-    reposts.note(b"p", Posted("c1", True, connected))
+    reposts.note(b"p", PostedExec("c1", True, connected))
     found = await asyncio.gather(reposts.find(b"p", True), reposts.find(b"p", True))
     assert set(found) == {"c1", None}
