@@ -10,11 +10,12 @@ import sys
 
 from gateway.agents.idle_time import AgentIdleTime
 from gateway.auth import read_other_secrets, read_secret
+from gateway.logs import configure_logging
+from gateway.metrics import Metrics
 from gateway.placement.redis_store import RedisStore
 from gateway.pools import PoolsFile
 from gateway.runtime_choice import runtime_of
 from gateway.settings import Settings, SettingsError, from_environment
-from gateway.telemetry import Metrics, configure_logging
 
 from .loop import Controller
 from .metrics_server import served

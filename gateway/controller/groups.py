@@ -79,8 +79,8 @@ class Groups:
 
     async def _over(self, unknown: Mapping[str, float]) -> list[tuple[str, float]]:
         """Of members without a record: those that ended after they joined, and those whose creation has failed."""
-        graves = await self._store.tombstones(unknown)
-        ended = {id_ for id_, grave in graves.items() if grave.ended_at >= unknown[id_]}
+        tombstones = await self._store.tombstones(unknown)
+        ended = {id_ for id_, tombstone in tombstones.items() if tombstone.ended_at >= unknown[id_]}
         return [(id_, at) for id_, at in unknown.items() if id_ in ended or time.time() - at > self._unmade_s]
 
     async def _end(self, record: Record, cause: Cause, term: int) -> None:

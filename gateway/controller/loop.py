@@ -16,12 +16,12 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
+from gateway.metrics import Metrics
 from gateway.model.records import Leaving as Announced
 from gateway.model.records import Status
 from gateway.placement.store import AskIdle, FencedError, PlacementStore
 from gateway.runtimes.base import Event, Leaving, Runtime, Synced, WentAway
 from gateway.settings import AdmissionSettings, ControllerSettings
-from gateway.telemetry import Metrics
 
 from .groups import Groups
 from .leadership import Leadership
@@ -169,7 +169,7 @@ class Controller:
                     begun = time.monotonic()
                     for action in await self._reconciler.run_once(term):
                         self.metrics.count("reconcile_actions_total", action=type(action).__name__)
-                    self.metrics.gauge("reconcile_seconds", time.monotonic() - begun)
+                    self.metrics.observe("reconcile_seconds", time.monotonic() - begun)
                     self.metrics.count("reconcile_passes_total")
             self.metrics.gauge("leading", 0 if self.leadership.term is None else 1)
 

@@ -19,11 +19,11 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.proof import agent_token
 
 from gateway.lifecycle.reserved_labels import READY_LABEL
+from gateway.metrics import Metrics
 from gateway.placement.store import FencedError, PlacementStore, PlacementUnavailableError
 from gateway.pools import KEY_LABEL, POOL_LABEL, PREFIX, Pool
 from gateway.runtimes.base import CreateRequest, Runtime, SandboxStatus
 from gateway.settings import ControllerSettings
-from gateway.telemetry import Metrics
 
 from .pool_plan import Discard, Forget, Offer, PoolAction, Withdraw, missing, tend
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gateway.metrics import Metrics
 from gateway.placement.store import PlacementStore
 from gateway.runtimes.base import Runtime
-from gateway.telemetry import Metrics
 
 
 class Prepull:

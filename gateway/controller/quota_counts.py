@@ -50,7 +50,7 @@ class QuotaCounts:
     async def _looked_up(self, owner: str, sandbox_ids: Iterable[str]) -> tuple[dict[str, float], set[str]]:
         """When the sandboxes ended that the store knows to have ended, and which live: some were created since the records were listed."""
         ids = list(sandbox_ids)
-        ended = {id_: grave.ended_at for id_, grave in (await self._store.tombstones(ids)).items()}
+        ended = {id_: tombstone.ended_at for id_, tombstone in (await self._store.tombstones(ids)).items()}
         records = await self._store.records(ids)
         ended |= {record.sandbox_id: record.ended_at or 0.0 for record in records if record.status == "failed"}
         return ended, {one.sandbox_id for one in records if one.status != "failed" and owner in (one.owner, ALL_OWNERS)}

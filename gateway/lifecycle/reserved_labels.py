@@ -1,6 +1,6 @@
-"""A sandbox's clocks, sizes and group as labels on its runtime object: a wiped placement store is rebuilt from there.
+"""A sandbox's limits, sizes and group as labels on its runtime object: a wiped placement store is rebuilt from them.
 
-Owns the reserved labels, both ways. Called when a sandbox is made, and by the controller when it rebuilds a record.
+Owns the reserved labels, both ways. Called when a sandbox is created, and by the controller when it rebuilds a record.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def to_labels(spec: SandboxSpec) -> dict[str, str]:
 
 
 def to_spec(sandbox: SandboxStatus) -> SandboxSpec:
-    """What was asked for, as far as the runtime remembers it. A label that cannot be read is as if it were not there."""
+    """The specification, as far as the runtime has it. An unreadable label counts as missing."""
     ours = {name.removeprefix(RESERVED_LABEL): text for name, text in sandbox.labels.items() if name.startswith(RESERVED_LABEL)}
     clocks = {name: _number(ours.get(name)) for name in _CLOCKS}
     disk = _number(ours.get("disk_bytes"))

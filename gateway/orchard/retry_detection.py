@@ -1,9 +1,9 @@
-"""Recognising an exec that is posted again, for clients that do so after any error and send no idempotency key.
+"""Retry detection: recognises an exec that is posted again, by clients that do so after any error and send no idempotency key.
 
-Owns a bounded memory of recent execs on this replica. An identical exec is the same one when the client of the first has hung up
-before its answer was through, or when the first asked to wait and the second does not (how Orchard Env's SDK falls back) while
-the first runs or was answered at most ten seconds ago. Limits: this replica only, the last 4 096 execs, one minute; a client that wants
-certainty sends ``Idempotency-Key``. Two clients that run the same command side by side are never taken for one.
+Owns a bounded memory of recent execs on this replica. An identical exec is a retry when the client of the first disconnected before its
+answer was sent, or when the first asked to wait and the second does not (the fallback of Orchard Env's SDK) while the first runs or was
+answered at most ten seconds ago. Limits: this replica only, the last 4 096 execs, one minute; a client that needs certainty sends
+``Idempotency-Key``. Two clients that run the same command concurrently are never merged.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _ANSWERED_S = 10.0
 
 @dataclass(slots=True, eq=False)
 class PostedExec:
-    """One exec that was posted here."""
+    """One posted exec."""
 
     command_id: str
     waits: bool
     connected: Callable[[], Awaitable[bool]] | None
-    """Asks whether its client is still there; None once it was answered."""
+    """Whether its client is still connected; None once it was answered."""
     orphaned: bool = False
     ended_at: float = 0.0
 
     def answered(self, connected: bool) -> None:
-        """Its answer goes out, to a client that is still there or not."""
+        """Its answer is being sent, to a client that is still ``connected`` or not."""
         self.connected = None
         self.orphaned = not connected
         self.ended_at = time.monotonic()
@@ -64,7 +64,7 @@ class RetryDetection:
             self._posted.popitem(last=False)
 
     def _remove(self, print_: bytes, posted: PostedExec) -> bool:
-        """False when another post has joined it while its client was asked after."""
+        """False when another post joined it while its client was being checked."""
         there = posted in self._posted.get(print_, ())
         if there:
             self._posted[print_].remove(posted)

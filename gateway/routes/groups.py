@@ -1,7 +1,6 @@
-"""Routes of groups: the sandboxes of one run, which end together when whoever runs it is gone.
+"""Routes of groups: the sandboxes of one run, which end together when the run's heartbeats stop.
 
-Owns what a heartbeat, a look and an end mean over REST. The lease itself is atomic steps of the store; freeing the sandboxes is the
-controller's. A group belongs to its owner, and its name to nobody else.
+Owns heartbeat, status and deletion over REST. The lease is in the store; the controller deletes the sandboxes. Group names are per owner.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _DELETED = Cause("deleted", "caller", "its group was deleted")
 
 
 async def heartbeat(request: Request) -> Response:
-    """``POST /groups/{name}/heartbeat`` ``{ttl_s, lease}``: without ``lease`` it begins the group, or joins in keeping it."""
+    """``POST /groups/{name}/heartbeat`` ``{ttl_s, lease}``: without ``lease`` it begins the group, or becomes another holder."""
     gateway = gateway_of(request)
     owner = gateway.owner(request)
     name = group_name(request.path_params["name"])
@@ -57,7 +56,7 @@ async def read(request: Request) -> Response:
 
 
 async def delete(request: Request) -> Response:
-    """``DELETE /groups/{name}``: its sandboxes go within moments; may be repeated."""
+    """``DELETE /groups/{name}``: its sandboxes are deleted within moments; may be repeated."""
     gateway = gateway_of(request)
     group = await gateway.store.group_end(gateway.owner(request), group_name(request.path_params["name"]), _DELETED)
     if group is None:
@@ -73,11 +72,11 @@ def group_name(name: str) -> str:
 
 
 def settle(outcome: GroupStatus, group: Group) -> None:
-    """Raises what a refused heartbeat or joining means."""
+    """Raises the error of a refused heartbeat or joining."""
     if outcome == "freeing":
-        raise HoldfastError("group_freeing", f"{group.count} sandboxes of the former group {group.name!r} are still being removed")
+        raise HoldfastError("group_freeing", f"{group.count} sandboxes of the previous group {group.name!r} are still being deleted")
     if outcome == "lapsed":
-        cause = group.cause or Cause("group-lease", "caller", "another lease of this name was begun")
+        cause = group.cause or Cause("group-lease", "caller", "another lease of this name has begun")
         raise HoldfastError("group_lapsed", f"the group {group.name!r} has ended: {cause.message}", reason=cause.reason)
 
 

@@ -186,6 +186,10 @@ class Runtime(Protocol):
         """
         ...
 
+    async def get(self, sandbox_id: str) -> list[SandboxStatus]:
+        """The sandbox of that id, beside which a previous incarnation may still be ending."""
+        ...
+
     async def list_all(self) -> list[SandboxStatus]: ...
 
     def watch(self) -> AsyncIterator[Event]:

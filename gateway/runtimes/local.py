@@ -144,8 +144,8 @@ class LocalRuntime:
         except HoldfastError as error:
             if error.code != "sandbox_exists":
                 raise
-            for sandbox in await self.list_all():
-                if (sandbox.sandbox_id, sandbox.incarnation, sandbox.state) == (request.sandbox_id, request.incarnation, "ready"):
+            for sandbox in await self.get(request.sandbox_id):
+                if (sandbox.incarnation, sandbox.state) == (request.incarnation, "ready"):
                     return Endpoint(sandbox.endpoint, "")
             raise
         return Endpoint(_text(body, "endpoint"), _text(body, "agent_epoch"))
@@ -159,11 +159,15 @@ class LocalRuntime:
         raise HoldfastError("sandbox_not_found", "this runtime does not share its spares")
 
     async def allow(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
-        found = [one for one in await self.list_all() if (one.sandbox_id, one.incarnation) == (sandbox_id, incarnation)]
+        found = [one for one in await self.get(sandbox_id) if one.incarnation == incarnation]
         if not found:
             raise HoldfastError("sandbox_not_found", f"there is no sandbox {sandbox_id!r}")
         if (egress.mode, egress.reaches, egress.domains) != (found[0].egress.mode, (), ()):
             raise HoldfastError("unsupported", "this runtime cannot change what a sandbox reaches while it runs", hint="use a cluster")
+
+    async def get(self, sandbox_id: str) -> list[SandboxStatus]:
+        found = _statuses(await self._node.call("get", {"sandbox_id": sandbox_id}))
+        return [status for status in found if status.sandbox_id == sandbox_id]
 
     async def list_all(self) -> list[SandboxStatus]:
         return _statuses(await self._node.call("list"))

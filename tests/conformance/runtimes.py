@@ -61,6 +61,8 @@ class RuntimeConformance:
         assert made.agent_epoch
         await all_ready(runtime)
         (present,) = await runtime.list_all()
+        assert await runtime.get("sb-1") == [present]
+        assert await runtime.get("sb-2") == []
         assert (present.sandbox_id, present.incarnation, present.owner) == ("sb-1", asked.incarnation, "ada")
         assert (present.endpoint, present.image, present.labels) == (made.endpoint, self.image, asked.labels)
         assert present.created_at > 1_600_000_000

@@ -132,6 +132,9 @@ class MemoryRuntime:
             self._publish(WentAway(sandbox_id, present.incarnation, Cause("deleted", "caller")))
         return present is not None
 
+    async def get(self, sandbox_id: str) -> list[SandboxStatus]:
+        return [self.present[sandbox_id]] if sandbox_id in self.present else []
+
     async def list_all(self) -> list[SandboxStatus]:
         return list(self.present.values())
 

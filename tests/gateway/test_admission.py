@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from gateway.admission import ALL_OWNERS, Admission, QueuePlace, Quotas
 from gateway.controller.metrics_server import served as face
 from gateway.controller.quota_counts import QuotaCounts
+from gateway.metrics import Metrics
 from gateway.model.records import Cause, Quota, Record, SandboxSpec
 from gateway.placement.redis_store import RedisStore
 from gateway.placement.store import FencedError
 from gateway.runtimes.base import CreateRequest, Endpoint
 from gateway.settings import AdmissionSettings, PlacementSettings, SettingsError, from_environment
-from gateway.telemetry import Metrics
 from tests.gateway.checked import check
 from tests.gateway.harness import ADA, BOB, MemoryRuntime, Served, serve
 from tests.support.requires import requires
@@ -53,7 +53,7 @@ async def test_turns_go_round_the_owners() -> None:
         order.append(turn)
         places[turn].leave()
     assert [places[number].owner for number in order] == ["ada", "ada", "bob", "eve", "ada", "ada"]
-    assert (one.waiting, one.making) == (0, 0)
+    assert (one.waiting, one.running) == (0, 0)
 
 
 async def test_an_owner_leaves_room_for_others() -> None:
@@ -89,9 +89,9 @@ async def test_who_goes_while_it_waits_takes_no_turn() -> None:
     waiting.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await waiting
-    assert (one.waiting, one.making) == (0, 1)
+    assert (one.waiting, one.running) == (0, 1)
     first.leave()
-    assert (one.waiting, one.making) == (0, 0)
+    assert (one.waiting, one.running) == (0, 0)
 
 
 @settings(deadline=None)
@@ -107,14 +107,14 @@ def test_whatever_happens_the_bounds_hold_and_no_turn_is_lost(steps: list[tuple[
             elif held:
                 held.pop(which % len(held)).leave()
             running, waiting = [p for p in held if p.turn.done()], [p for p in held if not p.turn.done()]
-            assert (one.making, one.waiting) == (len(running), len(waiting))
+            assert (one.running, one.waiting) == (len(running), len(waiting))
             assert len(running) <= SMALL.making
             assert len(waiting) <= SMALL.queue
             assert all(count <= SMALL.owner_making for count in Counter(p.owner for p in running).values())
             assert len(running) == SMALL.making or not waiting
         for place in held:
             place.leave()
-        assert (one.making, one.waiting) == (0, 0)
+        assert (one.running, one.waiting) == (0, 0)
 
     asyncio.run(run())
 
@@ -202,7 +202,7 @@ async def test_a_turn_that_does_not_come_leaves_nothing_and_can_be_asked_for_aga
     async with serving(redis_url, tmp_path, limits) as (served, runtime), served.client() as ada:
         runtime.hold = asyncio.Event()
         first = asyncio.create_task(ada.post("/sandboxes", json={"image": "host", "wait": True}))
-        await until_async(lambda: served.gateway.admission.making, deadline_s=60, what="the first to be made")
+        await until_async(lambda: served.gateway.admission.running, deadline_s=60, what="the first to be made")
         late: dict[str, Any] = {"json": {"image": "host", "wait": True}, "headers": {"Idempotency-Key": "k"}}
         answer = check(await ada.post("/sandboxes", **late))
         assert (answer.status_code, answer.json()["code"]) == (503, "overloaded")

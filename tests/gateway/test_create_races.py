@@ -45,7 +45,7 @@ async def test_an_id_is_made_again_while_its_former_holder_is_being_made(served:
         answer = await again
         assert answer.status_code == 200, answer.text
         assert answer.json()["incarnation"] != first["incarnation"]
-        await until_async(lambda: not served.gateway.making, deadline_s=60, what="both to be through")
+        await until_async(lambda: not served.gateway.creations, deadline_s=60, what="both to be through")
         assert served.runtime.present["sb-1"].incarnation == answer.json()["incarnation"]
         assert (await client.get("/sandboxes/sb-1")).json() == answer.json()
 
@@ -98,7 +98,7 @@ async def test_a_second_maker_that_fails_ends_nothing_that_the_first_has_made(re
             holds[0].set()
             made = (await one).json()
             holds[1].set()
-            await until_async(lambda: not there.gateway.making, deadline_s=60, what="the second to have failed")
+            await until_async(lambda: not there.gateway.creations, deadline_s=60, what="the second to have failed")
             assert (await two).json() == made or not wait, "it was made, if not by this one"
             assert (await first.get("/sandboxes/sb-1")).json() == made
         assert here.runtime.deleted == []

@@ -17,12 +17,12 @@ from gateway.controller.loop import Controller
 from gateway.controller.pool_plan import is_spare
 from gateway.controller.pool_refill import PoolRefill
 from gateway.controller.reconciler import Reconciler
+from gateway.metrics import Metrics
 from gateway.model.records import PoolState, SandboxSpec
 from gateway.placement.redis_store import RedisStore
 from gateway.placement.store import COLD_START, FencedError
 from gateway.pools import Pool
 from gateway.settings import PlacementSettings
-from gateway.telemetry import Metrics
 from tests.conformance.runtimes import order
 from tests.gateway.controllers import at_work
 from tests.gateway.harness import SECRET, MemoryRuntime

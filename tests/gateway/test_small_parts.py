@@ -11,9 +11,10 @@ import pytest
 from holdfast_wire.errors import HoldfastError
 
 from gateway.auth import Keys, key_of, read_secret
+from gateway.logs import LineFormatter
+from gateway.metrics import Metrics
 from gateway.orchard.retry_detection import PostedExec, RetryDetection
 from gateway.settings import PlacementSettings, SettingsError, from_environment
-from gateway.telemetry import LineFormatter, Metrics
 
 
 def digest(key: str) -> str:
@@ -60,13 +61,20 @@ def test_log_lines_cannot_be_forged() -> None:
 
 def test_metrics_are_prometheus_text() -> None:
     metrics = Metrics()
-    metrics.count("requests_total", route='/a"b\\\n', status="200")
-    metrics.count("requests_total", route='/a"b\\\n', status="200")
+    for _ in range(2):
+        metrics.count("requests_total", method="GET", route='/a"b\\\n', status="200")
+    metrics.observe("request_seconds", 0.3, route="/")
     metrics.gauge("attached_sessions", 3)
     text = metrics.render()
     assert "# TYPE holdfast_requests_total counter\n" in text
-    assert text.count("\n") == 4
-    assert text.endswith("holdfast_attached_sessions 3\n")
+    assert 'holdfast_requests_total{method="GET",route="/a\\"b\\\\\\n",status="200"} 2.0\n' in text
+    assert "holdfast_attached_sessions 3.0\n" in text
+    assert 'holdfast_request_seconds_bucket{le="0.5",route="/"} 1.0\n' in text
+    assert 'holdfast_request_seconds_bucket{le="0.25",route="/"} 0.0\n' in text
+    with pytest.raises(KeyError):
+        metrics.count("no_such_total")
+    with pytest.raises(ValueError, match="label"):
+        metrics.count("requests_total", colour="red")
 
 
 async def _there() -> bool:

@@ -13,10 +13,10 @@ from holdfast import AsyncSandboxClient
 from gateway.controller.loop import Controller
 from gateway.controller.pool_plan import is_spare
 from gateway.controller.pool_refill import PoolRefill
+from gateway.metrics import Metrics
 from gateway.pools import PoolsFile
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.settings import ControllerSettings
-from gateway.telemetry import Metrics
 from tests.gateway.controllers import at_work
 from tests.gateway.harness import ADA, SECRET, Served, serve
 from tests.support.kube.kubelet import Kubelet

@@ -115,11 +115,18 @@ class KubernetesRuntime:
                         raise
                     raise HoldfastError("sandbox_not_found", f"there is no sandbox {sandbox_id!r}") from None
 
+    async def get(self, sandbox_id: str) -> list[SandboxStatus]:
+        found = await self._statuses(f"{SELECTOR},{SANDBOX}={label_value(sandbox_id)}")
+        return [status for status in found if status.sandbox_id == sandbox_id]
+
     async def list_all(self) -> list[SandboxStatus]:
+        return await self._statuses(SELECTOR)
+
+    async def _statuses(self, selector: str) -> list[SandboxStatus]:
         now = time.time()
         with errors():
-            looks = [status_of(self._pod_creation.with_failure(facts), now, self.settings) async for facts in self._pods_of(SELECTOR)]
-        return [sandbox for sandbox in looks if sandbox is not None]
+            found = [status_of(self._pod_creation.with_failure(facts), now, self.settings) async for facts in self._pods_of(selector)]
+        return [status for status in found if status is not None]
 
     async def watch(self) -> AsyncIterator[Event]:
         watch = Watch(self.api, self.pods, SELECTOR, read_pod, self._watch_settings, carried)

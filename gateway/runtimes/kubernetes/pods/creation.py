@@ -24,7 +24,7 @@ from gateway.runtimes.kubernetes.api.client import Api, ApiError, ApiUnreachable
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
 from . import pod_events
-from .pod_watch import News, PodWatch
+from .pod_watch import PodChanges, PodWatch
 from .profiles import no_user_namespaces
 from .status import ASKED_GRACE_S, Failure, PodStatus, read_pod
 
@@ -82,13 +82,13 @@ class PodCreation:
         """
         name = manifest["metadata"]["name"]
         facts: PodStatus | None = None
-        async with self._pod_watch.follow(name) as news:
+        async with self._pod_watch.follow(name) as changes:
             try:
                 async with asyncio.timeout(timeout_s):
                     facts, ours = await self._pod(manifest, incarnation)
-                    return await self._until_ready(facts, ours, tokens, news)
+                    return await self._until_ready(facts, ours, tokens, changes)
             except TimeoutError:
-                last = news.latest or facts
+                last = changes.latest or facts
                 await self._answers(last)
                 stage = last.stage if last is not None else "the cluster did not accept the pod"
                 if last is not None and last.placed and not last.started:
@@ -193,16 +193,16 @@ class PodCreation:
             raise _deleted()
         return again
 
-    async def _until_ready(self, facts: PodStatus, ours: bool, tokens: Sequence[str], news: News) -> Endpoint:
+    async def _until_ready(self, facts: PodStatus, ours: bool, tokens: Sequence[str], changes: PodChanges) -> Endpoint:
         """Wait until the agent answers, or the pod's status shows that it never will."""
         dialling: asyncio.Task[Endpoint] | None = None
-        changed = asyncio.ensure_future(news.changed())
+        changed = asyncio.ensure_future(changes.changed())
         clock = asyncio.get_running_loop().time
         patience_s, ask_at, hear_at = _SLOW_S, clock() + _SLOW_S, clock() + _WARNED_S
         asked: Failure | None = None
         try:
             while True:
-                facts = _with_warnings(facts, news, asked)
+                facts = _with_warnings(facts, changes, asked)
                 self._judge(facts)
                 if dialling is None and facts.ip:
                     dialling = asyncio.ensure_future(self.reach(facts, tokens))
@@ -210,16 +210,16 @@ class PodCreation:
                 slow = facts.placed and not facts.started and facts.failure is None
                 if slow and clock() >= hear_at:
                     hear_at = float("inf")
-                    self._pod_watch.hear(news, facts.uid)
+                    self._pod_watch.hear(changes, facts.uid)
                 wait_s = min(self._patience(facts, ours), max(min(ask_at, hear_at) - clock(), 0.0) if slow else _OWN_LOOK_S)
                 done, _ = await asyncio.wait(waits, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
                 if dialling is not None and dialling in done:
                     return dialling.result()
                 if changed in done:
-                    changed = asyncio.ensure_future(news.changed())
-                    if news.latest is not None and news.latest.uid == facts.uid:
-                        facts = news.latest
-                        if news.gone:
+                    changed = asyncio.ensure_future(changes.changed())
+                    if changes.latest is not None and changes.latest.uid == facts.uid:
+                        facts = changes.latest
+                        if changes.gone:
                             self._judge(facts)
                             raise _deleted()
                     else:
@@ -263,11 +263,11 @@ class PodCreation:
         return max(min(look_s, (facts.failure.since or facts.created_at) + patience_s - time.time() + 0.05), 0.05)
 
 
-def _with_warnings(facts: PodStatus, news: News, asked: Failure | None) -> PodStatus:
+def _with_warnings(facts: PodStatus, changes: PodChanges, asked: Failure | None) -> PodStatus:
     """A pod whose status does not show its failure, completed with its kubelet's warnings."""
     if facts.failure is not None or facts.started or not facts.placed:
         return facts
-    heard = (pod_events.trouble_of(facts, one.reason, one.message) for one in reversed(news.warned) if one.pod_uid == facts.uid)
+    heard = (pod_events.trouble_of(facts, one.reason, one.message) for one in reversed(changes.warned) if one.pod_uid == facts.uid)
     failure = next((one for one in heard if one is not None), asked)
     return facts if failure is None else replace(facts, failure=failure)
 

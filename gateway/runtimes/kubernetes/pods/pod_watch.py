@@ -29,7 +29,7 @@ IDLE_S = 60.0
 """How long the watch continues when no create waits."""
 
 
-class News:
+class PodChanges:
     """The newest state of one pod. ``gone`` is set once it no longer exists."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class News:
         """The uid of the pod whose warnings are wanted as well."""
         self._changed = asyncio.Event()
 
-    def tell(self, facts: PodStatus, *, gone: bool = False) -> None:
+    def update(self, facts: PodStatus, *, gone: bool = False) -> None:
         self.latest, self.gone = facts, gone
         self._changed.set()
 
@@ -63,23 +63,23 @@ class PodWatch:
         self._path = path
         self._selector = f"{SELECTOR},{MADE_BY}={label_value(replica)}"
         self._settings = settings
-        self._waiting: dict[str, set[News]] = {}
+        self._waiting: dict[str, set[PodChanges]] = {}
         self._watch: Watch[PodStatus] | None = None
         self._task: asyncio.Task[None] | None = None
         self._hearing: asyncio.Task[None] | None = None
         self._idle: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
-    async def follow(self, name: str) -> AsyncIterator[News]:
+    async def follow(self, name: str) -> AsyncIterator[PodChanges]:
         """The state of the pod of that name, whatever its uid, until the block ends. Entered before the pod is created."""
-        news = News()
-        self._waiting.setdefault(name, set()).add(news)
+        changes = PodChanges()
+        self._waiting.setdefault(name, set()).add(changes)
         self._wake()
         try:
-            yield news
+            yield changes
         finally:
             others = self._waiting[name]
-            others.discard(news)
+            others.discard(changes)
             if not others:
                 del self._waiting[name]
             if not self._waiting:
@@ -90,9 +90,9 @@ class PodWatch:
         if self._watch is not None:
             self._watch.hurry()
 
-    def hear(self, news: News, uid: str) -> None:
+    def hear(self, changes: PodChanges, uid: str) -> None:
         """Also read the kubelets' warnings while this pod is awaited: it is slow."""
-        news.hears = uid
+        changes.hears = uid
         if self._hearing is None or self._hearing.done():
             self._hearing = asyncio.get_running_loop().create_task(self._ask_often(), name="kubelets' warnings")
 
@@ -121,14 +121,14 @@ class PodWatch:
     async def _ask_often(self) -> None:
         """One list for all slow pods, as long as there are any. A watch would need one more permission, for a few seconds of use."""
         while True:
-            slow = {news.hears: news for waiting in self._waiting.values() for news in waiting if news.hears}
+            slow = {changes.hears: changes for waiting in self._waiting.values() for changes in waiting if changes.hears}
             if not slow:
                 return
             try:
                 for warned in await pod_events.warnings(self._api, self._path, self._settings.page):
-                    news = slow.get(warned.pod_uid)
-                    if news is not None and warned not in news.warned:
-                        news.warn(warned)
+                    changes = slow.get(warned.pod_uid)
+                    if changes is not None and warned not in changes.warned:
+                        changes.warn(warned)
             except (ApiError, RuntimeUnavailableError) as error:
                 log.info("events cannot be read: %s", error)
                 if isinstance(error, ApiError) and not error.passing:
@@ -153,5 +153,5 @@ class PodWatch:
                 await asyncio.sleep(1.0)
 
     def _tell(self, facts: PodStatus, *, gone: bool) -> None:
-        for news in self._waiting.get(facts.name, ()):
-            news.tell(facts, gone=gone)
+        for changes in self._waiting.get(facts.name, ()):
+            changes.update(facts, gone=gone)
