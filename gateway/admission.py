@@ -143,39 +143,39 @@ class Quotas:
     """Quotas: what exists, counted in the store. Does nothing where no quota is set."""
 
     def __init__(self, settings: AdmissionSettings, store: PlacementStore, admission: Admission) -> None:
-        self._owner, self._everybody = settings.owner_quota, settings.quota
+        self._owner, self._all = settings.owner_quota, settings.quota
         self._store = store
         self._admission = admission
 
     async def reserve(self, spec: SandboxSpec) -> list[str]:
         """Count it; the owners it is newly counted for. Raises ``quota_exceeded`` (the owner's) or ``no_capacity`` (all owners')."""
         counted: list[str] = []
-        for whose, quota in ((spec.owner, self._owner), (ALL_OWNERS, self._everybody)):
+        for owner, quota in ((spec.owner, self._owner), (ALL_OWNERS, self._all)):
             if not quota:
                 continue
-            usage = await self._store.reserve(whose, spec, quota)
+            usage = await self._store.reserve(owner, spec, quota)
             if usage.outcome == "over":
                 await self.release(counted, spec.sandbox_id)
-                raise self._over(whose, quota, usage.sandboxes, usage.cores, usage.memory_bytes)
+                raise self._over(owner, quota, usage.sandboxes, usage.cores, usage.memory_bytes)
             if usage.outcome == "fresh":
-                counted.append(whose)
+                counted.append(owner)
         return counted
 
-    async def release(self, whose: list[str], sandbox_id: str) -> None:
+    async def release(self, owners: list[str], sandbox_id: str) -> None:
         """Never raises: the controller corrects what fails here."""
         try:
-            for one in whose:
-                await self._store.release(one, sandbox_id)
+            for owner in owners:
+                await self._store.release(owner, sandbox_id)
         except PlacementUnavailableError:
             pass
 
     async def ended(self, spec: SandboxSpec) -> None:
         """Stop counting it."""
-        await self.release([whose for whose, quota in ((spec.owner, self._owner), (ALL_OWNERS, self._everybody)) if quota], spec.sandbox_id)
+        await self.release([owner for owner, quota in ((spec.owner, self._owner), (ALL_OWNERS, self._all)) if quota], spec.sandbox_id)
 
-    def _over(self, whose: str, quota: Quota, sandboxes: int, cores: float, memory: int) -> HoldfastError:
+    def _over(self, owner: str, quota: Quota, sandboxes: int, cores: float, memory: int) -> HoldfastError:
         pairs = (("sandboxes", sandboxes, quota.sandboxes), ("cores", cores, quota.cores), ("bytes of memory", memory, quota.memory_bytes))
         what, asked, most = next((what, asked, most) for what, asked, most in pairs if most is not None and asked > most)
-        if whose == ALL_OWNERS:
+        if owner == ALL_OWNERS:
             return self._admission.full(f"this service holds at most {most:g} {what}")
         return self._admission.over_quota(what, asked, most)

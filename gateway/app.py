@@ -8,8 +8,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator
 
 from holdfast_wire.errors import HoldfastError
 from starlette.applications import Starlette
@@ -99,7 +98,7 @@ def _path(scope: Scope) -> str:
     return route.path if isinstance(route, Route) else "unknown"
 
 
-def build_app(gateway: Gateway, on_close: Callable[[], Any] | None = None) -> Starlette:
+def build_app(gateway: Gateway) -> Starlette:
     """The application around one gateway, whose store and runtime it closes at the end."""
 
     @contextlib.asynccontextmanager
@@ -119,5 +118,5 @@ def build_app(gateway: Gateway, on_close: Callable[[], Any] | None = None) -> St
     )
     app.router.redirect_slashes = False  # the redirect would repeat whatever Host the request named
     app.state.gateway = gateway
-    app.state.reposts = RetryDetection()
+    app.state.retries = RetryDetection()
     return app

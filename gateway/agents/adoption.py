@@ -15,7 +15,8 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.proof import BODY_HEADER, DIAL_HEADER, IDENTITY_HEADER, PROOF_HEADER, body_mac, check_proof, dial_header, seal_token
 
-from .dial import DialError, parse_head
+from .dial import DialError
+from .http_head import parse_head
 
 _ANSWER_BYTES = 64 * 1024
 """Longest answer: an agent may be hostile."""

@@ -17,6 +17,8 @@ from typing import cast
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.proof import DIAL_HEADER, IDENTITY_HEADER, IDLE_HEADER, PROOF_HEADER, agent_token, check_proof, dial_header
 
+from .http_head import parse_head
+
 _ACCEPT_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455 §1.3
 _HEAD_BYTES = 16 * 1024
 """Longest answer to the upgrade: an agent may be hostile."""
@@ -145,18 +147,3 @@ class _Upgrade(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.answer.done():
             self.answer.set_exception(exc if isinstance(exc, OSError) else OSError("the agent closed the connection"))
-
-
-def parse_head(head: str) -> tuple[int, dict[str, str]]:
-    """Status and headers, with names in lower case, of an HTTP answer. Raises ``ValueError``."""
-    first, *lines = head.split("\r\n")
-    version, _, rest = first.partition(" ")
-    if not version.startswith("HTTP/1."):
-        raise ValueError("no status line")
-    headers = {}
-    for line in lines:
-        name, colon, value = line.partition(":")
-        if not colon:
-            raise ValueError("a header without a colon")
-        headers[name.strip().lower()] = value.strip()
-    return int(rest[:3]), headers

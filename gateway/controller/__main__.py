@@ -18,7 +18,7 @@ from gateway.runtime_choice import runtime_of
 from gateway.settings import Settings, SettingsError, from_environment
 
 from .loop import Controller
-from .metrics_server import served
+from .metrics_server import serve_metrics
 from .pool_refill import PoolRefill
 from .prepull import Prepull
 
@@ -43,7 +43,7 @@ async def serve(settings: Settings, secret: str, others: tuple[str, ...] = ()) -
     try:
         async with contextlib.AsyncExitStack() as stack:
             if settings.metrics_port is not None:
-                await stack.enter_async_context(served(settings.metrics_host, settings.metrics_port, metrics.render))
+                await stack.enter_async_context(serve_metrics(settings.metrics_host, settings.metrics_port, metrics.render))
             with contextlib.suppress(asyncio.CancelledError):
                 await task
     finally:

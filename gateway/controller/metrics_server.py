@@ -14,7 +14,7 @@ _REQUEST_S = 5.0
 
 
 @contextlib.asynccontextmanager
-async def served(host: str, port: int, metrics: Callable[[], str]) -> AsyncIterator[int]:
+async def serve_metrics(host: str, port: int, metrics: Callable[[], str]) -> AsyncIterator[int]:
     """Serve until the block ends; yields the port."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -66,7 +66,7 @@ def missing(pool: Pool, state: PoolState) -> int:
     return max(min(wanted, room), 0)
 
 
-def tend(
+def plan_spares(
     pools: Mapping[str, Pool],
     states: Mapping[str, PoolState],
     statuses: Iterable[SandboxStatus],

@@ -25,7 +25,7 @@ from gateway.pools import KEY_LABEL, POOL_LABEL, PREFIX, Pool
 from gateway.runtimes.base import CreateRequest, Runtime, SandboxStatus
 from gateway.settings import ControllerSettings
 
-from .pool_plan import Discard, Forget, Offer, PoolAction, Withdraw, missing, tend
+from .pool_plan import Discard, Forget, Offer, PoolAction, Withdraw, missing, plan_spares
 
 log = logging.getLogger("gateway.controller")
 
@@ -76,7 +76,7 @@ class PoolRefill:
         self._paces: dict[str, _Pace] = {}
 
     async def refill(self, term: int, spawn: Callable[[Coroutine[Any, Any, None], str], object]) -> None:
-        """Start creating what is missing; cheap when nothing is. After a wipe of the store ``tend`` comes first."""
+        """Start creating what is missing; cheap when nothing is. After a wipe of the store ``carry_out`` comes first."""
         clock = asyncio.get_running_loop().time
         pools = self._pools()
         generation = await self._store.generation() if pools else None
@@ -94,9 +94,9 @@ class PoolRefill:
                 self._making[id_] = key
                 spawn(self._make(pool, id_, incarnation, term, pace), f"making {id_}")
 
-    async def tend(self, states: Mapping[str, Any], statuses: Iterable[SandboxStatus], term: int) -> list[PoolAction]:
-        """Carry out the plan for the existing spares. ``states`` are from ``look``, read before the runtime's list."""
-        actions = tend(
+    async def carry_out(self, states: Mapping[str, Any], statuses: Iterable[SandboxStatus], term: int) -> list[PoolAction]:
+        """Carry out the plan for the existing spares. ``states`` are from ``read_states``, read before the runtime's list."""
+        actions = plan_spares(
             self._pools(), states, statuses, now=time.time(), ours=self._making.keys(), claim_grace_s=self._settings.claim_grace_s
         )
         for action in actions:
@@ -114,7 +114,7 @@ class PoolRefill:
                     await self._discard(pool, id_, incarnation, self._settings.claim_grace_s, term)
         return actions
 
-    async def look(self) -> Mapping[str, Any]:
+    async def read_states(self) -> Mapping[str, Any]:
         """What the store knows of every pool, including removed ones."""
         keys = {*self._pools(), *await self._store.pool_keys()}
         return {key: await self._store.spares(key) for key in keys}
@@ -134,7 +134,7 @@ class PoolRefill:
         self._metrics.count("pool_discards_total")
 
     async def _make(self, pool: Pool, id_: str, incarnation: str, term: int, pace: _Pace) -> None:
-        """Never raises: the remains of a failure are in the store, for ``tend``."""
+        """Never raises: the remains of a failure are in the store, for ``carry_out``."""
         key = pool.key
         try:
             await self._store.plan_spare(key, id_, term=term)

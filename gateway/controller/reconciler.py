@@ -47,7 +47,7 @@ class Reconciler:
         """One pass as the leader of ``term``; the actions taken. Raises FencedError and the errors of store and runtime."""
         began_at = self.began_at  # read before the lists, so that they are not older
         before = await self._store.generation()
-        pools = await self._pool_refill.look() if self._pool_refill else {}
+        pools = await self._pool_refill.read_states() if self._pool_refill else {}
         statuses = await self._runtime.list_all()
         records = {record.sandbox_id: record async for record in self._store.scan()}
         # The second list has what was created during the pass. What neither list has is missing; what has no record and is not in the
@@ -73,7 +73,7 @@ class Reconciler:
             for agree in self.agreements:
                 await agree(records, term)
         if self._pool_refill:
-            await self._pool_refill.tend(pools, [spare for spare in spares if _key(spare) in later], term)
+            await self._pool_refill.carry_out(pools, [spare for spare in spares if _key(spare) in later], term)
         if before is None:
             await self._store.mark_generation(secrets.token_hex(8), term=term)
             log.info("the placement store was new or wiped: %d sandboxes of the runtime are recorded", len(everything))

@@ -42,30 +42,30 @@ class RetryDetection:
     def __init__(self) -> None:
         self._posted: OrderedDict[bytes, list[PostedExec]] = OrderedDict()
 
-    async def find(self, print_: bytes, waits: bool) -> str | None:
+    async def find(self, fingerprint: bytes, waits: bool) -> str | None:
         """The command id of an earlier post of the same exec, to be joined; each is joined once."""
         now = time.monotonic()
-        for posted in list(self._posted.get(print_, ())):
+        for posted in list(self._posted.get(fingerprint, ())):
             if posted.connected is not None:
                 same = (posted.waits and not waits) or not await posted.connected()
             else:
                 fallback = posted.waits and not waits and now - posted.ended_at < _ANSWERED_S
                 same = fallback or (posted.orphaned and now - posted.ended_at < _ORPHANED_S)
-            if same and self._remove(print_, posted):
+            if same and self._remove(fingerprint, posted):
                 return posted.command_id
         return None
 
-    def note(self, print_: bytes, posted: PostedExec) -> None:
-        self._posted.setdefault(print_, []).append(posted)
-        self._posted.move_to_end(print_)
-        if len(self._posted[print_]) > 64:
-            del self._posted[print_][0]
+    def note(self, fingerprint: bytes, posted: PostedExec) -> None:
+        self._posted.setdefault(fingerprint, []).append(posted)
+        self._posted.move_to_end(fingerprint)
+        if len(self._posted[fingerprint]) > 64:
+            del self._posted[fingerprint][0]
         while len(self._posted) > _MOST:
             self._posted.popitem(last=False)
 
-    def _remove(self, print_: bytes, posted: PostedExec) -> bool:
+    def _remove(self, fingerprint: bytes, posted: PostedExec) -> bool:
         """False when another post joined it while its client was being checked."""
-        there = posted in self._posted.get(print_, ())
+        there = posted in self._posted.get(fingerprint, ())
         if there:
-            self._posted[print_].remove(posted)
+            self._posted[fingerprint].remove(posted)
         return there

@@ -44,8 +44,8 @@ async def execute(request: Request) -> Response:
     waits = fields.boolean("wait", False)
     params = _params(fields)
     key = request.headers.get("idempotency-key")
-    print_ = _fingerprint(owner, record, body)
-    reposts: RetryDetection = request.app.state.reposts
+    fingerprint = _fingerprint(owner, record, body)
+    retries: RetryDetection = request.app.state.retries
 
     async def connected() -> bool:
         return not await request.is_disconnected()
@@ -53,10 +53,10 @@ async def execute(request: Request) -> Response:
     if key:
         command_id = "k" + hashlib.sha256(f"{owner}\0{key}".encode()).hexdigest()[:32]
     else:
-        command_id = await reposts.find(print_, waits) or _new_id()
+        command_id = await retries.find(fingerprint, waits) or _new_id()
     posted = PostedExec(command_id, waits, connected)
     if not key:
-        reposts.note(print_, posted)
+        retries.note(fingerprint, posted)
     timeout_s = params.get("timeout_s")
     wait_s = (timeout_s + _WAIT_MORE_S if timeout_s else gateway.settings.rest.exec_timeout_s) if waits else None
     try:

@@ -115,10 +115,8 @@ class LocalRuntime:
         if replace(request.options, entrypoint=False, ulimits={}, shm_bytes=None) != Options():
             raise HoldfastError("unsupported", "this runtime is one machine: it takes no options of a cluster", hint=_PLAIN)
         if request.egress not in (Egress(), Egress("internet"), Egress("internet", dns=True)):
-            raise HoldfastError("unsupported", "this runtime gives a sandbox all of the network or none of it", hint="use a cluster")
-        if request.egress.mode == "listed":
-            hint = "ask for all of the internet (block_network=false) or none, or use a cluster"
-            raise HoldfastError("unsupported", "this runtime cannot let a sandbox reach listed addresses only", hint=hint)
+            hint = "request all of the internet (block_network=false) or none, or use a cluster"
+            raise HoldfastError("unsupported", "this runtime gives a sandbox all of the network or none of it", hint=hint)
         arguments: dict[str, Any] = {
             "sandbox_id": request.sandbox_id,
             "incarnation": request.incarnation,

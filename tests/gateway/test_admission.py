@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.admission import ALL_OWNERS, Admission, QueuePlace, Quotas
-from gateway.controller.metrics_server import served as face
+from gateway.controller.metrics_server import serve_metrics
 from gateway.controller.quota_counts import QuotaCounts
 from gateway.metrics import Metrics
 from gateway.model.records import Cause, Quota, Record, SandboxSpec
@@ -81,7 +81,7 @@ async def test_beyond_the_bounds_it_says_so_and_when_to_come_again() -> None:
 async def test_who_goes_while_it_waits_takes_no_turn() -> None:
     one = admission(making=1, queue_wait_s=0.05)
     first, second, third = (one.enter("ada") for _ in range(3))
-    with pytest.raises(HoldfastError, match="turn"):
+    with pytest.raises(HoldfastError, match="queue"):
         async with second:
             pass
     waiting = asyncio.create_task(third.__aenter__())
@@ -336,7 +336,7 @@ def test_limits_come_from_the_environment() -> None:
 async def test_a_controller_tells_its_counters() -> None:
     metrics = Metrics()
     metrics.gauge("pool_spares", 3, pool="warm")
-    async with face("127.0.0.1", 0, metrics.render) as port:
+    async with serve_metrics("127.0.0.1", 0, metrics.render) as port:
 
         async def ask(request: bytes) -> bytes:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -99,8 +99,8 @@ async def test_pages_of_unknown_origin_are_refused(served: Served) -> None:
     async with ScriptedAgent(echo) as agent:
         await served.place("sb-1", agent.endpoint)
         for origin in ("https://evil.example", "null", "", f"{served.url}.evil.example"):
-            assert (await refusal(served, ServerProtocol=origin))[:2] == (403, "origin_refused")
-        async with served.attach("sb-1", ServerProtocol=served.url) as client:
+            assert (await refusal(served, Origin=origin))[:2] == (403, "origin_refused")
+        async with served.attach("sb-1", Origin=served.url) as client:
             await client.send(b"same origin")
             assert await client.recv() == b"same origin"
 

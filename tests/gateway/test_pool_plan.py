@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.controller.pool_plan import Discard, Forget, Offer, Withdraw, missing, tend
+from gateway.controller.pool_plan import Discard, Forget, Offer, Withdraw, missing, plan_spares
 from gateway.model.records import PoolState, SandboxSpec
 from gateway.pools import Pool, PoolsError, PoolsFile, key_of, read_pools
 from gateway.runtimes.base import SandboxStatus
@@ -62,7 +62,7 @@ def test_a_spare_fits_what_is_asked_for_and_nothing_less() -> None:
 
 
 def decide(state: PoolState, statuses: list[SandboxStatus], pools: dict[str, Pool] = POOLS, ours: set[str] = set()) -> list[Any]:  # noqa: B006
-    return tend(pools, {KEY: state}, statuses, now=1000.0, ours=ours, claim_grace_s=GRACE)
+    return plan_spares(pools, {KEY: state}, statuses, now=1000.0, ours=ours, claim_grace_s=GRACE)
 
 
 def test_what_is_missing_is_made_and_no_more() -> None:

@@ -102,10 +102,10 @@ async def test_a_spare_that_came_up_during_a_long_look_stays(store: RedisStore) 
     async with makers:
         await pool_refill.refill(term, lambda work, name: makers.create_task(work, name=name))
         await until_async(lambda: len(runtime.orders) == POOL.size, deadline_s=60, what="the makers")
-        seen = await pool_refill.look()
+        seen = await pool_refill.read_states()
         hold.set()
     assert len((await store.spares(KEY)).spares) == POOL.size
-    await pool_refill.tend(seen, [], term)
+    await pool_refill.carry_out(seen, [], term)
     assert len(runtime.present) == POOL.size
     assert len((await store.spares(KEY)).spares) == POOL.size
 

@@ -1,4 +1,4 @@
-"""Small parts by themselves: keys, log lines, metrics, reposts, settings."""
+"""Small parts by themselves: keys, log lines, metrics, retry detection, settings."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ async def test_many_slow_pods_ask_together(stuck: KubernetesRuntime, api: FakeAp
     answers = await asyncio.gather(*makings, return_exceptions=True)
     assert {getattr(answer, "code", None) for answer in answers} == {"image_not_found"}
     asked = api.requests["list events"]
-    await stuck._pod_watch._hearing  # type: ignore[misc]
+    await stuck._pod_watch._warnings_task  # type: ignore[misc]
     assert api.requests["list events"] <= asked + 2  # nobody is slow any more
 
 

@@ -210,7 +210,7 @@ class PodCreation:
                 slow = facts.placed and not facts.started and facts.failure is None
                 if slow and clock() >= hear_at:
                     hear_at = float("inf")
-                    self._pod_watch.hear(changes, facts.uid)
+                    self._pod_watch.want_warnings(changes, facts.uid)
                 wait_s = min(self._patience(facts, ours), max(min(ask_at, hear_at) - clock(), 0.0) if slow else _OWN_LOOK_S)
                 done, _ = await asyncio.wait(waits, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
                 if dialling is not None and dialling in done:
@@ -267,8 +267,8 @@ def _with_warnings(facts: PodStatus, changes: PodChanges, asked: Failure | None)
     """A pod whose status does not show its failure, completed with its kubelet's warnings."""
     if facts.failure is not None or facts.started or not facts.placed:
         return facts
-    heard = (pod_events.trouble_of(facts, one.reason, one.message) for one in reversed(changes.warned) if one.pod_uid == facts.uid)
-    failure = next((one for one in heard if one is not None), asked)
+    failures = (pod_events.trouble_of(facts, one.reason, one.message) for one in reversed(changes.warned) if one.pod_uid == facts.uid)
+    failure = next((one for one in failures if one is not None), asked)
     return facts if failure is None else replace(facts, failure=failure)
 
 

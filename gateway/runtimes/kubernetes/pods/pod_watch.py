@@ -37,7 +37,7 @@ class PodChanges:
         self.gone = False
         self.warned: list[Warned] = []
         """The kubelet's latest warnings, the newest last."""
-        self.hears = ""
+        self.warnings_of = ""
         """The uid of the pod whose warnings are wanted as well."""
         self._changed = asyncio.Event()
 
@@ -66,7 +66,7 @@ class PodWatch:
         self._waiting: dict[str, set[PodChanges]] = {}
         self._watch: Watch[PodStatus] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._hearing: asyncio.Task[None] | None = None
+        self._warnings_task: asyncio.Task[None] | None = None
         self._idle: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
@@ -83,23 +83,23 @@ class PodWatch:
             if not others:
                 del self._waiting[name]
             if not self._waiting:
-                self._idle = asyncio.get_running_loop().call_later(IDLE_S, self._rest)
+                self._idle = asyncio.get_running_loop().call_later(IDLE_S, self._stop)
 
     def hurry(self) -> None:
         """The API server answers: a watch in a back-off pause continues at once."""
         if self._watch is not None:
             self._watch.hurry()
 
-    def hear(self, changes: PodChanges, uid: str) -> None:
+    def want_warnings(self, changes: PodChanges, uid: str) -> None:
         """Also read the kubelets' warnings while this pod is awaited: it is slow."""
-        changes.hears = uid
-        if self._hearing is None or self._hearing.done():
-            self._hearing = asyncio.get_running_loop().create_task(self._ask_often(), name="kubelets' warnings")
+        changes.warnings_of = uid
+        if self._warnings_task is None or self._warnings_task.done():
+            self._warnings_task = asyncio.get_running_loop().create_task(self._poll_warnings(), name="kubelets' warnings")
 
     async def aclose(self) -> None:
         if self._idle is not None:
             self._idle.cancel()
-        for task in (self._task, self._hearing):
+        for task in (self._task, self._warnings_task):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -110,18 +110,18 @@ class PodWatch:
             self._idle.cancel()
             self._idle = None
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._run(), name="watch of pods being made")
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="watch of pods being created")
 
-    def _rest(self) -> None:
+    def _stop(self) -> None:
         self._idle = None
         if self._task is not None and not self._waiting:
             self._task.cancel()
             self._task = None
 
-    async def _ask_often(self) -> None:
+    async def _poll_warnings(self) -> None:
         """One list for all slow pods, as long as there are any. A watch would need one more permission, for a few seconds of use."""
         while True:
-            slow = {changes.hears: changes for waiting in self._waiting.values() for changes in waiting if changes.hears}
+            slow = {changes.warnings_of: changes for waiting in self._waiting.values() for changes in waiting if changes.warnings_of}
             if not slow:
                 return
             try:
@@ -143,15 +143,15 @@ class PodWatch:
                     async for change in changes:
                         match change:
                             case Changed(facts, _):
-                                self._tell(facts, gone=False)
+                                self._deliver(facts, gone=False)
                             case Vanished(facts):
-                                self._tell(facts, gone=True)
+                                self._deliver(facts, gone=True)
                             case Listed():
                                 pass  # its objects were delivered as changes
             except Exception:
                 log.exception("the watch of pods being created failed")
                 await asyncio.sleep(1.0)
 
-    def _tell(self, facts: PodStatus, *, gone: bool) -> None:
+    def _deliver(self, facts: PodStatus, *, gone: bool) -> None:
         for changes in self._waiting.get(facts.name, ()):
             changes.update(facts, gone=gone)
