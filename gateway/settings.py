@@ -84,7 +84,7 @@ class RestSettings:
     ready_timeout_s: float = 3600.0
     """Default seconds a sandbox may take to become ready."""
     default_lifetime_s: float | None = 24 * 3600.0
-    """HOLDFAST_DEFAULT_LIFETIME_S: a sandbox that names no lifetime ends this long after it was made; 0: it ends when it is deleted."""
+    """HOLDFAST_DEFAULT_LIFETIME_S: a sandbox that names no lifetime ends this long after its creation; 0: it ends when it is deleted."""
     default_cpu: str = "4"
     default_memory: str = "16Gi"
 

@@ -47,8 +47,8 @@ class Groups:
         members = {key: await self._store.group_members(key) for key in await self._store.group_keys()}
         for key, ids in members.items():
             unknown = {sandbox_id: joined_at for sandbox_id, joined_at in ids.items() if sandbox_id not in records}
-            made = {record.sandbox_id for record in await self._store.records(unknown)}  # created since the records were listed
-            for sandbox_id, joined_at in await self._over({id_: at for id_, at in unknown.items() if id_ not in made}):
+            found = {record.sandbox_id for record in await self._store.records(unknown)}  # created since the records were listed
+            for sandbox_id, joined_at in await self._over({id_: at for id_, at in unknown.items() if id_ not in found}):
                 await self._store.group_leave(key, sandbox_id, joined_at, term=term)
         lost = [one for one in records.values() if one.spec.group and one.sandbox_id not in members.get(_key(one), {})]
         async with self._lock:

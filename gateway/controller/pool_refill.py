@@ -92,7 +92,7 @@ class PoolRefill:
             for _ in range(pace.allow(min(missing(pool, state), room), pool.refill_per_s, clock())):
                 id_, incarnation = f"{PREFIX}{secrets.token_hex(10)}", secrets.token_hex(8)
                 self._making[id_] = key
-                spawn(self._make(pool, id_, incarnation, term, pace), f"making {id_}")
+                spawn(self._make(pool, id_, incarnation, term, pace), f"creation of {id_}")
 
     async def carry_out(self, states: Mapping[str, Any], statuses: Iterable[SandboxStatus], term: int) -> list[PoolAction]:
         """Carry out the plan for the existing spares. ``states`` are from ``read_states``, read before the runtime's list."""

@@ -63,7 +63,7 @@ class RebuildingError(PlacementUnavailableError):
     """The store was wiped, or is new, and does not know all sandboxes yet: an unknown id may belong to a living one."""
 
     def __init__(self) -> None:
-        super().__init__("the placement store is new or was emptied, and its records are being made from the sandboxes that run")
+        super().__init__("the placement store is new or was emptied, and its records are being rebuilt from the running sandboxes")
 
 
 class FencedError(HoldfastError):

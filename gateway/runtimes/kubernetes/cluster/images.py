@@ -65,16 +65,16 @@ class ClusterImages:
         ``image_pull_failed``, ``no_capacity``, ``quota_exceeded``.
         """
         with errors():
-            made, begun = await self._ensure(name, {one["metadata"]["name"]: one for one in await self._all()})
+            daemon_set, begun = await self._ensure(name, {one["metadata"]["name"]: one for one in await self._all()})
             try:
                 async with asyncio.timeout(self._pull_s):
-                    return await self._wait(made)
+                    return await self._wait(daemon_set)
             except TimeoutError:
                 text = f"{name} was not on every node within {self._pull_s:g} s; the pull continues"
                 raise HoldfastError("image_pull_failed", text) from None
             except HoldfastError:
                 if begun:
-                    await self._delete(made)
+                    await self._delete(daemon_set)
                 raise
 
     async def keep(self, names: Sequence[str]) -> list[Image]:
@@ -89,10 +89,10 @@ class ClusterImages:
                 await self._delete(found.pop(key))
             kept = []
             for name in names:
-                made, _ = await self._ensure(name, found, kept=True)
-                found[made["metadata"]["name"]] = made
-                kept.append(_image(made))
-                failure = None if _complete(made) else await self._trouble(made)
+                daemon_set, _ = await self._ensure(name, found, kept=True)
+                found[daemon_set["metadata"]["name"]] = daemon_set
+                kept.append(_image(daemon_set))
+                failure = None if _complete(daemon_set) else await self._failure_of(daemon_set)
                 if failure is not None:
                     log.warning("%s is not on every node: %s", name, failure.cause.message)
             return kept
@@ -123,35 +123,35 @@ class ClusterImages:
                 raise refused(error) from error
             return await self._api.get(f"{self._path}/{wanted['metadata']['name']}"), False
 
-    async def _wait(self, made: dict[str, Any]) -> Image:
-        pause_s, path, uid = _LOOK_S, f"{self._path}/{made['metadata']['name']}", made["metadata"]["uid"]
+    async def _wait(self, daemon_set: dict[str, Any]) -> Image:
+        pause_s, path, uid = _LOOK_S, f"{self._path}/{daemon_set['metadata']['name']}", daemon_set["metadata"]["uid"]
         while True:
             try:
-                made = await self._api.get(path)
+                daemon_set = await self._api.get(path)
             except ApiError as error:
                 if error.status != 404:
                     raise
-                made = {"metadata": {}}
-            if made["metadata"].get("uid") != uid:
+                daemon_set = {"metadata": {}}
+            if daemon_set["metadata"].get("uid") != uid:
                 raise HoldfastError("image_pull_failed", "it was removed while it was being pulled", fault="caller")
-            if _complete(made):
-                return _image(made)
-            failure = await self._trouble(made)
+            if _complete(daemon_set):
+                return _image(daemon_set)
+            failure = await self._failure_of(daemon_set)
             if failure is not None:
                 raise failure.error()
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 1.5, _LOOK_MOST_S)
 
-    async def _trouble(self, made: dict[str, Any]) -> Failure | None:
+    async def _failure_of(self, daemon_set: dict[str, Any]) -> Failure | None:
         """The first lasting failure of its pods."""
-        now, selector = time.time(), f"{PREPULL}={made['metadata']['labels'][PREPULL]}"
+        now, selector = time.time(), f"{PREPULL}={daemon_set['metadata']['labels'][PREPULL]}"
         query = {"limit": str(self._settings.page), "labelSelector": selector}
         path = f"/api/v1/namespaces/{self._settings.namespace}/pods"
         while True:
             body = await self._api.get(path, query)
             for pod in body.get("items") or []:
                 owners = {owner.get("uid") for owner in pod["metadata"].get("ownerReferences") or []}
-                if made["metadata"]["uid"] not in owners or pod["metadata"].get("deletionTimestamp"):
+                if daemon_set["metadata"]["uid"] not in owners or pod["metadata"].get("deletionTimestamp"):
                     continue
                 patience = self._settings
                 found = read_pod(pod).failed(
@@ -167,9 +167,9 @@ class ClusterImages:
         """All of them: ``_ensure`` limits their number, so one page suffices."""
         return list((await self._api.get(self._path, {"labelSelector": PREPULL_SELECTOR})).get("items") or [])
 
-    async def _delete(self, made: dict[str, Any]) -> bool:
+    async def _delete(self, daemon_set: dict[str, Any]) -> bool:
         """Whether it existed; with a uid, only that one."""
-        metadata = made["metadata"]
+        metadata = daemon_set["metadata"]
         body: dict[str, Any] = {"propagationPolicy": "Background"}
         if "uid" in metadata:
             body["preconditions"] = {"uid": metadata["uid"]}
@@ -224,15 +224,15 @@ def daemon_set(name: str, settings: KubernetesSettings, injection: Injection) ->
     }
 
 
-def _complete(made: dict[str, Any]) -> bool:
+def _complete(daemon_set: dict[str, Any]) -> bool:
     """Whether its controller has processed it, and every pod of it runs. True also where no node takes sandboxes yet."""
-    status = made.get("status") or {}
-    seen = int(status.get("observedGeneration") or 0) >= int(made["metadata"].get("generation") or 1)
+    status = daemon_set.get("status") or {}
+    seen = int(status.get("observedGeneration") or 0) >= int(daemon_set["metadata"].get("generation") or 1)
     return seen and int(status.get("numberReady") or 0) >= int(status.get("desiredNumberScheduled") or 0)
 
 
-def _image(made: dict[str, Any]) -> Image:
-    metadata, status = made["metadata"], made.get("status") or {}
+def _image(daemon_set: dict[str, Any]) -> Image:
+    metadata, status = daemon_set["metadata"], daemon_set.get("status") or {}
     return Image(
         (metadata.get("annotations") or {}).get(IMAGE, ""),
         created=moment(metadata.get("creationTimestamp")) or None,

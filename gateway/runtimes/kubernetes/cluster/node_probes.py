@@ -153,25 +153,25 @@ async def _look(api: Api, settings: KubernetesSettings, volume: bool, wait_s: fl
     pods = f"/api/v1/namespaces/{settings.namespace}/pods"
     name = f"{NAME}-{'volume' if volume else 'users'}-{secrets.token_hex(4)}"
     try:
-        made = await api.post(pods, probe_pod(name, settings, volume))
+        pod = await api.post(pods, probe_pod(name, settings, volume))
     except ApiError as error:
         if error.passing:
             raise
         refused = volume and error.status in (400, 422) and "volume" in error.message
         return False if refused else None, f"the API server refused the probe: {error.message[:_MESSAGE]}"
     try:
-        if not volume and made["spec"].get("hostUsers") is not False:
+        if not volume and pod["spec"].get("hostUsers") is not False:
             return False, "the API server drops hostUsers: its gate UserNamespacesSupport is closed"
         judge = _volume_of if volume else _users_of
         async with asyncio.timeout(wait_s):
             while True:
-                verdict = judge(made) or (None if volume else await _refusal(api, settings, made))
+                verdict = judge(pod) or (None if volume else await _refusal(api, settings, pod))
                 if verdict is not None:
                     return verdict
                 await asyncio.sleep(_LOOK_S)
-                made = await api.get(f"{pods}/{name}")
+                pod = await api.get(f"{pods}/{name}")
     except TimeoutError:
-        return None, f"the probe was not over within {wait_s:g} s: {read_pod(made).stage}"
+        return None, f"the probe was not over within {wait_s:g} s: {read_pod(pod).stage}"
     except ApiError as error:
         if error.status != 404:
             raise
@@ -181,31 +181,31 @@ async def _look(api: Api, settings: KubernetesSettings, volume: bool, wait_s: fl
             await api.delete(f"{pods}/{name}", {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
 
 
-async def _refusal(api: Api, settings: KubernetesSettings, made: dict[str, Any]) -> tuple[bool | None, str] | None:
+async def _refusal(api: Api, settings: KubernetesSettings, pod: dict[str, Any]) -> tuple[bool | None, str] | None:
     """The kubelet keeps trying to start a pod whose user namespace it cannot create: only events report it."""
-    facts = read_pod(made)
+    facts = read_pod(pod)
     if not facts.placed or facts.started:
         return None
     text = next((text for text in await warnings_of(api, settings, facts) if needs_users(text)), None)
     return None if text is None else (False, f"a node refused a probe: {text[:_MESSAGE]}")
 
 
-def _users_of(made: dict[str, Any]) -> tuple[bool | None, str] | None:
+def _users_of(pod: dict[str, Any]) -> tuple[bool | None, str] | None:
     return _verdict(
-        made, lambda report: _own_users(str(report.get("uid_map", ""))), "a pod that asked for a user namespace is in the node's"
+        pod, lambda report: _own_users(str(report.get("uid_map", ""))), "a pod that asked for a user namespace is in the node's"
     )
 
 
-def _volume_of(made: dict[str, Any]) -> tuple[bool | None, str] | None:
-    found = _verdict(made, lambda report: report.get("volume") is True, "a probe did not find the bundle in its image volume")
-    failure = read_pod(made).failure
+def _volume_of(pod: dict[str, Any]) -> tuple[bool | None, str] | None:
+    found = _verdict(pod, lambda report: report.get("volume") is True, "a probe did not find the bundle in its image volume")
+    failure = read_pod(pod).failure
     started = failure is None or failure.cause.reason != "start-failed"
     return found if found is None or started else (False, found[1])
 
 
-def _verdict(made: dict[str, Any], good: Callable[[dict[str, Any]], bool], why: str) -> tuple[bool | None, str] | None:
+def _verdict(pod: dict[str, Any], good: Callable[[dict[str, Any]], bool], why: str) -> tuple[bool | None, str] | None:
     """What a finished pod reported, None while it runs."""
-    for one in (made.get("status") or {}).get("containerStatuses") or []:
+    for one in (pod.get("status") or {}).get("containerStatuses") or []:
         ended = (one.get("state") or {}).get("terminated") or {}
         try:
             report = orjson.loads(ended.get("message") or "")
@@ -213,7 +213,7 @@ def _verdict(made: dict[str, Any], good: Callable[[dict[str, Any]], bool], why: 
             continue
         if isinstance(report, dict):
             return (True, "") if good(report) else (False, why)
-    facts = read_pod(made)
+    facts = read_pod(pod)
     failure = facts.failure if facts.failure is not None and facts.failure.kind in ("", "bundle") else None
     if failure is None:
         return None

@@ -267,7 +267,7 @@ def _with_warnings(facts: PodStatus, changes: PodChanges, asked: Failure | None)
     """A pod whose status does not show its failure, completed with its kubelet's warnings."""
     if facts.failure is not None or facts.started or not facts.placed:
         return facts
-    failures = (pod_events.trouble_of(facts, one.reason, one.message) for one in reversed(changes.warned) if one.pod_uid == facts.uid)
+    failures = (pod_events.failure_of(facts, one.reason, one.message) for one in reversed(changes.warned) if one.pod_uid == facts.uid)
     failure = next((one for one in failures if one is not None), asked)
     return facts if failure is None else replace(facts, failure=failure)
 

@@ -61,7 +61,7 @@ async def warnings(api: Api, pods: str, page: int) -> list[Warned]:
     ]
 
 
-def trouble_of(facts: PodStatus, reason: str, message: str) -> Failure | None:
+def failure_of(facts: PodStatus, reason: str, message: str) -> Failure | None:
     """What a kubelet's warning about this pod means for its create."""
     failure = no_users(message) if facts.own_users and reason == _NO_SANDBOX else None
     return failure or event_failure(reason, message, facts.record.image if facts.record is not None else "", facts.created_at)
@@ -71,7 +71,7 @@ async def ask(api: Api, settings: KubernetesSettings, facts: PodStatus) -> PodEv
     """The warnings about exactly this pod. Never raises: an API server that refuses or is down yields nothing."""
     events = await _events(api, settings, facts)
     for event in reversed(events):
-        failure = trouble_of(facts, str(event.get("reason") or ""), str(event.get("message") or ""))
+        failure = failure_of(facts, str(event.get("reason") or ""), str(event.get("message") or ""))
         if failure is not None:
             return PodEvent(failure.cause.message, failure)
     text = "".join(c if c.isprintable() else " " for c in str(events[-1].get("message") or ""))[:_SHOWN] if events else ""

@@ -156,7 +156,7 @@ def read_pod(pod: dict[str, Any]) -> PodStatus:
     disruption = ENDINGS.get(str(_map(metadata.get("annotations")).get(ENDING) or "")) or _disruption(conditions)
     created_at = moment(metadata.get("creationTimestamp"))
     own_users = spec.get("hostUsers") is False
-    failure = _trouble(status, conditions, disruption, deleted_at > 0, created_at)
+    failure = _failure(status, conditions, disruption, deleted_at > 0, created_at)
     if failure is not None and deleted_at > 0 and failure.cause.reason == "exited" and not _ended_before(metadata, status):
         failure = _over(disruption or DELETED)  # an agent that is asked to stop ends with a status as well
     if failure is not None and failure.cause.reason == "start-failed":
@@ -222,7 +222,7 @@ def moment(text: Any) -> float:
 # Failures ------------------------------------------------------------------------------------------------------------
 
 
-def _trouble(
+def _failure(
     status: dict[str, Any], conditions: dict[str, dict[str, Any]], disruption: Cause | None, deleting: bool, created_at: float
 ) -> Failure | None:
     phase, reason, message = status.get("phase"), str(status.get("reason") or ""), _cut(status.get("message"))
@@ -382,7 +382,7 @@ def _stage(spec: dict[str, Any], status: dict[str, Any], conditions: dict[str, d
         waiting = _map(_map(one.get("state")).get("waiting"))
         if waiting and waiting.get("reason") not in ("PodInitializing", None):
             return f"{waiting.get('reason')}: {_cut(waiting.get('message'))}".rstrip(": ")
-    return "its container is being made"
+    return "its container is being created"
 
 
 # Shapes --------------------------------------------------------------------------------------------------------------
