@@ -28,13 +28,13 @@ from websockets.server import ServerProtocol
 from websockets.utils import apply_mask
 
 from gateway.__main__ import server_config
-from gateway.agents.frame_headers import BINARY, CLOSE, server_frame
 from gateway.auth import Keys
 from gateway.model.options import Egress
 from gateway.model.records import Cause, Record, SandboxSpec
 from gateway.placement.redis_store import RedisStore
 from gateway.runtimes.base import CreateRequest, Endpoint, Event, Images, SandboxStatus, Synced, WentAway
 from gateway.service import Gateway
+from gateway.sessions.frame_headers import BINARY, CLOSE, server_frame
 from gateway.settings import AdmissionSettings, PlacementSettings, RelaySettings, RestSettings, Settings
 
 SECRET = "s" * 64
