@@ -1,5 +1,5 @@
 """The gateway: REST and WebSocket in front of sandboxes, stateless, any number of replicas.
 
-Owns the public HTTP surface, placement (in Redis), runtimes and the controller. It never imports the session state machine
-(``holdfast_wire.session``, ``.halves``), the agent or the SDK.
+Entry points: ``__main__`` (one replica) and ``controller``. ``app`` has the table of routes, ``service`` the parts of a replica. Imports
+point downwards, from entry points to ``model`` (.importlinter); the agent and the SDK are never imported.
 """

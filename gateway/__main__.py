@@ -1,6 +1,6 @@
-"""``python -m gateway``: one replica, from its environment to its end.
+"""``python -m gateway``: one replica, from start to exit.
 
-Owns the choice of server and its limits. Run by the Procfile and by the container image; SIGTERM drains and ends it.
+Owns the choice of server and its limits. SIGTERM drains and ends it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from gateway.http.takeover import TakeoverProtocol
 from gateway.placement.redis_store import RedisStore
 
 from .auth import Keys, read_other_secrets, read_secret
+from .logs import configure_logging
 from .runtime_choice import runtime_of
 from .service import Gateway
 from .settings import Settings, SettingsError, from_environment
-from .telemetry import configure_logging
 
 
 def build_gateway(settings: Settings) -> Gateway:
@@ -40,7 +40,7 @@ def build_gateway(settings: Settings) -> Gateway:
 
 
 def server_config(settings: Settings, gateway: Gateway) -> uvicorn.Config:
-    """uvicorn, with everything a stranger could lean on bounded."""
+    """uvicorn, with a limit on everything a client can use up."""
     return uvicorn.Config(
         build_app(gateway),
         host=settings.host,
@@ -64,7 +64,7 @@ def server_config(settings: Settings, gateway: Gateway) -> uvicorn.Config:
 
 
 def main() -> int:
-    """0 after SIGTERM; 78 when the settings do not do."""
+    """0 after SIGTERM; 78 when the settings cannot be used."""
     configure_logging()
     try:
         settings = from_environment()
@@ -74,7 +74,7 @@ def main() -> int:
         return 78
     server = uvicorn.Server(server_config(settings, gateway))
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)  # uvicorn raises what it caught once more after an orderly end
+        signal.signal(number, lambda *_: None)  # uvicorn raises the signal again after an orderly exit
     server.run()
     return 0 if server.started else 1
 

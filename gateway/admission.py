@@ -1,8 +1,8 @@
-"""How many sandboxes are made at a time, whose turn it is, and how much an owner may have.
+"""Admission: how many sandboxes are created at a time, in which order, and how much an owner may have.
 
-Owns the queue of this replica (turns go round the owners, so a thousand creates of one do not keep another waiting), its bounds and what
-is said beyond them; and the counting against quotas, which the store keeps for all replicas. Refusals are honest: 429 is the caller's own
-doing, 503 is ours, and both say when to come again, each caller a little differently. Called by ``sandboxes``.
+Owns the queue of this replica (round-robin over owners, so that a thousand creates of one do not delay another) and its bounds; and the
+counts against quotas, which the store keeps for all replicas. Refusals are 429 for the caller's own limits and 503 for the service's, with
+a jittered Retry-After. Called by ``routes.sandboxes``.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from types import TracebackType
 
 from holdfast_wire.errors import HoldfastError
 
+from gateway.metrics import Metrics
 from gateway.model.records import Quota, SandboxSpec
 from gateway.placement.store import PlacementStore, PlacementUnavailableError
 from gateway.settings import AdmissionSettings
-from gateway.telemetry import Metrics
 
-EVERYBODY = ""
+ALL_OWNERS = ""
 _RETRY_MOST_S = 30
 _SMOOTHING = 0.9
 
 
-class Place:
-    """A place in the queue, held from ``Admission.enter`` to ``leave``; inside ``async with`` it is its turn."""
+class QueuePlace:
+    """A place in the queue, held from ``Admission.enter`` to ``leave``; ``async with`` waits for its turn."""
 
     def __init__(self, admission: Admission, owner: str) -> None:
         self.owner = owner
@@ -42,7 +42,7 @@ class Place:
                 await self.turn
         except TimeoutError:
             self.leave()
-            raise self._admission.overloaded("its turn did not come in time") from None
+            raise self._admission.overloaded("the create waited too long in the queue") from None
         except asyncio.CancelledError:
             self.leave()
             raise
@@ -51,7 +51,7 @@ class Place:
         self.leave()
 
     def leave(self) -> None:
-        """Give it up, whether its turn had come or not; may be repeated."""
+        """Leave the queue, or end the turn; may be repeated."""
         self._admission.left(self)
 
 
@@ -61,9 +61,9 @@ class Admission:
     def __init__(self, settings: AdmissionSettings, metrics: Metrics) -> None:
         self.settings = settings
         self._metrics = metrics
-        self._making: dict[Place, float] = {}
+        self._making: dict[QueuePlace, float] = {}
         self._making_of: Counter[str] = Counter()
-        self._waiting: OrderedDict[str, deque[Place]] = OrderedDict()
+        self._waiting: OrderedDict[str, deque[QueuePlace]] = OrderedDict()
         self._count = 0
         self._took_s = 1.0
 
@@ -72,24 +72,24 @@ class Admission:
         return self._count
 
     @property
-    def making(self) -> int:
+    def running(self) -> int:
         return len(self._making)
 
-    def enter(self, owner: str) -> Place:
-        """A place for one create. Raises ``quota_exceeded`` when the owner has too many waiting, ``overloaded`` when everybody has."""
+    def enter(self, owner: str) -> QueuePlace:
+        """A place for one create. Raises ``quota_exceeded`` when the owner's queue is full, ``overloaded`` when the whole queue is."""
         settings = self.settings
         mine = self._waiting.get(owner)
         if self._count >= settings.queue:
-            raise self.overloaded("too many sandboxes wait to be made")
+            raise self.overloaded("too many creates are queued")
         if mine is not None and len(mine) >= settings.owner_queue:
-            raise self._refused("quota_exceeded", f"{len(mine)} of your sandboxes wait to be made", "queue")
-        place = Place(self, owner)
+            raise self._refused("quota_exceeded", f"{len(mine)} of your creates are queued already", "queue")
+        place = QueuePlace(self, owner)
         self._waiting.setdefault(owner, deque()).append(place)
         self._count += 1
         self._next()
         return place
 
-    def left(self, place: Place) -> None:
+    def left(self, place: QueuePlace) -> None:
         began = self._making.pop(place, None)
         if began is not None:
             self._making_of[place.owner] -= 1
@@ -104,7 +104,7 @@ class Admission:
         return self._refused("overloaded", message, "queue")
 
     def over_quota(self, what: str, asked: float, most: float) -> HoldfastError:
-        return self._refused("quota_exceeded", f"with this one it would be {asked:g} {what}, and {most:g} are yours", what)
+        return self._refused("quota_exceeded", f"with this one it would be {asked:g} {what}, and your quota is {most:g}", what)
 
     def full(self, message: str) -> HoldfastError:
         return self._refused("no_capacity", message, "everybody")
@@ -116,7 +116,7 @@ class Admission:
         return HoldfastError(code, message, detail={"retry_after_s": after_s})
 
     def _next(self) -> None:
-        """Give free turns away, going round the owners that wait."""
+        """Assign free turns, round-robin over the queued owners."""
         for _ in range(len(self._waiting)):
             if len(self._making) >= self.settings.making:
                 break
@@ -129,53 +129,53 @@ class Admission:
                 self._making_of[owner] += 1
                 if not place.turn.done():
                     place.turn.set_result(None)
-        self._making_of += Counter()  # forgets owners at 0
+        self._making_of += Counter()  # removes owners at 0
         self._metrics.gauge("creates_waiting", self._count)
         self._metrics.gauge("creates_running", len(self._making))
 
-    def _dropped(self, owner: str, mine: deque[Place]) -> None:
+    def _dropped(self, owner: str, mine: deque[QueuePlace]) -> None:
         self._count -= 1
         if not mine:
             del self._waiting[owner]
 
 
 class Quotas:
-    """What exists, counted in the store. Does nothing where no quota is set."""
+    """Quotas: what exists, counted in the store. Does nothing where no quota is set."""
 
     def __init__(self, settings: AdmissionSettings, store: PlacementStore, admission: Admission) -> None:
-        self._owner, self._everybody = settings.owner_quota, settings.quota
+        self._owner, self._all = settings.owner_quota, settings.quota
         self._store = store
         self._admission = admission
 
     async def reserve(self, spec: SandboxSpec) -> list[str]:
-        """Count it; for whom it is newly counted. Raises ``quota_exceeded`` (the owner's) or ``no_capacity`` (everybody's)."""
+        """Count it; the owners it is newly counted for. Raises ``quota_exceeded`` (the owner's) or ``no_capacity`` (all owners')."""
         counted: list[str] = []
-        for whose, quota in ((spec.owner, self._owner), (EVERYBODY, self._everybody)):
+        for owner, quota in ((spec.owner, self._owner), (ALL_OWNERS, self._all)):
             if not quota:
                 continue
-            usage = await self._store.reserve(whose, spec, quota)
-            if usage.word == "over":
+            usage = await self._store.reserve(owner, spec, quota)
+            if usage.outcome == "over":
                 await self.release(counted, spec.sandbox_id)
-                raise self._over(whose, quota, usage.sandboxes, usage.cores, usage.memory_bytes)
-            if usage.word == "fresh":
-                counted.append(whose)
+                raise self._over(owner, quota, usage.sandboxes, usage.cores, usage.memory_bytes)
+            if usage.outcome == "fresh":
+                counted.append(owner)
         return counted
 
-    async def release(self, whose: list[str], sandbox_id: str) -> None:
-        """What fails here the controller puts right."""
+    async def release(self, owners: list[str], sandbox_id: str) -> None:
+        """Never raises: the controller corrects what fails here."""
         try:
-            for one in whose:
-                await self._store.release(one, sandbox_id)
+            for owner in owners:
+                await self._store.release(owner, sandbox_id)
         except PlacementUnavailableError:
             pass
 
     async def ended(self, spec: SandboxSpec) -> None:
-        """It counts no longer."""
-        await self.release([whose for whose, quota in ((spec.owner, self._owner), (EVERYBODY, self._everybody)) if quota], spec.sandbox_id)
+        """Stop counting it."""
+        await self.release([owner for owner, quota in ((spec.owner, self._owner), (ALL_OWNERS, self._all)) if quota], spec.sandbox_id)
 
-    def _over(self, whose: str, quota: Quota, sandboxes: int, cores: float, memory: int) -> HoldfastError:
+    def _over(self, owner: str, quota: Quota, sandboxes: int, cores: float, memory: int) -> HoldfastError:
         pairs = (("sandboxes", sandboxes, quota.sandboxes), ("cores", cores, quota.cores), ("bytes of memory", memory, quota.memory_bytes))
         what, asked, most = next((what, asked, most) for what, asked, most in pairs if most is not None and asked > most)
-        if whose == EVERYBODY:
+        if owner == ALL_OWNERS:
             return self._admission.full(f"this service holds at most {most:g} {what}")
         return self._admission.over_quota(what, asked, most)

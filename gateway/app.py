@@ -1,15 +1,14 @@
-"""The ASGI application: routes as data, and what lives as long as the app.
+"""The ASGI application: the table of routes, and the lifespan.
 
-Owns the route table, the mapping from exceptions to problem documents, request counting, and the order of start and end. What
-the routes do is in the modules they come from.
+Owns the table, the mapping from exceptions to problem documents, request counting, and the order of start and shutdown.
 """
 
 from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+import time
+from collections.abc import AsyncIterator
 
 from holdfast_wire.errors import HoldfastError
 from starlette.applications import Starlette
@@ -20,8 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from gateway.http import problems
-from gateway.memory_reservation import holding
-from gateway.orchard.retry_detection import Reposts
+from gateway.memory_reservation import reserving
+from gateway.orchard.retry_detection import RetryDetection
 from gateway.orchard.terminal import pty
 from gateway.routes import admin, commands, files, groups, lifetime, network, sandboxes
 from gateway.routes.attach import attach
@@ -64,12 +63,12 @@ ROUTES: tuple[Route | WebSocketRoute, ...] = (
 
 
 async def nowhere(websocket: WebSocket) -> None:
-    """A WebSocket to a path that has none: refused as every other request is."""
+    """A WebSocket to an unknown path: refused with a problem document, as any other request."""
     await websocket.send_denial_response(problems.problem_response(HoldfastError("not_found", "there is no such route")))
 
 
-class MarkRequests:
-    """Gives each request an id and counts answers by route and status: pure ASGI, so that nothing is buffered on the way."""
+class RequestMiddleware:
+    """Gives each request an id and counts and times answers by route. Pure ASGI, so that nothing is buffered."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -81,21 +80,25 @@ class MarkRequests:
 
         request_id = secrets.token_hex(8)
         scope["holdfast.request_id"] = request_id
+        metrics, begun = scope["app"].state.gateway.metrics, time.monotonic()
 
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
-                route = scope.get("route")
-                path = route.path if isinstance(route, Route) else "unknown"
-                metrics = scope["app"].state.gateway.metrics
-                metrics.count("requests_total", method=scope["method"], route=path, status=str(message["status"]))
+                metrics.count("requests_total", method=scope["method"], route=_path(scope), status=str(message["status"]))
             await send(message)
 
-        with holding(scope["app"].state.gateway.memory):
+        with reserving(scope["app"].state.gateway.memory):
             await self._app(scope, receive, counted)
+        metrics.observe("request_seconds", time.monotonic() - begun, route=_path(scope))
 
 
-def build_app(gateway: Gateway, on_close: Callable[[], Any] | None = None) -> Starlette:
+def _path(scope: Scope) -> str:
+    route = scope.get("route")
+    return route.path if isinstance(route, Route) else "unknown"
+
+
+def build_app(gateway: Gateway) -> Starlette:
     """The application around one gateway, whose store and runtime it closes at the end."""
 
     @contextlib.asynccontextmanager
@@ -110,10 +113,10 @@ def build_app(gateway: Gateway, on_close: Callable[[], Any] | None = None) -> St
     app = Starlette(
         routes=(*ROUTES, WebSocketRoute("/{path:path}", nowhere)),
         lifespan=lifespan,
-        middleware=[Middleware(MarkRequests)],
+        middleware=[Middleware(RequestMiddleware)],
         exception_handlers={HoldfastError: problems.on_error, HTTPException: problems.on_error, Exception: problems.on_error},
     )
-    app.router.redirect_slashes = False  # the redirect would name whatever host the request did
+    app.router.redirect_slashes = False  # the redirect would repeat whatever Host the request named
     app.state.gateway = gateway
-    app.state.reposts = Reposts()
+    app.state.retries = RetryDetection()
     return app

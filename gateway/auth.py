@@ -1,13 +1,12 @@
-"""Who is asking: API keys to owners.
+"""Authentication: API keys to owners, and the deployment's secrets.
 
-Owns the keys file (``<owner> <sha256 of the key>`` a line, re-read when it changes), and how a request carries its key. A key
-is never stored, logged or compared in plain text: what is looked up is its hash, so timing tells nothing of a key.
+Owns the keys file (``<owner> <sha256 of the key>`` a line, re-read when it changes), and how a request carries its key. A key is never
+stored, logged or compared in plain text: lookup is by hash, so that timing reveals nothing about a key.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 import logging
 import re
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ log = logging.getLogger("gateway.auth")
 _LINE = re.compile(r"([A-Za-z0-9._@-]{1,64})\s+([0-9a-f]{64})")
 _SECRET_LEAST, _SECRETS_MOST = 32, 4
 _KEY_BYTES = 512
-"""Longest key that is hashed at all."""
+"""Longest accepted key; longer ones are not hashed in full."""
 
 
 class Keys:
@@ -37,10 +36,10 @@ class Keys:
             raise HoldfastError("key_missing", "this request carries no API key")
         self._refresh()
         digest = hashlib.sha256(key.encode("utf-8", "replace")[: _KEY_BYTES + 1]).hexdigest()
-        for known, owner in ((digest, self._owners.get(digest)),):
-            if owner is not None and hmac.compare_digest(known, digest) and len(key) <= _KEY_BYTES:
-                return owner
-        raise HoldfastError("key_invalid", "this API key is not known")
+        owner = self._owners.get(digest)
+        if owner is None or len(key) > _KEY_BYTES:
+            raise HoldfastError("key_invalid", "this API key is not known")
+        return owner
 
     def _refresh(self) -> None:
         try:
@@ -52,7 +51,7 @@ class Keys:
         except OSError as error:
             if self._stamp is not None or not self._owners:
                 log.warning("the keys file cannot be read: %s", error.strerror)
-            self._stamp = None  # what was known stays known until the file is back
+            self._stamp = None  # the known keys stay valid until the file is back
 
 
 def _parse(text: str) -> dict[str, str]:
@@ -87,7 +86,7 @@ def read_secret(path: Path) -> str:
 
 
 def read_other_secrets(path: Path) -> tuple[str, ...]:
-    """Further secrets that are taken, one a line, while the deployment goes from one to another; none where there is no such file.
+    """Further accepted secrets, one a line, while the deployment's secret is rotated; none where there is no such file.
 
     Nothing new is made with them. Raises ``OSError``, and ``ValueError`` when one is too short or there are too many.
     """

@@ -16,42 +16,42 @@ from typing import Final
 from holdfast_wire.errors import HoldfastError
 
 _SMALL_BYTES: Final = 64 * 1024
-"""Below this nothing is counted: there can be as many of these as there are connections."""
+"""Up to here nothing is counted: requests this small are bounded by the number of connections."""
 
 
-class Memory:
+class MemoryReservations:
     """One per replica. ``limit_bytes`` for all; an owner has three quarters of it."""
 
     def __init__(self, limit_bytes: int) -> None:
-        self.held = 0
+        self.reserved_bytes = 0
         self._limit = limit_bytes
         self._owners: Counter[str] = Counter()
 
     def change(self, owner: str, size: int) -> None:
-        """Raises ``overloaded`` when more is to be held than there is."""
-        if size > 0 and (self.held + size > self._limit or self._owners[owner] + size > self._limit * 3 // 4):
+        """Raises ``overloaded`` when the limit would be exceeded."""
+        if size > 0 and (self.reserved_bytes + size > self._limit or self._owners[owner] + size > self._limit * 3 // 4):
             raise HoldfastError(
                 "overloaded",
                 "too many large requests and answers are under way on this replica",
                 hint="retry after Retry-After, fewer at a time, or use a session, which streams",
             )
-        self.held += size
+        self.reserved_bytes += size
         self._owners[owner] += size
         if not self._owners[owner]:
             del self._owners[owner]
 
 
-class Held:
-    """What one request holds. ``owner`` is set once it is known."""
+class RequestReservation:
+    """What one request has reserved. ``owner`` is set once it is known."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: MemoryReservations) -> None:
         self.owner = ""
         self._memory = memory
         self._uncounted = 0
         self._size = 0
 
     def add(self, size: int) -> None:
-        """Hold so many bytes more. Raises HoldfastError ``overloaded``."""
+        """Reserve so many bytes more. Raises HoldfastError ``overloaded``."""
         self._uncounted += size
         if self._uncounted > _SMALL_BYTES:
             self._memory.change(self.owner, self._uncounted)
@@ -64,29 +64,29 @@ class Held:
 
 
 @contextlib.contextmanager
-def holding(memory: Memory) -> Iterator[None]:
+def reserving(memory: MemoryReservations) -> Iterator[None]:
     """Around one request, from its head to the end of its answer."""
-    held = Held(memory)
-    token = _current.set(held)
+    reservation = RequestReservation(memory)
+    token = _current.set(reservation)
     try:
         yield
     finally:
         _current.reset(token)
-        held.release()
+        reservation.release()
 
 
-def hold(size: int) -> None:
-    """The request this runs for holds so many bytes more. Raises HoldfastError ``overloaded``."""
-    held = _current.get()
-    if held is not None:
-        held.add(size)
+def reserve_memory(size: int) -> None:
+    """Reserve so many bytes more for the current request. Raises HoldfastError ``overloaded``."""
+    reservation = _current.get()
+    if reservation is not None:
+        reservation.add(size)
 
 
-def hold_for(owner: str) -> None:
-    """Whose request it is."""
-    held = _current.get()
-    if held is not None:
-        held.owner = owner
+def reserve_for(owner: str) -> None:
+    """Set the owner of the current request."""
+    reservation = _current.get()
+    if reservation is not None:
+        reservation.owner = owner
 
 
-_current: ContextVar[Held | None] = ContextVar("what the present request holds", default=None)
+_current: ContextVar[RequestReservation | None] = ContextVar("memory reservation of the current request", default=None)

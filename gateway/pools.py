@@ -1,8 +1,8 @@
-"""Warm pools: which spare sandboxes a deployment wants to have waiting, and which create they fit; which images it wants on every node.
+"""Warm pools: which spare sandboxes a deployment keeps ready, and which creates they fit; which images every node pre-pulls.
 
-Owns the definitions and their file. A spare fits a request of the same image, size, disk, reach and options, and of nothing less:
-that is the pool's key, so a changed definition is another pool and the spares of the old one are never handed out. Used by the create
-path (``pool_claims``) and by the controller, which keeps the pools filled.
+Owns the definitions and their file. A spare fits a request of exactly the same image, size, disk, egress and options: their hash is the
+pool's key, so a changed definition is another pool, and spares of the old one are never used for it. Used by creation (``pool_claims``)
+and by the controller, which refills the pools.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gateway.model.records import SandboxSpec
 log = logging.getLogger("gateway")
 
 PREFIX = "pool-"
-"""What a spare's id begins with."""
+"""Prefix of every spare's id."""
 POOL_LABEL = "holdfast/pool"
 KEY_LABEL = "holdfast/pool-key"
 _FIELDS = {"name", "image", "cpu", "memory", "disk", "options", "egress", "size", "refill_per_s", "max_age_s"}
@@ -42,7 +42,7 @@ class PoolsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """One pool. ``refill_per_s`` bounds how fast spares are made, ``max_age_s`` is when one is replaced."""
+    """One pool. ``refill_per_s`` bounds how fast spares are created, ``max_age_s`` is when one is replaced."""
 
     name: str
     image: str
@@ -61,7 +61,7 @@ class Pool:
 
 
 def key_of(what: Pool | SandboxSpec) -> str:
-    """The same for everything a spare must have in common with the sandbox it becomes."""
+    """Hash of everything a spare must have in common with the sandbox it becomes."""
     parts = [what.image, what.cores, what.memory_bytes, what.disk_bytes, network_map(what.egress), options_map(what.options)]
     return hashlib.sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)).hexdigest()[:20]
 
@@ -84,7 +84,7 @@ def read_pools(text: str | bytes) -> dict[str, Pool]:
 
 
 def read_prepull(text: str | bytes) -> tuple[str, ...]:
-    """The images that every node is to have before they are needed. Raises ``PoolsError``."""
+    """The images that every node pulls in advance. Raises ``PoolsError``."""
     names = _parsed(text).get("prepull") or []
     if not isinstance(names, list) or len(names) > _MOST_IMAGES:
         raise PoolsError(f"prepull is not a list of at most {_MOST_IMAGES} images")
@@ -97,7 +97,7 @@ def read_prepull(text: str | bytes) -> tuple[str, ...]:
 def _options(body: dict[str, Any]) -> Options:
     options = read_options(body)
     if options.entrypoint:
-        raise ValueError("entrypoint: a spare starts before it is known what for")
+        raise ValueError("entrypoint: a spare starts before its image's program could be chosen")
     return options
 
 
@@ -139,7 +139,7 @@ def _pool(entry: Any) -> Pool:
 
 
 class PoolsFile:
-    """The pools as the file has them now. A file that cannot be used leaves those of before."""
+    """The current pools of the file. An invalid file leaves the previous ones."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -160,12 +160,12 @@ class PoolsFile:
                 log.info("pools: %s", ", ".join(f"{pool.name}×{pool.size}" for pool in self._pools.values()) or "none")
         except (OSError, PoolsError) as error:
             if self._seen != (0, 0):
-                log.error("the pools file cannot be used, the pools stay as they were: %s", error)
+                log.error("the pools file cannot be used, the previous pools stay: %s", error)
             if isinstance(error, OSError):
                 self._seen = (0, 0)
         return self._pools
 
     def prepull(self) -> tuple[str, ...]:
-        """The images to pull ahead. As cheap as ``read``."""
+        """The images to pull in advance. As cheap as ``read``."""
         self.read()
         return self._prepull

@@ -1,7 +1,4 @@
-"""Which runtime the settings name.
-
-Owns the choice alone. The Kubernetes one is imported only where it is chosen: its client takes 65 MB.
-"""
+"""The choice of the runtime by the settings. The Kubernetes one is imported only where it is chosen: its client takes 65 MB."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What every route works with: the parts of one gateway, and finding a sandbox on behalf of an owner.
+"""The parts of one gateway replica, and the lookup of a sandbox for its owner.
 
-Owns no state that must survive it. A sandbox of another owner is indistinguishable from one that does not exist, here and
-therefore on every route.
+Owns no state that must survive the replica. Another owner's sandbox is indistinguishable from one that does not exist, here and therefore
+on every route.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from gateway.runtimes.base import Runtime
 from gateway.sessions.registry import AttachedSessions
 
 from .auth import Keys, key_of
-from .memory_reservation import Memory, hold_for
+from .memory_reservation import MemoryReservations, reserve_for
+from .metrics import Metrics
 from .settings import Settings
-from .telemetry import Metrics
 
 log = logging.getLogger("gateway")
 
 
-class Background:
+class BackgroundTasks:
     """Work that outlives its request: owned by the app, cancelled with it, its failures logged."""
 
     def __init__(self) -> None:
@@ -66,30 +66,30 @@ class Gateway:
         self.runtime = runtime
         self.keys = keys
         self.secret = secret
-        """What tickets are signed with, and tokens of agents made from."""
+        """Signs tickets, and derives agents' tokens."""
         self.secrets = (secret, *(other for other in other_secrets if other != secret))
-        """All whose tickets and agents are taken: more than one while the deployment rotates its secret."""
+        """Accepted for tickets and agents: more than one while the deployment rotates its secret."""
         self.metrics = Metrics()
-        self.memory = Memory(settings.rest.held_bytes)
+        self.memory = MemoryReservations(settings.rest.reserved_bytes)
         self.attached = AttachedSessions(settings.relay)
-        self.background = Background()
+        self.background = BackgroundTasks()
         self.pools = PoolsFile(settings.pools_file)
         self.admission = Admission(settings.admission, self.metrics)
         self.quotas = Quotas(settings.admission, store, self.admission)
         self.unready: dict[str, str] = {}
-        """What ``/readyz`` last said is away, and why."""
-        self.making: dict[str, asyncio.Task[Record]] = {}
-        """Sandboxes this replica is making right now, by incarnation: an id may be made again while its former holder still is."""
+        """What ``/readyz`` last reported as unavailable, and why."""
+        self.creations: dict[str, asyncio.Task[Record]] = {}
+        """Creations running in this replica, by incarnation: an id may be created again while its previous incarnation still is."""
 
         self.removing: set[asyncio.Task[None]] = set()
-        """Removals of deleted sandboxes that this replica has asked the runtime for and that are not done."""
-        self.removing_again: set[asyncio.Task[None]] = set()
-        """Those that wait for a runtime which was away."""
+        """Running removals of deleted sandboxes."""
+        self.removal_retries: set[asyncio.Task[None]] = set()
+        """Removals that wait because the runtime was down."""
 
     def owner(self, connection: HTTPConnection) -> str:
-        """Who is asking. Raises HoldfastError ``key_missing`` or ``key_invalid``."""
+        """The owner of the request's key. Raises HoldfastError ``key_missing`` or ``key_invalid``."""
         owner = self.keys.owner_of(key_of(connection.headers))
-        hold_for(owner)
+        reserve_for(owner)
         return owner
 
     async def entry(self, owner: str, sandbox_id: str) -> Record | Tombstone:
@@ -97,7 +97,7 @@ class Gateway:
         return await self.owned(await self.store.get(sandbox_id), owner, sandbox_id)
 
     async def owned(self, entry: Entry, owner: str, sandbox_id: str) -> Record | Tombstone:
-        """The entry, when it is the owner's. Raises ``sandbox_not_found``, and ``placement_unavailable`` while nobody can know."""
+        """The entry, when it is the owner's. Raises ``sandbox_not_found``, and ``placement_unavailable`` while that is unknown."""
         if entry is None and not await self.store.knows(sandbox_id):
             raise RebuildingError
         return owned_entry(entry, owner, sandbox_id)
@@ -132,7 +132,7 @@ def live(entry: Record | Tombstone) -> Record:
 
 def reachable(record: Record) -> Record:
     if record.status == "pending":
-        raise HoldfastError("sandbox_not_ready", f"sandbox {record.sandbox_id!r} is still being made")
+        raise HoldfastError("sandbox_not_ready", f"sandbox {record.sandbox_id!r} is still being created")
     if record.status == "failed":
         cause = record.cause
         assert cause is not None

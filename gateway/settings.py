@@ -30,14 +30,14 @@ class PlacementSettings:
     redis_url: str = "redis://127.0.0.1:6379/0"
     """``redis://``, ``rediss://`` (TLS), ``unix://``, ``redis+cluster://`` or ``rediss+cluster://``."""
     step_timeout_s: float = 0.6
-    """HOLDFAST_REDIS_TIMEOUT_MS: longest one step may take before the caller is told the store is away."""
+    """HOLDFAST_REDIS_TIMEOUT_MS: time limit of one step; then the store counts as down."""
     connect_timeout_s: float = 0.4
     connections: int = 32
     """Most connections to Redis; further steps queue for one."""
     rest_after_failure_s: float = 0.25
-    """After a failed connection nobody tries again for this long: no retry storm."""
+    """Pause after a failed connection, against retry storms."""
     tombstone_ttl_s: float = 3600.0
-    """How long the cause of a sandbox's end can be asked for."""
+    """How long the cause of a sandbox's end can be queried."""
     idempotency_ttl_s: float = 24 * 3600.0
 
 
@@ -51,13 +51,13 @@ class RelaySettings:
     idle_limit_s: float = 60.0
     """A session silent in both directions for this long is dead: live ones ping every 5 s."""
     sweep_interval_s: float = 10.0
-    """How often sessions are looked at: silence, stalls, and activity noted to placement."""
+    """How often sessions are checked for silence and stalls."""
     buffer_bytes: int = 1024 * 1024
     """Bytes that may wait for a slow side before the fast side is read no further."""
     stalled_sessions: int = 512
     """Most sessions with a full buffer at once: of more, the one that has waited longest is cut off, and may resume."""
     linger_s: float = 10.0
-    """How long a side that is being closed may take to receive what was said to it before."""
+    """How long a side that is being closed may take to read its buffered bytes."""
     sessions_per_owner: int = 10_000
     """Most attached sessions of one owner on this replica."""
     ticket_ttl_s: float = 24 * 3600.0
@@ -67,12 +67,12 @@ class RelaySettings:
 
 @dataclass(frozen=True, slots=True)
 class RestSettings:
-    """Numbers of the REST faces."""
+    """Numbers of REST."""
 
     body_bytes: int = 32 * 1024 * 1024
     """Largest JSON body."""
-    held_bytes: int = 768 * 1024 * 1024
-    """Bytes of bodies, files and output that all requests of this replica may hold at a time; one owner's three quarters of it."""
+    reserved_bytes: int = 768 * 1024 * 1024
+    """Bytes of bodies, files and output that all requests of this replica may reserve at a time; one owner's three quarters of it."""
     image_bytes: int = 64 * 1024**3
     """Largest uploaded image archive."""
     file_bytes: int = 64 * 1024 * 1024
@@ -84,7 +84,7 @@ class RestSettings:
     ready_timeout_s: float = 3600.0
     """Default seconds a sandbox may take to become ready."""
     default_lifetime_s: float | None = 24 * 3600.0
-    """HOLDFAST_DEFAULT_LIFETIME_S: a sandbox that names no lifetime ends this long after it was made; 0: it ends when it is deleted."""
+    """HOLDFAST_DEFAULT_LIFETIME_S: a sandbox that names no lifetime ends this long after its creation; 0: it ends when it is deleted."""
     default_cpu: str = "4"
     default_memory: str = "16Gi"
 
@@ -94,36 +94,36 @@ class ControllerSettings:
     """Numbers of the controller."""
 
     lease_ttl_s: float = 3.0
-    """How long a leader that is gone is waited for."""
+    """How long after the leader's death another controller takes over."""
     lease_renew_s: float = 1.0
     expiry_interval_s: float = 1.0
     reconcile_interval_s: float = 10.0
     grace_s: float = 60.0
-    """Nothing younger than this is judged missing, or removed as a leftover."""
+    """Nothing younger than this is declared missing, or removed as a leftover."""
     collect_interval_s: float = 300.0
-    """How often the runtime is asked to remove what no sandbox needs any more."""
+    """How often the runtime removes what no sandbox needs any more."""
     refill_interval_s: float = 0.5
     """How often warm pools are counted."""
     prepull_interval_s: float = 30.0
-    """How often it is seen to that nodes pull the images of the pools file."""
+    """How often the images of the pools file are applied to the nodes."""
     spares_at_once: int = 16
-    """Most spares being made at a time."""
+    """Most spares in creation at a time."""
     spare_timeout_s: float = 300.0
     """How long a spare may take to become ready."""
     claim_grace_s: float = 60.0
-    """A spare that was taken and is still nobody's after this long was taken by a gateway that is gone."""
+    """A spare that was taken and has no owner after this long was taken by a gateway that is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionSettings:
-    """How much is made at a time by one replica, and how much there may be of all."""
+    """Creates at a time of one replica, and quotas."""
 
     making: int = 128
-    """HOLDFAST_MAKING: sandboxes this replica has the runtime make at a time; further creates queue."""
+    """HOLDFAST_MAKING: sandboxes that this replica creates at a time; further creates are queued."""
     owner_making: int = 96
     """Of these at most so many for one owner, so that slow creates of one leave room for others."""
     queue: int = 4000
-    """HOLDFAST_CREATE_QUEUE: creates that may wait; further ones are told to come later."""
+    """HOLDFAST_CREATE_QUEUE: creates that may be queued; further ones are refused with Retry-After."""
     owner_queue: int = 3000
     queue_wait_s: float = 120.0
     owner_quota: Quota = field(default_factory=Quota)
@@ -134,7 +134,7 @@ class AdmissionSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything the gateway and the controller were told at start."""
+    """All settings of the gateway and the controller."""
 
     data_dir: Path
     host: str = "127.0.0.1"
@@ -150,7 +150,7 @@ class Settings:
     pools_file: Path | None = None
     """HOLDFAST_POOLS_FILE: which spares wait for whom (``pools``)."""
     metrics_port: int | None = None
-    """HOLDFAST_METRICS_PORT: where the controller tells its counters; nowhere unless it is set."""
+    """HOLDFAST_METRICS_PORT: the port of the controller's metrics; none unless it is set."""
     metrics_host: str = "127.0.0.1"
     """HOLDFAST_METRICS_HOST."""
     replica: str = "gateway"

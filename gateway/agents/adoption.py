@@ -1,7 +1,7 @@
-"""Telling a waiting agent whose sandbox it is: the gateway's half of ``POST /adopt`` (PROTOCOL §1.7).
+"""Adoption of a waiting agent: the gateway's half of ``POST /adopt`` (PROTOCOL §1.7).
 
-Owns that one request and the check of its answer: the agent proves that it took the new token, and which pod it is in. Which agent, and
-when, is the runtime's affair.
+Owns the request and the check of its answer: the agent proves that it took the new token, and which pod it is in. The runtime decides
+which agent, and when.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.proof import BODY_HEADER, DIAL_HEADER, IDENTITY_HEADER, PROOF_HEADER, body_mac, check_proof, dial_header, seal_token
 
-from .dial import DialError, parse_head
+from .dial import DialError
+from .http_head import parse_head
 
 _ANSWER_BYTES = 64 * 1024
 """Longest answer: an agent may be hostile."""
 
 
 async def adopt_agent(endpoint: str, token: str, new_token: str, identity: Mapping[str, Any], timeout_s: float) -> None:
-    """Make the agent that knows ``token`` the one that knows ``new_token``.
+    """Give the agent that knows ``token`` the identity of ``new_token``.
 
     ``identity`` has ``sandbox_id``, ``incarnation``, ``env`` and ``labels``, and ``workdir`` and ``user`` where they are to change.
-    ``endpoint`` is as ``dial_agent`` takes it. Raises ``DialError``, or the ``HoldfastError`` that the agent answers; after either
-    it is not known whose agent it is, and it should be given up.
+    ``endpoint`` is as ``dial_agent`` takes it. Raises ``DialError``, or the ``HoldfastError`` that the agent answers; after either the
+    agent's identity is unknown, and it should be discarded.
     """
     address, _, expected = endpoint.partition("#")
     nonce = secrets.token_hex(16)
@@ -45,7 +46,7 @@ async def adopt_agent(endpoint: str, token: str, new_token: str, identity: Mappi
         raise _refusal(status, answer)
     proven = headers.get(IDENTITY_HEADER.lower(), "")
     if not check_proof(new_token, nonce, headers.get(PROOF_HEADER.lower(), ""), proven) or proven != (expected or proven):
-        raise DialError("agent_identity", "whoever answers at the waiting agent's address did not take its new identity")
+        raise DialError("agent_identity", "the agent at the waiting agent's address did not take its new identity")
 
 
 async def _exchange(address: str, request: bytes) -> tuple[int, dict[str, str], bytes]:

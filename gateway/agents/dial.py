@@ -1,7 +1,7 @@
-"""Dialling a session agent: connect, upgrade, prove and be proven to.
+"""Dialling a session agent: connect, upgrade, and prove both identities.
 
-Owns the few lines of HTTP it takes and the mutual proof, so that a recycled address that reaches somebody else's agent learns
-nothing and is refused. What is then said on the connection belongs to whoever takes the transport over (``relay``, ``operations``).
+Owns the HTTP upgrade and the mutual proof: an address that was reassigned to another sandbox's agent learns nothing and is refused. The
+connection is then used by ``sessions.relay`` or ``agent_call``.
 """
 
 from __future__ import annotations
@@ -17,35 +17,37 @@ from typing import cast
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.proof import DIAL_HEADER, IDENTITY_HEADER, IDLE_HEADER, PROOF_HEADER, agent_token, check_proof, dial_header
 
+from .http_head import parse_head
+
 _ACCEPT_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455 §1.3
 _HEAD_BYTES = 16 * 1024
 """Longest answer to the upgrade: an agent may be hostile."""
 
 
 class DialError(HoldfastError):
-    """The agent could not be reached, or is not the one that was meant."""
+    """The agent could not be reached, or is not the expected one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialled:
-    """An upgraded connection, its reading paused, with the bytes that came right behind the upgrade.
+    """An upgraded connection, its reading paused, with the bytes that followed the upgrade.
 
-    The new holder calls ``transport.set_protocol``, consumes ``early`` and resumes reading.
+    The new protocol calls ``transport.set_protocol``, consumes ``early`` and resumes reading.
     """
 
     transport: asyncio.Transport
     early: bytes
     idle_s: float | None = None
-    """For how long the sandbox has not been used (PROTOCOL §1.8); None where its agent does not say."""
+    """For how long the sandbox has not been used (PROTOCOL §1.8); None where its agent does not report it."""
 
 
 async def dial(endpoint: str, secrets_: tuple[str, ...], sandbox_id: str, incarnation: str, timeout_s: float) -> Dialled:
-    """Reach the agent of one incarnation, whichever of the deployment's secrets it was made with. Raises ``DialError``."""
+    """Reach the agent of one incarnation, with whichever of the deployment's secrets it was created. Raises ``DialError``."""
     return await dial_any(endpoint, [agent_token(secret, sandbox_id, incarnation) for secret in secrets_], timeout_s)
 
 
 async def dial_any(endpoint: str, tokens: Sequence[str], timeout_s: float) -> Dialled:
-    """Reach the agent that knows one of ``tokens``, tried in turn within the time for all. Raises ``DialError``: what the first met."""
+    """Reach the agent that knows one of ``tokens``, tried in order within the total time. Raises the first ``DialError``."""
     first: DialError | None = None
     end = asyncio.get_running_loop().time() + timeout_s
     for token in tokens:
@@ -59,7 +61,7 @@ async def dial_any(endpoint: str, tokens: Sequence[str], timeout_s: float) -> Di
 
 
 async def dial_agent(endpoint: str, token: str, timeout_s: float) -> Dialled:
-    """Reach the agent that knows ``token`` at ``unix:///path`` or ``tcp://host:port``; a cluster's end in ``#<pod uid>``.
+    """Reach the agent that knows ``token`` at ``unix:///path`` or ``tcp://host:port``; a cluster's endpoint ends in ``#<pod uid>``.
 
     Where the endpoint names a uid the agent must prove to be in that pod. Raises ``DialError``.
     """
@@ -102,13 +104,13 @@ async def dial_agent(endpoint: str, token: str, timeout_s: float) -> Dialled:
         return Dialled(transport, early, _seconds(headers.get(IDLE_HEADER.lower(), "")))
     transport.abort()
     if status in (101, 403):
-        raise DialError("agent_identity", "whoever answers at the sandbox's address is not its agent")
+        raise DialError("agent_identity", "the agent at the sandbox's address is not the sandbox's own")
     raise DialError("agent_unreachable", f"the sandbox's agent refused the connection with status {status}")
 
 
 def _seconds(text: str) -> float | None:
     try:
-        return max(float(text), 0.0)  # not a number compares as no time at all
+        return max(float(text), 0.0)  # NaN counts as 0
     except ValueError:
         return None
 
@@ -144,19 +146,4 @@ class _Upgrade(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.answer.done():
-            self.answer.set_exception(exc if isinstance(exc, OSError) else OSError("the agent hung up"))
-
-
-def parse_head(head: str) -> tuple[int, dict[str, str]]:
-    """Status and headers, with names in lower case, of an HTTP answer. Raises ``ValueError``."""
-    first, *lines = head.split("\r\n")
-    version, _, rest = first.partition(" ")
-    if not version.startswith("HTTP/1."):
-        raise ValueError("no status line")
-    headers = {}
-    for line in lines:
-        name, colon, value = line.partition(":")
-        if not colon:
-            raise ValueError("a header without a colon")
-        headers[name.strip().lower()] = value.strip()
-    return int(rest[:3]), headers
+            self.answer.set_exception(exc if isinstance(exc, OSError) else OSError("the agent closed the connection"))

@@ -1,7 +1,7 @@
-"""How long a sandbox has been idle, asked of its agent: the only one that knows what runs there.
+"""The idle time of a sandbox, asked of its agent, which alone knows what runs there.
 
-Owns the asking, which opens no session, and what an agent that does not answer is taken for. Called by the controller before it ends a
-sandbox whose idle limit is over by what placement knows: use over REST, attaching, and what an earlier question answered.
+Owns the query, which opens no session, and how an agent that does not answer is treated. Called by the controller before it ends a
+sandbox whose idle limit has passed by placement's knowledge: use over REST, attaches, and earlier queries.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from .dial import DialError, dial
 
 _ASK_S: Final = 2.0
 _PATIENCE_S: Final = 60.0
-"""How long the end of a sandbox waits for an agent that does not answer: it may be busy with the very work that keeps the sandbox."""
+"""How long the end of a sandbox is delayed for an agent that does not answer: the work that keeps it busy may be a reason to wait."""
 
 
-class Idleness:
-    """See the module. ``secrets``: the deployment's own, and those it is rotated from or to."""
+class AgentIdleTime:
+    """``secrets``: the deployment's own, and those accepted during a rotation."""
 
     def __init__(self, secrets: tuple[str, ...]) -> None:
         self._secrets = secrets
 
     async def __call__(self, record: Record) -> float | None:
-        """For how many seconds it has been idle; None where its agent never will say. Raises ``DialError`` while it may still answer."""
+        """For how many seconds it has been idle; None where its agent will not answer any more. Raises ``DialError`` while it may."""
         try:
             dialled = await dial(record.endpoint, self._secrets, record.sandbox_id, record.incarnation, _ASK_S)
         except DialError:

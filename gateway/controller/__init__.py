@@ -1,1 +1,1 @@
-"""The controller: expires, reconciles and rebuilds; many may run, one acts."""
+"""The controller: expires, reconciles and rebuilds. Several may run; the one that holds the lease acts."""

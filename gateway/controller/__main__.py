@@ -1,4 +1,4 @@
-"""``python -m gateway.controller``: one controller, from its environment to its end. SIGTERM ends it in order."""
+"""``python -m gateway.controller``: one controller, from start to exit. SIGTERM ends it in order."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import secrets
 import signal
 import sys
 
-from gateway.agents.idle_time import Idleness
+from gateway.agents.idle_time import AgentIdleTime
 from gateway.auth import read_other_secrets, read_secret
+from gateway.logs import configure_logging
+from gateway.metrics import Metrics
 from gateway.placement.redis_store import RedisStore
 from gateway.pools import PoolsFile
 from gateway.runtime_choice import runtime_of
 from gateway.settings import Settings, SettingsError, from_environment
-from gateway.telemetry import Metrics, configure_logging
 
 from .loop import Controller
-from .metrics_server import served
-from .pool_refill import PoolKeeper
+from .metrics_server import serve_metrics
+from .pool_refill import PoolRefill
 from .prepull import Prepull
 
 
@@ -27,13 +28,13 @@ async def serve(settings: Settings, secret: str, others: tuple[str, ...] = ()) -
     runtime = runtime_of(settings)
     holder = f"{settings.replica}-{secrets.token_hex(4)}"
     metrics = Metrics()
-    keeper = prepull = None
-    if settings.runtime != "local":  # the node of one machine keeps spares of its own
+    pool_refill = prepull = None
+    if settings.runtime != "local":  # the node of one machine manages its own spares
         pools = PoolsFile(settings.pools_file)
-        keeper = PoolKeeper(store, runtime, pools.read, secret, settings.controller, metrics)
+        pool_refill = PoolRefill(store, runtime, pools.read, secret, settings.controller, metrics)
         prepull = Prepull(store, runtime, pools.prepull, metrics)
     controller = Controller(
-        store, runtime, holder, settings.controller, keeper, settings.admission, metrics, prepull, Idleness((secret, *others))
+        store, runtime, holder, settings.controller, pool_refill, settings.admission, metrics, prepull, AgentIdleTime((secret, *others))
     )
     task = asyncio.create_task(controller.run(), name="controller")
     loop = asyncio.get_running_loop()
@@ -42,7 +43,7 @@ async def serve(settings: Settings, secret: str, others: tuple[str, ...] = ()) -
     try:
         async with contextlib.AsyncExitStack() as stack:
             if settings.metrics_port is not None:
-                await stack.enter_async_context(served(settings.metrics_host, settings.metrics_port, metrics.render))
+                await stack.enter_async_context(serve_metrics(settings.metrics_host, settings.metrics_port, metrics.render))
             with contextlib.suppress(asyncio.CancelledError):
                 await task
     finally:
@@ -51,7 +52,7 @@ async def serve(settings: Settings, secret: str, others: tuple[str, ...] = ()) -
 
 
 def main() -> int:
-    """0 after SIGTERM; 78 when the settings do not do."""
+    """0 after SIGTERM; 78 when the settings cannot be used."""
     configure_logging()
     try:
         settings = from_environment()

@@ -1,7 +1,7 @@
-"""Groups that have ended: their sandboxes are freed, and what the store still says of gone ones is put right.
+"""Groups that have ended: their sandboxes are deleted, and the store's membership is reconciled.
 
-Owns the order: a group ends first, so that nothing joins any more; then each sandbox's record, then the sandbox itself, then the
-membership. Killed anywhere in between, a later pass goes on. Called by ``loop``.
+Owns the order: a group ends first, so that nothing can join; then each sandbox's record, then the sandbox itself, then the membership.
+After a crash at any point a later pass continues. Called by ``loop``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from gateway.placement.store import PlacementStore
 
 log = logging.getLogger("gateway.controller")
 
-LAPSED = Cause("group-lease", "caller", "the lease of its group was over: whoever held it sent no heartbeats")
+LAPSED = Cause("group-lease", "caller", "the lease of its group expired: no heartbeat came")
 _UNMADE_S = 60.0
-"""A member without a record is being made, or nobody will make it: after this long it is the latter."""
+"""A member without a record is still being created, or never will be: after this long it is the latter."""
 
 Remove = Callable[[list[tuple[str, str]], int], Awaitable[None]]
 
@@ -32,10 +32,10 @@ class Groups:
         self._remove = remove
         self._unmade_s = unmade_s
         self._lock = asyncio.Lock()
-        """One at a time: what is being freed must not be taken for lost."""
+        """Held by one pass at a time: a sandbox that is being deleted must not be counted as lost."""
 
     async def free(self, term: int) -> None:
-        """Free some sandboxes of every group that has ended or whose lease is over."""
+        """Delete some sandboxes of every group that has ended or whose lease has expired."""
         for key in await self._store.due_groups():
             async with self._lock:
                 group = await self._store.group_lapse(key, LAPSED, term=term)
@@ -43,16 +43,16 @@ class Groups:
                     await self._free(group, term)
 
     async def agree(self, records: Mapping[str, Record], term: int) -> None:
-        """Forget members that have no record and are not being made; note sandboxes that their group lost."""
+        """Remove members that have no record and are not being created; add sandboxes that their group does not list."""
         members = {key: await self._store.group_members(key) for key in await self._store.group_keys()}
         for key, ids in members.items():
             unknown = {sandbox_id: joined_at for sandbox_id, joined_at in ids.items() if sandbox_id not in records}
-            made = {record.sandbox_id for record in await self._store.records(unknown)}  # since all records were read, maybe long ago
-            for sandbox_id, joined_at in await self._over({id_: at for id_, at in unknown.items() if id_ not in made}):
+            found = {record.sandbox_id for record in await self._store.records(unknown)}  # created since the records were listed
+            for sandbox_id, joined_at in await self._over({id_: at for id_, at in unknown.items() if id_ not in found}):
                 await self._store.group_leave(key, sandbox_id, joined_at, term=term)
         lost = [one for one in records.values() if one.spec.group and one.sandbox_id not in members.get(_key(one), {})]
         async with self._lock:
-            for record in await self._store.records(one.sandbox_id for one in lost):  # the others have ended meanwhile
+            for record in await self._store.records(one.sandbox_id for one in lost):  # the others have ended since
                 if record.spec.group and record.sandbox_id not in await self._store.group_members(_key(record)):
                     await self._store.group_join(
                         record.owner, record.spec.group, record.sandbox_id, ttl_s=record.spec.group_ttl_s, term=term
@@ -78,13 +78,13 @@ class Groups:
             await self._store.group_leave(group.key, sandbox_id, joined_at, term=term)
 
     async def _over(self, unknown: Mapping[str, float]) -> list[tuple[str, float]]:
-        """Of members without a record: those that ended after they joined, and those that nobody will make any more."""
-        graves = await self._store.tombstones(unknown)
-        ended = {id_ for id_, grave in graves.items() if grave.ended_at >= unknown[id_]}
+        """Of members without a record: those that ended after they joined, and those whose creation has failed."""
+        tombstones = await self._store.tombstones(unknown)
+        ended = {id_ for id_, tombstone in tombstones.items() if tombstone.ended_at >= unknown[id_]}
         return [(id_, at) for id_, at in unknown.items() if id_ in ended or time.time() - at > self._unmade_s]
 
     async def _end(self, record: Record, cause: Cause, term: int) -> None:
-        """One that had failed keeps the cause of that."""
+        """A sandbox that had failed keeps that cause."""
         await self._store.delete(record.sandbox_id, record.cause or cause, owner=record.owner, incarnation=record.incarnation, term=term)
 
 

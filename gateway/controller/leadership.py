@@ -1,7 +1,7 @@
 """Which controller acts: the lease and its fencing term.
 
-Owns the renewal and the moment from which we may act (every shard refuses older terms) or no longer may (the lease may have run out,
-by our own clock), and how long after an outage of the store nobody's silence counts. Called by ``loop``.
+Owns the renewal; from when this controller may act (every shard refuses older terms) and until when (the lease may have expired, by the
+local clock); and for how long after a store outage missing heartbeats and missing use are ignored. Called by ``loop``.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from gateway.settings import ControllerSettings
 log = logging.getLogger("gateway.controller")
 
 _AFTER_END_S = 0.01
-"""How long after the end of another's lease it is asked for."""
+"""How long after the end of another's lease this controller tries to take it."""
 _PATIENCE_MOST_S = 600.0
 
 
 class Leadership:
-    """``term`` is ours while we lead, else None."""
+    """``term`` is set while this controller leads, else None."""
 
     def __init__(self, store: PlacementStore, holder: str, settings: ControllerSettings) -> None:
         self.term: int | None = None
@@ -39,14 +39,14 @@ class Leadership:
 
     @property
     def settled(self) -> bool:
-        """Whether the store has been back for as long as it was away.
+        """Whether the store has been available again for as long as it was down.
 
-        Till then who uses a sandbox, or holds a group, may not have come to say so again, and nothing may end for that.
+        Until then users of sandboxes and holders of groups may not have been able to report, and nothing may end because they did not.
         """
         return self._away_since is None and asyncio.get_running_loop().time() >= self._patient_until
 
     async def run(self) -> None:
-        """Take and renew the lease until cancelled. Who waits asks again the moment the other's lease ends, not a period later."""
+        """Take and renew the lease until cancelled. A waiting controller tries again at the moment the lease ends, not a period later."""
         while True:
             await self.renew()
             pause_s = self._settings.lease_renew_s
@@ -56,7 +56,7 @@ class Leadership:
             await asyncio.sleep(pause_s)
 
     async def until_leading(self) -> None:
-        """Wait for a term of ours; returns at once while there is one."""
+        """Wait until this controller leads; returns at once while it does."""
         while self.term is None:
             self._leading.clear()
             await self._leading.wait()
@@ -89,7 +89,7 @@ class Leadership:
             self._good_until = asked + self._settings.lease_ttl_s
 
     def _back(self, asked: float) -> None:
-        """It answers."""
+        """The store answers."""
         self._answered_at = asked
         if self._away_since is not None:
             now = asyncio.get_running_loop().time()
@@ -97,10 +97,10 @@ class Leadership:
             self._away_since = None
 
     def lost(self) -> None:
-        """A write of ours was refused: somebody else leads."""
+        """A write was refused: another controller leads."""
         self.term = None
 
     async def resign(self) -> None:
         self.term = None
-        with contextlib.suppress(PlacementUnavailableError):  # then the lease runs out by itself
+        with contextlib.suppress(PlacementUnavailableError):  # then the lease expires by itself
             await self._store.resign(self._holder)

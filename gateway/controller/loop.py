@@ -1,7 +1,7 @@
-"""The controller's life: lead, watch, expire, reconcile, side by side.
+"""The controller's tasks: lead, watch, expire, reconcile, concurrently.
 
-Owns when each runs. All of them are level-triggered: an event only makes a pass come earlier, so a lost one, a kill -9 or an outage of
-the store costs time and nothing else.
+Owns their schedule. All of them are level-triggered: an event only starts a pass earlier, so a lost event, a kill -9 or an outage of the
+store costs time and nothing else.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
+from gateway.metrics import Metrics
 from gateway.model.records import Leaving as Announced
 from gateway.model.records import Status
 from gateway.placement.store import AskIdle, FencedError, PlacementStore
 from gateway.runtimes.base import Event, Leaving, Runtime, Synced, WentAway
 from gateway.settings import AdmissionSettings, ControllerSettings
-from gateway.telemetry import Metrics
 
 from .groups import Groups
 from .leadership import Leadership
-from .pool_refill import PoolKeeper
+from .pool_refill import PoolRefill
 from .prepull import Prepull
-from .quota_counts import Usages
+from .quota_counts import QuotaCounts
 from .reconciler import Reconciler
 
 log = logging.getLogger("gateway.controller")
 
 _UNHEARD = 10_000
-"""Events kept for later; of more the oldest are dropped, and their sandboxes found missing."""
+"""Events kept while they cannot be recorded; of more the oldest are dropped, and the reconciler finds their sandboxes missing."""
 _UNHEARD_S = 60.0
 
 
 class Controller:
-    """One of possibly many; it acts only while it leads."""
+    """One of possibly several; it acts only while it leads."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Controller:
         runtime: Runtime,
         holder: str,
         settings: ControllerSettings,
-        keeper: PoolKeeper | None = None,
+        pool_refill: PoolRefill | None = None,
         admission: AdmissionSettings | None = None,
         metrics: Metrics | None = None,
         prepull: Prepull | None = None,
@@ -57,16 +57,16 @@ class Controller:
         self._runtime = runtime
         self._settings = settings
         self.leadership = Leadership(store, holder, settings)
-        self._keeper = keeper
+        self._pool_refill = pool_refill
         self._ask_idle = ask_idle
         self._prepull = prepull
-        self._reconciler = Reconciler(store, runtime, settings.grace_s, keeper)
+        self._reconciler = Reconciler(store, runtime, settings.grace_s, pool_refill)
         self._groups = Groups(store, self._reconciler.remove)
-        self._reconciler.agreements += [self._groups.agree, Usages(store, admission).agree]
+        self._reconciler.agreements += [self._groups.agree, QuotaCounts(store, admission).agree]
         self._unheard: deque[tuple[float, Event]] = deque(maxlen=_UNHEARD)
 
     async def run(self) -> None:
-        """Until cancelled; gives the lease up at the end."""
+        """Until cancelled; releases the lease at the end."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.leadership.run(), name="leadership")
@@ -74,10 +74,10 @@ class Controller:
                 group.create_task(self._expire(), name="expiry")
                 group.create_task(self._reconcile(), name="reconciliation")
                 group.create_task(self._collect(), name="collection")
-                if self._keeper:
-                    group.create_task(self._refill(self._keeper, group), name="refill")
+                if self._pool_refill:
+                    group.create_task(self._refill(self._pool_refill, group), name="refill")
                 if self._prepull:
-                    group.create_task(self._pull_ahead(self._prepull), name="images pulled ahead")
+                    group.create_task(self._pull_ahead(self._prepull), name="pre-pulled images")
         finally:
             await self.leadership.resign()
 
@@ -95,7 +95,7 @@ class Controller:
                 self._unheard.append((time.monotonic(), event))
 
     async def _replay(self, term: int) -> None:
-        """Record what happened while nobody led, or the store was away: causes are told once, and the list may know them no more."""
+        """Record events that came while no controller led or the store was down: a cause is sent once, and a list may no longer show it."""
         while self._unheard:
             at, event = self._unheard[0]
             if time.monotonic() - at < _UNHEARD_S:
@@ -105,7 +105,7 @@ class Controller:
     async def _record(self, event: Event, term: int) -> None:
         match event:
             case WentAway(sandbox_id, incarnation, cause):
-                # What was asked for while it was being made is told by who makes it: the runtime tidies up before that is written down.
+                # The replica that creates a sandbox records why it was deleted meanwhile: the runtime cleans up before that is recorded.
                 was: Status | None = "ready" if (cause.reason, cause.fault) == ("deleted", "caller") else None
                 await self._store.mark_failed(sandbox_id, incarnation, cause, was=was, term=term)
                 self.metrics.count("sandboxes_ended_total", reason=cause.reason, fault=cause.fault)
@@ -128,10 +128,10 @@ class Controller:
                     await self._groups.free(term)
 
     async def _collect(self) -> None:
-        """At once, then now and then: a runtime also looks whether it is what it was declared to be, and creates rely on that."""
+        """At once, then periodically: a runtime also probes what it is declared to enforce, and creates depend on that."""
         while True:
             await self.leadership.until_leading()
-            with self._guard("collecting what nobody needs"):
+            with self._guard("collecting unused objects"):
                 await self._runtime.collect()
             await asyncio.sleep(self._settings.collect_interval_s)
 
@@ -140,11 +140,11 @@ class Controller:
             await self.leadership.until_leading()
             term = self.leadership.term
             if term is not None:
-                with self._guard("pulling images ahead"):
+                with self._guard("pre-pulling images"):
                     await prepull.keep(term)
             await asyncio.sleep(self._settings.prepull_interval_s)
 
-    async def _refill(self, keeper: PoolKeeper, group: asyncio.TaskGroup) -> None:
+    async def _refill(self, pool_refill: PoolRefill, group: asyncio.TaskGroup) -> None:
         def spawn(work: Coroutine[Any, Any, None], name: str) -> None:
             group.create_task(work, name=name)
 
@@ -153,7 +153,7 @@ class Controller:
             term = self.leadership.term
             if term is not None:
                 with self._guard("refilling the pools"):
-                    await keeper.refill(term, spawn)
+                    await pool_refill.refill(term, spawn)
 
     async def _reconcile(self) -> None:
         changed = self.leadership.changed
@@ -169,7 +169,7 @@ class Controller:
                     begun = time.monotonic()
                     for action in await self._reconciler.run_once(term):
                         self.metrics.count("reconcile_actions_total", action=type(action).__name__)
-                    self.metrics.gauge("reconcile_seconds", time.monotonic() - begun)
+                    self.metrics.observe("reconcile_seconds", time.monotonic() - begun)
                     self.metrics.count("reconcile_passes_total")
             self.metrics.gauge("leading", 0 if self.leadership.term is None else 1)
 
@@ -180,6 +180,6 @@ class Controller:
         except FencedError:
             self.leadership.lost()
         except HoldfastError as error:
-            log.warning("%s must wait: %s", what, error.code)
+            log.warning("%s is postponed: %s", what, error.code)
         except Exception:
             log.exception("%s failed", what)

@@ -1,6 +1,6 @@
-"""What a controller answers over HTTP: ``/metrics`` for a scraper, ``/healthz`` for whoever restarts it.
+"""The controller's HTTP listener: ``/metrics`` for Prometheus, ``/healthz`` for a liveness probe.
 
-Owns a listener where HOLDFAST_METRICS_PORT names a port; nothing else of a controller can be reached. One short request a connection.
+Listens only where HOLDFAST_METRICS_PORT names a port; the controller offers nothing else. One short request a connection.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ _REQUEST_S = 5.0
 
 
 @contextlib.asynccontextmanager
-async def served(host: str, port: int, metrics: Callable[[], str]) -> AsyncIterator[int]:
-    """Answer until the block ends; the port that was taken."""
+async def serve_metrics(host: str, port: int, metrics: Callable[[], str]) -> AsyncIterator[int]:
+    """Serve until the block ends; yields the port."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):

@@ -1,9 +1,9 @@
-"""What is to be done so that records and runtime agree: a pure function, called on everything there is.
+"""The actions that make records and runtime agree: a pure function of both lists.
 
-Owns the rules of evidence. A sandbox is only removed, or called lost, when the store says so and is known to be whole, when it is past
-the grace, when the pass before saw the same, and at most a tenth of all in one pass (but at least one). A sandbox the store does not
-know is never removed for that: its record is written again. One exception: a runtime that says it began with nothing at some moment
-has lost what was ready before, all of it, and that is recorded at once. Called by ``reconciler``.
+Owns the rules of evidence. A sandbox is removed or declared lost only when the store says so and is known to be complete, when it is
+older than the grace period, when the previous pass saw the same, and at most a tenth of all in one pass (but at least one). A sandbox
+that the store does not know is never removed for that: its record is written again. One exception: a runtime that reports an empty start
+at some time has lost every sandbox that was ready before, which is recorded at once. Called by ``reconciler``.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gateway.model.records import Cause, Record, Tombstone
-from gateway.runtimes.base import Present
+from gateway.runtimes.base import SandboxStatus
 
 _SHARE = 10
 _PENDING_GRACES = 5
-"""A sandbox that is being made is given up when nobody has noted for this many times the grace that it still is."""
+"""A sandbox that is being created is given up when no replica has renewed that for this many times the grace period."""
 
 NODE_LOST = Cause("node-lost", "infrastructure", "the runtime no longer has it")
-CREATE_LOST = Cause("create-lost", "infrastructure", "it was never made: whoever was making it is gone")
+CREATE_LOST = Cause("create-lost", "infrastructure", "it was never created: the gateway replica that was creating it is gone")
 
 
 @dataclass(frozen=True, slots=True)
 class MarkReady:
-    """The runtime has it; whoever made it did not get to say so."""
+    """The runtime has it; the replica that created it did not record that."""
 
     sandbox_id: str
     incarnation: str
@@ -33,7 +33,7 @@ class MarkReady:
 
 @dataclass(frozen=True, slots=True)
 class MarkFailed:
-    """It has ended without being asked to."""
+    """It has ended without a request."""
 
     sandbox_id: str
     incarnation: str
@@ -44,12 +44,12 @@ class MarkFailed:
 class Rebuild:
     """The store lost its record."""
 
-    present: Present
+    sandbox: SandboxStatus
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Its record has ended; what is left of it in the runtime goes."""
+    """Its record has ended; its remains in the runtime are removed."""
 
     sandbox_id: str
     incarnation: str
@@ -60,7 +60,7 @@ Action = MarkReady | MarkFailed | Rebuild | Remove
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``actions`` are for now; ``suspects`` are what this pass would do if the next one still thinks so."""
+    """``actions`` are due now; ``suspects`` become actions if the next pass sees the same."""
 
     actions: list[Action]
     suspects: frozenset[Action]
@@ -68,7 +68,7 @@ class Plan:
 
 def plan(
     records: Mapping[str, Record],
-    presents: Iterable[Present],
+    statuses: Iterable[SandboxStatus],
     tombstones: Mapping[str, Tombstone],
     *,
     now: float,
@@ -77,13 +77,13 @@ def plan(
     suspects: frozenset[Action] = frozenset(),
     began_at: float | None = None,
 ) -> Plan:
-    """``whole``: the store is known to have lost nothing. ``suspects`` are the previous pass's. ``began_at``: see ``Synced``."""
+    """``whole``: the store is known to be complete. ``suspects`` are the previous pass's. ``began_at``: see ``Synced``."""
     actions: list[Action] = []
     doubtful: list[Action] = []
-    there = {(present.sandbox_id, present.incarnation): present for present in presents}
+    there = {(sandbox.sandbox_id, sandbox.incarnation): sandbox for sandbox in statuses}
     ids = {sandbox_id for sandbox_id, _ in there}
-    for present in there.values():
-        _judge_present(present, records.get(present.sandbox_id), tombstones.get(present.sandbox_id), now, grace_s, actions, doubtful)
+    for sandbox in there.values():
+        _judge_sandbox(sandbox, records.get(sandbox.sandbox_id), tombstones.get(sandbox.sandbox_id), now, grace_s, actions, doubtful)
     for record in records.values():
         its = there.get((record.sandbox_id, record.incarnation))
         if its is None or (record.status == "pending" and its.adopted):
@@ -98,8 +98,8 @@ def plan(
     return Plan(actions + certain[:most], frozenset(doubtful) - frozenset(certain[:most]))
 
 
-def _judge_present(
-    present: Present,
+def _judge_sandbox(
+    sandbox: SandboxStatus,
     record: Record | None,
     tombstone: Tombstone | None,
     now: float,
@@ -109,19 +109,19 @@ def _judge_present(
 ) -> None:
     over = False  # whether the store says that it has ended
     if record is None:
-        over = present.state == "failed" or (tombstone is not None and tombstone.incarnation == present.incarnation)
-        if not over and present.state == "ready":
-            actions.append(Rebuild(present))
-    elif record.incarnation != present.incarnation:
+        over = sandbox.state == "failed" or (tombstone is not None and tombstone.incarnation == sandbox.incarnation)
+        if not over and sandbox.state == "ready":
+            actions.append(Rebuild(sandbox))
+    elif record.incarnation != sandbox.incarnation:
         over = now - record.created_at > grace_s
     elif record.status == "failed":
         over = True
-    elif present.state == "failed":
-        actions.append(MarkFailed(record.sandbox_id, record.incarnation, present.cause or NODE_LOST))
-    elif record.status == "pending" and present.state == "ready" and not present.adopted:
-        actions.append(MarkReady(record.sandbox_id, record.incarnation, present.endpoint))
-    if over and now - present.created_at > grace_s:
-        doubtful.append(Remove(present.sandbox_id, present.incarnation))
+    elif sandbox.state == "failed":
+        actions.append(MarkFailed(record.sandbox_id, record.incarnation, sandbox.cause or NODE_LOST))
+    elif record.status == "pending" and sandbox.state == "ready" and not sandbox.adopted:
+        actions.append(MarkReady(record.sandbox_id, record.incarnation, sandbox.endpoint))
+    if over and now - sandbox.created_at > grace_s:
+        doubtful.append(Remove(sandbox.sandbox_id, sandbox.incarnation))
 
 
 def _judge_absent(record: Record, now: float, grace_s: float, doubtful: list[Action]) -> None:

@@ -1,7 +1,7 @@
-"""Keeps the warm pools: makes spares, and does what ``pool_plan`` says.
+"""The warm pools' refill: creates spares, and carries out ``pool_plan``.
 
-Owns the makers (tasks of the controller's own group), how many and how fast. Every step is noted in the store before or checked there
-after, so that a controller killed between any two of them leaves nothing that the next one does not find.
+Owns the creating tasks (in the controller's task group), their number and rate. Every step is recorded in the store before it, or checked
+there after it, so that the next controller finds whatever a killed one left.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.proof import agent_token
 
 from gateway.lifecycle.reserved_labels import READY_LABEL
+from gateway.metrics import Metrics
 from gateway.placement.store import FencedError, PlacementStore, PlacementUnavailableError
 from gateway.pools import KEY_LABEL, POOL_LABEL, PREFIX, Pool
-from gateway.runtimes.base import Order, Present, Runtime
+from gateway.runtimes.base import CreateRequest, Runtime, SandboxStatus
 from gateway.settings import ControllerSettings
-from gateway.telemetry import Metrics
 
-from .pool_plan import Discard, Forget, Offer, PoolAction, Withdraw, missing, tend
+from .pool_plan import Discard, Forget, Offer, PoolAction, Withdraw, missing, plan_spares
 
 log = logging.getLogger("gateway.controller")
 
@@ -34,7 +34,7 @@ _BACKOFF_MOST_S = 60.0
 
 @dataclass(slots=True)
 class _Pace:
-    """How fast a pool may be refilled: a bucket of one second's worth, closed for a while after a failure."""
+    """How fast a pool may be refilled: a token bucket of one second's worth, closed for a while after a failure."""
 
     tokens: float
     at: float
@@ -54,8 +54,8 @@ class _Pace:
         self.closed_until = now + random.uniform(0.5, 1.0) * min(2.0**self.failures, _BACKOFF_MOST_S)  # noqa: S311
 
 
-class PoolKeeper:
-    """``pools`` gives the definitions as they are now; ``spawn`` starts a task that ends with the controller."""
+class PoolRefill:
+    """``pools`` returns the current definitions; ``spawn`` starts a task that ends with the controller."""
 
     def __init__(
         self,
@@ -76,13 +76,13 @@ class PoolKeeper:
         self._paces: dict[str, _Pace] = {}
 
     async def refill(self, term: int, spawn: Callable[[Coroutine[Any, Any, None], str], object]) -> None:
-        """Start makers for what is missing; cheap when nothing is. A store that was wiped is first told what there is (``tend``)."""
+        """Start creating what is missing; cheap when nothing is. After a wipe of the store ``carry_out`` comes first."""
         clock = asyncio.get_running_loop().time
         pools = self._pools()
         generation = await self._store.generation() if pools else None
         states = {key: await self._store.spares(key) for key in pools}
         if generation is None or await self._store.generation() != generation:
-            return  # it was wiped, and perhaps told of all again, while the spares were counted
+            return  # the store was wiped, and possibly rebuilt, while the spares were counted
         for key, pool in pools.items():
             state = states[key]
             self._metrics.gauge("pool_spares", len(state.spares), pool=pool.name)
@@ -92,12 +92,12 @@ class PoolKeeper:
             for _ in range(pace.allow(min(missing(pool, state), room), pool.refill_per_s, clock())):
                 id_, incarnation = f"{PREFIX}{secrets.token_hex(10)}", secrets.token_hex(8)
                 self._making[id_] = key
-                spawn(self._make(pool, id_, incarnation, term, pace), f"making {id_}")
+                spawn(self._make(pool, id_, incarnation, term, pace), f"creation of {id_}")
 
-    async def tend(self, states: Mapping[str, Any], presents: Iterable[Present], term: int) -> list[PoolAction]:
-        """Judge the spares there are. ``states`` are from ``look``, asked before the runtime's list."""
-        actions = tend(
-            self._pools(), states, presents, now=time.time(), ours=self._making.keys(), claim_grace_s=self._settings.claim_grace_s
+    async def carry_out(self, states: Mapping[str, Any], statuses: Iterable[SandboxStatus], term: int) -> list[PoolAction]:
+        """Carry out the plan for the existing spares. ``states`` are from ``read_states``, read before the runtime's list."""
+        actions = plan_spares(
+            self._pools(), states, statuses, now=time.time(), ours=self._making.keys(), claim_grace_s=self._settings.claim_grace_s
         )
         for action in actions:
             match action:
@@ -114,13 +114,13 @@ class PoolKeeper:
                     await self._discard(pool, id_, incarnation, self._settings.claim_grace_s, term)
         return actions
 
-    async def look(self) -> Mapping[str, Any]:
-        """What the store knows of every pool, also of those no longer wanted."""
+    async def read_states(self) -> Mapping[str, Any]:
+        """What the store knows of every pool, including removed ones."""
         keys = {*self._pools(), *await self._store.pool_keys()}
         return {key: await self._store.spares(key) for key in keys}
 
     async def _discard(self, pool: str, id_: str, incarnation: str | None, taken_for_s: float, term: int) -> None:
-        if await self._store.claim_spare(pool, id_, taken_for_s, term=term):  # else somebody was faster, and may be using it
+        if await self._store.claim_spare(pool, id_, taken_for_s, term=term):  # else a gateway took it, and may be using it
             await self._remove(pool, id_, incarnation, term)
 
     async def _remove(self, pool: str, id_: str, incarnation: str | None, term: int) -> None:
@@ -129,12 +129,12 @@ class PoolKeeper:
             await self._runtime.delete(id_, incarnation)
         except HoldfastError as error:
             log.warning("removing the spare %s failed: %s", id_, error.code)
-            return  # it stays claimed: a later pass tries again
+            return  # it stays claimed: a later pass retries
         await self._store.forget_spare(pool, id_, term=term)
         self._metrics.count("pool_discards_total")
 
     async def _make(self, pool: Pool, id_: str, incarnation: str, term: int, pace: _Pace) -> None:
-        """Never raises: whatever is left of a failure is in the store, for ``tend``."""
+        """Never raises: the remains of a failure are in the store, for ``carry_out``."""
         key = pool.key
         try:
             await self._store.plan_spare(key, id_, term=term)
@@ -143,7 +143,7 @@ class PoolKeeper:
             except HoldfastError as error:
                 pace.failed(asyncio.get_running_loop().time())
                 self._metrics.count("pool_failures_total", pool=pool.name, code=error.code)
-                log.warning("a spare of pool %s could not be made: %s", pool.name, error.code)
+                log.warning("a spare of pool %s could not be created: %s", pool.name, error.code)
                 await self._discard(key, id_, incarnation, 0.0, term)
                 return
             pace.failures = 0
@@ -153,12 +153,12 @@ class PoolKeeper:
             log.info("the spare %s is left to a later pass: %s", id_, error.code)
         except Exception:
             pace.failed(asyncio.get_running_loop().time())
-            log.exception("making a spare of pool %s failed", pool.name)
+            log.exception("creating a spare of pool %s failed", pool.name)
         finally:
             self._making.pop(id_, None)
 
-    def _order(self, pool: Pool, id_: str, incarnation: str) -> Order:
-        return Order(
+    def _order(self, pool: Pool, id_: str, incarnation: str) -> CreateRequest:
+        return CreateRequest(
             sandbox_id=id_,
             incarnation=incarnation,
             token=agent_token(self._secret, id_, incarnation),

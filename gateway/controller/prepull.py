@@ -1,19 +1,19 @@
-"""The images of the pools file, pulled ahead: seen to now and then, so that an edited file is followed and what was removed comes back.
+"""Pre-pulled images of the pools file: applied periodically, so that an edited file is followed and a removed object restored.
 
-Owns nothing but the when; the runtime owns the how (``base.Images.keep``). Called by ``loop``.
+Owns the schedule; the runtime does the work (``base.Images.keep``). Called by ``loop``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from gateway.metrics import Metrics
 from gateway.placement.store import PlacementStore
 from gateway.runtimes.base import Runtime
-from gateway.telemetry import Metrics
 
 
 class Prepull:
-    """``names`` gives the images as the file has them now."""
+    """``names`` returns the images that the file lists now."""
 
     def __init__(self, store: PlacementStore, runtime: Runtime, names: Callable[[], tuple[str, ...]], metrics: Metrics) -> None:
         self._store = store
@@ -21,10 +21,10 @@ class Prepull:
         self._names = names
         self._metrics = metrics
         self._had = True
-        """Whether something may be kept that is to be dropped: of a former controller's doings nothing is known."""
+        """Whether an image may be kept that is no longer listed: what a previous controller kept is unknown."""
 
     async def keep(self, term: int) -> None:
-        """One look. Raises FencedError and the errors of store and runtime."""
+        """One pass. Raises FencedError and the errors of store and runtime."""
         names, images = self._names(), self._runtime.images
         if images is None or not (names or self._had):
             return

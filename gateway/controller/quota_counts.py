@@ -1,6 +1,6 @@
-"""Usages brought into line with the records: what a gateway that was killed counted, or did not.
+"""Quota counts reconciled with the records: corrects what a killed gateway counted, or failed to count.
 
-Owns nothing but the comparison. Called after each pass of ``reconciler`` whose records are whole.
+Owns the comparison. Called after each pass of ``reconciler`` whose records are complete.
 """
 
 from __future__ import annotations
@@ -8,16 +8,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 
-from gateway.admission import EVERYBODY
+from gateway.admission import ALL_OWNERS
 from gateway.model.records import Quota, Record
 from gateway.placement.store import PlacementStore
 from gateway.settings import AdmissionSettings
 
 _UNMADE_S = 60.0
-"""What is counted and has no record is being made, or nobody will make it: after this long it is the latter."""
+"""A count without a record belongs to a sandbox that is still being created, or never will be: after this long it is the latter."""
 
 
-class Usages:
+class QuotaCounts:
     """Does nothing where no quota is set."""
 
     def __init__(self, store: PlacementStore, settings: AdmissionSettings | None, unmade_s: float = _UNMADE_S) -> None:
@@ -32,7 +32,7 @@ class Usages:
         wanted: dict[str, dict[str, Record]] = {}
         for record in records.values():
             if record.status != "failed":
-                for owner in (record.owner if self._by_owner else None, EVERYBODY if self._of_all else None):
+                for owner in (record.owner if self._by_owner else None, ALL_OWNERS if self._of_all else None):
                     if owner is not None:
                         wanted.setdefault(owner, {})[record.sandbox_id] = record
         for owner in {*wanted, *await self._store.usage_owners()}:
@@ -48,16 +48,16 @@ class Usages:
         await self._count_missing(owner, wanted, counted, term)
 
     async def _looked_up(self, owner: str, sandbox_ids: Iterable[str]) -> tuple[dict[str, float], set[str]]:
-        """When those ended that the store knows to have ended, and which live: made since all records were read, maybe long ago."""
+        """When the sandboxes ended that the store knows to have ended, and which live: some were created since the records were listed."""
         ids = list(sandbox_ids)
-        ended = {id_: grave.ended_at for id_, grave in (await self._store.tombstones(ids)).items()}
+        ended = {id_: tombstone.ended_at for id_, tombstone in (await self._store.tombstones(ids)).items()}
         records = await self._store.records(ids)
         ended |= {record.sandbox_id: record.ended_at or 0.0 for record in records if record.status == "failed"}
-        return ended, {one.sandbox_id for one in records if one.status != "failed" and owner in (one.owner, EVERYBODY)}
+        return ended, {one.sandbox_id for one in records if one.status != "failed" and owner in (one.owner, ALL_OWNERS)}
 
     async def _count_missing(self, owner: str, wanted: Mapping[str, Record], counted: Mapping[str, str], term: int) -> None:
         missing = [sandbox_id for sandbox_id in wanted if sandbox_id not in counted]
-        for record in await self._store.records(missing):  # the others have ended meanwhile
+        for record in await self._store.records(missing):  # the others have ended since
             if record.status == "failed":
-                continue  # it failed meanwhile, and was given back
+                continue  # it failed since, and was uncounted
             await self._store.reserve(owner, record.spec, Quota(), term=term)

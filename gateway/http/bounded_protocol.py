@@ -1,8 +1,7 @@
-"""uvicorn's HTTP protocol, with what a stranger could lean on bounded: how long a head may take, how large it may be, how
-long an answer may wait to be taken.
+"""uvicorn's HTTP protocol with limits: the time and size of a request's head, and the time a client may take to read an answer.
 
-Owns these limits and the answer to what is no HTTP at all, which is a problem document like every other refusal. Bodies are
-bounded where they are read (``request_fields``). Chosen in ``__main__`` as uvicorn's ``http`` class; knows no route and no key.
+Owns these limits and the answer to anything that is not HTTP, which is a problem document like every other refusal. Bodies are limited
+where they are read (``request_fields``). Chosen in ``__main__`` as uvicorn's ``http`` class; knows no route and no key.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from .problems import MEDIA_TYPE, problem
 
 HEAD_BYTES: Final = 64 * 1024
-"""Bytes that may come without completing a head or giving a piece of a body: heads, trailers, the extensions of chunks."""
+"""Bytes that may come without completing a head or a part of a body: heads, trailers, chunk extensions."""
 HEAD_FIELDS: Final = 256
 """Most fields of a head and its trailers together."""
 HEAD_S: Final = 20.0
-"""How long a new connection may take to say what it wants, and a begun head to be whole."""
+"""How long a new connection may take to send a request, and a begun head to be complete."""
 STALL_S: Final = 30.0
-"""A client that takes nothing of an answer for this long is cut off: what waits for it is memory of all."""
+"""A client that reads nothing of an answer for this long is cut off: the buffered answer is memory shared by all."""
 _LINGER_S: Final = 2.0
-"""How long a refused connection is read, and what comes thrown away."""
+"""How long a refused connection is still read; the bytes are discarded."""
 _FIELDS_TOO_LARGE: Final = 431
 
 
@@ -115,7 +114,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._unspent_bytes:
             self._refuse(408, HoldfastError("wait_timeout", f"the head of the request took over {self.head_s:g} s", hint="send it at once"))
         else:
-            self.transport.close()  # nothing was asked: nothing is answered
+            self.transport.close()  # no request came, so there is nothing to answer
 
     def _watch(self, waiting_bytes: int) -> None:
         self._moves_again()
@@ -134,7 +133,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._stall = None
 
     def _refuse(self, status: int, error: HoldfastError) -> None:
-        """Answer, unless another answer is on its way here, and close."""
+        """Answer, unless another answer is being sent, and close."""
         self._refused = True
         self._head_is_whole()
         if self.cycle is None or self.cycle.response_complete:
@@ -142,14 +141,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             head = f"content-type: {MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
             self.transport.write(STATUS_LINE[status] + head.encode() + body)
             self.transport.write_eof()
-        # Closed at once, what still comes would be answered by a reset, and the client might never see why.
+        # Closed at once, bytes still in flight would cause a reset, and the client might never see the answer.
         self._timer = self.loop.call_later(_LINGER_S, self.transport.close)
 
 
 def _send_small_writes_at_once(transport: asyncio.Transport) -> None:
-    """An answer is a head and a body, two writes: the second must not wait for the first's acknowledgement, which may be delayed by 40 ms.
+    """Disable Nagle's algorithm: an answer is a head and a body, and the body must not wait up to 40 ms for the head's acknowledgement.
 
-    uvloop sets this by itself; asyncio does not where it is given a listener that was made without naming its protocol.
+    uvloop sets this by itself; asyncio does not for a listener that was created without naming its protocol.
     """
     connection = transport.get_extra_info("socket")
     if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):

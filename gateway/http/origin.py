@@ -1,4 +1,4 @@
-"""Which web pages may open WebSockets here: the ``Origin`` of an upgrade."""
+"""Which web pages may open WebSockets here: the check of an upgrade's ``Origin``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Errors as HTTP answers: problem documents (RFC 9457) from the one error table.
 
-Owns how an error looks over REST and before a WebSocket is accepted. Unknown exceptions become ``internal`` and say nothing
-of what happened. Called by the app's exception handlers and by ``attach``.
+Owns how an error appears over REST and before a WebSocket is accepted. Unknown exceptions become ``internal`` and reveal nothing.
+Called by the app's exception handlers and by ``routes.attach``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger("gateway")
 MEDIA_TYPE = "application/problem+json"
 
 RETRY_AFTER_S = 1
-"""What answers that are worth another try advise."""
+"""Default advice of answers that may be retried."""
 
 _BY_STATUS = {400: "invalid_json", 404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
 
@@ -56,7 +56,7 @@ def problem_headers(error: HoldfastError) -> dict[str, str]:
     if error.kind.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if error.kind.status == 413:
-        headers["Connection"] = "close"  # else what the client still has to send would be read to its end
+        headers["Connection"] = "close"  # otherwise the rest of the body would be read to its end
     return headers
 
 
@@ -66,14 +66,14 @@ def problem_response(error: HoldfastError) -> Response:
 
 
 def from_http(error: HTTPException) -> HoldfastError:
-    """What the router refused, as an error of the table."""
+    """The router's refusal, as an error of the table."""
     code = _BY_STATUS.get(error.status_code, "internal")
     messages = {"not_found": "there is no such route", "method_not_allowed": "this route does not take that method"}
     return HoldfastError(code, messages.get(code, str(error.detail)))
 
 
 def methods_of(request: Request) -> list[str]:
-    """What the path of a request takes: one path has several routes, and RFC 9110 §15.5.6 wants all of them told."""
+    """The methods of a request's path: several routes share one path, and RFC 9110 §15.5.6 wants all their methods listed."""
     routes = [route for route in request.app.routes if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE]
     return sorted({method for route in routes for method in route.methods or ()})
 
@@ -94,7 +94,7 @@ async def on_error(request: Request, error: Exception) -> Response:
     request_id = request.scope.get("holdfast.request_id", "?")
     log.error("request %s failed: %s", request_id, type(error).__name__)
     answer = problem_response(internal())
-    answer.headers["X-Request-ID"] = request_id  # this answer is made outside of the app's own middleware
+    answer.headers["X-Request-ID"] = request_id  # this answer is sent outside of the app's own middleware
     return answer
 
 

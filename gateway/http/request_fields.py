@@ -1,6 +1,6 @@
-"""Reading requests: JSON bodies within a limit, and their fields with errors that say what to do.
+"""Request bodies and fields: JSON within a size limit, and typed fields whose errors say how to correct them.
 
-Owns the checks every route shares. A wrong field is ``invalid_argument`` with its name; a wrong body ``invalid_json``.
+Owns the checks that all routes share. A wrong field is ``invalid_argument`` with its name; a wrong body ``invalid_json``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import DECODE_ITEMS, PARAMS_ITEMS, PATH_BYTES
 from starlette.requests import ClientDisconnect, Request
 
-from gateway.memory_reservation import hold
+from gateway.memory_reservation import reserve_memory
 from gateway.model.records import RESERVED_LABEL
 
 SANDBOX_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
@@ -25,7 +25,7 @@ _LABELS = 64
 _LABEL_BYTES = 1024
 _ENV_BYTES = 128 * 1024
 _BODY_COPIES = 2
-"""A body is there as bytes and as the values in it."""
+"""A body is in memory as bytes and as the values in it."""
 _BODY_PAUSE_S = 30.0
 """How long a client may be silent in the middle of a body."""
 
@@ -45,7 +45,7 @@ async def read_json(request: Request, limit_bytes: int) -> dict[str, Any]:
 
 
 def canonical(value: dict[str, Any]) -> bytes:
-    """What a request asks for, written the same way each time. Raises ``invalid_json`` for what is nested too deep to be written."""
+    """A request's content in canonical form. Raises ``invalid_json`` for one that is nested too deep."""
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except orjson.JSONEncodeError:
@@ -65,15 +65,15 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
             size += len(chunk)
             if size > limit_bytes:
                 raise too_large
-            hold(_BODY_COPIES * len(chunk))
+            reserve_memory(_BODY_COPIES * len(chunk))
             chunks.append(chunk)
     except ClientDisconnect:
-        raise HoldfastError("cancelled", "the client went away") from None
+        raise HoldfastError("cancelled", "the client closed the connection") from None
     return b"".join(chunks)
 
 
 async def body_chunks(request: Request) -> AsyncIterator[bytes]:
-    """The body as it comes. Raises ``wait_timeout`` when nothing comes for ``_BODY_PAUSE_S``, and ``ClientDisconnect``."""
+    """The chunks of the body. Raises ``wait_timeout`` when nothing comes for ``_BODY_PAUSE_S``, and ``ClientDisconnect``."""
     stream = request.stream()
     while True:
         try:
@@ -81,7 +81,7 @@ async def body_chunks(request: Request) -> AsyncIterator[bytes]:
                 chunk = await anext(stream, None)
         except TimeoutError:
             raise HoldfastError(
-                "wait_timeout", f"nothing came of the body for {_BODY_PAUSE_S:g} s", hint="send all that Content-Length announces"
+                "wait_timeout", f"no part of the body came for {_BODY_PAUSE_S:g} s", hint="send all that Content-Length announces"
             ) from None
         if chunk is None:
             return
@@ -123,7 +123,7 @@ class Fields:
         return value
 
     def seconds(self, name: str, *, most: float = 366 * 86400.0) -> float | None:
-        """A time above 0; text is read too, for queries."""
+        """A time above 0; text is accepted too, for queries."""
         value = self._values.get(name)
         if value is None:
             return None
@@ -152,7 +152,7 @@ class Fields:
         return value
 
     def user(self, name: str = "user") -> str | int | None:
-        """A name, a uid, or either with ``:group``; the sandbox knows whether there is such a user."""
+        """A name, a uid, or either with ``:group``; the agent knows whether there is such a user."""
         value = self._values.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
             return value

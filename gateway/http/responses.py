@@ -1,4 +1,4 @@
-"""Answers of routes."""
+"""JSON answers of routes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""uvicorn's WebSocket protocol, with one addition: after ``accept`` the application may take the transport over.
+"""uvicorn's WebSocket protocol with one addition: after ``accept`` the application may take over the transport.
 
-Owns the ASGI extension ``holdfast.takeover``. A relay of opaque bytes through ASGI messages would parse, queue and frame
-each of them again; taken over, a chunk costs one function call. Chosen in ``__main__`` as uvicorn's ``ws`` class.
+Owns the ASGI extension ``holdfast.takeover``. A relay through ASGI messages would parse, queue and frame every message again; with the
+transport taken over, a chunk costs one function call. Chosen in ``__main__`` as uvicorn's ``ws`` class.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from websockets.http11 import Request
 
 EXTENSION = "holdfast.takeover"
 _UNREAD_BYTES = 64 * 1024
-"""Bytes waiting for a client that takes nothing, beyond which it may not ask for pongs."""
+"""Bytes buffered for a client that does not read, beyond which its pings are not answered."""
 _FRAGMENTS = 1024
-"""Most fragments of one message, where messages may have any (the terminal route)."""
+"""Most fragments of one message, on the route that accepts fragments (the terminal)."""
 
 
 class TakeoverProtocol(WebSocketsSansIOProtocol):
@@ -34,14 +34,14 @@ class TakeoverProtocol(WebSocketsSansIOProtocol):
             extensions[EXTENSION] = self
 
     def handle_ping(self) -> None:
-        """A client that pings and does not read the answers must not fill our memory with them."""
+        """A client that pings and does not read the pongs must not fill the gateway's memory."""
         if self.transport.get_write_buffer_size() > _UNREAD_BYTES:
             self.transport.abort()
         else:
             super().handle_ping()
 
     def handle_cont(self, event: Frame) -> None:
-        """Fragments without bytes are within the limit of size, whatever their number."""
+        """Empty fragments do not count towards the size limit, so their number is limited."""
         if len(self.frames) >= _FRAGMENTS:
             self.transport.abort()
         else:
@@ -50,10 +50,10 @@ class TakeoverProtocol(WebSocketsSansIOProtocol):
     async def send(self, message: ASGISendEvent) -> None:
         await super().send(message)
         if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
-            self.handshake_complete = True  # a refusal is an answer too: nothing is missing
+            self.handshake_complete = True  # a refusal completes the handshake too
 
     def take_over(self, successor: asyncio.Protocol, on_shutdown: Callable[[], None]) -> asyncio.Transport | None:
-        """Give the transport to ``successor``, right after the accept was sent; None when the client has gone.
+        """Give the transport to ``successor``, right after the accept was sent; None when the client has disconnected.
 
         ``on_shutdown`` is called instead of the usual close when the server stops.
         """

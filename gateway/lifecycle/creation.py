@@ -1,24 +1,27 @@
-"""Making a sandbox, from a reserved record to a ready one.
+"""Creation of a sandbox: from a reserved record to a ready one.
 
-Owns the steps and what becomes of a failure in each: whatever a replica leaves half-done, another, or the controller, finishes. Called by
-``sandboxes``; what a request asks for is read there.
+Owns the steps, and what a failure in each of them leaves: another replica or the controller completes what this one cannot. Called by
+``routes.sandboxes``, which reads the request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
+from collections.abc import Collection
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.proof import agent_token
 
-from gateway.admission import Place
-from gateway.model.records import Cause, Entry, Record, SandboxSpec
+from gateway.admission import QueuePlace
+from gateway.model.records import Cause, Record, SandboxSpec
 from gateway.placement.store import PlacementUnavailableError, RebuildingError
 from gateway.pools import key_of
-from gateway.runtimes.base import Made, Order, RuntimeUnavailableError
+from gateway.runtimes.base import CreateRequest, Endpoint, RuntimeUnavailableError
 from gateway.service import Gateway, live, owned_entry
 
+from .activity import touching
 from .pool_claims import claim
 from .reserved_labels import to_labels
 
@@ -27,22 +30,103 @@ _MARGIN_SHARE = 0.1
 _POLL_LEAST_S = 0.02
 _POLL_MOST_S = 0.5
 _EXISTS_MOST_S = 5.0
-_NOTE_S = 5.0
-"""How often it is noted that a sandbox is being made: more often than the controller looks."""
+_TOUCH_S = 5.0
+"""How often the record of a sandbox in creation is renewed: more often than the controller looks for abandoned ones."""
 _REBUILD_S = 30.0
-"""How long a sandbox that was made while records were lost is waited for: the controller looks every ten seconds."""
+"""How long to wait for the record of a sandbox that was created while the store was wiped: the controller looks every ten seconds."""
 
 
-async def make(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place: Place, *, forget: bool) -> Record:
-    """From reserved to ready. Whatever goes wrong is recorded, and raised for whoever waits.
+async def create(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place: QueuePlace, *, forget: bool) -> Record:
+    """Create the sandbox of a pending record. A failure is recorded, and raised for a waiting caller.
 
-    With ``forget``, a failure that may pass leaves nothing: the request can be repeated under the same key. ``place`` is given up.
+    With ``forget``, a failure that may pass leaves nothing: the request can be repeated under the same key. ``place`` is left at the end.
     """
-    order = Order(
+    request = _request(gateway, spec, env)
+    deadline = asyncio.get_running_loop().time() + _own_time(spec.ready_timeout_s)
+    try:
+        with touching(gateway, spec.sandbox_id, _TOUCH_S):
+            queued = not place.turn.done()
+            async with place:
+                if queued:
+                    await _check_pending(gateway, spec)
+                begun = time.monotonic()
+                endpoint = await _obtain(gateway, spec, request, deadline)
+    except HoldfastError as error:
+        gateway.metrics.count("create_failed_total", code=error.code)
+        if error.code == "sandbox_exists":  # another replica is creating it
+            return await wait_until_settled(gateway, spec.owner, spec.sandbox_id, spec.ready_timeout_s, spec.incarnation)
+        nothing = isinstance(error, RuntimeUnavailableError) and error.made_nothing
+        if nothing or error.code != "runtime_unavailable":  # otherwise it may exist: the controller finds out
+            ready = await _fail(gateway, spec, error, forget=forget and error.retryable, created=not nothing)
+            if ready is not None:
+                return ready
+        raise
+    try:
+        entry = await gateway.store.mark_ready(spec.sandbox_id, spec.incarnation, endpoint.endpoint, endpoint.agent_epoch)
+    except PlacementUnavailableError:  # the caller may ask again; only this replica knows that an adopted sandbox is ready
+        gateway.background.start(_mark_ready_later(gateway, spec, endpoint, deadline), f"record of {spec.sandbox_id}")
+        raise
+    if entry is None and not await gateway.store.knows(spec.sandbox_id):  # the store was wiped: the controller rebuilds the record
+        missing = ("placement_unavailable", "sandbox_not_found")
+        return await wait_until_settled(gateway, spec.owner, spec.sandbox_id, _REBUILD_S, tolerated=missing)
+    if not isinstance(entry, Record) or entry.incarnation != spec.incarnation or entry.status != "ready":
+        await gateway.runtime.delete(spec.sandbox_id, spec.incarnation)  # it was deleted or given up during its creation
+        if entry is None:
+            raise RebuildingError  # or another replica gave it up: either way the request can be repeated
+        raise failure(live(owned_entry(entry, spec.owner, spec.sandbox_id)))
+    gateway.metrics.count("creates_total")
+    gateway.metrics.observe("create_seconds", time.monotonic() - begun)
+    return entry
+
+
+async def wait_until_settled(
+    gateway: Gateway, owner: str, sandbox_id: str, timeout_s: float, incarnation: str = "", tolerated: Collection[str] = ()
+) -> Record:
+    """The record once it is ready or failed; with ``incarnation``, of that one only. Errors with ``tolerated`` codes are retried.
+
+    Raises ``wait_timeout``, ``sandbox_gone`` and ``sandbox_not_found``.
+    """
+    pause_s = _POLL_LEAST_S
+    clock = asyncio.get_running_loop().time
+    end = clock() + timeout_s
+    while True:
+        late = HoldfastError("wait_timeout", f"sandbox {sandbox_id!r} is still being created")
+        try:
+            record = await gateway.record(owner, sandbox_id)
+        except HoldfastError as error:
+            if error.code not in tolerated:
+                raise
+            late = error
+        else:
+            if incarnation not in ("", record.incarnation):
+                message = f"sandbox {sandbox_id!r} was deleted during its creation"
+                raise HoldfastError("sandbox_gone", message, fault="caller", reason="deleted")
+            if record.status != "pending":
+                return record
+        left = end - clock()
+        if left <= 0:
+            raise late
+        await asyncio.sleep(min(pause_s, left))
+        pause_s = min(pause_s * 1.5, _POLL_MOST_S)
+
+
+def failure(record: Record) -> HoldfastError:
+    """The error of a failed sandbox."""
+    cause = record.cause or Cause("unknown", "infrastructure")
+    message = f"sandbox {record.sandbox_id!r} has failed: {cause.message or cause.reason}"
+    code = cause.reason.replace("-", "_")
+    if code in ("image_not_found", "unsupported", "invalid_argument"):
+        return HoldfastError(code, cause.message or message)
+    return HoldfastError("sandbox_failed", message, fault=cause.fault, reason=cause.reason)
+
+
+def _request(gateway: Gateway, spec: SandboxSpec, env: dict[str, str]) -> CreateRequest:
+    token, *others = (agent_token(secret, spec.sandbox_id, spec.incarnation) for secret in gateway.secrets)
+    return CreateRequest(
         sandbox_id=spec.sandbox_id,
         incarnation=spec.incarnation,
-        token=agent_token(gateway.secret, spec.sandbox_id, spec.incarnation),
-        other_tokens=tuple(agent_token(secret, spec.sandbox_id, spec.incarnation) for secret in gateway.secrets[1:]),
+        token=token,
+        other_tokens=tuple(others),
         owner=spec.owner,
         image=spec.image,
         cores=spec.cores,
@@ -53,122 +137,59 @@ async def make(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place: 
         egress=spec.egress,
         options=spec.options,
     )
-    end = asyncio.get_running_loop().time() + _own_time(spec.ready_timeout_s)
-    noting = gateway.background.start(_note_often(gateway, spec.sandbox_id), f"that {spec.sandbox_id} is being made")
-    try:
-        waited = not place.turn.done()
-        async with place:
-            if waited:
-                await _still_wanted(gateway, spec)
-            made = await _obtain(gateway, spec, order, end)
-    except HoldfastError as error:
-        noting.cancel()  # whoever else is at it notes that itself
-        gateway.metrics.count("create_failed_total", code=error.code)
-        if error.code == "sandbox_exists":  # another replica is at it
-            return await until_settled(gateway, spec.owner, spec.sandbox_id, spec.ready_timeout_s, spec.incarnation)
-        nothing = isinstance(error, RuntimeUnavailableError) and error.made_nothing
-        if nothing or error.code != "runtime_unavailable":  # else it may have been made: the controller finds out
-            ready = await _fail(gateway, spec, error, forget=forget and error.retryable, made=not nothing)
-            if ready is not None:
-                return ready
-        raise
-    finally:
-        noting.cancel()
-    try:
-        entry = await gateway.store.mark_ready(spec.sandbox_id, spec.incarnation, made.endpoint, made.agent_epoch)
-    except PlacementUnavailableError:  # whoever waits may ask again, and nobody knows as well that it is made
-        gateway.background.start(_say_later(gateway, spec, made, end), f"that {spec.sandbox_id} is made")
-        raise
-    if entry is None and not await gateway.store.knows(spec.sandbox_id):
-        return await _until_rebuilt(gateway, spec)
-    if not isinstance(entry, Record) or entry.incarnation != spec.incarnation or entry.status != "ready":
-        await gateway.runtime.delete(spec.sandbox_id, spec.incarnation)  # deleted or given up while it was being made
-        if entry is None:
-            raise RebuildingError  # or another replica gave it up: either way it can be asked for again
-        raise failure(live(owned_entry(entry, spec.owner, spec.sandbox_id)))
-    gateway.metrics.count("creates_total")
-    return entry
-
-
-async def _say_later(gateway: Gateway, spec: SandboxSpec, made: Made, end: float) -> None:
-    """Until the store has heard it. What else became of the sandbox meanwhile the controller sees to."""
-    while asyncio.get_running_loop().time() < end:
-        await asyncio.sleep(_POLL_MOST_S)
-        with contextlib.suppress(PlacementUnavailableError):
-            await gateway.store.mark_ready(spec.sandbox_id, spec.incarnation, made.endpoint, made.agent_epoch)
-            return
-
-
-async def _note_often(gateway: Gateway, sandbox_id: str) -> None:
-    """Somebody is at it, be it in a queue or while a node is bought and an image pulled: the controller gives up what nobody makes."""
-    while True:
-        await asyncio.sleep(_NOTE_S)
-        with contextlib.suppress(PlacementUnavailableError):
-            await gateway.store.touch([sandbox_id])
-
-
-async def _still_wanted(gateway: Gateway, spec: SandboxSpec) -> None:
-    """A turn may come after many minutes. Raises ``sandbox_exists`` when there is nothing left to be made."""
-    with contextlib.suppress(PlacementUnavailableError):
-        entry = await gateway.store.get(spec.sandbox_id)
-        if entry is not None and not _pending(entry, spec):
-            raise HoldfastError("sandbox_exists", "it is made already, or has ended")
-
-
-def _pending(entry: Entry, spec: SandboxSpec) -> bool:
-    return isinstance(entry, Record) and entry.incarnation == spec.incarnation and entry.status == "pending"
-
-
-async def _until_rebuilt(gateway: Gateway, spec: SandboxSpec) -> Record:
-    """The store was wiped while the sandbox was made; it is there, so the controller records it. Raises what placement says till then."""
-    end = asyncio.get_running_loop().time() + _REBUILD_S
-    while True:
-        try:
-            return await gateway.record(spec.owner, spec.sandbox_id)
-        except HoldfastError as error:
-            if error.code not in ("placement_unavailable", "sandbox_not_found") or asyncio.get_running_loop().time() > end:
-                raise
-        await asyncio.sleep(_POLL_MOST_S)
 
 
 def _own_time(ready_timeout_s: float) -> float:
-    """A little less than the record gets: who makes it knows why it is late, the controller only that it is."""
+    """A little less than the record's own timeout: this replica knows why the sandbox is late, the controller only that it is."""
     return ready_timeout_s - min(_MARGIN_S, _MARGIN_SHARE * ready_timeout_s)
 
 
-async def _obtain(gateway: Gateway, spec: SandboxSpec, order: Order, end: float) -> Made:
-    """A spare where one fits and waits, else a new one. ``end`` is on the loop's clock; waiting for a turn has used of it."""
+async def _obtain(gateway: Gateway, spec: SandboxSpec, request: CreateRequest, deadline: float) -> Endpoint:
+    """Adopt a spare where one fits, else create. ``deadline`` is on the loop's clock; queueing has used part of the time.
+
+    Creating is repeated while another incarnation has the id, or another replica is creating this one: that replica may be gone.
+    """
     clock = asyncio.get_running_loop().time
     pools = gateway.pools.read()
     pool = pools.get(key_of(spec)) if pools else None
-    made = await claim(gateway, spec, order, pool.key, max(end - clock(), 0.01)) if pool is not None else None
-    return made or await _create(gateway, spec, order, end)
-
-
-async def _create(gateway: Gateway, spec: SandboxSpec, order: Order, end: float) -> Made:
-    """Again and again while another incarnation has the id, or the runtime says that somebody is at it: who that was may be gone."""
-    clock = asyncio.get_running_loop().time
+    if pool is not None and (adopted := await claim(gateway, spec, request, pool.key, max(deadline - clock(), 0.01))):
+        return adopted
     pause_s = _POLL_LEAST_S
     while True:
         try:
-            return await gateway.runtime.create(order, max(end - clock(), 0.01))
+            return await gateway.runtime.create(request, max(deadline - clock(), 0.01))
         except HoldfastError as error:
-            if error.code != "sandbox_exists" or clock() >= end:
+            if error.code != "sandbox_exists" or clock() >= deadline:
                 raise
-        presents = await gateway.runtime.list_all()
-        await _still_wanted(gateway, spec)  # after the list: what is in it and is not ours is older than ours
-        for present in presents:
-            if present.sandbox_id == order.sandbox_id and present.incarnation != order.incarnation:
-                await gateway.runtime.delete(order.sandbox_id, present.incarnation)  # the record is ours: its former holder has ended
+        found = await gateway.runtime.get(request.sandbox_id)
+        await _check_pending(gateway, spec)  # afterwards: any other incarnation found is then older than this one
+        for sandbox in found:
+            if sandbox.incarnation != request.incarnation:
+                await gateway.runtime.delete(request.sandbox_id, sandbox.incarnation)
         await asyncio.sleep(pause_s)
         pause_s = min(pause_s * 1.5, _EXISTS_MOST_S)
 
 
-async def _fail(gateway: Gateway, spec: SandboxSpec, error: HoldfastError, *, forget: bool, made: bool = True) -> Record | None:
-    """End what nobody made: first the record, then what there is of it, which is nothing unless ``made``.
+async def _check_pending(gateway: Gateway, spec: SandboxSpec) -> None:
+    """Raise ``sandbox_exists`` when the record is no longer pending: it may have been deleted while the create was queued."""
+    with contextlib.suppress(PlacementUnavailableError):
+        entry = await gateway.store.get(spec.sandbox_id)
+        pending = isinstance(entry, Record) and entry.incarnation == spec.incarnation and entry.status == "pending"
+        if entry is not None and not pending:
+            raise HoldfastError("sandbox_exists", "it has been created already, or has ended")
 
-    The record, where somebody else has made it after all.
-    """
+
+async def _mark_ready_later(gateway: Gateway, spec: SandboxSpec, endpoint: Endpoint, deadline: float) -> None:
+    """Repeat until the store has recorded it. The controller handles whatever else happens to the sandbox in between."""
+    while asyncio.get_running_loop().time() < deadline:
+        await asyncio.sleep(_POLL_MOST_S)
+        with contextlib.suppress(PlacementUnavailableError):
+            await gateway.store.mark_ready(spec.sandbox_id, spec.incarnation, endpoint.endpoint, endpoint.agent_epoch)
+            return
+
+
+async def _fail(gateway: Gateway, spec: SandboxSpec, error: HoldfastError, *, forget: bool, created: bool) -> Record | None:
+    """Record the failure, then remove what was ``created``. Answers the record where another replica has created the sandbox."""
     cause = Cause(error.reason or error.code.replace("_", "-"), error.fault, error.message)
     entry = await gateway.store.mark_failed(spec.sandbox_id, spec.incarnation, cause, was="pending")
     if not isinstance(entry, Record) or entry.incarnation != spec.incarnation:
@@ -177,41 +198,10 @@ async def _fail(gateway: Gateway, spec: SandboxSpec, error: HoldfastError, *, fo
         return entry
     await gateway.quotas.ended(spec)
     try:
-        if made:
+        if created:
             await gateway.runtime.delete(spec.sandbox_id, spec.incarnation)
     except HoldfastError:
-        return None  # the controller removes it, on the evidence of the record
+        return None  # the controller removes it, because its record has failed
     if forget:
         await gateway.store.delete(spec.sandbox_id, cause, owner=spec.owner, incarnation=spec.incarnation, forget=True)
     return None
-
-
-def failure(record: Record) -> HoldfastError:
-    cause = record.cause or Cause("unknown", "infrastructure")
-    message = f"sandbox {record.sandbox_id!r} has failed: {cause.message or cause.reason}"
-    code = cause.reason.replace("-", "_")
-    if code in ("image_not_found", "unsupported", "invalid_argument"):
-        return HoldfastError(code, cause.message or message)
-    return HoldfastError("sandbox_failed", message, fault=cause.fault, reason=cause.reason)
-
-
-async def until_settled(gateway: Gateway, owner: str, sandbox_id: str, timeout_s: float, incarnation: str = "") -> Record:
-    """The record once it is ready or failed; with ``incarnation``, of that one only.
-
-    Raises ``wait_timeout``, ``sandbox_gone`` and ``sandbox_not_found``.
-    """
-    pause_s = _POLL_LEAST_S
-    clock = asyncio.get_running_loop().time
-    end = clock() + timeout_s
-    while True:
-        record = await gateway.record(owner, sandbox_id)
-        if incarnation not in ("", record.incarnation):
-            message = f"sandbox {sandbox_id!r} was deleted while it was being made"
-            raise HoldfastError("sandbox_gone", message, fault="caller", reason="deleted")
-        if record.status != "pending":
-            return record
-        left = end - clock()
-        if left <= 0:
-            raise HoldfastError("wait_timeout", f"sandbox {sandbox_id!r} is still being made")
-        await asyncio.sleep(min(pause_s, left))
-        pause_s = min(pause_s * 1.5, _POLL_MOST_S)

@@ -1,75 +1,68 @@
-"""Making a sandbox of a waiting spare instead of from nothing.
+"""Adoption of a waiting spare instead of a cold start.
 
-Owns the race of several replicas for one sandbox and for one spare: a sandbox's record says once what it is made of, and a spare is
-handed to one taker. Whatever goes wrong, the sandbox is made cold. Called by ``sandboxes`` for requests that fit a pool.
+Owns the race of several replicas for one sandbox and for one spare: a sandbox's record states once what it is created from, and a spare
+is given to one taker. If anything fails, the sandbox is created without a spare. Called by ``creation`` for requests that fit a pool.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 
 from holdfast_wire.errors import HoldfastError
 
 from gateway.model.records import SandboxSpec
-from gateway.placement.store import COLD
-from gateway.runtimes.base import Made, Order
+from gateway.placement.store import COLD_START
+from gateway.runtimes.base import CreateRequest, Endpoint
 from gateway.service import Gateway
 
 log = logging.getLogger("gateway")
 
 _TRIES = 3
-"""Spares tried before one gives up on the pool: dead ones are found by whoever takes them."""
+"""Spares tried before the pool is given up: a dead spare is detected by adopting it."""
 _ADOPT_S = 10.0
 
 
-async def claim(gateway: Gateway, spec: SandboxSpec, order: Order, pool: str, timeout_s: float) -> Made | None:
-    """A spare as the ordered sandbox, or None: make it cold.
+async def claim(gateway: Gateway, spec: SandboxSpec, request: CreateRequest, pool: str, timeout_s: float) -> Endpoint | None:
+    """A spare as the requested sandbox, or None for a cold start.
 
-    Raises ``sandbox_exists`` when another replica is turning a spare into it, and what the store raises.
+    Raises ``sandbox_exists`` when another replica is creating the sandbox, and what the store raises.
     """
-    store, before = gateway.store, ""
+    store, failed = gateway.store, ""
     for number in range(_TRIES):
         spare = await store.take_spare(pool)
-        wanted = spare or COLD
-        holds = await store.assign_spare(spec.sandbox_id, spec.incarnation, wanted, before)
-        if spare is not None and holds != spare:
+        source = await store.assign_spare(spec.sandbox_id, spec.incarnation, spare or COLD_START, failed)
+        if spare is not None and source != spare:
             await store.return_spare(pool, spare)
-        if holds == COLD:
+        if source == COLD_START:
             _count(gateway, "empty" if number == 0 else "failed")
             return None
-        if not holds:
-            raise HoldfastError("sandbox_exists", "it is made already, or has ended")
+        if not source:
+            raise HoldfastError("sandbox_exists", "it has been created already, or has ended")
         try:
-            made = await gateway.runtime.adopt(holds, order, min(timeout_s, _ADOPT_S))
+            endpoint = await gateway.runtime.adopt(source, request, min(timeout_s, _ADOPT_S))
         except HoldfastError as error:
-            log.info("the spare %s cannot be used: %s", holds, error.code)
+            log.info("the spare %s cannot be used: %s", source, error.code)
             if error.code != "sandbox_not_found":
-                await _clear(gateway, holds, order)
-            elif await _being_made(gateway, order):
-                raise HoldfastError("sandbox_exists", "another replica is at it") from None
-            before = holds
+                await _discard(gateway, source, request)
+            elif any(one.incarnation == request.incarnation for one in await gateway.runtime.get(request.sandbox_id)):
+                # The spare is not lost: another replica, which saw it in the record, has adopted it.
+                raise HoldfastError("sandbox_exists", "another replica is already creating this sandbox") from None
+            failed = source
             continue
         _count(gateway, "warm")
-        return made
-    if await store.assign_spare(spec.sandbox_id, spec.incarnation, COLD, before) != COLD:
-        raise HoldfastError("sandbox_exists", "another replica is at it, or it has ended")
+        return endpoint
+    if await store.assign_spare(spec.sandbox_id, spec.incarnation, COLD_START, failed) != COLD_START:
+        raise HoldfastError("sandbox_exists", "another replica is already creating this sandbox, or it has ended")
     _count(gateway, "failed")
     return None
 
 
-async def _being_made(gateway: Gateway, order: Order) -> bool:
-    """Whether the runtime has it: then the spare was not lost but used, by a replica that saw it noted in the record."""
-    present = [one for one in await gateway.runtime.list_all() if one.sandbox_id == order.sandbox_id]
-    return any(one.incarnation == order.incarnation for one in present)
-
-
-async def _clear(gateway: Gateway, spare: str, order: Order) -> None:
-    """Nothing may be left of a spare that failed half-way: neither under its own name nor under the new one."""
-    for sandbox_id, incarnation in ((spare, None), (order.sandbox_id, order.incarnation)):
-        try:
+async def _discard(gateway: Gateway, spare: str, request: CreateRequest) -> None:
+    """Remove a spare whose adoption failed half-way, under its own id and under the new one."""
+    for sandbox_id, incarnation in ((spare, None), (request.sandbox_id, request.incarnation)):
+        with contextlib.suppress(HoldfastError):  # the controller removes what remains
             await gateway.runtime.delete(sandbox_id, incarnation)
-        except HoldfastError:
-            pass  # the controller finds it
 
 
 def _count(gateway: Gateway, outcome: str) -> None:

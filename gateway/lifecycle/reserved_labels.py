@@ -1,6 +1,6 @@
-"""A sandbox's clocks, sizes and group as labels on its runtime object: a wiped placement store is rebuilt from there.
+"""A sandbox's limits, sizes and group as labels on its runtime object: a wiped placement store is rebuilt from them.
 
-Owns the reserved labels, both ways. Called when a sandbox is made, and by the controller when it rebuilds a record.
+Owns the reserved labels, both ways. Called when a sandbox is created, and by the controller when it rebuilds a record.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.model.records import RESERVED_LABEL, SandboxSpec
-from gateway.runtimes.base import Present
+from gateway.runtimes.base import SandboxStatus
 
 READY_LABEL = RESERVED_LABEL + "ready_timeout_s"
 _CLOCKS = ("lifetime_s", "idle_timeout_s", "heartbeat_timeout_s", "ready_timeout_s")
@@ -23,29 +23,29 @@ def to_labels(spec: SandboxSpec) -> dict[str, str]:
     return spec.labels | {RESERVED_LABEL + name: str(value) for name, value in ours.items() if value is not None}
 
 
-def to_spec(present: Present) -> SandboxSpec:
-    """What was asked for, as far as the runtime remembers it. A label that cannot be read is as if it were not there."""
-    ours = {name.removeprefix(RESERVED_LABEL): text for name, text in present.labels.items() if name.startswith(RESERVED_LABEL)}
+def to_spec(sandbox: SandboxStatus) -> SandboxSpec:
+    """The specification, as far as the runtime has it. An unreadable label counts as missing."""
+    ours = {name.removeprefix(RESERVED_LABEL): text for name, text in sandbox.labels.items() if name.startswith(RESERVED_LABEL)}
     clocks = {name: _number(ours.get(name)) for name in _CLOCKS}
     disk = _number(ours.get("disk_bytes"))
     return SandboxSpec(
-        sandbox_id=present.sandbox_id,
-        owner=present.owner,
-        incarnation=present.incarnation,
-        image=present.image,
-        cpu=ours.get("cpu", f"{present.cores:g}"),
-        memory=ours.get("memory", str(present.memory_bytes)),
-        cores=present.cores,
-        memory_bytes=present.memory_bytes,
+        sandbox_id=sandbox.sandbox_id,
+        owner=sandbox.owner,
+        incarnation=sandbox.incarnation,
+        image=sandbox.image,
+        cpu=ours.get("cpu", f"{sandbox.cores:g}"),
+        memory=ours.get("memory", str(sandbox.memory_bytes)),
+        cores=sandbox.cores,
+        memory_bytes=sandbox.memory_bytes,
         disk_bytes=None if disk is None else int(disk),
         block_network=ours.get("block_network") != "0",
-        labels={name: text for name, text in present.labels.items() if not name.startswith(RESERVED_LABEL)},
+        labels={name: text for name, text in sandbox.labels.items() if not name.startswith(RESERVED_LABEL)},
         ready_timeout_s=clocks["ready_timeout_s"] or 3600.0,
         lifetime_s=clocks["lifetime_s"],
         idle_timeout_s=clocks["idle_timeout_s"],
         heartbeat_timeout_s=clocks["heartbeat_timeout_s"],
-        egress=present.egress,
-        options=present.options,
+        egress=sandbox.egress,
+        options=sandbox.options,
         group=ours.get("group", ""),
         group_ttl_s=_number(ours.get("group_ttl_s")),
     )

@@ -1,6 +1,6 @@
-"""Whether what a sandbox asks for can be had at all: more than the largest machine has never comes, however long one waits.
+"""Refusal of sizes that no machine has: such a sandbox would never become ready.
 
-Owns the comparison and the words. Only what was asked for is judged: the defaults are the service's own. Called before anything is counted.
+Owns the comparison. Only requested sizes are checked: the defaults are the service's own. Called before anything is counted.
 """
 
 from __future__ import annotations
@@ -8,19 +8,19 @@ from __future__ import annotations
 from holdfast_wire.errors import HoldfastError
 
 from gateway.model.records import SandboxSpec
-from gateway.service import Gateway
+from gateway.runtimes.base import Runtime
 
 _GIB = 2**30
 
 
-async def check_sizes(gateway: Gateway, spec: SandboxSpec, *, cpu: bool, memory: bool) -> None:
-    """Raises ``invalid_quantity``. ``cpu`` and ``memory``: whether they were asked for."""
+async def check_sizes(runtime: Runtime, spec: SandboxSpec, *, cpu: bool, memory: bool) -> None:
+    """Raises ``invalid_quantity``. ``cpu`` and ``memory``: whether they were requested."""
     if not cpu and not memory:
         return
     try:
-        largest = await gateway.runtime.largest()
+        largest = await runtime.largest()
     except HoldfastError:
-        return  # the runtime is away, which making it will say better
+        return  # the runtime is down, which the create will report
     if largest is None:
         return
     cores, size = largest
@@ -31,4 +31,4 @@ async def check_sizes(gateway: Gateway, spec: SandboxSpec, *, cpu: bool, memory:
 
 
 def _too_much(message: str) -> HoldfastError:
-    return HoldfastError("invalid_quantity", message, hint="ask for less, or leave it out; GET /resources says what there is")
+    return HoldfastError("invalid_quantity", message, hint="request less, or leave it out; GET /resources shows what there is")

@@ -1,7 +1,7 @@
-"""What a request asks of a cluster, and of the network: JSON to ``Options`` and ``Egress``, and back.
+"""Fields of a request for cluster options and network egress: JSON to ``Options`` and ``Egress``, and back.
 
-Owns the spelling of these fields on REST; records keep them in the same spelling. A wrong one is ``invalid_argument`` with its name.
-What a runtime can do about them is the runtime's affair. Pure.
+Owns the form of these fields in REST; records keep the same form. A wrong one is ``invalid_argument`` with its name. Runtimes decide
+which of them they support. Pure.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a sandbox may ask of a cluster beyond image, cpu and memory; what it may reach over the network.
+"""What a sandbox may request of a cluster beyond image, CPU and memory, and what it may reach over the network.
 
-Owns plain frozen data that runtimes translate. It does not own how a request spells them (``option_fields``) nor what a runtime
-can do: one that cannot refuses with ``unsupported``, naming the field.
+Plain frozen data that runtimes translate. How requests write it is in ``option_fields``; a runtime that does not support a field refuses
+with ``unsupported``, naming it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Egress:
-    """What a sandbox may reach. Link-local, metadata and cluster ranges are never part of it unless ``reaches`` names them."""
+    """What a sandbox may reach. Link-local, metadata and cluster ranges are included only if ``reaches`` names them."""
 
     mode: Literal["none", "internet", "listed"] = "none"
     """``internet`` is everything but private, link-local, metadata and cluster ranges."""
@@ -37,7 +37,7 @@ class Egress:
     domains: tuple[str, ...] = ()
     """Names, ``*.`` allowed in front; only where the cluster can enforce them."""
     dns: bool = False
-    """Whether the cluster's resolver may be asked; ``internet`` and ``domains`` imply it."""
+    """Whether the cluster's resolver may be queried; ``internet`` and ``domains`` imply it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """As Kubernetes has it."""
+    """As in Kubernetes."""
 
     key: str = ""
     operator: Literal["Equal", "Exists"] = "Equal"
@@ -65,7 +65,7 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a runtime may be asked for, all but the last two of clusters only. The default asks for nothing."""
+    """Options of a runtime, all but the last two for clusters only. The default requests nothing."""
 
     resources: dict[str, int] = field(default_factory=dict)
     """Extended resources by name: ``{"nvidia.com/gpu": 1}``."""
@@ -81,8 +81,8 @@ class Options:
     group: int | None = None
     architecture: Literal["", "amd64", "arm64"] = ""
     entrypoint: bool | tuple[str, ...] = False
-    """What the agent starts at once: these words, or with True what the image says."""
+    """What the agent starts at once: these words, or with True the image's own entry point."""
     ulimits: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Soft and hard limit of each resource for all that is started, -1 for none."""
+    """Soft and hard limit of each resource for all processes, -1 for none."""
     shm_bytes: int | None = None
     """Size of /dev/shm; None for the runtime's own."""

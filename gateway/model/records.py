@@ -1,7 +1,7 @@
-"""What placement knows: the values its store takes and answers.
+"""What placement knows: the values its store takes and returns.
 
-Owns what is known about a sandbox outside the sandbox: identity, owner, endpoint, status, expiry, cause of its end; and the same for
-groups, usages and pools. Does not own how that is asked for (``store``) or kept (``redis_store``), nor any decision about it.
+Identity, owner, endpoint, status, expiry and cause of the end of a sandbox; and the same for groups, quota usage and pools. The operations
+are in ``placement.store``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RESERVED_LABEL = "holdfast/"
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a sandbox ended, and whose doing that was."""
+    """Why a sandbox ended, and whose fault that was."""
 
     reason: str
     """deleted, ttl, idle, heartbeat, ready-timeout, oom, exited, node-lost, image-pull, …"""
@@ -30,7 +30,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
-    """What was asked for; never changes during an incarnation."""
+    """What was requested; never changes during an incarnation."""
 
     sandbox_id: str
     owner: str
@@ -53,12 +53,12 @@ class SandboxSpec:
     group: str = ""
     """The group of the owner's sandboxes it belongs to; it ends with that group's lease."""
     group_ttl_s: float | None = None
-    """The group's lease when it was made: what a rebuilt group is given."""
+    """The group's lease when it was created: given to a rebuilt group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """An end that was announced: why, and when it is due (seconds since the epoch)."""
+    """An announced end: why, and when it is due (seconds since the epoch)."""
 
     cause: Cause
     deadline: float
@@ -75,15 +75,15 @@ class Record:
     agent_epoch: str = ""
     ready_at: float | None = None
     active_at: float | None = None
-    """When it was last known to be in use or, while pending, to be still in the making. May lie ahead."""
+    """When it was last known to be in use or, while pending, in creation. May be in the future."""
     ended_at: float | None = None
     lifetime_s: float | None = None
-    """From when it was made; as changed since it was asked for."""
+    """From creation on; as changed since it was requested."""
     expires_at: float | None = None
-    """The earliest moment one of its clocks runs out as things stand; moves with activity and heartbeats."""
+    """The earliest time one of its limits runs out as things stand; moves with activity and heartbeats."""
     cause: Cause | None = None
     leaving: Leaving | None = None
-    """Set once it is known that it will end soon whatever it does."""
+    """Set once it is known that it will end soon."""
 
     @property
     def sandbox_id(self) -> str:
@@ -100,7 +100,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """What remains of a sandbox for an hour."""
+    """What is kept of an ended sandbox for an hour."""
 
     sandbox_id: str
     owner: str
@@ -110,7 +110,7 @@ class Tombstone:
 
 
 Entry = Record | Tombstone | None
-"""What is known about an id: a sandbox, a grave, or nothing."""
+"""What is known about an id: a sandbox, a tombstone, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some records of an owner and where to go on; no cursor means that was all."""
+    """Some records of an owner and where to continue; without a cursor that was all."""
 
     records: list[Record]
     cursor: str | None
@@ -131,7 +131,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """A sandbox whose time ran out; its runtime part is now to be removed."""
+    """A sandbox whose time ran out; it is now to be removed from the runtime."""
 
     sandbox_id: str
     incarnation: str
@@ -148,23 +148,23 @@ class Group:
     owner: str
     name: str
     lease: str
-    """Known to whoever began the lease; "" before anybody did."""
+    """Known to the client that began the lease; "" before there is one."""
     ttl_s: float | None
     expires_at: float | None
     members: dict[str, float]
-    """Some ids and when they joined. They may be gone, or not yet made: their records say."""
+    """Some ids and when they joined. They may be gone, or not yet created: their records tell."""
     count: int
     cause: Cause | None = None
     """Why it has ended."""
 
 
-GroupWord = Literal["ok", "lapsed", "freeing"]
-"""What became of a heartbeat or a joining: the lease is over, or the former group of this name is still being freed."""
+GroupStatus = Literal["ok", "lapsed", "freeing"]
+"""The outcome of a heartbeat or a joining: accepted, the lease expired, or the previous group of this name is still being deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Most that an owner, or everybody, may have at a time. None: no limit."""
+    """Most that an owner, or all owners together, may have at a time. None: no limit."""
 
     sandboxes: int | None = None
     cores: float | None = None
@@ -176,9 +176,9 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What sandboxes add up to. ``word`` tells a reservation's outcome; with ``over`` it is what it would have been."""
+    """Sums over sandboxes. ``outcome`` is the outcome of a reservation; with ``over`` they are what it would have been."""
 
-    word: Literal["fresh", "known", "over"]
+    outcome: Literal["fresh", "known", "over"]
     sandboxes: int
     cores: float
     memory_bytes: int
@@ -186,7 +186,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
-    """What is known of a pool's spares: ids, and for how many seconds they have been where they are."""
+    """A pool's spares: ids, and for how many seconds they have been in each state."""
 
     making: dict[str, float] = field(default_factory=dict)
     spares: dict[str, float] = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""One-off requests to a sandbox's agent: a command, a file, a listing, a patch.
+"""One-off operations in a sandbox: a command, a file, a listing, a patch.
 
-Owns which channel each is and what comes back. It keeps nothing: a job is a command of the agent, ``<sandbox id>.<command id>``, and any
-replica can ask for it. Uses ``agent_call`` for the connection; the routes are in ``commands`` and ``files``.
+Owns the channel of each and its result. Keeps nothing: a job is a command of the agent, ``<sandbox id>.<command id>``, and any replica can
+query it. Uses ``agent_call`` for the connection; the routes are in ``routes.commands`` and ``routes.files``.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from holdfast_wire.frames import STDERR, STDOUT, Closed, Exited, Fact, Failed, G
 
 from gateway.agents.agent_call import AgentCall, AgentCallError
 from gateway.agents.dial import dial
-from gateway.memory_reservation import hold
+from gateway.lifecycle.activity import in_use
+from gateway.memory_reservation import reserve_memory
 from gateway.model.records import Record
 from gateway.placement.store import PlacementUnavailableError
 from gateway.service import Gateway
 
-from .activity import in_use
 from .validation import fact_error, is_short, moment
 
 _CALL_S = 30.0
 """Time limit of a request that is not a command."""
 _REASON_S = 5.0
-"""How long the reason of an agent's end is waited for: the runtime hears of it within moments, and a controller writes it down."""
+"""How long to wait for the reason of an agent's end: the runtime reports it within moments, and the controller records it."""
 _REASON_POLL_S = 0.2
 _END_OF_ALL = 2**53
 _LISTING_BYTES = 64 * 1024 * 1024
@@ -45,12 +45,12 @@ class Outcome:
     output: dict[int, bytearray] = field(default_factory=lambda: {STDOUT: bytearray(), STDERR: bytearray()})
     truncated: bool = False
     started_at: float | None = None
-    """Seconds since the epoch by the sandbox's clock, where its agent said so."""
+    """Seconds since the epoch by the sandbox's clock, where its agent reports it."""
 
 
 @contextlib.asynccontextmanager
 async def agent_call(gateway: Gateway, record: Record) -> AsyncIterator[AgentCall]:
-    """A connection to the sandbox's agent, greeted. When it breaks, placement is asked why."""
+    """A greeted connection to the sandbox's agent. Where it fails, placement may know why."""
     settings = gateway.settings.relay
     try:
         dialled = await dial(record.endpoint, gateway.secrets, record.sandbox_id, record.incarnation, settings.dial_timeout_s)
@@ -65,7 +65,7 @@ async def agent_call(gateway: Gateway, record: Record) -> AsyncIterator[AgentCal
             call.close()
             raise
     except HoldfastError:
-        await gateway.ready(record.owner, record.sandbox_id)  # raises what became of it, where that is known
+        await gateway.ready(record.owner, record.sandbox_id)  # raises the sandbox's own end, where that is known
         raise
     try:
         async with in_use(gateway, record):
@@ -77,11 +77,11 @@ async def agent_call(gateway: Gateway, record: Record) -> AsyncIterator[AgentCal
 async def run(
     gateway: Gateway, record: Record, params: dict[str, Any], wait_s: float | None, wanted: Callable[[], Awaitable[bool]]
 ) -> Outcome:
-    """Start the command ``params`` asks for, or join it when its id is known; see it to its end for at most ``wait_s``.
+    """Start the command of ``params``, or join it when its id is known; wait for its end for at most ``wait_s``.
 
-    With None it returns as soon as the command has begun. The agent is told that it may forget the output unless ``wanted`` says
-    that nobody waits for it any more: then it can still be asked for. Raises what the agent answers, ``sandbox_gone`` when the sandbox went
-    meanwhile, and ``outcome_unknown`` when the agent was lost after the command may have begun.
+    With None it returns as soon as the command has begun. The output is acknowledged, so that the agent may discard it, only while
+    ``wanted`` says that the caller still waits: otherwise it can be queried later. Raises what the agent answers, ``sandbox_gone`` when
+    the sandbox ended meanwhile, and ``outcome_unknown`` when the agent was lost after the command may have begun.
     """
     outcome = Outcome()
     opened = False
@@ -89,7 +89,7 @@ async def run(
         async with agent_call(gateway, record) as call:
             opened = True
             async with _limit(_CALL_S):
-                await call.begin("command", {**params, "keep": True})  # where this answer is lost it is asked for again
+                await call.begin("command", {**params, "keep": True})  # if this answer is lost, the output is queried again
             try:
                 async with asyncio.timeout(_CALL_S if wait_s is None else wait_s):
                     async for fact in call.facts():
@@ -110,7 +110,7 @@ async def run(
 
 
 async def _lost(gateway: Gateway, record: Record, outcome: Outcome, error: AgentCallError) -> HoldfastError:
-    """What to say of a command that was asked for when the connection to its agent broke: why, and whether it had started."""
+    """The error of a requested command whose connection to the agent broke: the cause, and whether it had started."""
     started = None if outcome.status == "queued" else True
     known = {"accepted": started, "started": started}
     clock = asyncio.get_running_loop().time
@@ -119,7 +119,7 @@ async def _lost(gateway: Gateway, record: Record, outcome: Outcome, error: Agent
         try:
             await gateway.ready(record.owner, record.sandbox_id)
         except PlacementUnavailableError:
-            break  # on its own this answer says that nothing was done
+            break  # this error alone would say that nothing was done
         except HoldfastError as gone:
             return HoldfastError(gone.code, gone.message, fault=gone.fault, reason=gone.reason, detail={**gone.detail, **known})
         if clock() > end or await _answers(gateway, record):
@@ -129,7 +129,7 @@ async def _lost(gateway: Gateway, record: Record, outcome: Outcome, error: Agent
 
 
 async def _answers(gateway: Gateway, record: Record) -> bool:
-    """Whether the agent is still there. Where it is not, placement will soon be told why."""
+    """Whether the agent is still there. If not, placement will soon know why."""
     try:
         dialled = await dial(record.endpoint, gateway.secrets, record.sandbox_id, record.incarnation, gateway.settings.relay.dial_timeout_s)
     except HoldfastError:
@@ -139,9 +139,9 @@ async def _answers(gateway: Gateway, record: Record) -> bool:
 
 
 async def look(gateway: Gateway, record: Record, command_id: str, wait_s: float | None) -> Outcome:
-    """What is known of a command, without making it forget: its output may be asked for again.
+    """What is known of a command, without acknowledging it: its output can be queried again.
 
-    While it runs only its state is told. With ``wait_s`` its end is waited for that long.
+    While it runs only its state is reported. With ``wait_s`` its end is awaited for that long.
     """
     outcome = Outcome("running")
     async with agent_call(gateway, record) as call:
@@ -173,7 +173,7 @@ async def read_file(gateway: Gateway, record: Record, path: str, most_bytes: int
     content = bytearray()
 
     def take(data: bytes) -> None:
-        hold(len(data))
+        reserve_memory(len(data))
         content.extend(data)
         if len(content) > most_bytes:
             raise HoldfastError("request_too_large", f"the file is over {most_bytes} bytes", hint="read it over a session, which streams")
@@ -187,12 +187,12 @@ def _as(user: str | int | None) -> dict[str, str | int]:
 
 
 async def write_file(gateway: Gateway, record: Record, path: str, content: bytes, user: str | int | None = None) -> dict[str, Any]:
-    """Write a whole file, atomically, with its parents; the agent's answer."""
+    """Write a whole file atomically, with its parent directories; the agent's result."""
     return await _request(gateway, record, "write", {"path": path, "size": len(content), **_as(user)}, data=content)
 
 
 async def apply_patch(gateway: Gateway, record: Record, diff: bytes, timeout_s: float) -> dict[str, Any]:
-    """Apply a unified diff in the sandbox's working directory; the agent's answer."""
+    """Apply a unified diff in the sandbox's working directory; the agent's result."""
     return await _request(gateway, record, "patch", {}, data=diff, timeout_s=timeout_s)
 
 
@@ -207,7 +207,7 @@ async def list_files(gateway: Gateway, record: Record, path: str, most: int, use
     def take(data: bytes) -> None:
         nonlocal left
         left -= len(data)
-        hold(2 * len(data))
+        reserve_memory(2 * len(data))
         if left < 0:
             raise HoldfastError(
                 "request_too_large", f"the listing is over {_LISTING_BYTES} bytes", hint="list it over a session, which streams"
@@ -217,7 +217,7 @@ async def list_files(gateway: Gateway, record: Record, path: str, most: int, use
         try:
             unpacker.feed(data)
             entries.extend(_listed(entry) for entry in unpacker if isinstance(entry, dict))
-        except Exception as error:  # msgpack has many kinds, and the bytes come from a sandbox
+        except Exception as error:  # msgpack raises many kinds, and the bytes come from a sandbox
             raise AgentCallError("agent_unreachable", "the session agent sent a listing that cannot be read") from error
 
     await _request(gateway, record, "fs", {"op": "list", "path": path, "limit": most, **_as(user)}, take=take)
@@ -225,7 +225,7 @@ async def list_files(gateway: Gateway, record: Record, path: str, most: int, use
 
 
 def _listed(entry: dict[str, Any]) -> dict[str, Any]:
-    """What a listing shows of an entry; the rest of it may be anything, of any size."""
+    """The shown fields of a directory entry; the others may be anything, of any size."""
     return {name: value for name in ("name", "type", "size", "mtime") if isinstance(value := entry.get(name), str | bytes | int | float)}
 
 
@@ -239,7 +239,7 @@ async def _request(
     take: Callable[[bytes], None] | None = None,
     timeout_s: float = _CALL_S,
 ) -> dict[str, Any]:
-    """One channel from Open to Closed, whose result is the answer. Raises what the agent answers, and ``wait_timeout``."""
+    """One channel from Open to Closed; its result. Raises what the agent answers, and ``wait_timeout``."""
     async with agent_call(gateway, record) as call, _limit(timeout_s):
         call.open(kind, params)
         if data is not None:
@@ -276,7 +276,7 @@ def _note(gateway: Gateway, outcome: Outcome, fact: Fact) -> None:
         kept = outcome.output.get(fact.stream)
         if kept is not None:
             room = gateway.settings.rest.output_bytes - len(kept)
-            hold(2 * min(room, len(fact.data)))
+            reserve_memory(2 * min(room, len(fact.data)))
             kept += fact.data[:room]
             outcome.truncated |= len(fact.data) > room
     elif isinstance(fact, Exited):

@@ -1,7 +1,7 @@
-"""What a session agent says, as far as it is believed: code in a sandbox may own it.
+"""Validation of what a session agent reports: code in the sandbox may control it.
 
-Owns which errors an agent may answer with, how much of them goes into an answer of ours, and the shape of a command's end. What
-it says of files and output is the sandbox's own affair and is only shown. Called by ``operations``, ``commands`` and ``terminal``.
+Owns which errors an agent may answer with, how much of them is forwarded, and the checks of a command's result. Output and file contents
+are the sandbox's own and forwarded unchecked. Called by ``operations``, ``routes.commands`` and ``orchard.terminal``.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ _LAST_MOMENT: Final = 1e11
 """In the year 5138."""
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
 _MOST_BYTES: Final = 2**53
-"""More is no number that every reader of JSON has."""
+"""Larger integers are not exact in every JSON reader."""
 _DETAILS: Final = 16
-"""What of an agent's error goes into an answer."""
-_OURS_TO_SAY: Final = frozenset((
+"""Details of an agent's error that are forwarded."""
+_SERVICE_CODES: Final = frozenset((
     "key_missing", "key_invalid", "origin_refused", "method_not_allowed", "sandbox_not_found", "sandbox_exists", "sandbox_not_ready",
     "sandbox_failed", "image_not_found", "image_in_use", "image_invalid", "image_pull_failed", "quota_exceeded", "overloaded",
     "group_not_found", "group_lapsed", "group_freeing", "no_capacity", "idempotency_conflict", "create_timeout", "wait_timeout",
     "placement_unavailable", "runtime_unavailable", "service_unreachable", "agent_identity",
 ))  # fmt: skip
-"""Codes of the table that only the service has reason to use."""
+"""Codes of the table that only the service may use."""
 
 
 def fact_error(fact: Failed | Exited) -> HoldfastError:
-    """The error a Failed carries, or an Exited whose result could not be known (PROTOCOL §7.4), as far as an agent is believed.
+    """The error of a Failed, or of an Exited whose result is unknown (PROTOCOL §7.4), restricted to what an agent may claim.
 
-    It cannot speak for the service (keys, quotas, other sandboxes), blame the infrastructure for what is the workload's by the table, say
-    when to come again, or fill an answer with what JSON has no word for.
+    It cannot use the service's own codes (keys, quotas, other sandboxes), blame the infrastructure for the workload's errors, set a
+    Retry-After, or return values that JSON cannot represent.
     """
-    told = HoldfastError.from_map(cast(object, fact.error if isinstance(fact, Failed) else fact.result.get("error")))
-    code = "internal" if told.code in _OURS_TO_SAY else told.code
+    reported = HoldfastError.from_map(cast(object, fact.error if isinstance(fact, Failed) else fact.result.get("error")))
+    code = "internal" if reported.code in _SERVICE_CODES else reported.code
     return HoldfastError(
         code,
-        told.message[:_TEXT_CHARACTERS],
-        hint=told.hint[:_TEXT_CHARACTERS] if code == told.code else None,
-        fault=None if told.fault == "infrastructure" else told.fault,
-        reason=told.reason[:_WORD_CHARACTERS] if told.reason else None,
-        retryable=told.retryable,
-        detail=_plain(told.detail),
+        reported.message[:_TEXT_CHARACTERS],
+        hint=reported.hint[:_TEXT_CHARACTERS] if code == reported.code else None,
+        fault=None if reported.fault == "infrastructure" else reported.fault,
+        reason=reported.reason[:_WORD_CHARACTERS] if reported.reason else None,
+        retryable=reported.retryable,
+        detail=_plain(reported.detail),
     )
 
 
 def _plain(detail: dict[str, Any]) -> dict[str, Any]:
-    """Its single texts and numbers."""
+    """The details that are plain texts and numbers."""
     found: dict[str, Any] = {}
     for name, value in detail.items():
         if not isinstance(name, str) or len(name) > _WORD_CHARACTERS or name == "retry_after_s" or len(found) >= _DETAILS:
@@ -62,18 +62,18 @@ def _plain(detail: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def is_short(told: object, kept_bytes: int) -> bool:
-    """Whether a stream's account in a result tells of more bytes than there are here."""
-    return isinstance(told, list) and bool(told) and isinstance(told[0], int) and told[0] > kept_bytes
+def is_short(reported: object, kept_bytes: int) -> bool:
+    """Whether a stream's account in a result counts more bytes than were received."""
+    return isinstance(reported, list) and bool(reported) and isinstance(reported[0], int) and reported[0] > kept_bytes
 
 
-def streams(told: object) -> dict[str, dict[str, Any]] | None:
-    """What a result tells of both streams: bytes seen, bytes dropped before they could be had, SHA-256 of all seen. None: no account."""
-    if not isinstance(told, dict):
+def streams(reported: object) -> dict[str, dict[str, Any]] | None:
+    """The accounts of both streams: bytes seen, bytes dropped, SHA-256 of all seen bytes. None where they are missing or malformed."""
+    if not isinstance(reported, dict):
         return None
     account: dict[str, dict[str, Any]] = {}
     for number, name in ((1, "stdout"), (2, "stderr")):
-        row = told.get(number)
+        row = reported.get(number)
         if not isinstance(row, list) or [type(value) for value in row] != [int, int, str] or not _DIGEST.fullmatch(row[2]):
             return None
         if not all(0 <= count <= _MOST_BYTES for count in row[:2]):
@@ -82,18 +82,18 @@ def streams(told: object) -> dict[str, dict[str, Any]] | None:
     return account
 
 
-def moment(told: object) -> float | None:
-    """Seconds since the epoch, None for what cannot be such a moment."""
-    return float(told) if isinstance(told, int | float) and 0 < told < _LAST_MOMENT else None
+def moment(reported: object) -> float | None:
+    """Seconds since the epoch, None for what cannot be such a time."""
+    return float(reported) if isinstance(reported, int | float) and 0 < reported < _LAST_MOMENT else None
 
 
-def exit_code(told: object) -> int | None:
+def exit_code(reported: object) -> int | None:
     """The exit code of a command's result, None for what cannot be one."""
-    return told if type(told) is int and 0 <= told <= 255 else None
+    return reported if type(reported) is int and 0 <= reported <= 255 else None
 
 
-def cause(told: object) -> dict[str, str] | None:
-    """Why a command did not end by itself, and whose fault that is. An agent is not believed to blame anybody but its own sandbox."""
-    if not isinstance(told, dict):
+def cause(reported: object) -> dict[str, str] | None:
+    """Why a command did not end by itself. An agent can blame only its own sandbox."""
+    if not isinstance(reported, dict):
         return None
-    return {"fault": "workload", **{name: str(told.get(name) or "")[:_TEXT_CHARACTERS] for name in ("reason", "message")}}
+    return {"fault": "workload", **{name: str(reported.get(name) or "")[:_TEXT_CHARACTERS] for name in ("reason", "message")}}

@@ -8,6 +8,6 @@ _READ_BASHRC: Final = "if [ -f ~/.bashrc ]; then . ~/.bashrc; fi; "
 
 
 def login_shell(command: str | list[str]) -> list[str]:
-    """The argument list that runs ``command`` so. A text keeps its own quoting; a list becomes the shell's arguments."""
+    """The argument list of such a shell. A text keeps its own quoting; a list becomes the shell's arguments."""
     script = [command] if isinstance(command, str) else ['"$@"', "bash", *command]
     return ["bash", "--login", "-i", "-c", _READ_BASHRC + script[0], *script[1:]]

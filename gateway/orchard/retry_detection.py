@@ -1,9 +1,9 @@
-"""Recognising an exec that is posted again, for clients that do so after any error and send no idempotency key.
+"""Retry detection: recognises an exec that is posted again, by clients that do so after any error and send no idempotency key.
 
-Owns a bounded memory of recent execs on this replica. An identical exec is the same one when the client of the first has hung up
-before its answer was through, or when the first asked to wait and the second does not (how Orchard Env's SDK falls back) while
-the first runs or was answered at most ten seconds ago. Limits: this replica only, the last 4 096 execs, one minute; a client that wants
-certainty sends ``Idempotency-Key``. Two clients that run the same command side by side are never taken for one.
+Owns a bounded memory of recent execs on this replica. An identical exec is a retry when the client of the first disconnected before its
+answer was sent, or when the first asked to wait and the second does not (the fallback of Orchard Env's SDK) while the first runs or was
+answered at most ten seconds ago. Limits: this replica only, the last 4 096 execs, one minute; a client that needs certainty sends
+``Idempotency-Key``. Two clients that run the same command concurrently are never merged.
 """
 
 from __future__ import annotations
@@ -19,53 +19,53 @@ _ANSWERED_S = 10.0
 
 
 @dataclass(slots=True, eq=False)
-class Posted:
-    """One exec that was posted here."""
+class PostedExec:
+    """One posted exec."""
 
     command_id: str
     waits: bool
     connected: Callable[[], Awaitable[bool]] | None
-    """Asks whether its client is still there; None once it was answered."""
+    """Whether its client is still connected; None once it was answered."""
     orphaned: bool = False
     ended_at: float = 0.0
 
     def answered(self, connected: bool) -> None:
-        """Its answer goes out, to a client that is still there or not."""
+        """Its answer is being sent, to a client that is still ``connected`` or not."""
         self.connected = None
         self.orphaned = not connected
         self.ended_at = time.monotonic()
 
 
-class Reposts:
+class RetryDetection:
     """See the module."""
 
     def __init__(self) -> None:
-        self._posted: OrderedDict[bytes, list[Posted]] = OrderedDict()
+        self._posted: OrderedDict[bytes, list[PostedExec]] = OrderedDict()
 
-    async def find(self, print_: bytes, waits: bool) -> str | None:
+    async def find(self, fingerprint: bytes, waits: bool) -> str | None:
         """The command id of an earlier post of the same exec, to be joined; each is joined once."""
         now = time.monotonic()
-        for posted in list(self._posted.get(print_, ())):
+        for posted in list(self._posted.get(fingerprint, ())):
             if posted.connected is not None:
                 same = (posted.waits and not waits) or not await posted.connected()
             else:
                 fallback = posted.waits and not waits and now - posted.ended_at < _ANSWERED_S
                 same = fallback or (posted.orphaned and now - posted.ended_at < _ORPHANED_S)
-            if same and self._remove(print_, posted):
+            if same and self._remove(fingerprint, posted):
                 return posted.command_id
         return None
 
-    def note(self, print_: bytes, posted: Posted) -> None:
-        self._posted.setdefault(print_, []).append(posted)
-        self._posted.move_to_end(print_)
-        if len(self._posted[print_]) > 64:
-            del self._posted[print_][0]
+    def note(self, fingerprint: bytes, posted: PostedExec) -> None:
+        self._posted.setdefault(fingerprint, []).append(posted)
+        self._posted.move_to_end(fingerprint)
+        if len(self._posted[fingerprint]) > 64:
+            del self._posted[fingerprint][0]
         while len(self._posted) > _MOST:
             self._posted.popitem(last=False)
 
-    def _remove(self, print_: bytes, posted: Posted) -> bool:
-        """False when another post has joined it while its client was asked after."""
-        there = posted in self._posted.get(print_, ())
+    def _remove(self, fingerprint: bytes, posted: PostedExec) -> bool:
+        """False when another post joined it while its client was being checked."""
+        there = posted in self._posted.get(fingerprint, ())
         if there:
-            self._posted[print_].remove(posted)
+            self._posted[fingerprint].remove(posted)
         return there

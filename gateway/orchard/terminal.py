@@ -1,8 +1,8 @@
 """``WS /sandboxes/{id}/exec/pty``: Orchard Env's terminal, JSON text frames with base64 data, on a terminal channel of the agent.
 
-Owns the translation of frames. As browsers and simple clients cannot set headers on a WebSocket, the key may come in the URL or as a
-subprotocol on this one route; neither is ever logged. Refusals are accepted sockets that close with a 44xx code, as its clients
-can read no other. Our own SDK uses sessions instead.
+Owns the translation of frames. Browsers and simple clients cannot set headers on a WebSocket, so on this route alone the key may be in the
+URL or a subprotocol; neither is ever logged. A refusal is an accepted socket that closes with a 44xx code, because these clients read no
+other. Holdfast's own SDK uses sessions instead.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ async def _serve(gateway: Gateway, websocket: WebSocket, call: AgentCall) -> Non
     try:
         await asyncio.wait((output, input_), return_when=asyncio.FIRST_COMPLETED)
         if not output.done():
-            call.send(Close(CHANNEL))  # the client has gone, or said close: what runs is ended
+            call.send(Close(CHANNEL))  # the client has disconnected or sent close: the command is cancelled
             input_.result()
         await output
     finally:
@@ -165,4 +165,4 @@ async def _end(websocket: WebSocket, frame: dict[str, Any], code: int) -> None:
         await _send(websocket, frame)
         await websocket.close(code)
     except (WebSocketDisconnect, RuntimeError):
-        pass  # it had gone
+        pass  # it had disconnected

@@ -1,5 +1,5 @@
-"""Placement: which sandbox lives where, whose it is and when it ends.
+"""Placement: which sandbox lives where, who owns it and when it ends.
 
-``records`` holds what is known, ``store`` the interface, ``redis_store`` the one module that speaks to Redis, ``*.lua`` its atomic
-steps. Everything in it can be rebuilt from the runtime.
+``store`` is the interface and ``redis_store`` its implementation, with atomic steps in ``scripts/*.lua``. Everything in it can be
+rebuilt from the runtime.
 """

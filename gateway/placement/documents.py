@@ -1,7 +1,7 @@
-"""What was asked of a sandbox as JSON and back: the ``doc`` of its record.
+"""A sandbox's specification as JSON and back: the ``doc`` of its record.
 
-Owns the two nested records (what it may reach, what it asks of a cluster). A document may come from a newer replica, so unknown fields
-are passed over. Called by ``redis_store``.
+Owns the two nested records (network egress and cluster options). A document may come from a newer replica, so unknown fields are
+ignored. Called by ``redis_store``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def write_egress(egress: Egress) -> bytes:
 
 
 def read_spec(document: bytes | str, egress: str = "") -> SandboxSpec:
-    """``egress`` is what has been written since about its reach. Raises ValueError or TypeError for what no version of ours wrote."""
+    """``egress`` is a later change of what it may reach. Raises ValueError or TypeError for what no version of the gateway wrote."""
     body = _known(SandboxSpec, orjson.loads(document))
     body["egress"] = egress_from(orjson.loads(egress) if egress else body.get("egress"))
     body["options"] = options_from(body.get("options"))
@@ -31,7 +31,7 @@ def read_spec(document: bytes | str, egress: str = "") -> SandboxSpec:
 
 
 def egress_from(body: Any) -> Egress:
-    """From a map; nothing at all reaches nothing."""
+    """From a map; an empty one reaches nothing."""
     if not body:
         return Egress()
     known = _known(Egress, body)
@@ -41,7 +41,7 @@ def egress_from(body: Any) -> Egress:
 
 
 def options_from(body: Any) -> Options:
-    """From a map; nothing asks for nothing."""
+    """From a map; an empty one requests nothing."""
     if not body:
         return Options()
     known = _known(Options, body)
@@ -58,5 +58,5 @@ def _reach(body: Any) -> Reach:
 
 def _known(kind: Any, body: Any) -> dict[str, Any]:
     if not isinstance(body, dict):
-        raise ValueError(f"{kind.__name__} is no map")
+        raise ValueError(f"{kind.__name__} is not a map")
     return {name: value for name, value in body.items() if name in kind.__dataclass_fields__}

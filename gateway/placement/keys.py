@@ -1,7 +1,7 @@
 """Names of every key in Redis, side by side.
 
-Owns the layout: a sandbox's record, tombstone, idempotency key and its shard's indexes share one hash tag, so a step on one
-sandbox is atomic on a Redis Cluster too. Called by ``redis_store`` only.
+Owns the layout: a sandbox's record, tombstone, idempotency key and its shard's indexes share one hash tag, so a step on one sandbox is
+atomic on a Redis Cluster too. Used by ``redis_store`` only.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def record(sandbox_id: str) -> str:
 
 
 def tombstone(sandbox_id: str) -> str:
-    """Hash with an expiry: why it ended."""
+    """Hash with an expiry: why the sandbox ended."""
     return f"{_tag(shard_of(sandbox_id))}:tombstone:{sandbox_id}"
 
 
 def idempotency(sandbox_id: str) -> str:
-    """String with an expiry: the fingerprint of the request that made this id under an idempotency key."""
+    """String with an expiry: the fingerprint of the request that created this id under an idempotency key."""
     return f"{_tag(shard_of(sandbox_id))}:idempotency:{sandbox_id}"
 
 
@@ -63,17 +63,17 @@ def generation(shard: int) -> str:
 
 
 def making(pool: str) -> str:
-    """Sorted set by ms: spares of a pool that are being made."""
+    """Sorted set by ms: spares of a pool that are being created."""
     return f"{_tag(shard_of(pool))}:making:{pool}"
 
 
 def spares(pool: str) -> str:
-    """Sorted set by ms: spares that can be taken, the one that waits longest first."""
+    """Sorted set by ms: spares that can be taken, the oldest first."""
     return f"{_tag(shard_of(pool))}:spares:{pool}"
 
 
 def taken(pool: str) -> str:
-    """Sorted set by ms: spares that were taken or are being removed, until nothing in the runtime bears their id."""
+    """Sorted set by ms: spares that were taken or are being removed, until the runtime has no sandbox with their id."""
     return f"{_tag(shard_of(pool))}:taken:{pool}"
 
 
@@ -83,7 +83,7 @@ def pools(shard: int) -> str:
 
 
 def group_key(owner: str, name: str) -> str:
-    """What a group is called in Redis: names are an owner's own."""
+    """A group's name in Redis: names are per owner."""
     return hashlib.sha256(f"{owner}\0{name}".encode()).hexdigest()[:32]
 
 
@@ -93,7 +93,7 @@ def group(key: str) -> str:
 
 
 def members(key: str) -> str:
-    """Sorted set by ms of joining: ids of the group's sandboxes, and of some that are gone or were never made."""
+    """Sorted set by ms of joining: ids of the group's sandboxes, including some that are gone or were never created."""
     return f"{_tag(shard_of(key))}:members:{key}"
 
 
@@ -103,7 +103,7 @@ def groups(shard: int) -> str:
 
 
 def usage(owner: str) -> str:
-    """Hash: what the sandboxes of an owner ("" everybody's) add up to."""
+    """Hash: the sums over the sandboxes of an owner ("" for all owners)."""
     return f"{_tag(shard_of(_digest(owner)))}:usage:{_digest(owner)}"
 
 
@@ -123,7 +123,7 @@ def _digest(owner: str) -> str:
 
 
 def probe() -> str:
-    """Written to see whether anything can be."""
+    """Written to find out whether writes work."""
     return "hf:probe"
 
 

@@ -131,7 +131,7 @@ class RedisConnection:
         try:
             async with asyncio.timeout(self._settings.step_timeout_s):
                 return await step()
-        except (RedisError, RedisClusterException, OSError, TimeoutError) as error:  # the second is no RedisError: no node could be reached
+        except (RedisError, RedisClusterException, OSError, TimeoutError) as error:
             if isinstance(error, ResponseError) and not isinstance(error, AskError):  # a redirection that led nowhere is an outage
                 if "WRONGTYPE" in str(error):
                     raise UnreadableError from error

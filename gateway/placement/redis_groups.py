@@ -1,7 +1,7 @@
-"""Groups and usages in Redis: a part of ``redis_store.RedisStore``.
+"""Groups and quota usage in Redis: a part of ``redis_store.RedisStore``.
 
-Owns which step runs on which keys. A group, its members and its shard's list of groups share one slot, its sandboxes live in theirs:
-joining comes before a sandbox's record and leaving after it, so a sandbox of a group is never missed.
+Owns which step runs on which keys. A group, its members and its shard's list of groups share one slot, its sandboxes have their own:
+joining comes before a sandbox's record and leaving after it, so that a group never misses a sandbox.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from typing import Any, cast
 
-from gateway.model.records import Cause, Group, GroupWord, Quota, SandboxSpec, Usage
+from gateway.model.records import Cause, Group, GroupStatus, Quota, SandboxSpec, Usage
 from gateway.settings import PlacementSettings
 
 from . import keys
@@ -26,20 +26,20 @@ class RedisGroups(RedisSteps):
         super().__init__(settings)
         self._remembered_ms = ms(settings.tombstone_ttl_s)
 
-    async def group_beat(self, owner: str, name: str, ttl_s: float, lease: str = "") -> tuple[GroupWord, Group]:
+    async def group_beat(self, owner: str, name: str, ttl_s: float, lease: str = "") -> tuple[GroupStatus, Group]:
         key = keys.group_key(owner, name)
-        word, fields, count = await self._run(
+        outcome, fields, count = await self._run(
             "group_beat", _keys(key)[:3], [key, owner, name, ms(ttl_s), lease, secrets.token_hex(8), self._remembered_ms]
         )
-        return _word(word), _group(key, fields, [], count)
+        return _word(outcome), _group(key, fields, [], count)
 
     async def group_join(
         self, owner: str, name: str, sandbox_id: str, *, lease: str = "", ttl_s: float | None = None, term: int | None = None
-    ) -> tuple[GroupWord, Group]:
+    ) -> tuple[GroupStatus, Group]:
         key = keys.group_key(owner, name)
         ttl_ms, fence = "" if ttl_s is None else ms(ttl_s), "" if term is None else term
-        word, fields, count = await self._run("group_join", _keys(key), [key, owner, name, sandbox_id, lease, ttl_ms, fence])
-        return _word(word), _group(key, fields, [], count)
+        outcome, fields, count = await self._run("group_join", _keys(key), [key, owner, name, sandbox_id, lease, ttl_ms, fence])
+        return _word(outcome), _group(key, fields, [], count)
 
     async def group(self, owner: str, name: str, limit: int = 1000) -> Group | None:
         key = keys.group_key(owner, name)
@@ -53,12 +53,12 @@ class RedisGroups(RedisSteps):
         return await self._end(key, cause, term)
 
     async def _end(self, key: str, cause: Cause, term: int | str) -> Group | None:
-        word, fields, members, count = await self._run(
+        outcome, fields, members, count = await self._run(
             "group_end", _keys(key), [key, cause.reason, cause.message, self._remembered_ms, term]
         )
-        if word == b"fenced":
+        if outcome == b"fenced":
             raise FencedError
-        return _group(key, fields, members, count) if word == b"ended" else None
+        return _group(key, fields, members, count) if outcome == b"ended" else None
 
     async def due_groups(self, limit: int = 20) -> list[str]:
         seconds, _ = await self._redis.command("TIME")
@@ -78,7 +78,7 @@ class RedisGroups(RedisSteps):
         _, members, _ = await self._run("group_get", _keys(key)[:2], [_ALL])
         return _members(members)
 
-    # What sandboxes add up to -------------------------------------------------------------------------------------
+    # Quota usage --------------------------------------------------------------------------------------------------
 
     async def reserve(self, owner: str, spec: SandboxSpec, quota: Quota, *, term: int | None = None) -> Usage:
         limits = ("" if quota.sandboxes is None else quota.sandboxes, "" if quota.cores is None else ms(quota.cores))
@@ -90,12 +90,12 @@ class RedisGroups(RedisSteps):
         await self._usage("release", owner, sandbox_id, [0, 0, "", "", "", since], term)
 
     async def _usage(self, verb: str, owner: str, sandbox_id: str, rest: list[Any], term: int | None) -> Usage:
-        word, n, cpu, memory = await self._run(
+        outcome, n, cpu, memory = await self._run(
             "usage", keys.usage_keys(owner), [verb, owner, sandbox_id, *rest, "" if term is None else term]
         )
-        if word == b"fenced":
+        if outcome == b"fenced":
             raise FencedError
-        return Usage(cast(Any, as_text(word)), int(n), int(cpu) / 1000, int(memory))
+        return Usage(cast(Any, as_text(outcome)), int(n), int(cpu) / 1000, int(memory))
 
     async def usage_owners(self) -> set[str]:
         answers = await self._redis.many([("SMEMBERS", key) for key in keys.all_usages()])
@@ -111,10 +111,10 @@ def _keys(key: str) -> list[str]:
     return [keys.group(key), keys.members(key), keys.groups(shard), keys.term(shard)]
 
 
-def _word(word: bytes) -> GroupWord:
-    if word == b"fenced":
+def _word(outcome: bytes) -> GroupStatus:
+    if outcome == b"fenced":
         raise FencedError
-    return cast(GroupWord, as_text(word))
+    return cast(GroupStatus, as_text(outcome))
 
 
 def _members(answer: Any) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Steps by name, and how Redis answers them: what every part of ``redis_store`` stands on.
+"""Steps by name, and the decoding of Redis' answers: the base of every part of ``redis_store``.
 
 Owns the loading of the ``.lua`` files and the translation of hashes into records. Does not own which keys a step needs.
 """
@@ -50,18 +50,18 @@ def as_moment(text: str) -> float | None:
     return int(text) / 1000 if text else None
 
 
-def as_entry(sandbox_id: str, word: bytes, fields: Any) -> Entry:
-    if word == b"record":
+def as_entry(sandbox_id: str, outcome: bytes, fields: Any) -> Entry:
+    if outcome == b"record":
         return as_record(as_fields(fields))
-    if word == b"tombstone":
+    if outcome == b"tombstone":
         return as_tombstone(sandbox_id, as_fields(fields))
-    if word == b"fenced":
+    if outcome == b"fenced":
         raise FencedError
     return None
 
 
 def as_record(fields: dict[str, str]) -> Record:
-    """Raises ``UnreadableError`` for what is no record."""
+    """Raises ``UnreadableError`` where the hash is not a record."""
     try:
         return _record(fields)
     except (KeyError, TypeError, ValueError) as error:

@@ -29,7 +29,7 @@ log = logging.getLogger("gateway.placement")
 
 _SCAN_COUNT = 500
 _LOOK_AT = 1000
-"""Most records one listing request looks at, whatever its filter leaves of them."""
+"""Most records that one listing request reads, whatever its filter leaves of them."""
 
 
 class RedisStore(RedisSpares, RedisGroups):
@@ -59,7 +59,7 @@ class RedisStore(RedisSpares, RedisGroups):
             _, prior = await self._redis.many([("SET", claim, fingerprint, "NX", "PX", self._idempotency_ms), ("GET", claim)])
             if prior is not None and as_text(prior) != fingerprint:
                 raise _idempotency_conflict()
-        word, fields = await self._run(
+        outcome, fields = await self._run(
             "create",
             [
                 keys.record(id_),
@@ -85,53 +85,53 @@ class RedisStore(RedisSpares, RedisGroups):
                 int(exclusive),
             ],
         )
-        word = as_text(word)
-        if word == "conflict":
+        outcome = as_text(outcome)
+        if outcome == "conflict":
             raise _idempotency_conflict()
-        if word == "forgotten":
+        if outcome == "forgotten":
             raise RebuildingError
-        if word == "taken":
+        if outcome == "taken":
             raise HoldfastError("sandbox_exists", f"the sandbox id {id_!r} is taken")
-        if word == "in use":
+        if outcome == "in use":
             hint = "exist_ok=True shares the sandbox that is there; else choose another sandbox_id, or leave it out"
             raise HoldfastError("sandbox_exists", f"the sandbox id {id_!r} is in use", hint=hint)
-        found = as_entry(id_, b"record" if word == "fresh" else word.encode(), fields)
+        found = as_entry(id_, b"record" if outcome == "fresh" else outcome.encode(), fields)
         assert found is not None
-        return Created(found, word == "fresh")
+        return Created(found, outcome == "fresh")
 
     async def get(self, sandbox_id: str) -> Entry:
-        word, fields = await self._run("get", [keys.record(sandbox_id), keys.tombstone(sandbox_id)], [])
-        return as_entry(sandbox_id, word, fields)
+        outcome, fields = await self._run("get", [keys.record(sandbox_id), keys.tombstone(sandbox_id)], [])
+        return as_entry(sandbox_id, outcome, fields)
 
     async def mark_ready(self, sandbox_id: str, incarnation: str, endpoint: str, agent_epoch: str, *, term: int | None = None) -> Entry:
-        word, fields = await self._run(
+        outcome, fields = await self._run(
             "ready", _four(sandbox_id), [sandbox_id, incarnation, endpoint, agent_epoch, self._tombstone_ms, _term(term)]
         )
-        return as_entry(sandbox_id, word, fields)
+        return as_entry(sandbox_id, outcome, fields)
 
     async def mark_failed(
         self, sandbox_id: str, incarnation: str, cause: Cause, *, was: Status | None = None, term: int | None = None
     ) -> Entry:
-        word, fields = await self._run(
+        outcome, fields = await self._run(
             "fail",
             _four(sandbox_id),
             [sandbox_id, incarnation, cause.reason, cause.fault, cause.message, self._tombstone_ms, _term(term), was or ""],
         )
-        return as_entry(sandbox_id, word, fields)
+        return as_entry(sandbox_id, outcome, fields)
 
     async def mark_leaving(self, sandbox_id: str, incarnation: str, leaving: Leaving, *, term: int) -> Entry:
         cause = leaving.cause
-        word, fields = await self._run(
+        outcome, fields = await self._run(
             "leaving",
             [keys.record(sandbox_id), keys.tombstone(sandbox_id), keys.term(keys.shard_of(sandbox_id))],
             [incarnation, cause.reason, cause.fault, cause.message, ms(leaving.deadline), term],
         )
-        return as_entry(sandbox_id, word, fields)
+        return as_entry(sandbox_id, outcome, fields)
 
     async def mark_egress(self, sandbox_id: str, incarnation: str, egress: Egress) -> Entry:
         found = [keys.record(sandbox_id), keys.tombstone(sandbox_id)]
-        word, fields = await self._run("egress", found, [incarnation, write_egress(egress)])
-        return as_entry(sandbox_id, word, fields)
+        outcome, fields = await self._run("egress", found, [incarnation, write_egress(egress)])
+        return as_entry(sandbox_id, outcome, fields)
 
     async def change_lifetime(self, sandbox_id: str, owner: str, *, from_now_s: float | None = None, longer_s: float = 0.0) -> Entry:
         from_now: Argument = "" if from_now_s is None else ms(from_now_s)
@@ -139,8 +139,8 @@ class RedisStore(RedisSpares, RedisGroups):
         return as_entry(sandbox_id, *await self._run("lifetime", _four(sandbox_id)[:3], arguments))
 
     async def heartbeat(self, sandbox_id: str, owner: str, *, used: bool = True) -> Entry:
-        word, fields = await self._run("touch", _four(sandbox_id)[:3], [sandbox_id, owner, "1", self._tombstone_ms, 0 if used else ""])
-        found = as_entry(sandbox_id, word, fields)
+        outcome, fields = await self._run("touch", _four(sandbox_id)[:3], [sandbox_id, owner, "1", self._tombstone_ms, 0 if used else ""])
+        found = as_entry(sandbox_id, outcome, fields)
         return found if found is not None and found.owner == owner else None
 
     async def touch(self, sandbox_ids: Iterable[str], ago_s: float = 0.0) -> None:
@@ -165,7 +165,7 @@ class RedisStore(RedisSpares, RedisGroups):
                 return found
             owner, incarnation = found.owner, incarnation or found.incarnation
         shard = keys.shard_of(sandbox_id)
-        word, fields = await self._run(
+        outcome, fields = await self._run(
             "delete",
             [
                 keys.record(sandbox_id),
@@ -187,9 +187,9 @@ class RedisStore(RedisSpares, RedisGroups):
                 _term(term),
             ],
         )
-        if word == b"record":
+        if outcome == b"record":
             return None  # another owner's, or another incarnation: for this caller it does not exist
-        found = as_entry(sandbox_id, b"record" if word == b"deleted" else word, fields)
+        found = as_entry(sandbox_id, b"record" if outcome == b"deleted" else outcome, fields)
         return found if found is not None and found.owner == owner else None
 
     async def list_owned(self, owner: str, *, cursor: str | None = None, limit: int = 100) -> Page:
@@ -197,7 +197,7 @@ class RedisStore(RedisSpares, RedisGroups):
         found: list[str] = []
         looks = min(max(limit, 1), _LOOK_AT)
         while shard < SHARDS and len(found) < looks:
-            # The first shard of a page goes on after an id; the rest start fresh, so they can be asked for together.
+            # The first shard of a page continues after an id; the others start from the beginning, so they can be read together.
             group = range(shard, min(shard + 16, SHARDS))
             answers = await self._redis.many(
                 [("ZRANGEBYLEX", keys.owned(s, owner), f"({after}" if after and s == shard else "-", "+", "LIMIT", 0, looks) for s in group]
@@ -211,7 +211,7 @@ class RedisStore(RedisSpares, RedisGroups):
         return Page(await self.records(found), None)
 
     async def ping(self) -> None:
-        await self._redis.command("SET", keys.probe(), 1, "PX", 1000)  # one that answers may still refuse to be written to
+        await self._redis.command("SET", keys.probe(), 1, "PX", 1000)  # a store that answers may still refuse writes
 
     async def aclose(self) -> None:
         await self._redis.aclose()
@@ -274,11 +274,11 @@ class RedisStore(RedisSpares, RedisGroups):
         return expired
 
     async def _unused(self, records: list[Record], ask: AskIdle) -> list[str]:
-        """Those that have been idle for as long as they may; the others' limits count from their last use from now on."""
+        """Those that have been idle for their limit; the others' idle time counts from their last use from now on."""
         unused = []
         for record, idle_s in zip(records, await asyncio.gather(*map(ask, records), return_exceptions=True), strict=True):
             if isinstance(idle_s, HoldfastError):
-                continue  # asked again by the next pass
+                continue  # asked again in the next pass
             if isinstance(idle_s, BaseException):
                 raise idle_s
             if idle_s is not None and record.spec.idle_timeout_s is not None and idle_s < record.spec.idle_timeout_s:
@@ -288,25 +288,25 @@ class RedisStore(RedisSpares, RedisGroups):
         return unused
 
     async def _expire(self, id_: str, term: int, *, asks: bool) -> Expired | Record | None:
-        """End one whose time is over; the record of one whose agent is to be asked first."""
+        """End one whose time is over; or its record, where its agent must be asked first."""
         shard = keys.shard_of(id_)
         owner = as_text(await self._owner_of(id_))
         found = [keys.record(id_), keys.tombstone(id_), keys.due(shard), keys.owned(shard, owner), keys.term(shard)]
         arguments: list[Argument] = [id_, self._tombstone_ms, self._tombstone_ms, term, "1" if asks else ""]
-        word, fields, why = await self._run("expire", found, arguments)
-        if word == b"fenced":
+        outcome, fields, why = await self._run("expire", found, arguments)
+        if outcome == b"fenced":
             raise FencedError
-        if word not in (b"expired", b"kept", b"ask"):
+        if outcome not in (b"expired", b"kept", b"ask"):
             return None
         try:
             was = as_record(as_fields(fields))
         except UnreadableError:
-            if word == b"ask":
+            if outcome == b"ask":
                 return await self._expire(id_, term, asks=False)
-            return None  # what is left of it the runtime is rid of when it is found without a record
-        if word == b"ask":
+            return None  # the reconciler removes its remains from the runtime, because it has no record
+        if outcome == b"ask":
             return was
-        kept = word == b"kept"
+        kept = outcome == b"kept"
         cause = was.cause or Cause(as_text(why), "infrastructure" if kept else "caller")
         return Expired(id_, was.incarnation, cause, kept)
 
@@ -319,7 +319,7 @@ class RedisStore(RedisSpares, RedisGroups):
     async def rebuild(self, spec: SandboxSpec, endpoint: str, created_at: float, *, term: int) -> bool:
         id_ = spec.sandbox_id
         shard = keys.shard_of(id_)
-        (word,) = await self._run(
+        (outcome,) = await self._run(
             "rebuild",
             [keys.record(id_), keys.tombstone(id_), keys.due(shard), keys.owned(shard, spec.owner), keys.term(shard)],
             [
@@ -334,9 +334,9 @@ class RedisStore(RedisSpares, RedisGroups):
                 term,
             ],
         )
-        if word == b"fenced":
+        if outcome == b"fenced":
             raise FencedError
-        return bool(word == b"rebuilt")
+        return bool(outcome == b"rebuilt")
 
     async def scan(self) -> AsyncIterator[Record]:
         for shard in range(SHARDS):
@@ -376,7 +376,7 @@ class RedisStore(RedisSpares, RedisGroups):
 
 
 def derived_id(owner: str, idempotency_key: str) -> str:
-    """The sandbox id of a keyed request that names none: the same for every replica and every try."""
+    """The sandbox id of a keyed request that names none: the same for every replica and every retry."""
     return "sb-" + hashlib.sha256(f"{owner}\0{idempotency_key}".encode()).hexdigest()[:20]
 
 
@@ -403,5 +403,5 @@ def _read_cursor(cursor: str | None) -> tuple[int, str]:
         return 0, ""
     shard, _, after = cursor.partition(":")
     if not shard.isdecimal() or len(shard) > 3 or not 0 <= int(shard) < SHARDS:
-        raise HoldfastError("invalid_argument", "the cursor is not one of ours", hint="use the cursor of the page before, unchanged")
+        raise HoldfastError("invalid_argument", "the cursor is not valid", hint="use the cursor of the previous page, unchanged")
     return int(shard), after

@@ -1,8 +1,8 @@
 """The placement store's interface.
 
-Owns what can be asked of placement, and how that can fail. It does not own what is known (``records``), how that is kept
-(``redis_store``) nor any decision about it (routes, controller). Every method is one atomic step; each raises
-``PlacementUnavailableError`` when the store is away, and never blocks longer than the step time-out.
+Owns the operations of placement and their errors. The values are in ``gateway.model.records``, the implementation in ``redis_store``, the
+decisions in routes and controller. Every method is one atomic step; each raises ``PlacementUnavailableError`` when the store is down,
+and never blocks longer than the step timeout.
 
     HoldfastError
     ├── PlacementUnavailableError   the store did not answer; nothing is known to have happened
@@ -23,7 +23,7 @@ from gateway.model.records import (
     Entry,
     Expired,
     Group,
-    GroupWord,
+    GroupStatus,
     Leaving,
     Page,
     PoolState,
@@ -39,31 +39,31 @@ AskIdle = Callable[[Record], Awaitable[float | None]]
 """Asks a sandbox's agent for how many seconds it has been idle; see ``claim_expired``."""
 
 SHARDS = 64
-"""Slots the records are spread over; a sandbox's keys all live in one of them."""
+"""Slots the records are spread over; a sandbox's keys are all in one of them."""
 
-COLD = "cold"
-"""What ``assign_spare`` is told of a sandbox that is made without a spare."""
+COLD_START = "cold"
+"""The value of ``assign_spare`` for a sandbox that is created without a spare."""
 
 
 class PlacementUnavailableError(HoldfastError):
-    """The store is away. Safe to try again: every step is idempotent or guarded."""
+    """The store is down. Safe to retry: every step is idempotent or guarded."""
 
     def __init__(self, message: str = "the placement store does not answer") -> None:
         super().__init__("placement_unavailable", message)
 
 
 class UnreadableError(PlacementUnavailableError):
-    """Under one of our keys is what no replica of ours wrote; the controller writes the records of living sandboxes again."""
+    """A key of the gateway holds a value that no replica wrote; the controller writes the records of living sandboxes again."""
 
     def __init__(self) -> None:
-        super().__init__("the placement store holds something else where a record of ours should be")
+        super().__init__("the placement store holds an unreadable value in the place of this record")
 
 
 class RebuildingError(PlacementUnavailableError):
-    """The store was wiped, or is new, and does not know yet what there is: an id it has not may be a sandbox that lives."""
+    """The store was wiped, or is new, and does not know all sandboxes yet: an unknown id may belong to a living one."""
 
     def __init__(self) -> None:
-        super().__init__("the placement store is new or was emptied, and its records are being made from the sandboxes that run")
+        super().__init__("the placement store is new or was emptied, and its records are being rebuilt from the running sandboxes")
 
 
 class FencedError(HoldfastError):
@@ -85,19 +85,19 @@ class PlacementStore(Protocol):
         used_before: bool = False,
         exclusive: bool = False,
     ) -> Created:
-        """Reserve ``spec.sandbox_id``; ``used_before``: which may be one that was used before.
+        """Reserve ``spec.sandbox_id``; ``used_before``: the id may have been used before.
 
         The same owner, id and fingerprint again answers what exists; where that was rebuilt after a wipe, the same key does. With
-        ``exclusive`` only the same key does, as long as the record was not rebuilt. Raises
-        HoldfastError ``idempotency_conflict`` (the key was used for another request), ``sandbox_exists`` (the id belongs to another
-        request or owner), or ``RebuildingError`` (it is not known whether it was used).
+        ``exclusive`` only the same key does, as long as the record was not rebuilt. Raises ``idempotency_conflict`` (the key was
+        used for another request), ``sandbox_exists`` (the id belongs to another request or owner), or ``RebuildingError`` (it is not known
+        whether it was used).
         """
 
     async def get(self, sandbox_id: str) -> Entry:
-        """What is known about the id, whoever owns it: the caller checks the owner."""
+        """What is known about the id, whoever its owner is: the caller checks that."""
 
     async def mark_ready(self, sandbox_id: str, incarnation: str, endpoint: str, agent_epoch: str, *, term: int | None = None) -> Entry:
-        """pending → ready. The answer is the entry as it now stands; nothing changes for another incarnation."""
+        """pending → ready. The answer is the resulting entry; nothing changes for another incarnation."""
 
     async def mark_failed(
         self, sandbox_id: str, incarnation: str, cause: Cause, *, was: Status | None = None, term: int | None = None
@@ -105,16 +105,16 @@ class PlacementStore(Protocol):
         """pending or ready → failed, kept with its cause; with ``was``, only from that. Nothing changes for another incarnation."""
 
     async def mark_egress(self, sandbox_id: str, incarnation: str, egress: Egress) -> Entry:
-        """Note what it may reach from now on. Nothing changes for another incarnation."""
+        """Store what it may reach from now on. Nothing changes for another incarnation."""
 
     async def change_lifetime(self, sandbox_id: str, owner: str, *, from_now_s: float | None = None, longer_s: float = 0.0) -> Entry:
-        """End it ``from_now_s`` seconds from now, or ``longer_s`` later than it would; one without a lifetime has no end to put off."""
+        """End it ``from_now_s`` seconds from now, or ``longer_s`` later than planned; one without a lifetime is unchanged by the latter."""
 
     async def heartbeat(self, sandbox_id: str, owner: str, *, used: bool = True) -> Entry:
-        """Note a heartbeat, and whether it is use as well; never creates anything. Another owner's sandbox is None."""
+        """Record a heartbeat, and whether it counts as use; never creates anything. Another owner's sandbox is None."""
 
     async def touch(self, sandbox_ids: Iterable[str], ago_s: float = 0.0) -> None:
-        """Note that these were in use ``ago_s`` seconds ago, which never takes back what was noted before. Unknown ids are ignored."""
+        """Record that these were in use ``ago_s`` seconds ago; a later time that is stored stays. Unknown ids are ignored."""
 
     async def delete(
         self,
@@ -131,46 +131,46 @@ class PlacementStore(Protocol):
         The answer is the record that was removed, the tombstone that was there already, or None.
         """
 
-    async def group_beat(self, owner: str, name: str, ttl_s: float, lease: str = "") -> tuple[GroupWord, Group]:
-        """Begin the group's lease, or make the one the caller holds longer. Never brings back one that lapsed."""
+    async def group_beat(self, owner: str, name: str, ttl_s: float, lease: str = "") -> tuple[GroupStatus, Group]:
+        """Begin the group's lease, or extend the one the caller holds. Never revives a lapsed one."""
 
     async def group_join(
         self, owner: str, name: str, sandbox_id: str, *, lease: str = "", ttl_s: float | None = None, term: int | None = None
-    ) -> tuple[GroupWord, Group]:
-        """Note a sandbox that is about to be made, or (with a term) was rebuilt: then the group's lease begins with ``ttl_s``."""
+    ) -> tuple[GroupStatus, Group]:
+        """Add a sandbox that is about to be created, or (with a term) was rebuilt: then the group's lease begins with ``ttl_s``."""
 
     async def group(self, owner: str, name: str, limit: int = 1000) -> Group | None:
-        """What is known of it."""
+        """The group, or None."""
 
     async def group_end(self, owner: str, name: str, cause: Cause) -> Group | None:
-        """End it; the controller frees its sandboxes. None when there is none."""
+        """End it; the controller deletes its sandboxes. None when there is none."""
 
     async def reserve(self, owner: str, spec: SandboxSpec, quota: Quota, *, term: int | None = None) -> Usage:
-        """Count a sandbox towards an owner's usage (owner "": everybody's) unless that would go over ``quota``."""
+        """Count a sandbox towards an owner's usage (owner "": all owners') unless that would exceed ``quota``."""
 
     async def release(self, owner: str, sandbox_id: str, since: str = "", *, term: int | None = None) -> None:
-        """Count it no longer. With ``since``, only if it has been counted without a break since then (``usage_entries``)."""
+        """Stop counting it. With ``since``, only if it has been counted without a break since then (``usage_entries``)."""
 
     async def records(self, sandbox_ids: Iterable[str]) -> list[Record]:
-        """Those of the ids that have one."""
+        """The records of those ids that have one."""
 
     async def take_spare(self, pool: str) -> str | None:
-        """The spare of a pool that waits longest, for this caller alone; None when there is none."""
+        """The oldest spare of a pool, for this caller alone; None when there is none."""
 
     async def return_spare(self, pool: str, spare_id: str) -> None:
-        """Give back one that was taken and not used."""
+        """Return one that was taken and not used."""
 
     async def assign_spare(self, sandbox_id: str, incarnation: str, spare_id: str, instead_of: str = "") -> str:
-        """Note what a pending sandbox is made of: a spare or ``COLD``. Set once; ``instead_of`` is what the caller saw fail.
+        """Store what a pending sandbox is created from: a spare or ``COLD_START``. Set once; ``instead_of`` is what the caller saw fail.
 
-        The answer is what holds now, "" when the sandbox is no longer pending.
+        The answer is the stored value, "" when the sandbox is no longer pending.
         """
 
     async def list_owned(self, owner: str, *, cursor: str | None = None, limit: int = 100) -> Page:
         """A page of the owner's records. Stable under change: what exists throughout is seen exactly once."""
 
     async def ping(self) -> None:
-        """Raises when the store is away."""
+        """Raises when the store is down."""
 
     async def aclose(self) -> None: ...
 
@@ -180,35 +180,35 @@ class PlacementStore(Protocol):
         """Take or renew the lease: the fencing term when ``holder`` leads, None when another does."""
 
     async def lease_left_s(self) -> float:
-        """How long the lease still holds if nobody renews it; 0 when nobody has it."""
+        """How long the lease is still valid if it is not renewed; 0 when there is none."""
 
     async def resign(self, holder: str) -> None:
-        """Give the lease up, if it is ours."""
+        """Release the lease, if ``holder`` has it."""
 
     async def fence(self, term: int) -> None:
-        """Refuse every later write of an older term, in every shard. Raises ``FencedError`` when ours is the older."""
+        """Refuse every later write of an older term, in every shard. Raises ``FencedError`` when this term is the older."""
 
     async def check_term(self, term: int) -> None:
-        """Raises ``FencedError`` when another holds the lease, or nobody does: asked before what no store can refuse."""
+        """Raises ``FencedError`` when another holds the lease, or none does: checked before actions that the store cannot refuse."""
 
     async def claim_expired(self, term: int, limit: int = 100, ask: AskIdle | None = None) -> list[Expired]:
         """End up to ``limit`` sandboxes whose time ran out, each atomically and re-checked.
 
-        ``ask`` is asked before one ends for being idle: for how many seconds it has been (None: nobody can say). It may raise
+        ``ask`` is called before one ends for being idle: for how many seconds it has been (None: unknown for ever). It may raise
         ``HoldfastError``; then that one is left for the next call.
         """
 
     async def mark_leaving(self, sandbox_id: str, incarnation: str, leaving: Leaving, *, term: int) -> Entry:
-        """Note that it will end soon. Its end is then put down to that, unless the workload ended first."""
+        """Record that it will end soon. Its end is then attributed to that, unless the workload ended first."""
 
     async def due_groups(self, limit: int = 20) -> list[str]:
-        """Keys of groups whose lease is over, or that have ended and have sandboxes left."""
+        """Keys of groups whose lease has expired, or that have ended and have sandboxes left."""
 
     async def group_lapse(self, key: str, cause: Cause, *, term: int) -> Group | None:
-        """End a group whose lease is over, and tell some of its members. None when its lease is not over or it is gone."""
+        """End a group whose lease has expired, with some of its members. None when its lease has not expired or it is gone."""
 
     async def group_leave(self, key: str, sandbox_id: str, joined_at: float, *, term: int) -> None:
-        """Forget a member that joined then."""
+        """Remove a member that joined then."""
 
     async def group_keys(self) -> list[str]:
         """Every group."""
@@ -217,37 +217,37 @@ class PlacementStore(Protocol):
         """All of a group's members and when they joined."""
 
     async def usage_owners(self) -> set[str]:
-        """Everybody who has a usage."""
+        """Every owner with a usage."""
 
     async def usage_entries(self, owner: str) -> dict[str, str]:
         """What is counted, and since when (ms)."""
 
     async def spares(self, pool: str) -> PoolState:
-        """What is known of a pool."""
+        """The spares of a pool."""
 
     async def pool_keys(self) -> set[str]:
-        """Pools that have spares, also those no longer wanted."""
+        """Pools that have spares, including removed pools."""
 
     async def plan_spare(self, pool: str, spare_id: str, *, term: int) -> None:
-        """It is about to be made. Whatever becomes of the maker, it is found again."""
+        """It is about to be created. If its controller is killed, the next one finds it."""
 
     async def offer_spare(self, pool: str, spare_id: str, *, term: int) -> bool:
         """It can be taken from now on. False when it had been taken already."""
 
     async def claim_spare(self, pool: str, spare_id: str, taken_for_s: float, *, term: int) -> bool:
-        """Reserve it for removal. False when somebody took it less than ``taken_for_s`` ago and may still use it."""
+        """Reserve it for removal. False when a gateway took it less than ``taken_for_s`` ago and may still use it."""
 
     async def abandon_spare(self, pool: str, spare_id: str, *, term: int) -> bool:
-        """Reserve one for removal whose maker is gone. False when it has been offered since, or is reserved already."""
+        """Reserve for removal one whose controller is gone. False when it has been offered since, or is reserved already."""
 
     async def withdraw_spare(self, pool: str, spare_id: str, *, term: int) -> None:
-        """It cannot be taken any more; whoever took it keeps it."""
+        """It cannot be taken any more; a gateway that has taken it keeps it."""
 
     async def forget_spare(self, pool: str, spare_id: str, *, term: int) -> None:
-        """Nothing is left of it."""
+        """It is completely removed."""
 
     async def rebuild(self, spec: SandboxSpec, endpoint: str, created_at: float, *, term: int) -> bool:
-        """Write a ready record for a sandbox the runtime has and the store lost. True when it was written."""
+        """Write a ready record for a sandbox that the runtime has and the store lost. True when it was written."""
 
     def scan(self) -> AsyncIterator[Record]:
         """Every record, in no order; one that exists throughout is seen at least once."""
@@ -256,10 +256,10 @@ class PlacementStore(Protocol):
         """Those of the ids that have one."""
 
     async def generation(self) -> str | None:
-        """The marker that says this is the store we knew: None when any shard lost it."""
+        """The marker of a complete store: None when any shard lost it."""
 
     async def knows(self, sandbox_id: str) -> bool:
-        """Whether an id without an entry is known to be nobody's: not while records are being rebuilt."""
+        """Whether an id without an entry is known to be unused: not while records are being rebuilt."""
 
     async def mark_generation(self, marker: str, *, term: int) -> None:
         """Set the marker in every shard, once records are rebuilt."""

@@ -1,7 +1,7 @@
-"""Routes about the service itself: health, readiness, what there is, images, the API's document, metrics.
+"""Routes about the service itself: health, readiness, capacity, images, the API's document, metrics.
 
-Owns their answers. ``/``, ``/health``, ``/healthz``, ``/readyz``, ``/metrics`` and ``/openapi.json`` need no key: they tell nothing
-of anybody.
+Owns their answers. ``/``, ``/health``, ``/healthz``, ``/readyz``, ``/metrics`` and ``/openapi.json`` need no key: they reveal nothing
+about owners.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ async def health(request: Request) -> Response:
 
 
 async def ready(request: Request) -> Response:
-    """200 when creates would work; 503 names what is away."""
+    """200 when creates would work; 503 names what is unavailable."""
     gateway = gateway_of(request)
     away = {name: text for name, text in (await _parts(gateway)).items() if text}
     if gateway.attached.draining:
         away["gateway"] = "shutting down"
-    if away.keys() != gateway.unready.keys():  # probes come every second: what has not changed is said once
+    if away.keys() != gateway.unready.keys():  # probes come every second: only changes are logged
         log.warning("not ready: %s", "; ".join(f"{name}: {text}" for name, text in away.items())) if away else log.info("ready")
         gateway.unready = away
     body = {"status": "unavailable" if away else "ready", "unavailable": away}
@@ -83,7 +83,7 @@ def _openapi_json() -> bytes:
 
 
 async def doctor(request: Request) -> Response:
-    """What is right and wrong here, and what to do about it: the runtime's own checks and the gateway's."""
+    """Problems of this installation and how to fix them: the runtime's own checks and the gateway's."""
     gateway = gateway_of(request)
     gateway.owner(request)
     away = await _parts(gateway)
@@ -135,7 +135,7 @@ async def list_images(request: Request) -> Response:
 
 
 async def import_image(request: Request) -> Response:
-    """``POST /images?name=``: the body is an archive; it goes to a file beside the node's data, never into memory."""
+    """``POST /images?name=``: the body is an archive; it is written to a file beside the node's data, never held in memory."""
     gateway = gateway_of(request)
     gateway.owner(request)
     name = _image_name(request.query_params.get("name"))
@@ -155,12 +155,12 @@ async def import_image(request: Request) -> Response:
             raise HoldfastError("image_invalid", "the body is empty")
         image = await _images(gateway).load(Path(path), name)
     except ClientDisconnect:
-        raise HoldfastError("cancelled", "the client went away") from None
+        raise HoldfastError("cancelled", "the client closed the connection") from None
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        hint = "make room in the service's data folder, or remove images; then send it again"
-        raise HoldfastError("no_space", f"the archive cannot be kept: {error.strerror}", hint=hint, fault="infrastructure") from None
+        hint = "free space in the service's data folder, or remove images; then send it again"
+        raise HoldfastError("no_space", f"the archive cannot be stored: {error.strerror}", hint=hint, fault="infrastructure") from None
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
@@ -180,19 +180,19 @@ async def remove_image(request: Request) -> Response:
     gateway.owner(request)
     name = _image_name(request.path_params["name"])
     if gateway.removing:
-        await asyncio.wait(gateway.removing, timeout=_REMOVALS_S)  # sandboxes that were deleted use it no more
+        await asyncio.wait(gateway.removing, timeout=_REMOVALS_S)  # deleted sandboxes stop using the image
     await _images(gateway).remove(name)
     return json_response({"status": "deleted", "name": name})
 
 
 _FIXES = {
-    "placement": "start Redis, or set HOLDFAST_REDIS_URL to one that answers; where records are being rebuilt, see that a controller runs",
+    "placement": "start Redis, or set HOLDFAST_REDIS_URL to a running one; while records are being rebuilt, check that a controller runs",
     "runtime": "start the node (`holdfast up` does), or set HOLDFAST_NODE_SOCKET",
 }
 
 
 async def _parts(gateway: Gateway) -> dict[str, str]:
-    """Each part the gateway needs, with what is wrong with it."""
+    """Each part the gateway needs, with its problem, if any."""
 
     async def answers(part: Any) -> str:
         try:
@@ -217,7 +217,7 @@ async def _records(gateway: Gateway) -> None:
 def _images(gateway: Gateway) -> Images:
     images = gateway.runtime.images
     if images is None:
-        raise HoldfastError("unsupported", "this runtime has no image store of its own", hint="push images to the cluster's registry")
+        raise HoldfastError("unsupported", "this runtime has no image store", hint="push images to the cluster's registry")
     return images
 
 

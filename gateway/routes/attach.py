@@ -1,7 +1,7 @@
 """``WS /sandboxes/{id}/session``: from a client's upgrade to a running relay.
 
-Owns the order: origin, key, room, placement (or a signed ticket), dial; only then is the client accepted. Every refusal is an
-HTTP status with a problem document, never an accepted socket that closes. What flows afterwards is ``relay``'s.
+Owns the order: origin, key, session limit, placement (or a signed ticket), dial; only then is the client accepted. Every refusal is an HTTP
+status with a problem document, never an accepted socket that closes. ``sessions.relay`` does the rest.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def attach(websocket: WebSocket) -> None:
 
 
 async def _attach(gateway: Gateway, owner: str, sandbox_id: str, websocket: WebSocket) -> None:
-    settings = gateway.settings.relay
+    settings, begun = gateway.settings.relay, time.monotonic()
     ticket, dialled = await _reach(gateway, owner, sandbox_id, websocket.headers.get(tickets.HEADER))
     relay = Relay(sandbox_id, dialled.transport, settings.buffer_bytes, settings.linger_s)
     server: TakeoverProtocol = websocket.scope["extensions"][EXTENSION]
@@ -54,6 +54,7 @@ async def _attach(gateway: Gateway, owner: str, sandbox_id: str, websocket: WebS
         if client is None:
             return
         gateway.metrics.count("attach_total")
+        gateway.metrics.observe("attach_seconds", time.monotonic() - begun)
         gateway.attached.add(relay)
         relay.start(client, dialled.early, settings.buffer_bytes)
         await relay.done
@@ -64,7 +65,7 @@ async def _attach(gateway: Gateway, owner: str, sandbox_id: str, websocket: WebS
 
 
 async def _reach(gateway: Gateway, owner: str, sandbox_id: str, ticket_text: str | None) -> tuple[Ticket, Dialled]:
-    """The sandbox's agent, by ticket where there is a good one, else by placement."""
+    """A connection to the sandbox's agent, by a valid ticket, else by placement."""
     timeout_s = gateway.settings.relay.dial_timeout_s
     if ticket_text:
         ticket = tickets.read(gateway.secrets, ticket_text, time.time())
@@ -72,7 +73,7 @@ async def _reach(gateway: Gateway, owner: str, sandbox_id: str, ticket_text: str
             try:
                 return ticket, await _dial(gateway, ticket, timeout_s)
             except HoldfastError as error:
-                # Placement knows why it is gone; where placement is away too, the dial's own error is all there is.
+                # Placement knows why the sandbox is gone; where placement is down too, only the dial's own error is known.
                 try:
                     await gateway.ready(owner, sandbox_id)
                 except PlacementUnavailableError:

@@ -1,7 +1,7 @@
 """Routes of one-off commands and their jobs.
 
-Owns Orchard Env's exec and job answers. A job is a command of the agent; its id says which sandbox and when it was made, so that any
-replica answers and nothing is kept here.
+Owns the answers of exec and jobs, which are Orchard Env's. A job is a command of the agent; its id names the sandbox and the time of its
+creation, so any replica can answer and nothing is kept here.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from starlette.responses import Response
 
 from gateway.http.request_fields import SANDBOX_ID, Fields, canonical, read_json
 from gateway.http.responses import json_response
+from gateway.lifecycle.activity import in_use
 from gateway.model.records import Record
 from gateway.oneoff import operations, validation
-from gateway.oneoff.activity import in_use
 from gateway.oneoff.operations import Outcome
 from gateway.orchard.login_shell import login_shell
-from gateway.orchard.retry_detection import Posted, Reposts
+from gateway.orchard.retry_detection import PostedExec, RetryDetection
 from gateway.service import gateway_of
 
 _WAIT_MORE_S = 30.0
 """A waiting exec waits this much longer than its command may run."""
 _NO_TTY = (b"bash: cannot set terminal process group", b"bash: no job control in this shell")
-"""What an interactive bash without a terminal says before it does anything."""
+"""What an interactive bash without a terminal prints before anything else."""
 
 
 async def execute(request: Request) -> Response:
@@ -44,8 +44,8 @@ async def execute(request: Request) -> Response:
     waits = fields.boolean("wait", False)
     params = _params(fields)
     key = request.headers.get("idempotency-key")
-    print_ = _fingerprint(owner, record, body)
-    reposts: Reposts = request.app.state.reposts
+    fingerprint = _fingerprint(owner, record, body)
+    retries: RetryDetection = request.app.state.retries
 
     async def connected() -> bool:
         return not await request.is_disconnected()
@@ -53,10 +53,10 @@ async def execute(request: Request) -> Response:
     if key:
         command_id = "k" + hashlib.sha256(f"{owner}\0{key}".encode()).hexdigest()[:32]
     else:
-        command_id = await reposts.find(print_, waits) or _new_id()
-    posted = Posted(command_id, waits, connected)
+        command_id = await retries.find(fingerprint, waits) or _new_id()
+    posted = PostedExec(command_id, waits, connected)
     if not key:
-        reposts.note(print_, posted)
+        retries.note(fingerprint, posted)
     timeout_s = params.get("timeout_s")
     wait_s = (timeout_s + _WAIT_MORE_S if timeout_s else gateway.settings.rest.exec_timeout_s) if waits else None
     try:
@@ -78,7 +78,7 @@ async def job(request: Request) -> Response:
 
 
 async def wait_job(request: Request) -> Response:
-    """``GET /jobs/{id}/wait?timeout=``: answers when it has ended, or as it stands when the wait runs out."""
+    """``GET /jobs/{id}/wait?timeout=``: answers when it has ended, or its state when the wait runs out."""
     timeout_s = Fields(dict(request.query_params)).seconds("timeout", most=86400.0)
     return await _look(request, timeout_s or gateway_of(request).settings.rest.exec_timeout_s)
 
@@ -102,7 +102,7 @@ async def _look(request: Request, wait_s: float | None) -> Response:
 
 
 def _params(fields: Fields) -> dict[str, Any]:
-    """The Open of a command channel."""
+    """The params of a command channel's Open."""
     command = fields.command()
     params: dict[str, Any] = {"detached": True}
     outlive = fields.text("outlive")
@@ -132,12 +132,12 @@ def _params(fields: Fields) -> dict[str, Any]:
 
 
 def _new_id() -> str:
-    """A command id that says when it was made."""
+    """A command id that contains its time of creation."""
     return f"j{int(time.time() * 1000):012x}{secrets.token_hex(8)}"
 
 
 def _made_at(command_id: str) -> float | None:
-    """What ``_new_id`` wrote into it. An id made of a caller's key tells nothing."""
+    """The time in an id of ``_new_id``; None for one derived from an idempotency key."""
     try:
         return int(command_id[1:13], 16) / 1000 if command_id[0] == "j" else None
     except ValueError:
@@ -152,7 +152,7 @@ def _fingerprint(owner: str, record: Record, body: dict[str, Any]) -> bytes:
 def _job(record: Record, command_id: str, command: str, outcome: Outcome, *, login: bool) -> dict[str, Any]:
     result = outcome.result or {}
     created_at = _made_at(command_id) or outcome.started_at or record.created_at
-    started_at = max(created_at, outcome.started_at or 0.0)  # by the sandbox's clock, which may be another
+    started_at = max(created_at, outcome.started_at or 0.0)  # the latter is by the sandbox's clock
     exit_code = validation.exit_code(result.get("exit_code"))
     status = "running" if outcome.status != "ended" else "succeeded" if exit_code == 0 else "failed"
     duration_s = result.get("duration_s")

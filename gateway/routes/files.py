@@ -1,6 +1,6 @@
-"""Routes of files and patches, for small things: Orchard Env's whole-file faces. Large ones stream over a session.
+"""Routes of files and patches, for small contents: Orchard Env's whole-file routes. Large ones stream over a session.
 
-Owns base64 and the answers' shapes. What a path may be is decided by the agent; what it says of one is shown, not trusted.
+Owns base64 and the form of the answers. The agent decides which paths are valid; what it reports is shown, not trusted.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from starlette.responses import Response, StreamingResponse
 
 from gateway.http.request_fields import Fields, read_json
 from gateway.http.responses import json_response
+from gateway.lifecycle.activity import in_use
 from gateway.oneoff import operations
-from gateway.oneoff.activity import in_use
 from gateway.service import gateway_of
 
 _ENTRIES = 100_000
 _PIECE = 3 * 64 * 1024
-"""Bytes encoded at a time: whole threes, so that nothing is filled up in between."""
+"""Bytes encoded at a time: a multiple of three, so that there is no padding in between."""
 _TAIL = b'"}'
 
 
@@ -51,7 +51,7 @@ async def read(request: Request) -> Response:
     fields = Fields(dict(request.query_params))
     path = fields.path()
     content = await operations.read_file(gateway, record, path, gateway.settings.rest.file_bytes, fields.user())
-    # Encoded as it goes out: a file is here once, not four times.
+    # Encoded while it is sent: the file is in memory once, not four times.
     head = orjson.dumps({"path": path, "size": len(content)})[:-1] + b',"content":"'
     size = len(head) + (len(content) + 2) // 3 * 4 + len(_TAIL)
     return StreamingResponse(_encoded(head, content), headers={"Content-Length": str(size)}, media_type="application/json")

@@ -1,7 +1,6 @@
-"""Routes of groups: the sandboxes of one run, which end together when whoever runs it is gone.
+"""Routes of groups: the sandboxes of one run, which end together when the run's heartbeats stop.
 
-Owns what a heartbeat, a look and an end mean over REST. The lease itself is atomic steps of the store; freeing the sandboxes is the
-controller's. A group belongs to its owner, and its name to nobody else.
+Owns heartbeat, status and deletion over REST. The lease is in the store; the controller deletes the sandboxes. Group names are per owner.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from starlette.responses import Response
 
 from gateway.http.request_fields import Fields, read_json
 from gateway.http.responses import json_response
-from gateway.model.records import Cause, Group, GroupWord, Record
+from gateway.model.records import Cause, Group, GroupStatus, Record
 from gateway.placement.store import RebuildingError
 from gateway.service import Gateway, gateway_of
 
@@ -26,7 +25,7 @@ _DELETED = Cause("deleted", "caller", "its group was deleted")
 
 
 async def heartbeat(request: Request) -> Response:
-    """``POST /groups/{name}/heartbeat`` ``{ttl_s, lease}``: without ``lease`` it begins the group, or joins in keeping it."""
+    """``POST /groups/{name}/heartbeat`` ``{ttl_s, lease}``: without ``lease`` it begins the group, or becomes another holder."""
     gateway = gateway_of(request)
     owner = gateway.owner(request)
     name = group_name(request.path_params["name"])
@@ -35,8 +34,8 @@ async def heartbeat(request: Request) -> Response:
     if ttl_s is None:
         raise HoldfastError("invalid_argument", "ttl_s must be a number of seconds")
     lease = fields.text("lease", "", most=_LEASE_CHARACTERS) or ""
-    word, group = await gateway.store.group_beat(owner, name, ttl_s, lease)
-    settle(word, group)
+    outcome, group = await gateway.store.group_beat(owner, name, ttl_s, lease)
+    settle(outcome, group)
     return json_response({**_describe(group), "lease": group.lease})
 
 
@@ -57,7 +56,7 @@ async def read(request: Request) -> Response:
 
 
 async def delete(request: Request) -> Response:
-    """``DELETE /groups/{name}``: its sandboxes go within moments; may be repeated."""
+    """``DELETE /groups/{name}``: its sandboxes are deleted within moments; may be repeated."""
     gateway = gateway_of(request)
     group = await gateway.store.group_end(gateway.owner(request), group_name(request.path_params["name"]), _DELETED)
     if group is None:
@@ -72,12 +71,12 @@ def group_name(name: str) -> str:
     return name
 
 
-def settle(word: GroupWord, group: Group) -> None:
-    """Raises what a refused heartbeat or joining means."""
-    if word == "freeing":
-        raise HoldfastError("group_freeing", f"{group.count} sandboxes of the former group {group.name!r} are still being removed")
-    if word == "lapsed":
-        cause = group.cause or Cause("group-lease", "caller", "another lease of this name was begun")
+def settle(outcome: GroupStatus, group: Group) -> None:
+    """Raises the error of a refused heartbeat or joining."""
+    if outcome == "freeing":
+        raise HoldfastError("group_freeing", f"{group.count} sandboxes of the previous group {group.name!r} are still being deleted")
+    if outcome == "lapsed":
+        cause = group.cause or Cause("group-lease", "caller", "another lease of this name has begun")
         raise HoldfastError("group_lapsed", f"the group {group.name!r} has ended: {cause.message}", reason=cause.reason)
 
 

@@ -1,6 +1,6 @@
-"""``PUT /sandboxes/{id}/lifetime``: when a sandbox ends whatever happens in it, as said from now on.
+"""``PUT /sandboxes/{id}/lifetime``: when a sandbox ends at the latest, changed while it runs.
 
-Owns the two ways of saying it. The clock is placement's; its other clocks (idle, heartbeat, group) go on as they are.
+Owns the two forms of the request. Placement keeps the time; the other limits (idle, heartbeat, group) are unaffected.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .sandboxes import describe
 
 
 async def change(request: Request) -> Response:
-    """Answers the sandbox as it now is. ``{"lifetime_s": …}`` counts from now, ``{"extend_s": …}`` from the end it has."""
+    """Answers the changed sandbox. ``{"lifetime_s": …}`` counts from now, ``{"extend_s": …}`` from the current end."""
     gateway = gateway_of(request)
     owner = gateway.owner(request)
     sandbox_id = request.path_params["sandbox_id"]

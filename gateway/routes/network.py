@@ -1,6 +1,6 @@
 """``PUT /sandboxes/{id}/network``: what a running sandbox may reach, from now on.
 
-Owns the order: the runtime enforces first, the record says so after; a caller that was told may rely on it. Repeating it is safe.
+Owns the order: the runtime enforces it first, then the record is changed, so that a caller with an answer can rely on it. Safe to repeat.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .sandboxes import describe
 
 
 async def change(request: Request) -> Response:
-    """Answers the sandbox as it now is. Raises ``unsupported`` where the runtime cannot hold a sandbox to it."""
+    """Answers the changed sandbox. Raises ``unsupported`` where the runtime cannot enforce it."""
     gateway = gateway_of(request)
     owner = gateway.owner(request)
     sandbox_id = request.path_params["sandbox_id"]

@@ -1,6 +1,6 @@
 """The API's document: ``schemas/openapi.yaml``, read once.
 
-Owns where it lies. Served as ``/openapi.json``; the tests hold it against the route table, both ways.
+Owns its path. Served as ``/openapi.json``; tests compare it with the route table in both directions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _PATH = Path(__file__).resolve().parents[2] / "schemas" / "openapi.yaml"
 @functools.cache
 def document() -> dict[str, Any]:
     """The document as a map."""
-    import yaml  # asked for rarely, and not small
+    import yaml  # rarely needed, and not small
 
     body: dict[str, Any] = yaml.safe_load(_PATH.read_text())
     return body

@@ -1,7 +1,7 @@
 """Lifecycle routes: create, read, list, wait, heartbeat, delete.
 
-Owns what a create means: reserve in placement, make in the runtime, mark ready, each step safe to repeat by any replica. Keeps
-Orchard Env's routes and answers. It does not decide when a sandbox ends by itself (``controller``).
+Owns the steps of a create (reserve in placement, create in the runtime, mark ready), each safe to repeat by any replica, and Orchard Env's
+routes and answers. The controller ends sandboxes whose time runs out.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from holdfast_wire.rest import SandboxRecord, parse_bytes, parse_cpu
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.admission import Place
+from gateway.admission import QueuePlace
 from gateway.http.request_fields import SANDBOX_ID, Fields, canonical, check_label, read_json
 from gateway.http.responses import json_response
-from gateway.lifecycle.creation import failure, make, until_settled
+from gateway.lifecycle.creation import create as create_sandbox
+from gateway.lifecycle.creation import failure, wait_until_settled
 from gateway.lifecycle.size_limits import check_sizes
 from gateway.model.option_fields import OPTION_FIELDS, egress_of, network_map, options_map, read_options
 from gateway.model.records import Cause, Record, SandboxSpec, Tombstone
@@ -33,14 +34,14 @@ from gateway.service import Gateway, gateway_of, live, reachable
 from .groups import group_name, settle
 
 _PAGE_LOOKS = 10
-"""Most store pages one filtered listing reads."""
+"""Most store pages that one filtered listing reads."""
 _KEY_CHARACTERS = 255
 _REMOVING = 32
-"""Removals that may be under way behind answered requests."""
-_REMOVE_AGAIN_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-"""The pauses between tries while the runtime is away."""
-_REMOVING_AGAIN = 1000
-"""Removals that are tried again at a time; more are left to the controller."""
+"""Removals that may run behind answered requests."""
+_RETRY_PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+"""The pauses between tries while the runtime is down."""
+_RETRIES = 1000
+"""Removals that are retried at a time; more are left to the controller."""
 
 
 async def create(request: Request) -> Response:
@@ -53,49 +54,50 @@ async def create(request: Request) -> Response:
     if key is not None and not 0 < len(key) <= _KEY_CHARACTERS:
         raise HoldfastError("invalid_argument", f"Idempotency-Key must have 1 to {_KEY_CHARACTERS} characters")
     spec, env = _spec(gateway, owner, fields, key)
-    await check_sizes(gateway, spec, cpu=fields.get("cpu") is not None, memory=fields.get("memory") is not None)
+    await check_sizes(gateway.runtime, spec, cpu=fields.get("cpu") is not None, memory=fields.get("memory") is not None)
     wait, shared = fields.boolean("wait", False), fields.boolean("exist_ok", True)
     fingerprint = hashlib.sha256(
         canonical({name: value for name, value in body.items() if name not in ("wait", "exist_ok")} | {"wait": None})
     ).hexdigest()
-    place, held = gateway.admission.enter(owner), False
+    place, started = gateway.admission.enter(owner), False
     try:
         lease = fields.text("group_lease", "", most=64) or ""
         record = await _reserve(gateway, spec, lease, fingerprint, key, chosen=fields.get("sandbox_id") is not None, shared=shared)
         incarnation = record.incarnation
-        making = gateway.making.get(incarnation)
-        if record.status == "pending" and making is None:
-            # Also for a request that was made before: whoever began with it may be gone, and making is safe to repeat.
-            making = gateway.background.start(make(gateway, record.spec, env, place, forget=wait), f"making {spec.sandbox_id}")
-            gateway.making[incarnation] = making
-            making.add_done_callback(lambda _: _made(gateway, incarnation, place))
-            held = True
+        creation = gateway.creations.get(incarnation)
+        if record.status == "pending" and creation is None:
+            # Also for a repeated request: the replica that began may be gone, and creating is safe to repeat.
+            work = create_sandbox(gateway, record.spec, env, place, forget=wait)
+            creation = gateway.background.start(work, f"creation of {spec.sandbox_id}")
+            gateway.creations[incarnation] = creation
+            creation.add_done_callback(lambda _: _made(gateway, incarnation, place))
+            started = True
     finally:
-        if not held:
+        if not started:
             place.leave()
-    if wait and making is not None:
-        # Shielded: a client that hangs up may ask again under the same key and find the sandbox made.
-        record = await asyncio.shield(making)
+    if wait and creation is not None:
+        # Shielded: a client that disconnects may ask again under the same key and find the sandbox created.
+        record = await asyncio.shield(creation)
     if wait and record.status != "ready":
         raise failure(record)
     headers = {"Location": f"/sandboxes/{record.sandbox_id}"}
     return json_response(describe(gateway, record), headers=headers)
 
 
-def _made(gateway: Gateway, incarnation: str, place: Place) -> None:
-    gateway.making.pop(incarnation, None)
+def _made(gateway: Gateway, incarnation: str, place: QueuePlace) -> None:
+    gateway.creations.pop(incarnation, None)
     place.leave()  # also when the task was cancelled before it began
 
 
 async def _reserve(
     gateway: Gateway, spec: SandboxSpec, lease: str, fingerprint: str, key: str | None, *, chosen: bool, shared: bool
 ) -> Record:
-    """Count it, note it in its group, write its record: in this order, so that nothing is made that one of them does not know."""
+    """Count it, add it to its group, write its record: in this order, so that each of them knows every sandbox that is created."""
     counted = await gateway.quotas.reserve(spec)
     try:
         if spec.group:
-            word, group = await gateway.store.group_join(spec.owner, spec.group, spec.sandbox_id, lease=lease)
-            settle(word, group)
+            outcome, group = await gateway.store.group_join(spec.owner, spec.group, spec.sandbox_id, lease=lease)
+            settle(outcome, group)
             spec = replace(spec, group_ttl_s=group.ttl_s)
         created = await gateway.store.create(
             spec, fingerprint=fingerprint, idempotency_key=key, used_before=chosen or key is not None, exclusive=not shared
@@ -118,7 +120,7 @@ async def wait(request: Request) -> Response:
     gateway = gateway_of(request)
     owner = gateway.owner(request)
     timeout_s = Fields(dict(request.query_params)).seconds("timeout") or gateway.settings.rest.ready_timeout_s
-    record = await until_settled(gateway, owner, request.path_params["sandbox_id"], timeout_s)
+    record = await wait_until_settled(gateway, owner, request.path_params["sandbox_id"], timeout_s)
     return json_response(describe(gateway, record))
 
 
@@ -135,7 +137,7 @@ async def list_owned(request: Request) -> Response:
             raise HoldfastError("invalid_argument", "label must be name=value")
         wanted.append((check_label(name), value))
     if await gateway.store.generation() is None:
-        raise RebuildingError  # a short list would be taken for all there is
+        raise RebuildingError  # an incomplete list would be taken for complete
     cursor = query.get("cursor") or None
     found: list[Record] = []
     for _ in range(_PAGE_LOOKS if wanted else 1):
@@ -148,9 +150,9 @@ async def list_owned(request: Request) -> Response:
 
 
 async def heartbeat(request: Request) -> Response:
-    """``POST /sandboxes/{id}/heartbeat``: from the first one on, the sandbox expires without them.
+    """``POST /sandboxes/{id}/heartbeat``: after the first one the sandbox expires without them.
 
-    With ``{"used": false}`` its idle limit goes on: a client that sends them by itself says that it lives, not that the sandbox is used.
+    ``{"used": false}`` does not reset its idle time: automatic heartbeats show that the client lives, not that the sandbox is used.
     """
     gateway = gateway_of(request)
     owner = gateway.owner(request)
@@ -163,9 +165,9 @@ async def heartbeat(request: Request) -> Response:
 
 
 async def delete(request: Request) -> Response:
-    """``DELETE /sandboxes/{id}``: also for one that has ended, as long as that is remembered.
+    """``DELETE /sandboxes/{id}``: also for one that has ended, as long as its tombstone exists.
 
-    Answered once the record is gone for good; what is left of it in the runtime goes meanwhile, be it by the controller's hand.
+    Answered once the record is removed; the runtime's removal continues in the background, or is completed by the controller.
     """
     gateway = gateway_of(request)
     owner = gateway.owner(request)
@@ -179,7 +181,7 @@ async def delete(request: Request) -> Response:
         gateway.removing.add(removal)
         removal.add_done_callback(gateway.removing.discard)
         if len(gateway.removing) > _REMOVING:
-            await asyncio.shield(removal)  # who deletes faster than the runtime removes, waits
+            await asyncio.shield(removal)  # back-pressure on clients that delete faster than the runtime removes
     gateway.metrics.count("deletes_total")
     return json_response({"status": "deleted", "sandbox_id": sandbox_id, "existed": isinstance(entry, Record)})
 
@@ -188,17 +190,17 @@ async def _remove(gateway: Gateway, sandbox_id: str, incarnation: str) -> None:
     try:
         await gateway.runtime.delete(sandbox_id, incarnation)
     except RuntimeUnavailableError:
-        if len(gateway.removing_again) < _REMOVING_AGAIN:
-            again = gateway.background.start(_remove_again(gateway, sandbox_id, incarnation), f"another removal of {sandbox_id}")
-            gateway.removing_again.add(again)
-            again.add_done_callback(gateway.removing_again.discard)
+        if len(gateway.removal_retries) < _RETRIES:
+            retry = gateway.background.start(_retry_removal(gateway, sandbox_id, incarnation), f"another removal of {sandbox_id}")
+            gateway.removal_retries.add(retry)
+            retry.add_done_callback(gateway.removal_retries.discard)
     except HoldfastError:
-        pass  # the tombstone stands: the controller removes what is left
+        pass  # the tombstone remains: the controller removes what is left
 
 
-async def _remove_again(gateway: Gateway, sandbox_id: str, incarnation: str) -> None:
-    """Not left to the controller alone: should the store lose the tombstone first, what is left would be taken for a live sandbox."""
-    for pause_s in _REMOVE_AGAIN_S:
+async def _retry_removal(gateway: Gateway, sandbox_id: str, incarnation: str) -> None:
+    """Not left to the controller alone: should the store lose the tombstone first, the remains would be taken for a live sandbox."""
+    for pause_s in _RETRY_PAUSES_S:
         await asyncio.sleep(pause_s)
         with contextlib.suppress(RuntimeUnavailableError):
             await gateway.runtime.delete(sandbox_id, incarnation)
@@ -206,7 +208,7 @@ async def _remove_again(gateway: Gateway, sandbox_id: str, incarnation: str) -> 
 
 
 def describe(gateway: Gateway, record: Record) -> dict[str, Any]:
-    """A record as REST shows it: Orchard's fields and ours. The owner is not told."""
+    """A record as REST shows it: Orchard's fields and Holdfast's. The owner is omitted."""
     spec, cause, leaving = record.spec, record.cause, record.leaving
     message = ""
     if cause is not None:

@@ -1,1 +1,1 @@
-"""Runtimes: where sandboxes are made. ``base`` is the interface, ``local`` one machine's node."""
+"""Runtimes: what creates sandboxes. ``base`` is the interface, ``local`` is one machine's node, ``kubernetes`` a cluster."""

@@ -1,7 +1,7 @@
-"""The interface of a runtime: make sandboxes, end them, say what there is and what becomes of it.
+"""The interface of a runtime: create and delete sandboxes, list them, and report events.
 
-Owns the records and the protocol; one conformance suite (``tests/conformance/runtimes.py``) holds every implementation to it.
-Implementations own how. Called by the gateway's lifecycle routes and by the controller.
+Owns the records and the protocol; one conformance suite (``tests/conformance/runtimes.py``) tests every implementation.
+Called by the gateway's lifecycle routes and by the controller.
 
     HoldfastError
     └── RuntimeUnavailableError   the runtime does not answer; nothing is known to have happened
@@ -21,7 +21,7 @@ from gateway.model.records import Cause
 
 
 class RuntimeUnavailableError(HoldfastError):
-    """The runtime is away. A create may or may not have happened: the controller finds out.
+    """The runtime does not answer. A create may or may not have happened: the controller finds out.
 
     ``made_nothing``: it has certainly not happened, so the request leaves nothing behind and can be repeated under the same key.
     """
@@ -34,10 +34,10 @@ class RuntimeUnavailableError(HoldfastError):
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """A sandbox to make. ``token`` is what its agent proves itself with; ``labels`` come back in ``list``.
+class CreateRequest:
+    """A sandbox to create. ``token`` is what its agent proves itself with; ``labels`` are returned in ``list_all``.
 
-    ``other_tokens`` are what one may have that another replica made for the same incarnation, while the deployment rotates its secret.
+    ``other_tokens``: those of an agent that another replica started for the same incarnation while the deployment's secret is rotated.
     """
 
     sandbox_id: str
@@ -56,16 +56,16 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A sandbox whose agent answers at ``endpoint``."""
+class Endpoint:
+    """Where the agent of a sandbox answers."""
 
     endpoint: str
     agent_epoch: str
 
 
 @dataclass(frozen=True, slots=True)
-class Present:
-    """A sandbox the runtime has."""
+class SandboxStatus:
+    """A sandbox as the runtime sees it."""
 
     sandbox_id: str
     incarnation: str
@@ -77,22 +77,22 @@ class Present:
     memory_bytes: int = 0
     labels: dict[str, str] = field(default_factory=dict)
     state: Literal["starting", "ready", "failed"] = "ready"
-    """``starting``: it is being made, also where whoever asked for it is gone, or runs and it is not known yet that its agent listens."""
+    """``starting``: it is being created, even if its creator is gone, or it runs and its agent is not known to listen yet."""
     cause: Cause | None = None
     """Why it failed."""
     egress: Egress = field(default_factory=Egress)
     options: Options = field(default_factory=Options)
     adopted: bool = False
-    """It was a spare: that it is ready does not say that its agent knows whose it is by now; only who makes the sandbox can."""
+    """It was a spare. Its readiness does not prove that the agent has its new identity: only the replica that creates the sandbox knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """First event of a watch, and again after any break: everything there is now."""
+    """First event of a watch, and again after any break: every sandbox."""
 
-    sandboxes: list[Present]
+    sandboxes: list[SandboxStatus]
     began_at: float | None = None
-    """Where a restart of the runtime ends all it had: when it began with nothing (seconds since the epoch). None elsewhere."""
+    """Where a restart of the runtime ends all its sandboxes: when it last started (seconds since the epoch). None elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class BecameReady:
 
 @dataclass(frozen=True, slots=True)
 class WentAway:
-    """A sandbox ended, asked for or not."""
+    """A sandbox ended, on request or not."""
 
     sandbox_id: str
     incarnation: str
@@ -114,7 +114,7 @@ class WentAway:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """A sandbox will end soon whatever it does: its node is drained, or was bought at an auction and lost. Sent once."""
+    """A sandbox will end soon: its node is drained, or is a preempted spot instance. Sent once."""
 
     sandbox_id: str
     incarnation: str
@@ -128,7 +128,7 @@ Event = Synced | BecameReady | Leaving | WentAway
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image the runtime can make sandboxes from."""
+    """An image the runtime can create sandboxes from."""
 
     name: str
     digest: str = ""
@@ -140,7 +140,7 @@ class Image:
 
 
 class Images(Protocol):
-    """An image store, where the runtime has one of its own."""
+    """An image store, where the runtime has one."""
 
     async def list_all(self) -> list[Image]: ...
     async def load(self, path: Path, name: str) -> Image: ...
@@ -148,34 +148,34 @@ class Images(Protocol):
     async def remove(self, name: str) -> None: ...
 
     async def keep(self, names: Sequence[str]) -> list[Image]:
-        """Have these wherever sandboxes are made, as long as they are named; called again and again by the acting controller."""
+        """Keep these on every node as long as they are listed; called periodically by the acting controller."""
         ...
 
 
 class Runtime(Protocol):
-    """Every method raises ``RuntimeUnavailableError`` when the runtime is away, and HoldfastErrors of the table otherwise."""
+    """Every method raises ``RuntimeUnavailableError`` when the runtime is down, and HoldfastErrors of the table otherwise."""
 
     @property
     def images(self) -> Images | None:
-        """The image store, None where images live elsewhere."""
+        """The image store, None where images are stored elsewhere."""
         ...
 
-    async def create(self, order: Order, timeout_s: float) -> Made:
-        """Make it and wait until its agent answers. The same id and incarnation again answers what exists.
+    async def create(self, request: CreateRequest, timeout_s: float) -> Endpoint:
+        """Create it and wait until its agent answers. The same id and incarnation again answers what exists.
 
-        Raises ``sandbox_exists`` (another incarnation lives), ``image_not_found``, ``no_capacity``, ``create_timeout``. What is late or has
-        failed may still be there: the caller removes it, once it has written down why and nobody else can have made it.
+        Raises ``sandbox_exists`` (another incarnation lives), ``image_not_found``, ``no_capacity``, ``create_timeout``. A failed sandbox
+        may remain: the caller deletes it, once it has recorded the cause and knows that no other replica has created it.
         """
         ...
 
     async def delete(self, sandbox_id: str, incarnation: str | None = None) -> bool:
-        """End it and remove everything of it; True when there was something. With ``incarnation``, only if it is that one."""
+        """End it and remove everything of it; True when it existed. With ``incarnation``, only that one."""
         ...
 
-    async def adopt(self, spare_id: str, order: Order, timeout_s: float) -> Made:
-        """Turn a spare sandbox of a warm pool, made with the same image, size and options, into the ordered one.
+    async def adopt(self, spare_id: str, request: CreateRequest, timeout_s: float) -> Endpoint:
+        """Turn a spare sandbox of a warm pool, created with the same image, size and options, into the requested one.
 
-        At most one caller gets a spare. Raises ``sandbox_not_found`` when it is gone or taken; then make one instead.
+        At most one caller gets a spare. Raises ``sandbox_not_found`` when it is gone or taken; then create one instead.
         """
         ...
 
@@ -186,14 +186,18 @@ class Runtime(Protocol):
         """
         ...
 
-    async def list_all(self) -> list[Present]: ...
+    async def get(self, sandbox_id: str) -> list[SandboxStatus]:
+        """The sandbox of that id, beside which a previous incarnation may still be ending."""
+        ...
+
+    async def list_all(self) -> list[SandboxStatus]: ...
 
     def watch(self) -> AsyncIterator[Event]:
         """Events until cancelled, beginning with ``Synced``. Reconnects by itself, with a new ``Synced``."""
         ...
 
     async def collect(self) -> int:
-        """Remove what was made for sandboxes and is needed by none any more; how many. The acting controller calls it now and then."""
+        """Remove what was created for sandboxes and is unused, and return how much. The acting controller calls it periodically."""
         ...
 
     async def doctor(self) -> list[dict[str, Any]]:
@@ -201,15 +205,15 @@ class Runtime(Protocol):
         ...
 
     async def ping(self) -> None:
-        """Raises when the runtime is away. Cheap, however many sandboxes there are."""
+        """Raises when the runtime is down. Cheap, however many sandboxes there are."""
         ...
 
     async def stats(self) -> dict[str, Any]:
-        """What there is and what is taken: cpu and memory."""
+        """CPU and memory: total and requested."""
         ...
 
     async def largest(self) -> tuple[float, int] | None:
-        """Cores and bytes of memory of the largest machine that a sandbox may come to; None where that cannot be said."""
+        """Cores and bytes of memory of the largest machine that a sandbox can be placed on; None where that is unknown."""
         ...
 
     async def aclose(self) -> None: ...

@@ -1,7 +1,7 @@
 """The local runtime: this machine's node, over its Unix socket.
 
-Owns one persistent connection for requests (newline-delimited JSON, many outstanding) and one per watch. It makes nothing
-itself. The node is trusted, but what it relays from sandboxes was checked there; here every answer is still read defensively.
+Owns one persistent connection for requests (newline-delimited JSON, pipelined) and one per watch. The node is trusted, and has checked
+what it forwards from sandboxes; every answer is still read defensively.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from holdfast_wire.errors import HoldfastError
 from gateway.model.options import Egress, Options
 from gateway.model.records import Cause
 
-from .base import BecameReady, Event, Image, Images, Made, Order, Present, RuntimeUnavailableError, Synced, WentAway
+from .base import BecameReady, CreateRequest, Endpoint, Event, Image, Images, RuntimeUnavailableError, SandboxStatus, Synced, WentAway
 
 _LINE_BYTES = 64 * 1024 * 1024
 """Longest line: a list of 100 000 sandboxes fits."""
 _CONNECT_S = 2.0
 _CALL_S = 10.0
-"""Default time limit of a call: the node answers from memory, except where the caller says otherwise."""
+"""Default time limit of a call: the node answers from memory, unless the caller sets another limit."""
 _LONG_S = 3600.0
 _RECONNECT_S = 0.1
 _PLAIN = "ask for image, cpu, memory, disk, env, labels, entrypoint, ulimits and shm_size only, or use a cluster"
@@ -73,7 +73,7 @@ class NodeClient:
         async with self._connecting:
             if self._writer is None or self._writer.is_closing():
                 reader, self._writer = await connect(self._path)
-                # Made here, not in the task: the first request is noted before the task has run for the first time.
+                # Assigned here, not in the task: the first request is registered before the task first runs.
                 waiting = self._pending = {}
                 reading = self._read(reader, self._writer, waiting)
                 self._reader_task = asyncio.get_running_loop().create_task(reading, name="node answers")
@@ -96,7 +96,7 @@ class NodeClient:
                 self._writer = None
             for answer in waiting.values():
                 if not answer.done():
-                    answer.set_exception(RuntimeUnavailableError("the node went away"))
+                    answer.set_exception(RuntimeUnavailableError("the node closed the connection"))
 
 
 class LocalRuntime:
@@ -111,62 +111,64 @@ class LocalRuntime:
     def images(self) -> Images:
         return self._images
 
-    async def create(self, order: Order, timeout_s: float) -> Made:
-        if replace(order.options, entrypoint=False, ulimits={}, shm_bytes=None) != Options():
+    async def create(self, request: CreateRequest, timeout_s: float) -> Endpoint:
+        if replace(request.options, entrypoint=False, ulimits={}, shm_bytes=None) != Options():
             raise HoldfastError("unsupported", "this runtime is one machine: it takes no options of a cluster", hint=_PLAIN)
-        if order.egress not in (Egress(), Egress("internet"), Egress("internet", dns=True)):
-            raise HoldfastError("unsupported", "this runtime gives a sandbox all of the network or none of it", hint="use a cluster")
-        if order.egress.mode == "listed":
-            hint = "ask for all of the internet (block_network=false) or none, or use a cluster"
-            raise HoldfastError("unsupported", "this runtime cannot let a sandbox reach listed addresses only", hint=hint)
+        if request.egress not in (Egress(), Egress("internet"), Egress("internet", dns=True)):
+            hint = "request all of the internet (block_network=false) or none, or use a cluster"
+            raise HoldfastError("unsupported", "this runtime gives a sandbox all of the network or none of it", hint=hint)
         arguments: dict[str, Any] = {
-            "sandbox_id": order.sandbox_id,
-            "incarnation": order.incarnation,
-            "token": order.token,
-            "image": order.image,
-            "cpu": order.cores,
-            "memory": order.memory_bytes,
-            "env": order.env,
-            "labels": order.labels,
-            "network": order.egress.mode == "internet",
-            "owner": order.owner,
+            "sandbox_id": request.sandbox_id,
+            "incarnation": request.incarnation,
+            "token": request.token,
+            "image": request.image,
+            "cpu": request.cores,
+            "memory": request.memory_bytes,
+            "env": request.env,
+            "labels": request.labels,
+            "network": request.egress.mode == "internet",
+            "owner": request.owner,
         }
-        if order.options.entrypoint:
-            arguments["entrypoint"] = order.options.entrypoint
-        if order.options.ulimits:
-            arguments["ulimits"] = order.options.ulimits
-        if order.options.shm_bytes is not None:
-            arguments["shm"] = order.options.shm_bytes
-        if order.disk_bytes is not None:
-            arguments["disk"] = order.disk_bytes
+        if request.options.entrypoint:
+            arguments["entrypoint"] = request.options.entrypoint
+        if request.options.ulimits:
+            arguments["ulimits"] = request.options.ulimits
+        if request.options.shm_bytes is not None:
+            arguments["shm"] = request.options.shm_bytes
+        if request.disk_bytes is not None:
+            arguments["disk"] = request.disk_bytes
         try:
             body = await self._node.call("create", arguments, timeout_s)
         except HoldfastError as error:
             if error.code != "sandbox_exists":
                 raise
-            for present in await self.list_all():
-                if (present.sandbox_id, present.incarnation, present.state) == (order.sandbox_id, order.incarnation, "ready"):
-                    return Made(present.endpoint, "")
+            for sandbox in await self.get(request.sandbox_id):
+                if (sandbox.incarnation, sandbox.state) == (request.incarnation, "ready"):
+                    return Endpoint(sandbox.endpoint, "")
             raise
-        return Made(_text(body, "endpoint"), _text(body, "agent_epoch"))
+        return Endpoint(_text(body, "endpoint"), _text(body, "agent_epoch"))
 
     async def delete(self, sandbox_id: str, incarnation: str | None = None) -> bool:
         arguments = {"sandbox_id": sandbox_id} | ({} if incarnation is None else {"incarnation": incarnation})
         body = await self._node.call("delete", arguments, timeout_s=30.0)
         return body.get("existed") is True
 
-    async def adopt(self, spare_id: str, order: Order, timeout_s: float) -> Made:
-        raise HoldfastError("sandbox_not_found", "this runtime keeps its spares to itself")
+    async def adopt(self, spare_id: str, request: CreateRequest, timeout_s: float) -> Endpoint:
+        raise HoldfastError("sandbox_not_found", "this runtime does not share its spares")
 
     async def allow(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
-        found = [one for one in await self.list_all() if (one.sandbox_id, one.incarnation) == (sandbox_id, incarnation)]
+        found = [one for one in await self.get(sandbox_id) if one.incarnation == incarnation]
         if not found:
             raise HoldfastError("sandbox_not_found", f"there is no sandbox {sandbox_id!r}")
         if (egress.mode, egress.reaches, egress.domains) != (found[0].egress.mode, (), ()):
             raise HoldfastError("unsupported", "this runtime cannot change what a sandbox reaches while it runs", hint="use a cluster")
 
-    async def list_all(self) -> list[Present]:
-        return _presents(await self._node.call("list"))
+    async def get(self, sandbox_id: str) -> list[SandboxStatus]:
+        found = _statuses(await self._node.call("get", {"sandbox_id": sandbox_id}))
+        return [status for status in found if status.sandbox_id == sandbox_id]
+
+    async def list_all(self) -> list[SandboxStatus]:
+        return _statuses(await self._node.call("list"))
 
     async def watch(self) -> AsyncIterator[Event]:
         while True:
@@ -183,14 +185,14 @@ class LocalRuntime:
             await asyncio.sleep(_RECONNECT_S)
 
     async def collect(self) -> int:
-        return 0  # the node leaves nothing behind
+        return 0  # the node cleans up by itself
 
     async def doctor(self) -> list[dict[str, Any]]:
         checks = (await self._node.call("doctor", timeout_s=30.0)).get("checks")
         return [check for check in checks if isinstance(check, dict)] if isinstance(checks, list) else []
 
     async def ping(self) -> None:
-        await self._node.call("images")  # answered from memory, while stats looks at every sandbox
+        await self._node.call("images")  # answered from memory, while stats reads every sandbox's usage
 
     async def stats(self) -> dict[str, Any]:
         return await self._node.call("stats")
@@ -222,7 +224,7 @@ class NodeImages:
         await self._node.call("image_remove", {"name": name}, 60.0)
 
     async def keep(self, names: Sequence[str]) -> list[Image]:
-        raise HoldfastError("unsupported", "one machine has the images that were put into its store")
+        raise HoldfastError("unsupported", "one machine has only the images that were put into its store")
 
 
 async def connect(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -248,9 +250,9 @@ def _text(body: dict[str, Any], name: str) -> str:
     return value
 
 
-def _presents(body: dict[str, Any]) -> list[Present]:
+def _statuses(body: dict[str, Any]) -> list[SandboxStatus]:
     return [
-        Present(
+        SandboxStatus(
             sandbox_id=_text(one, "sandbox_id"),
             incarnation=_text(one, "incarnation"),
             owner=str(one.get("owner") or ""),
@@ -275,7 +277,7 @@ def _event(body: dict[str, Any]) -> Event | None:
     match event.get("type"):
         case "sync":
             began = event.get("began_at")
-            return Synced(_presents(event), float(began) if isinstance(began, int | float) and began > 0 else None)
+            return Synced(_statuses(event), float(began) if isinstance(began, int | float) and began > 0 else None)
         case "ready":
             return BecameReady(_text(event, "sandbox_id"), _text(event, "incarnation"))
         case "gone" | "failed":

@@ -1,4 +1,4 @@
-"""Sessions: from a client's WebSocket upgrade to an opaque relay between the client and the sandbox's agent.
+"""Sessions: the relay of bytes between clients and agents, the registry of attached sessions, and placement tickets.
 
-Bytes are forwarded, never decoded: ``attach`` and ``relay`` may not import the session state machine.
+Bytes are forwarded, never decoded: nothing here may import the session core. ``routes.attach`` sets a session up.
 """

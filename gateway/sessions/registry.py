@@ -1,7 +1,7 @@
-"""The sessions attached to this replica: how many, whose, and what becomes of them over time.
+"""The sessions attached to this replica.
 
-Owns the registry, the cap per owner and on full buffers, the sweep (silence, stalls) and the
-drain. It is no truth: a replica that dies loses nothing but sockets. Called by ``attach`` and the app's lifespan.
+Owns the registry, the limits per owner and on full buffers, the periodic sweep (silence, stalls) and the drain. When a replica dies only
+the sockets are lost. Called by ``routes.attach`` and the app's lifespan.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger("gateway.sessions.registry")
 
 
 class AttachedSessions:
-    """See the module."""
+    """All attached sessions of one replica."""
 
     def __init__(self, settings: RelaySettings) -> None:
         self._settings = settings
@@ -33,7 +33,7 @@ class AttachedSessions:
         return len(self._relays)
 
     def enter(self, owner: str) -> None:
-        """Count one more session of ``owner``. Raises HoldfastError when there are too many, or we are leaving."""
+        """Count one more session of ``owner``. Raises HoldfastError when there are too many, or the replica is shutting down."""
         if self.draining:
             raise HoldfastError("draining", "this replica is shutting down")
         if self._owners[owner] >= self._settings.sessions_per_owner:
@@ -54,7 +54,7 @@ class AttachedSessions:
         self._stalled.pop(relay, None)
 
     def _on_stall(self, relay: Relay) -> None:
-        """Many clients that stop reading at once must not add up to all memory there is."""
+        """Limit the memory of clients that stop reading: too many full buffers cut off the one that has been full longest."""
         if not relay.client_paused and not relay.agent_paused:
             self._stalled.pop(relay, None)
             return
@@ -62,7 +62,7 @@ class AttachedSessions:
         if len(self._stalled) > self._settings.stalled_sessions:
             longest = next(iter(self._stalled))
             del self._stalled[longest]
-            log.info("session of %s: cut off, too many take nothing", longest.sandbox_id)
+            log.info("session of %s: cut off, too many sessions have a full buffer", longest.sandbox_id)
             longest.abort()
 
     async def run(self) -> None:
@@ -72,19 +72,19 @@ class AttachedSessions:
             self.sweep()
 
     def sweep(self) -> None:
-        """Cut off what is dead or takes nothing."""
+        """Cut off sessions that are silent or stalled for too long."""
         settings = self._settings
         for relay in list(self._relays):
             relay.sweep()
             if relay.quiet_sweeps * settings.sweep_interval_s >= settings.idle_limit_s:
                 log.info("session of %s: silent for %g s, cut off", relay.sandbox_id, settings.idle_limit_s)
-                relay.close(1001, "nothing was heard")
+                relay.close(1001, "the session was silent for too long")
             elif relay.stalled_sweeps * settings.sweep_interval_s >= settings.stall_limit_s:
-                log.info("session of %s: took nothing for %g s, cut off", relay.sandbox_id, settings.stall_limit_s)
+                log.info("session of %s: a side read nothing for %g s, cut off", relay.sandbox_id, settings.stall_limit_s)
                 relay.abort()
 
     def go_away(self, relay: Relay) -> None:
-        """The server stops: ask this session to leave. What has not left when the drain ends is closed with 1012."""
+        """The server shuts down: ask this session to leave. Sessions left when the drain ends are closed with 1012."""
         if not self.draining:
             self.draining = True
             asyncio.get_running_loop().call_later(self._settings.drain_s, self._close_the_rest)

@@ -1,10 +1,9 @@
 """The opaque relay between a client and a session agent: bytes in, the same bytes out.
 
-Owns two transports, back-pressure between them, and the one frame a gateway may put in (``GoAway``) or the Close it may add.
-It never decodes a message: it only follows frame headers, so that a hostile side cannot send what the other must not see
-(fragments, huge messages, extension bits). Each direction is paused on its own, only while the other side takes nothing, and
-cut off when that lasts (``sweep``). A side that is closed still gets what was said to it, for ``linger_s``; the session counts
-until both transports are gone. Set up by ``attach``.
+Owns two transports, back-pressure between them, and the only frames a gateway adds (``GoAway``, Close). It never decodes a message: it
+follows frame headers, so that neither side can send what the other must not receive (fragments, huge messages, extension bits). Each
+direction is paused on its own while the other side's buffer is full, and cut off when that lasts (``sweep``). A closed side still gets
+its buffered bytes, for ``linger_s``; the session ends when both transports have. Set up by ``routes.attach``.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from holdfast_wire.codec import encode
 from holdfast_wire.errors import TABLE, ProtocolError
 from holdfast_wire.frames import GoAway
 
-from gateway.agents.frame_headers import BINARY, FrameHeaders, close_frame, server_frame
+from .frame_headers import BINARY, FrameHeaders, close_frame, server_frame
 
 _QUIET_S = 0.5
-"""A client that was told Close and says nothing for so long has nothing on its way to us."""
+"""A client that was sent Close and is silent for this long has nothing in flight to the gateway."""
 
 
 class Relay:
-    """One attached session. ``done`` resolves when both transports are gone, with all that was buffered for them."""
+    """One attached session. ``done`` resolves when both transports have ended, after their buffered bytes."""
 
     __slots__ = (
         "_agent",
@@ -54,15 +53,15 @@ class Relay:
         self.sandbox_id = sandbox_id
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.chunks = 0
-        """Chunks relayed, both ways: what moves shows that the session lives."""
+        """Chunks relayed in both directions: shows that the session is alive."""
         self.quiet_sweeps = 0
         self.stalled_sweeps = 0
         self.client_paused = False
         self.agent_paused = False
         self.hung_up = False
-        """All has been said to the client; it may still have to take it."""
+        """Everything was written to the client; some of it may still be buffered."""
         self.on_stall: Callable[[Relay], None] | None = None
-        """Told when a side's buffer is full, and when it has room again."""
+        """Called when a side's buffer is full, and when it has room again."""
         self._agent = agent
         self._client: asyncio.Transport | None = None
         self._up = FrameHeaders(masked=True)
@@ -77,7 +76,7 @@ class Relay:
         agent.set_write_buffer_limits(high=buffer_bytes)
 
     def start(self, client: asyncio.Transport, early: bytes, buffer_bytes: int) -> None:
-        """Begin: ``client`` has been accepted, ``early`` is what the agent said behind its upgrade."""
+        """Begin: ``client`` has been accepted, ``early`` is what the agent sent after its upgrade."""
         self._client = client
         client.set_write_buffer_limits(high=buffer_bytes)
         self._agent.set_protocol(AgentEnd(self))
@@ -104,7 +103,7 @@ class Relay:
         try:
             self._down.feed(data)
         except ProtocolError as error:
-            self._down.mid_frame = was_mid_frame  # none of this chunk goes out
+            self._down.mid_frame = was_mid_frame  # none of this chunk is forwarded
             self.close(TABLE["internal"].close_code, f"internal: the session agent broke the protocol: {error.message}")
             return
         if self._go_away and self._down.boundary >= 0:
@@ -132,19 +131,19 @@ class Relay:
             self.on_stall(self)
 
     def agent_lost(self) -> None:
-        """The agent's side ended. What it said goes out first; without a Close the client sees 1006, and may resume."""
+        """The agent's side ended. Its buffered bytes are delivered first; without a Close the client sees 1006, and may resume."""
         self._agent_gone = True
         self._hang_up()
         self._leave()
 
     def client_lost(self) -> None:
-        """The client's side ended. What it said goes out first; the agent keeps its session."""
+        """The client's side ended. Its buffered bytes are delivered first; the agent keeps the session."""
         self._client_gone = True
         self._agent.close()
         self._leave()
 
     def close(self, code: int, reason: str) -> None:
-        """End both sides from here, telling the client why where a frame still fits in."""
+        """End both sides, with a Close to the client where the stream is between two frames."""
         if self._client is not None and not self.hung_up and not self._client.is_closing():
             if not self._down.mid_frame and not self._down.close_seen:
                 self._client.write(close_frame(code, reason))
@@ -154,28 +153,28 @@ class Relay:
         self._leave()
 
     def _hang_up(self) -> None:
-        """Nothing more goes to the client. What it still says is read, and passed over, until it has hung up too."""
+        """Write nothing more to the client. Its bytes are read and discarded until it closes too."""
         client = self._client
         if client is None or self.hung_up or client.is_closing():
             return
         self.hung_up = True
         if self._up.close_seen or not client.can_write_eof():
-            client.close()  # after its own Close a client says nothing
+            client.close()  # after its own Close a client sends nothing
             return
-        # a copy: what it says from here on is an answer to the end, and no end of its own
-        client.set_protocol(_Deaf(client, client.get_protocol(), copy.copy(self._up)))
+        # a copy: what the client sends from here on answers our Close, and does not end the session by itself
+        client.set_protocol(_ClosingClient(client, client.get_protocol(), copy.copy(self._up)))
         _set_reading(client, True)
         if not self._down.close_seen:
-            client.write_eof()  # without a Close only the end tells
+            client.write_eof()  # without a Close only the end of the stream tells the client
 
     def abort(self) -> None:
-        """End both sides at once: they take nothing any more."""
+        """End both sides at once, without their buffered bytes."""
         if self._client is not None:
             self._client.abort()
         self._agent.abort()
 
     def go_away(self, deadline_s: float, jitter_s: float, reason: str) -> None:
-        """Ask the client to leave, at the next place between two messages."""
+        """Ask the client to leave, at the next boundary between two messages."""
         frame = server_frame(BINARY, encode(GoAway(deadline_s, jitter_s, reason)))
         if self._down.mid_frame:
             self._go_away = frame
@@ -183,7 +182,7 @@ class Relay:
             self._client.write(frame)
 
     def sweep(self) -> None:
-        """Called at every sweep: count how long nothing moved, and how long a full side took nothing."""
+        """Called periodically: count how long nothing was relayed, and how long a full buffer did not shrink."""
         self.quiet_sweeps = self.quiet_sweeps + 1 if self.chunks == self._seen else 0
         self._seen = self.chunks
         waiting = 0
@@ -195,7 +194,7 @@ class Relay:
         self._stalled_bytes = waiting
 
     def _leave(self) -> None:
-        """Done once both are gone; who still has bytes to take has ``linger_s`` for them."""
+        """Resolve ``done`` once both sides have ended; buffered bytes have ``linger_s``."""
         if self._agent_gone and self._client_gone:
             if self._patience is not None:
                 self._patience.cancel()
@@ -222,8 +221,8 @@ class AgentEnd(asyncio.Protocol):
         self._relay.agent_lost()
 
 
-class Origin(Protocol):
-    """The server's own protocol of the client's connection, which still counts it."""
+class ServerProtocol(Protocol):
+    """The server's protocol of the client's connection, which still counts the connection."""
 
     def connection_lost(self, exc: Exception | None) -> None: ...
 
@@ -231,7 +230,7 @@ class Origin(Protocol):
 class ClientEnd(asyncio.Protocol):
     """The client's transport, once taken over from the server."""
 
-    def __init__(self, relay: Relay, origin: Origin) -> None:
+    def __init__(self, relay: Relay, origin: ServerProtocol) -> None:
         self._relay = relay
         self._origin = origin
         self.data_received = relay.from_client  # type: ignore[method-assign]
@@ -247,10 +246,10 @@ class ClientEnd(asyncio.Protocol):
         self._origin.connection_lost(exc)
 
 
-class _Deaf(asyncio.Protocol):
-    """A client that all has been said to, until it says Close, hangs up, or is quiet for a moment.
+class _ClosingClient(asyncio.Protocol):
+    """A client to which everything was written, until it sends Close, disconnects, or is silent for a moment.
 
-    To close a socket with bytes in it that nobody read resets the connection, and so takes from the other side what was said to it last.
+    Closing a socket with unread bytes resets the connection, which would discard what was sent to the client last.
     """
 
     def __init__(self, transport: asyncio.Transport, before: asyncio.BaseProtocol, said: FrameHeaders) -> None:

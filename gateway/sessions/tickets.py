@@ -1,7 +1,7 @@
-"""Signed placement tickets: an attach hands one out, a resume brings it back, and Redis need not be asked.
+"""Signed placement tickets: an attach issues one, a resume presents it, and Redis is not needed.
 
-Owns the ticket's form and its signature. A ticket names one incarnation, so one that outlives its sandbox opens nothing: the
-agent at that address could not prove itself. It does not replace the API key.
+Owns the ticket's format and signature. A ticket names one incarnation, so after the sandbox's end it is useless: the agent at that address
+cannot prove that identity. It does not replace the API key.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TICKET_BYTES = 2048
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """Where one incarnation of a sandbox lives, and whose it is. ``expires_at`` is seconds since the epoch."""
+    """Where one incarnation of a sandbox lives, and its owner. ``expires_at`` is seconds since the epoch."""
 
     sandbox_id: str
     owner: str
@@ -35,14 +35,14 @@ def sign(secret: str, ticket: Ticket) -> str:
 
 
 def read(secrets: tuple[str, ...], text: str, now: float) -> Ticket | None:
-    """The ticket, when we signed it with one of ``secrets``, it has not expired, and its form is known."""
+    """The ticket, when it was signed with one of ``secrets``, has not expired, and its format is known."""
     body, _, mac = text.partition(".")
     if len(text) > _TICKET_BYTES or not text.isascii() or not any(hmac.compare_digest(mac, _mac(secret, body)) for secret in secrets):
         return None
     try:
         ticket = Ticket(*orjson.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))))
     except TypeError:
-        return None  # a replica of another version signed it: placement is asked instead
+        return None  # a replica of another version signed it: placement is used instead
     return ticket if ticket.expires_at > now else None
 
 

@@ -15,7 +15,7 @@ _INSTALLED = _HERE / "services"
 TOP = _INSTALLED if _INSTALLED.is_dir() else _HERE.parents[1]
 """The folder that holds ``gateway`` and ``session_agent``."""
 PROCFILE = (_HERE if TOP == _INSTALLED else TOP) / "Procfile"
-_NEEDED = ("redis", "starlette", "uvicorn", "orjson", "httptools", "uvloop")
+_NEEDED = ("redis", "starlette", "uvicorn", "orjson", "prometheus_client", "httptools", "uvloop")
 
 
 def missing_packages() -> list[str]:

@@ -117,6 +117,13 @@ class Sandboxes:
         """The ids that the image store has to give files, where the kernel does not map those of the image on the way."""
         return self._containers.ids(0) if self._privileged and not self._launcher.id_mapping else None
 
+    def get(self, sandbox_id: str) -> list[dict[str, Any]]:
+        """What ``list`` has of this id."""
+        box = self._live.get(sandbox_id)
+        if box is not None:
+            return [box.to_map()] if box.state == "ready" else []
+        return [self._failed[sandbox_id]] if sandbox_id in self._failed else []
+
     def list(self) -> list[dict[str, Any]]:
         live = [box.to_map() for box in self._live.values() if box.state == "ready"]
         return live + list(self._failed.values())

@@ -42,6 +42,7 @@ class NodeServer:
         self._operations: dict[str, Operation] = {
             "create": self._create,
             "delete": self._delete,
+            "get": self._get,
             "list": self._list,
             "images": self._list_images,
             "image_import": self._import_image,
@@ -141,6 +142,9 @@ class NodeServer:
     async def _delete(self, body: dict[str, Any]) -> dict[str, Any]:
         incarnation = None if body.get("incarnation") is None else _text(body, "incarnation")
         return {"existed": await self._sandboxes.delete(sandbox_id(body), incarnation)}
+
+    async def _get(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {"sandboxes": self._sandboxes.get(sandbox_id(body))}
 
     async def _list(self, body: dict[str, Any]) -> dict[str, Any]:
         return {"sandboxes": self._sandboxes.list()}

@@ -14,17 +14,17 @@ import pytest
 from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import Egress
-from gateway.runtimes.base import BecameReady, Event, Order, Runtime, Synced, WentAway
+from gateway.runtimes.base import BecameReady, CreateRequest, Event, Runtime, Synced, WentAway
 from tests.support.until import until_async
 
 DEADLINE_S = 60.0
 CREATE_S = 60.0
 
 
-def order(sandbox_id: str, **more: Any) -> Order:
+def order(sandbox_id: str, **more: Any) -> CreateRequest:
     more.setdefault("incarnation", secrets.token_hex(8))
     given: dict[str, Any] = {"token": "ab" * 32, "owner": "ada", "image": "host", "cores": 1.0, "memory_bytes": 256 << 20}
-    return Order(sandbox_id=sandbox_id, **(given | more))
+    return CreateRequest(sandbox_id=sandbox_id, **(given | more))
 
 
 async def next_of(events: AsyncIterator[Event], kind: type[Event], sandbox_id: str = "") -> Any:
@@ -61,6 +61,8 @@ class RuntimeConformance:
         assert made.agent_epoch
         await all_ready(runtime)
         (present,) = await runtime.list_all()
+        assert await runtime.get("sb-1") == [present]
+        assert await runtime.get("sb-2") == []
         assert (present.sandbox_id, present.incarnation, present.owner) == ("sb-1", asked.incarnation, "ada")
         assert (present.endpoint, present.image, present.labels) == (made.endpoint, self.image, asked.labels)
         assert present.created_at > 1_600_000_000

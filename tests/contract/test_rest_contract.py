@@ -48,7 +48,7 @@ SERVER_ERROR, ACCEPTANCE = CHECKS.get_by_names(["not_a_server_error", "positive_
 OPERATIONS: list[Any] = [result.ok() for result in schema.get_all_operations()]  # type: ignore[union-attr]
 
 
-class Background:
+class BackgroundTasks:
     """A gateway on a thread of its own."""
 
     def __init__(self, redis_url: str) -> None:
@@ -90,7 +90,7 @@ IDS, GROUP = ("sb-1", "sb-2"), "run-7"
 @pytest.fixture(scope="module")
 def gateway(redis_server: RedisServer) -> Iterator[str]:
     redis_server.flush()
-    with Background(redis_server.url) as served:
+    with BackgroundTasks(redis_server.url) as served:
         yield served.url
 
 

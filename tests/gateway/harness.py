@@ -28,13 +28,13 @@ from websockets.server import ServerProtocol
 from websockets.utils import apply_mask
 
 from gateway.__main__ import server_config
-from gateway.agents.frame_headers import BINARY, CLOSE, server_frame
 from gateway.auth import Keys
 from gateway.model.options import Egress
 from gateway.model.records import Cause, Record, SandboxSpec
 from gateway.placement.redis_store import RedisStore
-from gateway.runtimes.base import Event, Images, Made, Order, Present, Synced, WentAway
+from gateway.runtimes.base import CreateRequest, Endpoint, Event, Images, SandboxStatus, Synced, WentAway
 from gateway.service import Gateway
+from gateway.sessions.frame_headers import BINARY, CLOSE, server_frame
 from gateway.settings import AdmissionSettings, PlacementSettings, RelaySettings, RestSettings, Settings
 
 SECRET = "s" * 64
@@ -47,9 +47,9 @@ class MemoryRuntime:
 
     def __init__(self, endpoint: str = "unix:///nowhere") -> None:
         self.endpoint = endpoint
-        self.present: dict[str, Present] = {}
+        self.present: dict[str, SandboxStatus] = {}
         self.deleted: list[str] = []
-        self.orders: list[Order] = []
+        self.orders: list[CreateRequest] = []
         self.allowed: dict[str, Egress] = {}
         self.refuse: HoldfastError | None = None
         self.hold: asyncio.Event | None = None
@@ -60,7 +60,7 @@ class MemoryRuntime:
     def images(self) -> Images | None:
         return None
 
-    async def create(self, order: Order, timeout_s: float) -> Made:
+    async def create(self, order: CreateRequest, timeout_s: float) -> Endpoint:
         self.orders.append(order)
         if self.hold is not None:
             await self.hold.wait()
@@ -69,27 +69,27 @@ class MemoryRuntime:
             raise error
         other = self.present.get(order.sandbox_id)
         if other is not None and other.incarnation == order.incarnation:
-            return Made(other.endpoint, "e1")
+            return Endpoint(other.endpoint, "e1")
         if other is not None:
             raise HoldfastError("sandbox_exists", "it is there")
         if order.image == "unknown-image":
             raise HoldfastError("image_not_found", "there is no such image")
         self._make(order)
-        return Made(self.endpoint, "e1")
+        return Endpoint(self.endpoint, "e1")
 
-    async def adopt(self, spare_id: str, order: Order, timeout_s: float) -> Made:
+    async def adopt(self, spare_id: str, order: CreateRequest, timeout_s: float) -> Endpoint:
         if self.present.pop(spare_id, None) is None:
             raise HoldfastError("sandbox_not_found", "that spare is gone")
         self.orders.append(order)
         self._make(order)
-        return Made(self.endpoint, "e1")
+        return Endpoint(self.endpoint, "e1")
 
     async def allow(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
         if sandbox_id not in self.present or self.present[sandbox_id].incarnation != incarnation:
             raise HoldfastError("sandbox_not_found", "there is no such sandbox")
         self.allowed[sandbox_id] = egress
 
-    def _make(self, order: Order) -> None:
+    def _make(self, order: CreateRequest) -> None:
         self.add(
             order.sandbox_id,
             order.incarnation,
@@ -102,11 +102,11 @@ class MemoryRuntime:
             options=order.options,
         )
 
-    def add(self, sandbox_id: str, incarnation: str = "1" * 16, **more: Any) -> Present:
+    def add(self, sandbox_id: str, incarnation: str = "1" * 16, **more: Any) -> SandboxStatus:
         more.setdefault("owner", "ada")
         more.setdefault("image", "host")
         more.setdefault("created_at", time.time())
-        present = Present(sandbox_id=sandbox_id, incarnation=incarnation, endpoint=self.endpoint, **more)
+        present = SandboxStatus(sandbox_id=sandbox_id, incarnation=incarnation, endpoint=self.endpoint, **more)
         self.present[sandbox_id] = present
         return present
 
@@ -132,7 +132,10 @@ class MemoryRuntime:
             self._publish(WentAway(sandbox_id, present.incarnation, Cause("deleted", "caller")))
         return present is not None
 
-    async def list_all(self) -> list[Present]:
+    async def get(self, sandbox_id: str) -> list[SandboxStatus]:
+        return [self.present[sandbox_id]] if sandbox_id in self.present else []
+
+    async def list_all(self) -> list[SandboxStatus]:
         return list(self.present.values())
 
     async def watch(self) -> AsyncIterator[Event]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.pools import KEY_LABEL, Pool
-from gateway.runtimes.base import Present
+from gateway.runtimes.base import SandboxStatus
 from gateway.settings import ControllerSettings
 
 GRACE = 60.0
@@ -28,5 +28,5 @@ pools:
 """
 
 
-def spare(id_: str, age: float = 10.0, key: str = KEY, **more: Any) -> Present:
-    return Present(id_, "i", "", "host", "x", 1000.0 - age, labels={KEY_LABEL: key}, **more)
+def spare(id_: str, age: float = 10.0, key: str = KEY, **more: Any) -> SandboxStatus:
+    return SandboxStatus(id_, "i", "", "host", "x", 1000.0 - age, labels={KEY_LABEL: key}, **more)

@@ -16,15 +16,15 @@ from holdfast_wire.errors import HoldfastError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.admission import EVERYBODY, Admission, Place, Quotas
-from gateway.controller.metrics_server import served as face
-from gateway.controller.quota_counts import Usages
+from gateway.admission import ALL_OWNERS, Admission, QueuePlace, Quotas
+from gateway.controller.metrics_server import serve_metrics
+from gateway.controller.quota_counts import QuotaCounts
+from gateway.metrics import Metrics
 from gateway.model.records import Cause, Quota, Record, SandboxSpec
 from gateway.placement.redis_store import RedisStore
 from gateway.placement.store import FencedError
-from gateway.runtimes.base import Made, Order
+from gateway.runtimes.base import CreateRequest, Endpoint
 from gateway.settings import AdmissionSettings, PlacementSettings, SettingsError, from_environment
-from gateway.telemetry import Metrics
 from tests.gateway.checked import check
 from tests.gateway.harness import ADA, BOB, MemoryRuntime, Served, serve
 from tests.support.requires import requires
@@ -40,7 +40,7 @@ def admission(**more: Any) -> Admission:
     return Admission(AdmissionSettings(**values), Metrics())
 
 
-def turns(places: list[Place]) -> list[int]:
+def turns(places: list[QueuePlace]) -> list[int]:
     return [number for number, place in enumerate(places) if place.turn.done()]
 
 
@@ -53,7 +53,7 @@ async def test_turns_go_round_the_owners() -> None:
         order.append(turn)
         places[turn].leave()
     assert [places[number].owner for number in order] == ["ada", "ada", "bob", "eve", "ada", "ada"]
-    assert (one.waiting, one.making) == (0, 0)
+    assert (one.waiting, one.running) == (0, 0)
 
 
 async def test_an_owner_leaves_room_for_others() -> None:
@@ -81,7 +81,7 @@ async def test_beyond_the_bounds_it_says_so_and_when_to_come_again() -> None:
 async def test_who_goes_while_it_waits_takes_no_turn() -> None:
     one = admission(making=1, queue_wait_s=0.05)
     first, second, third = (one.enter("ada") for _ in range(3))
-    with pytest.raises(HoldfastError, match="turn"):
+    with pytest.raises(HoldfastError, match="queue"):
         async with second:
             pass
     waiting = asyncio.create_task(third.__aenter__())
@@ -89,9 +89,9 @@ async def test_who_goes_while_it_waits_takes_no_turn() -> None:
     waiting.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await waiting
-    assert (one.waiting, one.making) == (0, 1)
+    assert (one.waiting, one.running) == (0, 1)
     first.leave()
-    assert (one.waiting, one.making) == (0, 0)
+    assert (one.waiting, one.running) == (0, 0)
 
 
 @settings(deadline=None)
@@ -99,7 +99,7 @@ async def test_who_goes_while_it_waits_takes_no_turn() -> None:
 def test_whatever_happens_the_bounds_hold_and_no_turn_is_lost(steps: list[tuple[str, str, int]]) -> None:
     async def run() -> None:
         one = admission()
-        held: list[Place] = []
+        held: list[QueuePlace] = []
         for verb, owner, which in steps:
             if verb == "enter":
                 with contextlib.suppress(HoldfastError):
@@ -107,14 +107,14 @@ def test_whatever_happens_the_bounds_hold_and_no_turn_is_lost(steps: list[tuple[
             elif held:
                 held.pop(which % len(held)).leave()
             running, waiting = [p for p in held if p.turn.done()], [p for p in held if not p.turn.done()]
-            assert (one.making, one.waiting) == (len(running), len(waiting))
+            assert (one.running, one.waiting) == (len(running), len(waiting))
             assert len(running) <= SMALL.making
             assert len(waiting) <= SMALL.queue
             assert all(count <= SMALL.owner_making for count in Counter(p.owner for p in running).values())
             assert len(running) == SMALL.making or not waiting
         for place in held:
             place.leave()
-        assert (one.making, one.waiting) == (0, 0)
+        assert (one.running, one.waiting) == (0, 0)
 
     asyncio.run(run())
 
@@ -130,7 +130,7 @@ class SlowRuntime(MemoryRuntime):
         self.at_once = self.most = 0
         self.served: list[str] = []
 
-    async def create(self, order: Order, timeout_s: float) -> Made:
+    async def create(self, order: CreateRequest, timeout_s: float) -> Endpoint:
         self.at_once += 1
         self.most = max(self.most, self.at_once)
         for _ in range(20):
@@ -202,7 +202,7 @@ async def test_a_turn_that_does_not_come_leaves_nothing_and_can_be_asked_for_aga
     async with serving(redis_url, tmp_path, limits) as (served, runtime), served.client() as ada:
         runtime.hold = asyncio.Event()
         first = asyncio.create_task(ada.post("/sandboxes", json={"image": "host", "wait": True}))
-        await until_async(lambda: served.gateway.admission.making, deadline_s=60, what="the first to be made")
+        await until_async(lambda: served.gateway.admission.running, deadline_s=60, what="the first to be made")
         late: dict[str, Any] = {"json": {"image": "host", "wait": True}, "headers": {"Idempotency-Key": "k"}}
         answer = check(await ada.post("/sandboxes", **late))
         assert (answer.status_code, answer.json()["code"]) == (503, "overloaded")
@@ -227,13 +227,13 @@ def spec(id_: str, owner: str = "ada", cores: float = 1.5, memory: int = 2**30) 
 
 async def test_what_is_counted_adds_up_once_and_goes_to_nothing(store: RedisStore) -> None:
     quota = Quota(sandboxes=3, cores=4.0, memory_bytes=5 * 2**30)
-    words = [(await store.reserve("ada", spec(id_), quota)).word for id_ in ("sb-1", "sb-1", "sb-2", "sb-3")]
+    words = [(await store.reserve("ada", spec(id_), quota)).outcome for id_ in ("sb-1", "sb-1", "sb-2", "sb-3")]
     assert words == ["fresh", "known", "fresh", "over"]
     over = await store.reserve("ada", spec("sb-3"), quota)
     assert (over.sandboxes, over.cores, over.memory_bytes) == (3, 4.5, 3 * 2**30)
-    assert (await store.reserve("ada", spec("sb-3", cores=1.0), quota)).word == "fresh"
-    assert (await store.reserve("ada", spec("sb-4", cores=0.001), Quota(sandboxes=3))).word == "over"
-    assert (await store.reserve("bob", spec("sb-5", "bob"), quota)).word == "fresh"
+    assert (await store.reserve("ada", spec("sb-3", cores=1.0), quota)).outcome == "fresh"
+    assert (await store.reserve("ada", spec("sb-4", cores=0.001), Quota(sandboxes=3))).outcome == "over"
+    assert (await store.reserve("bob", spec("sb-5", "bob"), quota)).outcome == "fresh"
     since = await store.usage_entries("ada")
     await store.release("ada", "sb-1", str(int(since["sb-1"]) - 1))
     assert set(await store.usage_entries("ada")) == {"sb-1", "sb-2", "sb-3"}
@@ -249,7 +249,7 @@ async def test_what_is_counted_adds_up_once_and_goes_to_nothing(store: RedisStor
 
 async def test_five_hundred_at_once_never_pass_a_quota(store: RedisStore) -> None:
     usages = await asyncio.gather(*(store.reserve("ada", spec(f"sb-{n}"), Quota(sandboxes=100)) for n in range(500)))
-    assert Counter(usage.word for usage in usages) == {"fresh": 100, "over": 400}
+    assert Counter(usage.outcome for usage in usages) == {"fresh": 100, "over": 400}
 
 
 async def test_usages_are_brought_into_line_with_the_records(store: RedisStore) -> None:
@@ -267,13 +267,13 @@ async def test_usages_are_brought_into_line_with_the_records(store: RedisStore) 
     failed = await store.mark_failed("failed", "i1", Cause("oom", "workload"))
     assert isinstance(failed, Record)
     records["failed"] = failed
-    await Usages(store, AdmissionSettings(), unmade_s=0.0).agree(records, term)
+    await QuotaCounts(store, AdmissionSettings(), unmade_s=0.0).agree(records, term)
     assert await store.usage_owners() == {"ada", "eve"}
-    await Usages(store, limits).agree(records, term)
+    await QuotaCounts(store, limits).agree(records, term)
     assert set(await store.usage_entries("ada")) == {"never-made", "sb-1"}, "it may be being made"
-    await Usages(store, limits, unmade_s=-1.0).agree(records, term)
+    await QuotaCounts(store, limits, unmade_s=-1.0).agree(records, term)
     found = {owner: set(await store.usage_entries(owner)) for owner in await store.usage_owners()}
-    assert found == {"ada": {"sb-1"}, "bob": {"sb-2"}, EVERYBODY: {"sb-1", "sb-2"}}
+    assert found == {"ada": {"sb-1"}, "bob": {"sb-2"}, ALL_OWNERS: {"sb-1", "sb-2"}}
 
 
 async def test_what_failed_while_it_was_looked_at_is_not_counted_again(store: RedisStore) -> None:
@@ -283,7 +283,7 @@ async def test_what_failed_while_it_was_looked_at_is_not_counted_again(store: Re
     created = await store.create(spec("sb-1"), fingerprint="f")
     assert isinstance(created.entry, Record)
     await store.mark_failed("sb-1", "i1", Cause("image-pull", "caller"))  # and its maker gave its count back
-    await Usages(store, limits).agree({"sb-1": created.entry}, term)
+    await QuotaCounts(store, limits).agree({"sb-1": created.entry}, term)
     assert await store.usage_entries("ada") == {}
 
 
@@ -336,7 +336,7 @@ def test_limits_come_from_the_environment() -> None:
 async def test_a_controller_tells_its_counters() -> None:
     metrics = Metrics()
     metrics.gauge("pool_spares", 3, pool="warm")
-    async with face("127.0.0.1", 0, metrics.render) as port:
+    async with serve_metrics("127.0.0.1", 0, metrics.render) as port:
 
         async def ask(request: bytes) -> bytes:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -357,7 +357,7 @@ async def test_what_has_ended_is_given_back_without_waiting(store: RedisStore) -
     term = await store.lead("c1", 60)
     assert term is not None
     for id_ in ("expired", "failed", "again"):
-        for whose in ("ada", EVERYBODY):
+        for whose in ("ada", ALL_OWNERS):
             await store.reserve(whose, spec(id_), Quota())
         await store.create(spec(id_), fingerprint="f")
     await store.mark_failed("failed", "i1", Cause("oom", "workload"))
@@ -368,6 +368,6 @@ async def test_what_has_ended_is_given_back_without_waiting(store: RedisStore) -
         await asyncio.sleep(0)  # counted and ended in the same millisecond it would be the same life
     await store.release("ada", "again")
     await store.reserve("ada", spec("again"), Quota())  # its record is about to be written
-    await Usages(store, limits).agree({}, term)
+    await QuotaCounts(store, limits).agree({}, term)
     assert set(await store.usage_entries("ada")) == {"again"}
-    assert await store.usage_entries(EVERYBODY) == {}
+    assert await store.usage_entries(ALL_OWNERS) == {}

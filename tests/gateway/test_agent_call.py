@@ -19,8 +19,8 @@ from holdfast_wire.proof import agent_token
 
 from gateway.agents import agent_call
 from gateway.agents.dial import dial_agent
-from gateway.agents.frame_headers import BINARY, CLOSE, PING, server_frame
 from gateway.oneoff import operations
+from gateway.sessions.frame_headers import BINARY, CLOSE, PING, server_frame
 from gateway.settings import RelaySettings, RestSettings
 from session_agent.agent.settings import AgentSettings
 from session_agent.agent.startup.server import AgentServer, listening_socket

@@ -51,8 +51,8 @@ def test_the_error_names_field_and_bound(read: Callable[[Any], Any], value: Any,
         read(value)
     assert caught.value.code in ("invalid_argument", "invalid_quantity")
     assert caught.value.fault == "caller"
-    for word in words:
-        assert word in caught.value.message, caught.value.message
+    for outcome in words:
+        assert outcome in caught.value.message, caught.value.message
     assert len(caught.value.message) < 300
 
 

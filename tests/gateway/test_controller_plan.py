@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.controller.plan import CREATE_LOST, NODE_LOST, Action, MarkFailed, MarkReady, Plan, Rebuild, Remove, plan
 from gateway.model.records import Cause, Record, SandboxSpec, Status, Tombstone
-from gateway.runtimes.base import Present
+from gateway.runtimes.base import SandboxStatus
 
 NOW, GRACE = 10_000.0, 60.0
 OOM = Cause("oom", "workload")
@@ -20,8 +20,8 @@ def record(id_: str = "sb-1", incarnation: str = "i1", status: Status = "ready",
     return Record(spec, status, NOW - age, ready_at=None if status == "pending" else NOW - age)
 
 
-def present(id_: str = "sb-1", incarnation: str = "i1", **more: object) -> Present:
-    return replace(Present(id_, incarnation, "ada", "host", "unix:///a", NOW - 1000.0), **more)  # type: ignore[arg-type]
+def present(id_: str = "sb-1", incarnation: str = "i1", **more: object) -> SandboxStatus:
+    return replace(SandboxStatus(id_, incarnation, "ada", "host", "unix:///a", NOW - 1000.0), **more)  # type: ignore[arg-type]
 
 
 def grave(id_: str = "sb-1", incarnation: str = "i1") -> Tombstone:
@@ -30,7 +30,7 @@ def grave(id_: str = "sb-1", incarnation: str = "i1") -> Tombstone:
 
 def decide(
     records: list[Record] = [],  # noqa: B006
-    presents: list[Present] = [],  # noqa: B006
+    statuses: list[SandboxStatus] = [],  # noqa: B006
     graves: list[Tombstone] = [],  # noqa: B006
     *,
     whole: bool = True,
@@ -39,7 +39,7 @@ def decide(
 ) -> Plan:
     return plan(
         {one.sandbox_id: one for one in records},
-        presents,
+        statuses,
         {one.sandbox_id: one for one in graves},
         now=NOW,
         grace_s=GRACE,
@@ -49,10 +49,10 @@ def decide(
     )
 
 
-def twice(records: list[Record], presents: list[Present], graves: list[Tombstone] | None = None) -> list[Action]:
-    first = decide(records, presents, graves or [])
+def twice(records: list[Record], statuses: list[SandboxStatus], graves: list[Tombstone] | None = None) -> list[Action]:
+    first = decide(records, statuses, graves or [])
     assert first.actions == []
-    return decide(records, presents, graves or [], suspects=first.suspects).actions
+    return decide(records, statuses, graves or [], suspects=first.suspects).actions
 
 
 def test_agreement_needs_nothing() -> None:
@@ -140,22 +140,22 @@ _INCARNATIONS = st.sampled_from(["i1", "i2"])
         st.builds(record, _IDS, _INCARNATIONS, st.sampled_from(["pending", "ready", "failed"]), st.sampled_from([1.0, 100.0, 1000.0])),
         unique_by=lambda one: one.sandbox_id,
     ),
-    presents=st.lists(
+    statuses=st.lists(
         st.builds(present, _IDS, _INCARNATIONS, state=st.sampled_from(["ready", "failed"])), unique_by=lambda one: one.sandbox_id
     ),
     graves=st.lists(st.builds(grave, _IDS, _INCARNATIONS), unique_by=lambda one: one.sandbox_id),
     whole=st.booleans(),
 )
 def test_nothing_living_is_removed_without_a_record_of_its_end(
-    records: list[Record], presents: list[Present], graves: list[Tombstone], whole: bool
+    records: list[Record], statuses: list[SandboxStatus], graves: list[Tombstone], whole: bool
 ) -> None:
-    first = decide(records, presents, graves, whole=whole)
-    second = decide(records, presents, graves, whole=whole, suspects=first.suspects)
+    first = decide(records, statuses, graves, whole=whole)
+    second = decide(records, statuses, graves, whole=whole, suspects=first.suspects)
     assert not any(isinstance(action, Remove) for action in first.actions)
     for action in second.actions:
         if isinstance(action, Remove):
             known = {one.sandbox_id: one for one in records}.get(action.sandbox_id)
-            here = {one.sandbox_id: one for one in presents}[action.sandbox_id]
+            here = {one.sandbox_id: one for one in statuses}[action.sandbox_id]
             dead = {one.sandbox_id: one for one in graves}.get(action.sandbox_id)
             assert whole
             assert (
@@ -168,6 +168,6 @@ def test_nothing_living_is_removed_without_a_record_of_its_end(
 def test_what_is_left_of_an_ids_former_holder_hides_nobody() -> None:
     """One that was made of a spare bears the id beside the pod of the next: the order in which they are listed says nothing."""
     left, living = present(incarnation="i0"), present(incarnation="i1")
-    for presents in ([left, living], [living, left]):
-        assert twice([record()], presents) == [Remove("sb-1", "i0")]
+    for statuses in ([left, living], [living, left]):
+        assert twice([record()], statuses) == [Remove("sb-1", "i0")]
     assert decide([record(status="pending")], [living, left]).actions == [MarkReady("sb-1", "i1", "unix:///a")]

@@ -13,11 +13,11 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.controller.groups import Groups
 from gateway.controller.loop import Controller
-from gateway.controller.quota_counts import Usages
+from gateway.controller.quota_counts import QuotaCounts
 from gateway.controller.reconciler import Reconciler
 from gateway.model.records import Cause, Quota, Record, SandboxSpec
 from gateway.placement.keys import group_key
-from gateway.runtimes.base import Made, Order, Present
+from gateway.runtimes.base import CreateRequest, Endpoint, SandboxStatus
 from gateway.settings import AdmissionSettings, ControllerSettings
 from tests.gateway.controllers import at_work
 from tests.gateway.harness import Served, serve
@@ -45,7 +45,7 @@ async def test_an_id_is_made_again_while_its_former_holder_is_being_made(served:
         answer = await again
         assert answer.status_code == 200, answer.text
         assert answer.json()["incarnation"] != first["incarnation"]
-        await until_async(lambda: not served.gateway.making, deadline_s=60, what="both to be through")
+        await until_async(lambda: not served.gateway.creations, deadline_s=60, what="both to be through")
         assert served.runtime.present["sb-1"].incarnation == answer.json()["incarnation"]
         assert (await client.get("/sandboxes/sb-1")).json() == answer.json()
 
@@ -98,7 +98,7 @@ async def test_a_second_maker_that_fails_ends_nothing_that_the_first_has_made(re
             holds[0].set()
             made = (await one).json()
             holds[1].set()
-            await until_async(lambda: not there.gateway.making, deadline_s=60, what="the second to have failed")
+            await until_async(lambda: not there.gateway.creations, deadline_s=60, what="the second to have failed")
             assert (await two).json() == made or not wait, "it was made, if not by this one"
             assert (await first.get("/sandboxes/sb-1")).json() == made
         assert here.runtime.deleted == []
@@ -110,7 +110,7 @@ async def test_a_former_holder_that_comes_up_late_does_not_keep_its_id_from_bein
     """It cannot be seen yet when the runtime says that the id is taken, and its maker removes it only once it is up."""
     create, tries = served.runtime.create, 0
 
-    async def taken(order: Order, timeout_s: float) -> Made:
+    async def taken(order: CreateRequest, timeout_s: float) -> Endpoint:
         nonlocal tries
         tries += 1
         if tries < 4:
@@ -128,7 +128,7 @@ async def test_what_was_made_while_the_controller_removed_for_minutes_is_counted
     store, limits = served.store, AdmissionSettings(owner_quota=Quota(sandboxes=9))
     term = await store.lead("c1", 60)
     assert term is not None
-    usages, groups = Usages(store, limits, unmade_s=-1.0), Groups(store, Reconciler(store, served.runtime, 60.0).remove, unmade_s=-1.0)
+    usages, groups = QuotaCounts(store, limits, unmade_s=-1.0), Groups(store, Reconciler(store, served.runtime, 60.0).remove, unmade_s=-1.0)
     spec = SandboxSpec("sb-1", "ada", "1" * 16, "host", group="run-7")
     before: dict[str, Record] = {}
     await store.reserve("ada", spec, limits.owner_quota)
@@ -146,14 +146,14 @@ async def test_what_failed_and_was_forgotten_while_the_controller_looked_is_not_
     """A repeated request would find a sandbox that is not there."""
     listed, failed = asyncio.Event(), asyncio.Event()
 
-    async def fails(order: Order, timeout_s: float) -> Made:
+    async def fails(order: CreateRequest, timeout_s: float) -> Endpoint:
         served.runtime.add(order.sandbox_id, order.incarnation, owner=order.owner)
         await listed.wait()
         raise HoldfastError("no_capacity", "its agent never answered", retryable=True)
 
     list_all, lists = served.runtime.list_all, 0
 
-    async def slowly() -> list[Present]:
+    async def slowly() -> list[SandboxStatus]:
         nonlocal lists
         lists += 1
         found = await list_all()

@@ -11,7 +11,7 @@ from holdfast_wire.limits import MESSAGE_BYTES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.agents.frame_headers import BINARY, CLOSE, PING, PONG, FrameHeaders, close_frame, server_frame
+from gateway.sessions.frame_headers import BINARY, CLOSE, PING, PONG, FrameHeaders, close_frame, server_frame
 
 
 def masked(frame: bytes) -> bytes:

@@ -46,8 +46,8 @@ async def store(redis_url: str) -> AsyncIterator[RedisStore]:
 
 
 async def add_to(store: RedisStore, runtime: MemoryRuntime, group: str, sandbox_id: str, ttl_s: float | None = None) -> None:
-    word, _ = await store.group_join("ada", group, sandbox_id)
-    assert word == "ok"
+    outcome, _ = await store.group_join("ada", group, sandbox_id)
+    assert outcome == "ok"
     await add(store, runtime, sandbox_id, group=group, group_ttl_s=ttl_s)
 
 
@@ -69,8 +69,8 @@ async def test_a_lease_that_lapses_frees_all_sandboxes_of_its_group(store: Redis
             return await store.group_keys() == [keys.group_key("ada", "run-8")]
 
         await until_async(over, deadline_s=60, what="the group to be over")
-    word, _ = await store.group_beat("ada", "run-7", 60)
-    assert word == "ok", "the name can be used again"
+    outcome, _ = await store.group_beat("ada", "run-7", 60)
+    assert outcome == "ok", "the name can be used again"
 
 
 async def test_heartbeats_keep_a_group(store: RedisStore) -> None:
@@ -82,8 +82,8 @@ async def test_heartbeats_keep_a_group(store: RedisStore) -> None:
     groups, end = Groups(store, Reconciler(store, runtime, 60.0).remove), asyncio.get_running_loop().time() + 2.2
 
     async def beaten() -> bool:
-        word, _ = await store.group_beat("ada", "run-7", 1.0, group.lease)
-        assert word == "ok"
+        outcome, _ = await store.group_beat("ada", "run-7", 1.0, group.lease)
+        assert outcome == "ok"
         await groups.free(term)  # right after it, so that a machine that was busy for a lease's time is not taken for a silent holder
         return asyncio.get_running_loop().time() > end
 
@@ -92,8 +92,8 @@ async def test_heartbeats_keep_a_group(store: RedisStore) -> None:
     await store.resign("c0")
     async with running(store, runtime):
         await becomes(store, "sb-1", Tombstone, "group-lease")
-    word, _ = await store.group_beat("ada", "run-7", 60, group.lease)
-    assert word == "lapsed", "a late heartbeat brings nothing back"
+    outcome, _ = await store.group_beat("ada", "run-7", 60, group.lease)
+    assert outcome == "lapsed", "a late heartbeat brings nothing back"
 
 
 async def test_a_wiped_store_rebuilds_groups_with_their_leases(store: RedisStore, redis_server: RedisServer) -> None:
@@ -105,8 +105,8 @@ async def test_a_wiped_store_rebuilds_groups_with_their_leases(store: RedisStore
         redis_server.flush()
         record = await becomes(store, "sb-1", Record, None)
         assert record.spec.group == "run-7"
-        word, again = await store.group_beat("ada", "run-7", 60, group.lease)
-        assert (word, again.lease, set(again.members) | {"sb-1"}) == ("ok", group.lease, {"sb-1"})
+        outcome, again = await store.group_beat("ada", "run-7", 60, group.lease)
+        assert (outcome, again.lease, set(again.members) | {"sb-1"}) == ("ok", group.lease, {"sb-1"})
         await becomes(store, "sb-2", Tombstone, "group-lease")  # its worker died with the store
         assert "sb-1" in runtime.present
 

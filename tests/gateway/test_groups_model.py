@@ -64,23 +64,23 @@ class GroupSteps(StoreMachine):
     @rule(name=NAMES, which=LEASES)
     def beat(self, name: str, which: str) -> None:
         lease = self.lease_of(name, which)
-        word, group = self.runner.run(self.store.group_beat("ada", name, LONG_S, lease))
+        outcome, group = self.runner.run(self.store.group_beat("ada", name, LONG_S, lease))
         now = self.known.get(name)
         if now and now.ended:
             if lease and lease == now.lease:
-                assert word == "lapsed"
+                assert outcome == "lapsed"
                 assert group.cause is not None
                 assert group.cause.reason == now.ended
                 return
             if now.members:
-                assert word == "freeing"
+                assert outcome == "freeing"
                 return
             self.former[name] = now.lease
             now = None
         if now and now.lease and lease and lease != now.lease:
-            assert word == "lapsed"
+            assert outcome == "lapsed"
             return
-        assert word == "ok"
+        assert outcome == "ok"
         now = now or Known()
         assert group.lease == (lease or now.lease or group.lease)
         assert group.lease
@@ -91,12 +91,12 @@ class GroupSteps(StoreMachine):
     @rule(name=NAMES, id_=IDS, which=LEASES)
     def join(self, name: str, id_: str, which: str) -> None:
         lease = self.lease_of(name, which)
-        word, _ = self.runner.run(self.store.group_join("ada", name, id_, lease=lease))
+        outcome, _ = self.runner.run(self.store.group_join("ada", name, id_, lease=lease))
         now = self.known.get(name)
         if now and ((now.ended and (lease or now.members)) or (not now.ended and lease and now.lease and lease != now.lease)):
-            assert word == "lapsed"
+            assert outcome == "lapsed"
             return
-        assert word == "ok"
+        assert outcome == "ok"
         if now is None or now.ended:
             self.former[name] = now.lease if now else self.former.get(name, "")
             now = self.known[name] = Known(lease)

@@ -110,7 +110,7 @@ async def test_a_delete_while_it_is_made_wins(ada: Checked, served: Served) -> N
 
 async def test_a_create_that_takes_long_is_not_given_up(ada: Checked, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node has to be bought and a large image pulled: many graces of the controller, while somebody is at it."""
-    monkeypatch.setattr(creation, "_NOTE_S", 0.02)
+    monkeypatch.setattr(creation, "_TOUCH_S", 0.02)
     served.runtime.hold = asyncio.Event()
     where = f"/sandboxes/{(await ada('POST', '/sandboxes', json={'image': 'host'})).json()['sandbox_id']}"
     term = await served.store.lead("c1", 60)
@@ -123,7 +123,8 @@ async def test_a_create_that_takes_long_is_not_given_up(ada: Checked, served: Se
     with pytest.raises(AssertionError, match="waited"):
         await until_async(given_up, deadline_s=3.0, what="15 graces")
     assert (await ada("GET", where)).json()["status"] == "pending"
-    monkeypatch.setattr(creation, "_NOTE_S", 1e9)  # as if its maker had gone
+    (activity,) = [task for task in served.gateway.background._tasks if task.get_name().startswith("activity")]
+    activity.cancel()  # as if its maker had gone
     await until_async(given_up, deadline_s=60, what="what nobody makes to be given up")
     gone = (await ada("GET", where)).json()
     assert (gone["status"], gone["reason"]) == ("failed", "create-lost")
@@ -407,11 +408,11 @@ async def test_a_delete_is_tried_again_while_the_runtime_is_away(served: Served,
             raise RuntimeUnavailableError
         return await remove(sandbox_id, incarnation)
 
-    monkeypatch.setattr(sandboxes, "_REMOVE_AGAIN_S", (0.001, 0.001, 0.001))
+    monkeypatch.setattr(sandboxes, "_RETRY_PAUSES_S", (0.001, 0.001, 0.001))
     async with served.client() as client:
         assert (await client.post("/sandboxes", json={"image": "host", "sandbox_id": "sb-1", "wait": True})).status_code == 200
         monkeypatch.setattr(runtime, "delete", away)
         assert (await client.delete("/sandboxes/sb-1")).json()["existed"] is True
         await until_async(lambda: tries == 3, deadline_s=60, what="the third try")
-        await until_async(lambda: not served.gateway.removing_again, deadline_s=60, what="the removal to end")
+        await until_async(lambda: not served.gateway.removal_retries, deadline_s=60, what="the removal to end")
         assert [one for one in await runtime.list_all() if one.sandbox_id == "sb-1"] == []

@@ -17,7 +17,7 @@ from holdfast_wire.limits import PARAMS_BYTES, PARAMS_ITEMS
 
 from gateway.http.bounded_protocol import BoundedHttpProtocol
 from gateway.http.request_fields import Fields
-from gateway.memory_reservation import Held, Memory
+from gateway.memory_reservation import MemoryReservations, RequestReservation
 from gateway.settings import RestSettings
 from tests.gateway.harness import ADA, DEADLINE_S, ScriptedAgent, Served, serve
 from tests.gateway.test_agent_call import RESULT, Talk, ask, scripted
@@ -30,13 +30,13 @@ PIECE = os.urandom(100_000)
 
 @pytest_asyncio.fixture
 async def served(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
-    async with serve(redis_url, tmp_path, rest=RestSettings(held_bytes=1_000_000)) as running:
+    async with serve(redis_url, tmp_path, rest=RestSettings(reserved_bytes=1_000_000)) as running:
         yield running
 
 
 def test_an_owner_leaves_a_quarter_to_the_others() -> None:
-    memory = Memory(1_000_000)
-    ada, bob = Held(memory), Held(memory)
+    memory = MemoryReservations(1_000_000)
+    ada, bob = RequestReservation(memory), RequestReservation(memory)
     ada.owner, bob.owner = "ada", "bob"
     ada.add(700_000)
     with pytest.raises(HoldfastError, match="under way") as refused:
@@ -48,7 +48,7 @@ def test_an_owner_leaves_a_quarter_to_the_others() -> None:
     ada.release()
     bob.add(100_000)
     bob.release()
-    assert memory.held == 0
+    assert memory.reserved_bytes == 0
 
 
 @pytest.mark.parametrize("path", ["/files", "/exec"])
@@ -67,14 +67,14 @@ async def test_what_an_agent_sends_counts(served: Served, path: str, pieces: int
         assert path == "/exec" or (answer.json()["path"], answer.json()["size"]) == ("/x", len(PIECE) * pieces)
     else:
         assert (answer.status_code, answer.json()["code"], answer.headers["Retry-After"]) == (503, "overloaded", "1")
-    assert served.gateway.memory.held == 0
+    assert served.gateway.memory.reserved_bytes == 0
 
 
 async def test_bodies_count(served: Served) -> None:
     async with served.client(ADA) as client:
         answer = await client.post("/sandboxes", content=b'{"image": "host", "x": "' + b"a" * 900_000 + b'"}')
     assert (answer.status_code, answer.json()["code"]) == (503, "overloaded")
-    assert served.gateway.memory.held == 0
+    assert served.gateway.memory.reserved_bytes == 0
 
 
 @pytest.mark.parametrize("size", range(5))
@@ -98,19 +98,19 @@ def test_more_arguments_than_a_request_takes_are_the_callers_mistake() -> None:
         assert refused.value.code == "arguments_too_long"
 
 
-class Watched(Memory):
+class Watched(MemoryReservations):
     """Tells when much of it is held, and when nothing of that is any more."""
 
     def __init__(self, much_bytes: int) -> None:
-        super().__init__(RestSettings().held_bytes)
+        super().__init__(RestSettings().reserved_bytes)
         self._much_bytes = much_bytes
         self.much, self.nothing = asyncio.Event(), asyncio.Event()
 
     def change(self, owner: str, size: int) -> None:
         super().change(owner, size)
-        if self.held >= self._much_bytes:
+        if self.reserved_bytes >= self._much_bytes:
             self.much.set()
-        if not self.held and self.much.is_set():
+        if not self.reserved_bytes and self.much.is_set():
             self.nothing.set()
 
 

@@ -103,8 +103,8 @@ async def test_every_other_step_runs_on_a_cluster(store: RedisStore) -> None:
     await ready(store, spec("sb-2", group="run-7"))
     await store.mark_leaving("sb-2", "i1", Leaving(Cause("evicted", "infrastructure"), 9.0), term=1)
     for name in ("run-7", "run-8"):
-        word, group = await store.group_beat("ada", name, 60)
-        assert word == "ok"
+        outcome, group = await store.group_beat("ada", name, 60)
+        assert outcome == "ok"
         assert (await store.group_join("ada", name, "sb-2", lease=group.lease))[0] == "ok"
         found = await store.group("ada", name)
         assert found is not None
@@ -115,7 +115,7 @@ async def test_every_other_step_runs_on_a_cluster(store: RedisStore) -> None:
     assert await store.due_groups() == []
     assert await store.group_keys() == []
     for owner in ("ada", "bob", ""):
-        assert (await store.reserve(owner, spec(), Quota(sandboxes=1))).word == "fresh"
+        assert (await store.reserve(owner, spec(), Quota(sandboxes=1))).outcome == "fresh"
     assert await store.usage_owners() == {"ada", "bob", ""}
     await asyncio.gather(*(store.release(owner, "sb-1") for owner in ("ada", "bob", "")))
     assert await store.usage_owners() == set()

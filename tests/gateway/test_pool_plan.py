@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.controller.pool_plan import Discard, Forget, Offer, Withdraw, missing, tend
+from gateway.controller.pool_plan import Discard, Forget, Offer, Withdraw, missing, plan_spares
 from gateway.model.records import PoolState, SandboxSpec
 from gateway.pools import Pool, PoolsError, PoolsFile, key_of, read_pools
-from gateway.runtimes.base import Present
+from gateway.runtimes.base import SandboxStatus
 from tests.gateway.pool_kit import GRACE, KEY, POOL, POOLS, TEXT, spare
 
 
@@ -61,8 +61,8 @@ def test_a_spare_fits_what_is_asked_for_and_nothing_less() -> None:
         assert key_of(dataclasses.replace(spec, **other)) != KEY
 
 
-def decide(state: PoolState, presents: list[Present], pools: dict[str, Pool] = POOLS, ours: set[str] = set()) -> list[Any]:  # noqa: B006
-    return tend(pools, {KEY: state}, presents, now=1000.0, ours=ours, claim_grace_s=GRACE)
+def decide(state: PoolState, statuses: list[SandboxStatus], pools: dict[str, Pool] = POOLS, ours: set[str] = set()) -> list[Any]:  # noqa: B006
+    return plan_spares(pools, {KEY: state}, statuses, now=1000.0, ours=ours, claim_grace_s=GRACE)
 
 
 def test_what_is_missing_is_made_and_no_more() -> None:
@@ -119,7 +119,7 @@ AGES = st.sampled_from([1.0, GRACE, 1e9])
 def test_no_plan_removes_what_somebody_may_be_using(
     making: dict[str, float], spares: dict[str, float], taken: dict[str, float], there: dict[str, tuple[float, Any]]
 ) -> None:
-    presents = [spare(id_, age, state=state) for id_, (age, state) in there.items()]
-    for action in decide(PoolState(making, spares, taken), presents):
+    statuses = [spare(id_, age, state=state) for id_, (age, state) in there.items()]
+    for action in decide(PoolState(making, spares, taken), statuses):
         if isinstance(action, Discard | Offer):
             assert taken.get(action.spare_id, GRACE) >= GRACE or action.spare_id in making

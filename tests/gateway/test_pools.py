@@ -15,14 +15,14 @@ import pytest_asyncio
 
 from gateway.controller.loop import Controller
 from gateway.controller.pool_plan import is_spare
-from gateway.controller.pool_refill import PoolKeeper
+from gateway.controller.pool_refill import PoolRefill
 from gateway.controller.reconciler import Reconciler
+from gateway.metrics import Metrics
 from gateway.model.records import PoolState, SandboxSpec
 from gateway.placement.redis_store import RedisStore
-from gateway.placement.store import COLD, FencedError
+from gateway.placement.store import COLD_START, FencedError
 from gateway.pools import Pool
 from gateway.settings import PlacementSettings
-from gateway.telemetry import Metrics
 from tests.conformance.runtimes import order
 from tests.gateway.controllers import at_work
 from tests.gateway.harness import SECRET, MemoryRuntime
@@ -80,9 +80,9 @@ async def test_what_a_sandbox_is_made_of_is_said_once(store: RedisStore) -> None
     assert await store.assign_spare("sb-1", "i2", "pool-a") == ""
     assert await store.assign_spare("sb-1", "i1", "pool-a") == "pool-a"
     assert await store.assign_spare("sb-1", "i1", "pool-b") == "pool-a"
-    assert await store.assign_spare("sb-1", "i1", COLD, "pool-b") == "pool-a"
-    assert await store.assign_spare("sb-1", "i1", COLD, "pool-a") == COLD
-    assert await store.assign_spare("sb-1", "i1", "pool-b") == COLD
+    assert await store.assign_spare("sb-1", "i1", COLD_START, "pool-b") == "pool-a"
+    assert await store.assign_spare("sb-1", "i1", COLD_START, "pool-a") == COLD_START
+    assert await store.assign_spare("sb-1", "i1", "pool-b") == COLD_START
     await store.mark_ready("sb-1", "i1", "x", "e")
     assert await store.assign_spare("sb-1", "i1", "pool-b") == ""
     assert await store.assign_spare("nobody", "i1", "pool-b") == ""
@@ -98,21 +98,21 @@ async def test_a_spare_that_came_up_during_a_long_look_stays(store: RedisStore) 
     term = await store.lead("c1", 60)
     assert term is not None
     hold = runtime.hold = asyncio.Event()
-    keeper = PoolKeeper(store, runtime, lambda: POOLS, SECRET, QUICK, Metrics())
+    pool_refill = PoolRefill(store, runtime, lambda: POOLS, SECRET, QUICK, Metrics())
     async with makers:
-        await keeper.refill(term, lambda work, name: makers.create_task(work, name=name))
+        await pool_refill.refill(term, lambda work, name: makers.create_task(work, name=name))
         await until_async(lambda: len(runtime.orders) == POOL.size, deadline_s=60, what="the makers")
-        seen = await keeper.look()
+        seen = await pool_refill.read_states()
         hold.set()
     assert len((await store.spares(KEY)).spares) == POOL.size
-    await keeper.tend(seen, [], term)
+    await pool_refill.carry_out(seen, [], term)
     assert len(runtime.present) == POOL.size
     assert len((await store.spares(KEY)).spares) == POOL.size
 
 
 def controller_of(store: RedisStore, runtime: MemoryRuntime, pools: dict[str, Pool] = POOLS) -> Controller:
-    keeper = PoolKeeper(store, runtime, lambda: pools, SECRET, QUICK, Metrics())
-    return Controller(store, runtime, "c1", QUICK, keeper)
+    pool_refill = PoolRefill(store, runtime, lambda: pools, SECRET, QUICK, Metrics())
+    return Controller(store, runtime, "c1", QUICK, pool_refill)
 
 
 async def filled(store: RedisStore, runtime: MemoryRuntime, pool: Pool = POOL) -> None:
@@ -181,10 +181,10 @@ async def test_nothing_is_made_of_a_count_that_a_wipe_and_a_rebuild_went_by(stor
         work.close()
         made.append(name)
 
-    await PoolKeeper(store, MemoryRuntime(), lambda: POOLS, SECRET, QUICK, Metrics()).refill(1, spawn)
+    await PoolRefill(store, MemoryRuntime(), lambda: POOLS, SECRET, QUICK, Metrics()).refill(1, spawn)
     assert made == []
     monkeypatch.setattr(store, "spares", counted)
-    await PoolKeeper(store, MemoryRuntime(), lambda: POOLS, SECRET, QUICK, Metrics()).refill(1, spawn)
+    await PoolRefill(store, MemoryRuntime(), lambda: POOLS, SECRET, QUICK, Metrics()).refill(1, spawn)
     assert made
 
 
@@ -237,8 +237,8 @@ class Life:
 
 async def one_life(store: Any, runtime: Any, term: int, passes: int, pools: dict[str, Pool]) -> None:
     """Passes of a controller without clocks: each refills, lets its makers end, and reconciles."""
-    keeper = PoolKeeper(store, runtime, lambda: pools, SECRET, QUICK, Metrics())
-    reconciler = Reconciler(store, runtime, 0.2, keeper)
+    pool_refill = PoolRefill(store, runtime, lambda: pools, SECRET, QUICK, Metrics())
+    reconciler = Reconciler(store, runtime, 0.2, pool_refill)
     await reconciler.run_once(term)
     for _ in range(passes):
         makers: list[Coroutine[Any, Any, None]] = []
@@ -246,7 +246,7 @@ async def one_life(store: Any, runtime: Any, term: int, passes: int, pools: dict
         def spawn(work: Coroutine[Any, Any, None], name: str, makers: list[Coroutine[Any, Any, None]] = makers) -> None:
             makers.append(work)
 
-        await keeper.refill(term, spawn)
+        await pool_refill.refill(term, spawn)
         ends = await asyncio.gather(*(shielded(maker) for maker in makers))
         if any(ends):
             raise Killed

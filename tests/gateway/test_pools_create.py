@@ -14,7 +14,7 @@ from holdfast_wire.errors import HoldfastError
 from gateway.lifecycle import pool_claims
 from gateway.model.records import Record
 from gateway.pools import KEY_LABEL, PoolsFile
-from gateway.runtimes.base import Order
+from gateway.runtimes.base import CreateRequest
 from tests.gateway.harness import ADA, Served, serve
 from tests.gateway.pool_kit import KEY, TEXT
 from tests.support.requires import requires
@@ -72,7 +72,7 @@ async def test_dead_spares_are_passed_over_and_then_it_is_made_cold(served: Serv
 async def test_a_spare_that_fails_half_way_is_removed_under_both_names(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     await offer(served, 1)
 
-    async def half(spare_id: str, order: Order, timeout_s: float) -> Any:
+    async def half(spare_id: str, order: CreateRequest, timeout_s: float) -> Any:
         served.runtime.present.pop(spare_id)
         served.runtime.add(order.sandbox_id, order.incarnation, owner=order.owner, state="failed")
         raise HoldfastError("agent_unreachable", "it does not answer")
@@ -125,7 +125,7 @@ async def test_who_gives_up_on_spares_leaves_it_to_a_replica_that_found_another(
     await offer(served, 2)
     monkeypatch.setattr(pool_claims, "_TRIES", 1)
 
-    async def slow(spare_id: str, order: Order, timeout_s: float) -> Any:
+    async def slow(spare_id: str, order: CreateRequest, timeout_s: float) -> Any:
         record = await served.store.get(order.sandbox_id)
         assert isinstance(record, Record)
         found = await served.store.take_spare(KEY)  # the other replica saw this one fail first, and goes on
@@ -136,7 +136,7 @@ async def test_who_gives_up_on_spares_leaves_it_to_a_replica_that_found_another(
     adopt = served.runtime.adopt
 
     async def adopted(incarnation: str, spare_id: str) -> None:
-        await adopt(spare_id, Order("sb-1", incarnation, "t", "ada", "host", 1.0, 2**30), 1.0)
+        await adopt(spare_id, CreateRequest("sb-1", incarnation, "t", "ada", "host", 1.0, 2**30), 1.0)
         await served.store.mark_ready("sb-1", incarnation, "unix:///adopted", "e2")
 
     monkeypatch.setattr(served.runtime, "adopt", slow)

@@ -14,7 +14,7 @@ from holdfast_wire.frames import GoAway
 from holdfast_wire.limits import MESSAGE_BYTES
 from websockets.asyncio.client import ClientConnection
 
-from gateway.agents.frame_headers import BINARY, CLOSE, server_frame
+from gateway.sessions.frame_headers import BINARY, CLOSE, server_frame
 from gateway.settings import RelaySettings
 from tests.gateway.harness import DEADLINE_S, Connection, ScriptedAgent, Served, closed_with, echo, serve
 from tests.gateway.refusals import refusal

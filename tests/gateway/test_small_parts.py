@@ -1,4 +1,4 @@
-"""Small parts by themselves: keys, log lines, metrics, reposts, settings."""
+"""Small parts by themselves: keys, log lines, metrics, retry detection, settings."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 from holdfast_wire.errors import HoldfastError
 
 from gateway.auth import Keys, key_of, read_secret
-from gateway.orchard.retry_detection import Posted, Reposts
+from gateway.logs import LineFormatter
+from gateway.metrics import Metrics
+from gateway.orchard.retry_detection import PostedExec, RetryDetection
 from gateway.settings import PlacementSettings, SettingsError, from_environment
-from gateway.telemetry import LineFormatter, Metrics
 
 
 def digest(key: str) -> str:
@@ -60,13 +61,20 @@ def test_log_lines_cannot_be_forged() -> None:
 
 def test_metrics_are_prometheus_text() -> None:
     metrics = Metrics()
-    metrics.count("requests_total", route='/a"b\\\n', status="200")
-    metrics.count("requests_total", route='/a"b\\\n', status="200")
+    for _ in range(2):
+        metrics.count("requests_total", method="GET", route='/a"b\\\n', status="200")
+    metrics.observe("request_seconds", 0.3, route="/")
     metrics.gauge("attached_sessions", 3)
     text = metrics.render()
     assert "# TYPE holdfast_requests_total counter\n" in text
-    assert text.count("\n") == 4
-    assert text.endswith("holdfast_attached_sessions 3\n")
+    assert 'holdfast_requests_total{method="GET",route="/a\\"b\\\\\\n",status="200"} 2.0\n' in text
+    assert "holdfast_attached_sessions 3.0\n" in text
+    assert 'holdfast_request_seconds_bucket{le="0.5",route="/"} 1.0\n' in text
+    assert 'holdfast_request_seconds_bucket{le="0.25",route="/"} 0.0\n' in text
+    with pytest.raises(KeyError):
+        metrics.count("no_such_total")
+    with pytest.raises(ValueError, match="label"):
+        metrics.count("requests_total", colour="red")
 
 
 async def _there() -> bool:
@@ -78,29 +86,29 @@ async def _gone() -> bool:
 
 
 async def test_reposts_are_joined_only_when_their_client_went_or_fell_back() -> None:
-    reposts = Reposts()
-    reposts.note(b"f", Posted("c1", True, _there))
+    reposts = RetryDetection()
+    reposts.note(b"f", PostedExec("c1", True, _there))
     assert await reposts.find(b"f", True) is None
     assert await reposts.find(b"g", False) is None
     assert await reposts.find(b"f", False) == "c1"
     assert await reposts.find(b"f", False) is None
-    reposts.note(b"f", Posted("c2", False, _gone))
+    reposts.note(b"f", PostedExec("c2", False, _gone))
     assert await reposts.find(b"f", False) == "c2"
-    posted = Posted("c3", True, _there)
+    posted = PostedExec("c3", True, _there)
     reposts.note(b"f", posted)
     posted.answered(connected=True)
     assert await reposts.find(b"f", True) is None
     assert await reposts.find(b"f", False) == "c3"
-    posted = Posted("c4", True, _there)
+    posted = PostedExec("c4", True, _there)
     reposts.note(b"f", posted)
     posted.answered(connected=False)
     assert await reposts.find(b"f", True) == "c4"
 
 
 async def test_memory_of_posts_is_bounded() -> None:
-    reposts = Reposts()
+    reposts = RetryDetection()
     for number in range(10_000):
-        reposts.note(b"%d" % (number % 5000), Posted("c", True, None))
+        reposts.note(b"%d" % (number % 5000), PostedExec("c", True, None))
     assert len(reposts._posted) <= 4096
 
 
@@ -121,7 +129,7 @@ def test_settings_come_from_the_environment() -> None:
 
 async def test_a_post_that_was_given_up_is_joined_by_one_of_two_that_come_together() -> None:
     """Asking whether its client is there takes a moment, in which the other asks too."""
-    reposts, asked = Reposts(), asyncio.Event()
+    reposts, asked = RetryDetection(), asyncio.Event()
     waiting = 0
 
     async def connected() -> bool:
@@ -132,6 +140,6 @@ async def test_a_post_that_was_given_up_is_joined_by_one_of_two_that_come_togeth
         await asked.wait()
         return False
 
-    reposts.note(b"p", Posted("c1", True, connected))
+    reposts.note(b"p", PostedExec("c1", True, connected))
     found = await asyncio.gather(reposts.find(b"p", True), reposts.find(b"p", True))
     assert set(found) == {"c1", None}

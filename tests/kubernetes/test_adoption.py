@@ -15,17 +15,17 @@ import pytest_asyncio
 from gateway.agents.adoption import adopt_agent
 from gateway.agents.dial import DialError, dial
 from gateway.controller.plan import CREATE_LOST, MarkFailed
-from gateway.controller.pool_refill import PoolKeeper
+from gateway.controller.pool_refill import PoolRefill
 from gateway.controller.reconciler import Reconciler
+from gateway.metrics import Metrics
 from gateway.model.options import Egress
 from gateway.model.records import Record
 from gateway.placement.store import PlacementUnavailableError
 from gateway.pools import KEY_LABEL, POOL_LABEL, PoolsFile
 from gateway.runtimes.kubernetes.pods import adoption
-from gateway.runtimes.kubernetes.pods.creation import Creating
+from gateway.runtimes.kubernetes.pods.creation import PodCreation
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.settings import ControllerSettings
-from gateway.telemetry import Metrics
 from tests.conformance.runtimes import order
 from tests.gateway.harness import SECRET, Served, serve
 from tests.gateway.test_controller_plan import GRACE, NOW, present, twice
@@ -48,9 +48,9 @@ async def served(redis_url: str, tmp_path: Path, runtime: KubernetesRuntime) -> 
     async with serve(redis_url, tmp_path) as served:
         served.gateway.runtime = runtime
         served.gateway.pools = PoolsFile(path)
-        keeper = PoolKeeper(served.store, runtime, PoolsFile(path).read, SECRET, ControllerSettings(), Metrics())
+        pool_refill = PoolRefill(served.store, runtime, PoolsFile(path).read, SECRET, ControllerSettings(), Metrics())
         async with asyncio.TaskGroup() as makers:
-            await keeper.refill(1, lambda work, name: makers.create_task(work, name=name))
+            await pool_refill.refill(1, lambda work, name: makers.create_task(work, name=name))
         yield served
 
 
@@ -114,11 +114,11 @@ async def test_what_a_replica_that_is_gone_had_begun_is_finished_by_the_next(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(adoption, "adopt_agent", killed)
-    monkeypatch.setattr(Creating, "tidy", lambda *_: asyncio.sleep(0))  # who is killed does not
+    monkeypatch.setattr(PodCreation, "tidy", lambda *_: asyncio.sleep(0))  # who is killed does not
     async with served.client() as client:
         first = create(client)
         await reached.wait()
-        (making,) = served.gateway.making.values()
+        (making,) = served.gateway.creations.values()
         making.cancel()
         await asyncio.gather(first, return_exceptions=True)
         monkeypatch.undo()
@@ -205,7 +205,7 @@ async def test_a_pod_that_is_being_made_is_not_lost_with_its_maker(
     async with served.client() as client:
         await client.post("/sandboxes", json={**BODY, "cpu": 2, "wait": False})  # which fits no pool
         await until_async(lambda: "hf-sb-1" in kubelet.api.pods.names(), deadline_s=60, what="the pod")
-        for making in served.gateway.making.values():
+        for making in served.gateway.creations.values():
             making.cancel()
         end = asyncio.get_running_loop().time() + 20 * GRACE_S
 

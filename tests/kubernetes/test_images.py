@@ -134,7 +134,7 @@ async def test_a_registry_that_is_away_gets_its_time(api: FakeApi, daemons: Daem
 async def test_a_pull_given_up_waiting_for_goes_on(runtime: KubernetesRuntime, daemons: Daemons) -> None:
     daemons.held = True
     images = ClusterImages(runtime.api, runtime.settings, runtime.injection, pull_s=0.3)
-    with pytest.raises(HoldfastError, match="goes on") as caught:
+    with pytest.raises(HoldfastError, match="continues") as caught:
         await images.pull("debian:13")
     assert caught.value.retryable
     daemons.release()

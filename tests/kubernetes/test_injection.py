@@ -12,7 +12,7 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.runtimes.base import BecameReady, WentAway
 from gateway.runtimes.kubernetes.cluster import injection, node_probes
-from gateway.runtimes.kubernetes.cluster.injection import Injecting, find_out, version_of
+from gateway.runtimes.kubernetes.cluster.injection import InjectionChoice, find_out, version_of
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from tests.conformance.runtimes import CREATE_S, order
 from tests.kubernetes.conftest import QUICK, settings_for
@@ -83,7 +83,7 @@ async def test_where_nodes_may_not_be_read_a_probe_pod_decides(
 
 async def test_a_gateway_hears_of_a_probe_within_seconds(runtime: KubernetesRuntime, api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(injection, "_UNSURE_FOR_S", 0.0)
-    injecting = Injecting(runtime.api, runtime.settings)
+    injecting = InjectionChoice(runtime.api, runtime.settings)
     api.refuse = [("list nodes", NO_NODES)] * 2
     assert await injecting.way() == "init"
     with Canaries(api).run():
@@ -142,10 +142,10 @@ async def test_a_quota_tells_nothing_of_volumes(runtime: KubernetesRuntime, api:
 
 
 async def test_it_is_found_out_once_for_all(runtime: KubernetesRuntime, api: FakeApi, tmp_path: Path) -> None:
-    injecting = Injecting(runtime.api, runtime.settings)
+    injecting = InjectionChoice(runtime.api, runtime.settings)
     assert set(await asyncio.gather(*(injecting.way() for _ in range(9)))) == {"image"}
     assert (api.requests["dry-run pods"], api.requests["get version"], api.requests["list nodes"]) == (1, 1, 1)
-    told = Injecting(runtime.api, replace(runtime.settings, bundle_injection="init"))
+    told = InjectionChoice(runtime.api, replace(runtime.settings, bundle_injection="init"))
     assert await told.way() == "init"
     assert api.requests["dry-run pods"] == 1
     api.image_volumes = False
@@ -164,7 +164,7 @@ async def test_the_doctor_says_the_way_and_why(api: FakeApi, tmp_path: Path) -> 
 
     assert (await said("auto"))["detail"].endswith("by an image volume")
     node(api, "containerd://2.1.4")
-    assert "by an init container: containerd://2.1.4 mounts no part" in (await said("auto"))["detail"]
+    assert "by an init container: containerd://2.1.4 cannot mount a part" in (await said("auto"))["detail"]
     assert (await said("init"))["ok"]
     assert not (await said("image"))["ok"]
 

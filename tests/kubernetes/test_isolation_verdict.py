@@ -1,4 +1,4 @@
-"""Isolation fails closed: nobody who asked to be kept from the network runs before a probe has shown that this works, or after one that
+"""Isolation fails closed: nobody who asked to be isolated from the network runs before a probe has shown that this works, or after one that
 has shown that it does not."""
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ async def test_creates_that_wait_are_refused_by_a_leak(gateway: KubernetesRuntim
     await until_async(lambda: api.requests["get networkpolicies"] >= 2, deadline_s=60, what="it to ask")
     api.note_verdict(holds=False, leaks=True)
     with Stopwatch() as watch:
-        with pytest.raises(HoldfastError, match="cannot be kept from the network") as caught:
+        with pytest.raises(HoldfastError, match="cannot be isolated from the network") as caught:
             await creating
         assert watch.elapsed_s <= HEARD_S
     assert caught.value.code == "unsupported"
@@ -135,11 +135,11 @@ async def test_a_probe_that_says_nothing_takes_nothing_back(gateway: KubernetesR
 async def test_while_the_api_server_is_away_the_last_verdict_counts(gateway: KubernetesRuntime, api: FakeApi) -> None:
     guard = enforcement.EnforcementGuard(gateway.api, gateway.settings)
     api.note_verdict(holds=False, leaks=True)
-    with pytest.raises(HoldfastError, match="cannot be kept"):
+    with pytest.raises(HoldfastError, match="cannot be isolated"):
         await guard.check(Egress())
     guard._asked_at = float("-inf")
     gateway.api.call = _away  # type: ignore[method-assign]
-    with pytest.raises(HoldfastError, match="cannot be kept"):
+    with pytest.raises(HoldfastError, match="cannot be isolated"):
         await guard.check(Egress())
 
 
@@ -177,7 +177,7 @@ async def test_what_runs_is_told_and_ended_by_two_leaks(runtime: KubernetesRunti
                 break
     assert {name for _, name in told} == {"sb-none", "sb-listed"}
     await until_async(lambda: api.pods.names() == ["hf-sb-open"], deadline_s=60, what="their pods to be gone")
-    with pytest.raises(HoldfastError, match="cannot be kept"):
+    with pytest.raises(HoldfastError, match="cannot be isolated"):
         await runtime.create(order("sb-4"), CREATE_S)
     await events.aclose()  # type: ignore[attr-defined]
 

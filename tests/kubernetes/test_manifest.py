@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gateway.model.option_fields import read_options
 from gateway.model.options import Egress, Options, Port, Reach, Toleration, Volume
-from gateway.runtimes.base import Order
+from gateway.runtimes.base import CreateRequest
 from gateway.runtimes.kubernetes.names import label_value, pod_name
 from gateway.runtimes.kubernetes.pods.manifest import pod
 from gateway.runtimes.kubernetes.pods.status import read_pod
@@ -68,7 +68,7 @@ EVERYTHING = Options(
     group=3000,
     architecture="arm64",
 )
-CASES: dict[str, tuple[Order, KubernetesSettings, Any]] = {
+CASES: dict[str, tuple[CreateRequest, KubernetesSettings, Any]] = {
     "plain-image": (order("sb-1", incarnation="1" * 16, image="debian:13"), PLAIN, "image"),
     "plain-init": (order("sb-1", incarnation="1" * 16, image="debian:13", disk_bytes=1 << 30), PLAIN, "init"),
     "everything": (

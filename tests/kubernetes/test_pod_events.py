@@ -14,7 +14,7 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import Options
 from gateway.runtimes.kubernetes.pods import creation
-from gateway.runtimes.kubernetes.pods.status import event_trouble, read_pod
+from gateway.runtimes.kubernetes.pods.status import event_failure, read_pod
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from tests.conformance.runtimes import CREATE_S, order
 from tests.kubernetes.conftest import QUICK, settings_for
@@ -104,10 +104,10 @@ async def test_who_is_quick_is_not_asked_after(runtime: KubernetesRuntime, api: 
 def test_a_claim_that_is_not_there_is_the_callers() -> None:
     message = '0/3 nodes are available: persistentvolumeclaim "data-7" not found. preemption: 0/3 nodes are available.'
     told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
-    trouble = read_pod({"metadata": {}, "status": {"phase": "Pending", "conditions": [told]}}).trouble
-    assert trouble is not None
-    assert (trouble.code, trouble.cause.reason, trouble.cause.fault, trouble.lasting) == ("invalid_argument", "config", "caller", True)
-    assert "claim 'data-7'" in trouble.cause.message
+    failure = read_pod({"metadata": {}, "status": {"phase": "Pending", "conditions": [told]}}).failure
+    assert failure is not None
+    assert (failure.code, failure.cause.reason, failure.cause.fault, failure.lasting) == ("invalid_argument", "config", "caller", True)
+    assert "claim 'data-7'" in failure.cause.message
 
 
 async def test_root_is_refused_where_it_would_be_the_nodes(stuck: KubernetesRuntime, api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ async def test_root_is_refused_where_it_would_be_the_nodes(stuck: KubernetesRunt
     async def unheard(manifest: dict[str, Any]) -> None:
         """As when the first question was not answered."""
 
-    monkeypatch.setattr(stuck._creating, "_has_user_namespaces", unheard)
+    monkeypatch.setattr(stuck._pod_creation, "_has_user_namespaces", unheard)
     with pytest.raises(HoldfastError, match="gives pods no user namespaces"):
         await stuck.create(asked, CREATE_S)
     await until_async(lambda: not api.pods.names(), deadline_s=SOON_S, what="the pod to be gone")
@@ -186,7 +186,7 @@ async def test_many_slow_pods_ask_together(stuck: KubernetesRuntime, api: FakeAp
     answers = await asyncio.gather(*makings, return_exceptions=True)
     assert {getattr(answer, "code", None) for answer in answers} == {"image_not_found"}
     asked = api.requests["list events"]
-    await stuck._births._hearing  # type: ignore[misc]
+    await stuck._pod_watch._warnings_task  # type: ignore[misc]
     assert api.requests["list events"] <= asked + 2  # nobody is slow any more
 
 
@@ -219,18 +219,18 @@ async def test_a_pull_that_may_pass_has_its_patience(stuck: KubernetesRuntime, a
 def test_a_registry_that_is_down_is_no_missing_image(image: str, message: str, code: str) -> None:
     for reason in ("ErrImagePull", "ImagePullBackOff"):
         waiting = [{"name": "sandbox", "image": image, "state": {"waiting": {"reason": reason, "message": message}}}]
-        trouble = read_pod({"metadata": {}, "status": {"phase": "Pending", "containerStatuses": waiting}}).trouble
-        assert trouble is not None
-        assert trouble.code == code
-    event = event_trouble("Failed", f'Failed to pull image "{image}": {message}', image, 0.0)
+        failure = read_pod({"metadata": {}, "status": {"phase": "Pending", "containerStatuses": waiting}}).failure
+        assert failure is not None
+        assert failure.code == code
+    event = event_failure("Failed", f'Failed to pull image "{image}": {message}', image, 0.0)
     assert event is not None
     assert event.code == code
 
 
 def test_the_bundles_image_is_no_fault_of_the_caller() -> None:
     message = 'Failed to pull image "r/holdfast-bundle:1": r/holdfast-bundle:1: not found'
-    trouble = event_trouble("Failed", message, "python:3.12", 0.0)
-    assert trouble is not None
-    assert (trouble.code, trouble.cause.fault, trouble.lasting) == ("image_pull_failed", "infrastructure", False)
-    assert event_trouble("Failed", "Error: container has runAsNonRoot", "python:3.12", 0.0) is None
-    assert event_trouble("BackOff", message, "python:3.12", 0.0) is None
+    failure = event_failure("Failed", message, "python:3.12", 0.0)
+    assert failure is not None
+    assert (failure.code, failure.cause.fault, failure.lasting) == ("image_pull_failed", "infrastructure", False)
+    assert event_failure("Failed", "Error: container has runAsNonRoot", "python:3.12", 0.0) is None
+    assert event_failure("BackOff", message, "python:3.12", 0.0) is None

@@ -12,12 +12,12 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.controller.loop import Controller
 from gateway.controller.prepull import Prepull
+from gateway.metrics import Metrics
 from gateway.placement.redis_store import RedisStore
 from gateway.pools import PoolsError, PoolsFile, read_pools, read_prepull
 from gateway.runtimes.kubernetes.names import prepull_name
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.settings import ControllerSettings, PlacementSettings
-from gateway.telemetry import Metrics
 from tests.gateway.controllers import at_work
 from tests.support.kube.daemons import Daemons
 from tests.support.kube.objects import RefusedError

@@ -16,7 +16,7 @@ from holdfast_wire.errors import HoldfastError
 from gateway.controller.pool_plan import is_spare
 from gateway.model.options import Options
 from gateway.pools import KEY_LABEL, POOL_LABEL
-from gateway.runtimes.base import Order
+from gateway.runtimes.base import CreateRequest
 from gateway.runtimes.kubernetes.cluster import node_probes
 from gateway.runtimes.kubernetes.pods import creation
 from gateway.runtimes.kubernetes.pods.status import needs_users, read_pod
@@ -167,7 +167,7 @@ async def test_a_spare_of_another_profile_is_never_handed_out(
     await others[made].create(order("pool-1", owner="", labels=labels), CREATE_S)
     (spare,) = [one for one in await others[wanted].list_all() if is_spare(one)]
     assert (spare.state == "failed") is (made != wanted), "the controller replaces it"
-    asked: Order = order("sb-1", incarnation="7" * 16)
+    asked: CreateRequest = order("sb-1", incarnation="7" * 16)
     if made == wanted:
         assert (await others[wanted].adopt("pool-1", asked, CREATE_S)).endpoint
         return
@@ -208,9 +208,9 @@ def test_what_nodes_say_that_make_no_user_namespaces(text: str) -> None:
     waiting = [{"name": "sandbox", "state": {"waiting": {"reason": "CreateContainerError", "message": text}}}]
     for own in (True, False):
         body = {"metadata": {}, "spec": {} if not own else {"hostUsers": False}, "status": {"containerStatuses": waiting}}
-        trouble = read_pod(body).trouble
-        assert trouble is not None
-        assert trouble.code == ("unsupported" if own else "sandbox_failed")
+        failure = read_pod(body).failure
+        assert failure is not None
+        assert failure.code == ("unsupported" if own else "sandbox_failed")
 
 
 def test_settings() -> None:

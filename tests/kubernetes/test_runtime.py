@@ -16,7 +16,7 @@ from gateway.runtimes.base import Leaving, Synced, WentAway
 from gateway.runtimes.kubernetes.cluster import network_probe
 from gateway.runtimes.kubernetes.names import EGRESS, POOL
 from gateway.runtimes.kubernetes.network.policy_manifests import egress_key
-from gateway.runtimes.kubernetes.pods.status import Facts
+from gateway.runtimes.kubernetes.pods.status import PodStatus
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from tests.conformance.runtimes import CREATE_S, next_of, order
 from tests.kubernetes.conftest import QUICK, settings_for
@@ -75,7 +75,7 @@ async def test_an_allowance_is_for_one_incarnation_only(runtime: KubernetesRunti
     # Recreated between the look at the pod and the change: the uid in the patch is of the pod that was meant.
     find = runtime._find
 
-    async def replaced(sandbox_id: str, incarnation: str | None) -> list[Facts]:
+    async def replaced(sandbox_id: str, incarnation: str | None) -> list[PodStatus]:
         found = await find(sandbox_id, incarnation)
         body = api.pods.get("hf-sb-1")
         api.pods.remove("hf-sb-1")
@@ -126,10 +126,10 @@ async def test_the_canary_tells_enforced_from_open_and_from_broken(runtime: Kube
     assert (await play(closed=42, opened=40)).holds
     leaking = await play(closed=40, opened=40)
     assert (leaking.holds, leaking.leaks) == (False, True)
-    with pytest.raises(HoldfastError, match="does not: a sandbox cannot be kept from the network") as caught:
+    with pytest.raises(HoldfastError, match="does not: a sandbox cannot be isolated from the network") as caught:
         await runtime.create(order("sb-1"), CREATE_S)
     assert caught.value.code == "unsupported"
-    assert "says nothing" in (await play(closed=41, opened=41)).detail
+    assert "inconclusive" in (await play(closed=41, opened=41)).detail
     checks = {check["name"]: check for check in await runtime.doctor()}
     assert not checks["network enforcement"]["ok"]
 

@@ -12,11 +12,11 @@ from holdfast import AsyncSandboxClient
 
 from gateway.controller.loop import Controller
 from gateway.controller.pool_plan import is_spare
-from gateway.controller.pool_refill import PoolKeeper
+from gateway.controller.pool_refill import PoolRefill
+from gateway.metrics import Metrics
 from gateway.pools import PoolsFile
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.settings import ControllerSettings
-from gateway.telemetry import Metrics
 from tests.gateway.controllers import at_work
 from tests.gateway.harness import ADA, SECRET, Served, serve
 from tests.support.kube.kubelet import Kubelet
@@ -38,8 +38,8 @@ async def served(redis_url: str, tmp_path: Path, runtime: KubernetesRuntime) -> 
     async with serve(redis_url, tmp_path) as served:
         served.gateway.runtime = runtime
         served.gateway.pools = PoolsFile(path)
-        keeper = PoolKeeper(served.store, runtime, PoolsFile(path).read, SECRET, QUICK, Metrics())
-        async with at_work(Controller(served.store, runtime, "c1", QUICK, keeper)):
+        pool_refill = PoolRefill(served.store, runtime, PoolsFile(path).read, SECRET, QUICK, Metrics())
+        async with at_work(Controller(served.store, runtime, "c1", QUICK, pool_refill)):
             yield served
 
 

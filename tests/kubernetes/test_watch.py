@@ -15,7 +15,7 @@ from gateway.runtimes.kubernetes.api.client import Api
 from gateway.runtimes.kubernetes.api.watch import Changed, Listed, Vanished, Watch, WatchSettings
 from gateway.runtimes.kubernetes.names import SELECTOR
 from gateway.runtimes.kubernetes.pods.manifest import pod
-from gateway.runtimes.kubernetes.pods.status import Facts, read_pod
+from gateway.runtimes.kubernetes.pods.status import PodStatus, read_pod
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 from tests.conformance.runtimes import order
 from tests.kubernetes.conftest import QUICK
@@ -30,7 +30,7 @@ DEADLINE_S = 60.0
 class Seen:
     """A watch at work, and what it has told."""
 
-    def __init__(self, watch: Watch[Facts]) -> None:
+    def __init__(self, watch: Watch[PodStatus]) -> None:
         self.lists = 0
         self.present: dict[str, str] = {}
         """Name → uid, from changes alone: what a level-triggered caller would hold."""

@@ -13,7 +13,7 @@ local function number(value)
   return tonumber(value)
 end
 
--- The moment the record's time runs out and why: nil where it never does.
+-- The time when the record's first limit runs out, and which: nil where none does.
 local function deadline(key, keep_failed)
   local f = redis.call('HMGET', key, 'status', 'created', 'ready_by', 'life', 'idle', 'hb', 'active', 'beat', 'ended')
   local at, why
@@ -37,7 +37,7 @@ local function deadline(key, keep_failed)
   return at, why
 end
 
--- Puts the record's next deadline where the controller looks for it. Every record is in `due`, so it is also the index of all.
+-- Puts the record's next deadline where the controller finds it. Every record is in `due`, so it is also the index of all.
 local function schedule(key, due, id, keep_failed)
   local at = deadline(key, keep_failed)
   redis.call('HSET', key, 'expires', at and string.format('%.0f', at) or '')
@@ -53,8 +53,8 @@ local function fenced(term_key, term)
   return false
 end
 
--- Removes what is under a record's key and is none: nobody of ours wrote it.
-local function tidy(key)
+-- Removes a value under a record's key that no gateway wrote.
+local function remove_unreadable(key)
   local kind = redis.call('TYPE', key).ok
   if kind == 'none' then return end
   local good = false
@@ -65,7 +65,7 @@ local function tidy(key)
   if not good then redis.call('DEL', key) end
 end
 
-local function bury(key, tomb, due, owned, id, reason, fault, message, ttl)
+local function end_record(key, tomb, due, owned, id, reason, fault, message, ttl)
   local f = redis.call('HMGET', key, 'owner', 'inc')
   redis.call('DEL', key)
   redis.call('ZREM', due, id)

@@ -2,8 +2,8 @@
 -- KEYS: 1 record  2 tombstone  3 idempotency key  4 due  5 owned  6 generation marker
 -- ARGV: 1 id  2 owner  3 incarnation  4 fingerprint  5 doc  6 ready timeout  7 lifetime  8 idle  9 heartbeat
 --       10 idempotency ttl ('' where its key is not this id's)  11 keep_failed   (durations in ms)
---       12 1: the id may have been used before, so nothing is known of it while the marker is gone  13 1: the request had a key
---       14 what tells the request from any other  15 1: only this very request may find a record that is there
+--       12 1: the id may have been used before, so it is unknown while the marker is gone  13 1: the request had a key
+--       14 identifies the request  15 1: only this very request may find an existing record
 -- Answer: {fresh|record|tombstone|conflict|taken|in use|forgotten, hash}
 local keyed = ARGV[10] ~= ''
 if keyed then

@@ -1,7 +1,7 @@
--- Remove a record and leave a tombstone. One that had failed keeps the cause of that: who asks later wants to know why it was lost.
+-- Remove a record and leave a tombstone. One that had failed keeps that cause, for later requests.
 -- KEYS: 1 record  2 tombstone  3 idempotency key  4 due  5 owned  6 term
 -- ARGV: 1 id  2 owner ('' any)  3 incarnation ('' any)  4 reason  5 fault  6 message  7 tombstone ttl ms  8 forget (1: no tombstone)  9 term
--- Answer: {deleted|record|tombstone|missing|fenced, hash}; record: it was another's or another incarnation, and stays
+-- Answer: {deleted|record|tombstone|missing|fenced, hash}; record: it has another owner or incarnation, and stays
 if fenced(KEYS[6], ARGV[9]) then return { 'fenced', {} } end
 if redis.call('EXISTS', KEYS[1]) == 0 then return entry(KEYS[1], KEYS[2]) end
 local f = redis.call('HMGET', KEYS[1], 'owner', 'inc')
@@ -11,6 +11,6 @@ end
 local was = redis.call('HGETALL', KEYS[1])
 local why = redis.call('HMGET', KEYS[1], 'status', 'reason', 'fault', 'message')
 if why[1] ~= 'failed' or why[2] == '' then why = { '', ARGV[4], ARGV[5], ARGV[6] } end
-bury(KEYS[1], KEYS[2], KEYS[4], KEYS[5], ARGV[1], why[2], why[3], why[4], ARGV[7])
+end_record(KEYS[1], KEYS[2], KEYS[4], KEYS[5], ARGV[1], why[2], why[3], why[4], ARGV[7])
 if ARGV[8] == '1' then redis.call('DEL', KEYS[2], KEYS[3]) end
 return { 'deleted', was }

@@ -1,4 +1,4 @@
--- Note what a sandbox may reach from now on; nothing changes for another incarnation.
+-- Store what a sandbox may reach from now on; nothing changes for another incarnation.
 -- KEYS: 1 record  2 tombstone
 -- ARGV: 1 incarnation  2 what it may reach (JSON)
 -- Answer: {record|tombstone|missing, hash}

@@ -3,7 +3,7 @@
 -- ARGV: 1 id  2 keep_failed  3 tombstone ttl ms  4 term  5 '1' where its agent must be asked before it ends for being idle
 -- Answer: {expired|kept|ask|later|missing|fenced, hash as it was, cause}; kept: failed but still recorded
 if fenced(KEYS[5], ARGV[4]) then return { 'fenced', {}, '' } end
-tidy(KEYS[1])
+remove_unreadable(KEYS[1])
 if redis.call('EXISTS', KEYS[1]) == 0 then
   redis.call('ZREM', KEYS[3], ARGV[1])
   return { 'missing', {}, '' }
@@ -24,5 +24,5 @@ if why == 'ready-timeout' then
 end
 local f = redis.call('HMGET', KEYS[1], 'reason', 'fault', 'message')
 if why ~= 'failed' then f = { why, 'caller', 'its ' .. why .. ' limit was reached' } end
-bury(KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1], f[1], f[2], f[3], ARGV[3])
+end_record(KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1], f[1], f[2], f[3], ARGV[3])
 return { 'expired', was, f[1] }

@@ -1,4 +1,4 @@
--- Begin a group's lease or make it longer.
+-- Begin or extend a group's lease.
 -- KEYS: 1 group  2 members  3 groups
 -- ARGV: 1 group key  2 owner  3 name  4 ttl ms  5 lease the caller holds ('' begins one)  6 lease to give to a beginner  7 remembered for ms
 -- Answer: {ok|lapsed|freeing, hash, number of members}; freeing: it has ended, and its sandboxes are not all gone

@@ -1,4 +1,4 @@
--- Note that a sandbox belongs to a group, before its record is written. A group that is not there begins, without a lease.
+-- Add a sandbox to a group, before its record is written. A group that does not exist begins, without a lease.
 -- KEYS: 1 group  2 members  3 groups  4 term
 -- ARGV: 1 group key  2 owner  3 name  4 sandbox id  5 lease the caller holds ('' any)  6 ttl ms to begin with when it is rebuilt ('' none)
 --       7 term ('' from a gateway)

@@ -1,6 +1,6 @@
--- Note that a sandbox is gone. A group that has ended, or never had a lease, goes with its last one.
+-- Remove a sandbox that is gone. A group that has ended, or never had a lease, is removed with its last one.
 -- KEYS: 1 group  2 members  3 groups  4 term
--- ARGV: 1 group key  2 sandbox id  3 when it joined, as the caller saw it: one that joined again since stays  4 remembered for ms  5 term
+-- ARGV: 1 group key  2 sandbox id  3 when it joined, as the caller saw it: one that joined again stays  4 remembered for ms  5 term
 -- Answer: number of members left, -1 fenced
 if fenced(KEYS[4], ARGV[5]) then return -1 end
 local at = redis.call('ZSCORE', KEYS[2], ARGV[2])

@@ -1,4 +1,4 @@
--- Note that a sandbox will end soon, and why.
+-- Record that a sandbox will end soon, and why.
 -- KEYS: 1 record  2 tombstone  3 term
 -- ARGV: 1 incarnation  2 reason  3 fault  4 message  5 deadline ms  6 term
 -- Answer: {record|tombstone|missing|fenced, hash}

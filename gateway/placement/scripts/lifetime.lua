@@ -1,6 +1,6 @@
--- Change when a sandbox ends whatever happens; nothing changes for another owner, nor for one that has failed.
+-- Change when a sandbox ends at the latest; nothing changes for another owner, nor for one that has failed.
 -- KEYS: 1 record  2 tombstone  3 due
--- ARGV: 1 id  2 owner  3 ms from now on ('' where it is put off)  4 ms that its end is put off  5 keep_failed
+-- ARGV: 1 id  2 owner  3 ms from now on ('' where it is extended)  4 ms by which its end is extended  5 keep_failed
 -- Answer: {record|tombstone|missing, hash}
 local f = redis.call('HMGET', KEYS[1], 'owner', 'created', 'life', 'status')
 if f[1] == ARGV[2] and f[4] ~= 'failed' then

@@ -1,13 +1,13 @@
 -- Write the record of a sandbox the runtime has and this store does not know.
 -- KEYS: 1 record  2 tombstone  3 due  4 owned  5 term
 -- ARGV: 1 id  2 owner  3 incarnation  4 doc  5 endpoint  6 created ms  7 lifetime  8 idle  9 heartbeat  10 keep_failed  11 term
--- Answer: {rebuilt|known|dead|fenced}; dead: a tombstone says this very incarnation was ended
+-- Answer: {rebuilt|known|dead|fenced}; dead: a tombstone says that this incarnation has ended
 if fenced(KEYS[5], ARGV[11]) then return { 'fenced' } end
-tidy(KEYS[1])
+remove_unreadable(KEYS[1])
 if redis.call('EXISTS', KEYS[1]) == 1 then return { 'known' } end
 if redis.call('HGET', KEYS[2], 'inc') == ARGV[3] then return { 'dead' } end
 local now = string.format('%.0f', now_ms())
--- Whether its lifetime was changed is forgotten: it counts anew, and ends nothing that somebody still relies on.
+-- Whether its lifetime was changed is lost: it starts again, so that nothing ends earlier than promised.
 local life = number(ARGV[7])
 if life then life = string.format('%.0f', now_ms() - tonumber(ARGV[6]) + life) end
 redis.call('DEL', KEYS[2])

@@ -1,13 +1,13 @@
--- What the controller does to one spare of a pool. The three sets hold ids by the moment they came there.
+-- The controller's operations on one spare of a pool. The three sets hold ids by the time they were added.
 -- KEYS: 1 making  2 spares  3 taken  4 pools  5 term
 -- ARGV: 1 verb  2 pool key  3 id  4 least ms since it was taken (claim)  5 term
---   plan    it is about to be made
+--   plan    it is about to be created
 --   offer   it is ready: it can be taken (not when it was already)
---   claim   it is about to be removed, and nobody else may have it
---   abandon as claim, when it is still being made: by nobody, as far as the caller knows
---   withdraw it is no longer there to be taken
---   forget  nothing is left of it
--- Answer: 1 done, 0 not so, -1 fenced
+--   claim   it is about to be removed, and cannot be taken any more
+--   abandon as claim, while it is being created: by no living controller, as far as the caller knows
+--   withdraw it no longer exists
+--   forget  it is completely removed
+-- Answer: 1 done, 0 not applicable, -1 fenced
 if fenced(KEYS[5], ARGV[5]) then return -1 end
 local verb, id, now = ARGV[1], ARGV[3], now_ms()
 local text = string.format('%.0f', now)

@@ -1,6 +1,6 @@
--- Take the spare that waits longest, or give one back that was not used.
+-- Take the oldest spare, or return one that was not used.
 -- KEYS: 1 spares  2 taken
--- ARGV: 1 id to give back ('' takes)
+-- ARGV: 1 id to return ('' takes)
 -- Answer: the id, or '' when there is none
 local now = string.format('%.0f', now_ms())
 if ARGV[1] ~= '' then

@@ -1,4 +1,4 @@
--- Note a heartbeat or use; never creates a key.
+-- Record a heartbeat or use; never creates a key.
 -- KEYS: 1 record  2 tombstone  3 due
 -- ARGV: 1 id  2 owner ('' any)  3 beat ('1' for a heartbeat)  4 keep_failed  5 how many ms ago it was used ('' not at all)
 -- Answer: {record|tombstone|missing, hash}

@@ -1,9 +1,9 @@
--- What the sandboxes of an owner, or all of them, add up to. One field per sandbox ("cpu memory since", in thousandths of a core, bytes
+-- Sums over the sandboxes of an owner, or of all. One field per sandbox ("cpu memory since", in thousandths of a core, bytes
 -- and ms) and the sums =n, =cpu, =memory: no id begins with '='.
 -- KEYS: 1 usage  2 usages  3 term
 -- ARGV: 1 verb (reserve, count, release)  2 owner  3 id  4 cpu  5 memory  6 most sandboxes  7 most cpu  8 most memory ('' no limit)
 --       9 release: since when, as the caller saw it ('' whenever)  10 term ('' from a gateway)
--- Answer: {fresh|known|over|fenced, n, cpu, memory}; over: nothing was reserved, what it would add up to
+-- Answer: {fresh|known|over|fenced, n, cpu, memory}; over: nothing was reserved, the sums are what they would have been
 if fenced(KEYS[3], ARGV[10]) then return { 'fenced', 0, '0', '0' } end
 local function sums()
   local f = redis.call('HMGET', KEYS[1], '=n', '=cpu', '=memory')

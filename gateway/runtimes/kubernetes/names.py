@@ -1,7 +1,7 @@
-"""Names, labels and annotations of everything this runtime makes.
+"""Names, labels and annotations of every object this runtime creates.
 
-Owns how a sandbox's id becomes a pod's name and a label's value. The id itself is never read back from either: it stands in the
-annotation ``RECORD``. Pure; called by every module beside it, and by the manifests in ``infra`` by agreement.
+Owns how a sandbox's id becomes a pod's name and a label's value. The id is never parsed back from either: it is stored in the annotation
+``RECORD``. Pure; used by every module of the package. The manifests in ``infra`` repeat some of the names.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ SANDBOX = "holdfast.dev/sandbox"
 EGRESS = "holdfast.dev/egress"
 POOL = "holdfast.dev/pool"
 PROFILE = "holdfast.dev/profile"
-"""Label: the profile a pod was made with; none stands for ``UNLABELLED``, the only one there once was."""
+"""Label: the profile a pod was created with. Without it the profile is ``UNLABELLED``, which was once the only one."""
 UNLABELLED = "restricted"
 ROLE = "holdfast.dev/canary-role"
 MADE_BY = "holdfast.dev/made-by"
 RECORD = "holdfast.dev/record"
 NETWORK = "holdfast.dev/network"
-"""Annotation: what the sandbox may reach, as REST spells it; changes while it runs."""
+"""Annotation: what the sandbox may reach, in the form REST uses. Changes at run time."""
 ENDING = "holdfast.dev/ending"
-"""Annotation: why the service itself is about to end a running sandbox, as a reason of ``pods.status.ENDINGS``."""
+"""Annotation: why the service is about to end a running sandbox, as a reason of ``pods.status.ENDINGS``."""
 USED_AT = "holdfast.dev/used-at"
-"""Annotation of a policy: when a sandbox was last given it, in whole seconds since the epoch."""
+"""Annotation of a policy: when it was last assigned to a sandbox, in whole seconds since the epoch."""
 PIDS = "holdfast.dev/pids"
 PREPULL = "holdfast.dev/prepull"
-"""Label of what pulls an image ahead: the name of its DaemonSet."""
+"""Label of the pods that pull an image in advance: the name of their DaemonSet."""
 KEPT = "holdfast.dev/kept"
-"""Label of what pulls an image ahead because the pools file says so, and goes when it does no more."""
+"""Label of DaemonSets that follow the pools file: they are removed when the file no longer lists their image."""
 IMAGE = "holdfast.dev/image"
 SPEC = "holdfast.dev/spec"
-"""Annotation: a hash of what its pods were made like."""
+"""Annotation: a hash of the DaemonSet's pod template."""
 
 SELECTOR = f"{MANAGED_BY}=holdfast,{COMPONENT}=sandbox"
 PREPULL_SELECTOR = f"{MANAGED_BY}=holdfast,{COMPONENT}=prepull"
@@ -46,17 +46,17 @@ _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
 def pod_name(sandbox_id: str) -> str:
-    """``hf-<id>``; a hash where the id is no DNS label. The two cannot meet: ``hx-`` begins only hashes."""
+    """``hf-<id>``, or ``hx-<hash>`` where the id is not a DNS label: the prefixes keep the two forms apart."""
     return f"hf-{sandbox_id}" if _DNS_LABEL.fullmatch(sandbox_id) else f"hx-{_hash(sandbox_id)}"
 
 
 def prepull_name(image: str) -> str:
-    """The DaemonSet that pulls this image ahead."""
+    """The name of the DaemonSet that pulls this image in advance."""
     return f"hf-pull-{_hash(image)}"
 
 
 def label_value(text: str) -> str:
-    """``text`` as a label's value; a hash where it cannot be one."""
+    """``text`` as a label's value, or a hash of it where it is not a valid one."""
     return text if _LABEL_VALUE.fullmatch(text) else f"hx-{_hash(text)}"
 
 

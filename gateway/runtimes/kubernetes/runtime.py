@@ -1,7 +1,7 @@
 """The Kubernetes runtime: ``base.Runtime`` on pods.
 
-Owns the verbs and what each is made of; the parts are beside it. Nothing here is on the path of a command: once a session is attached,
-the API server is not asked. Errors of the API server leave this module as ``RuntimeUnavailableError`` or as codes of the table.
+Implements the interface with the modules beside it. No command goes through here: once a session is attached, the API server is not
+called. Errors of the API server leave this module as ``RuntimeUnavailableError`` or as codes of the error table.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import Egress
-from gateway.runtimes.base import Event, Images, Made, Order, Present, Synced
+from gateway.runtimes.base import CreateRequest, Endpoint, Event, Images, SandboxStatus, Synced
 from gateway.runtimes.kubernetes.api.client import Api, ApiError, errors
 from gateway.runtimes.kubernetes.api.watch import Changed, Listed, Vanished, Watch, WatchSettings
 from gateway.runtimes.kubernetes.cluster.enforcement import EnforcementGuard
 from gateway.runtimes.kubernetes.cluster.images import ClusterImages
-from gateway.runtimes.kubernetes.cluster.injection import Injecting
-from gateway.runtimes.kubernetes.cluster.node_probes import Nodes
+from gateway.runtimes.kubernetes.cluster.injection import InjectionChoice
+from gateway.runtimes.kubernetes.cluster.node_probes import NodeProbes
 from gateway.runtimes.kubernetes.network.policies import Policies
 from gateway.runtimes.kubernetes.network.policy_manifests import egress_key, needs
-from gateway.runtimes.kubernetes.pods.creation import Creating, NoBundleError
+from gateway.runtimes.kubernetes.pods.creation import NoBundleError, PodCreation
 from gateway.runtimes.kubernetes.pods.manifest import Injection, pod
-from gateway.runtimes.kubernetes.pods.pod_watch import Births
+from gateway.runtimes.kubernetes.pods.pod_watch import PodWatch
 from gateway.runtimes.kubernetes.pods.record import network_annotation
-from gateway.runtimes.kubernetes.pods.runtime_events import carried, on_change, on_vanish, present_of
-from gateway.runtimes.kubernetes.pods.status import ASKED_GRACE_S, Facts, read_pod
+from gateway.runtimes.kubernetes.pods.runtime_events import carried, on_change, on_vanish, status_of
+from gateway.runtimes.kubernetes.pods.status import ASKED_GRACE_S, PodStatus, read_pod
 
 from .cluster import capacity, doctor
 from .names import EGRESS, ENDING, NETWORK, SANDBOX, SELECTOR, label_value, pod_name
@@ -39,8 +39,8 @@ from .settings import KubernetesSettings
 
 log = logging.getLogger("gateway.kubernetes")
 
-_UNHELD_GRACE_S = 10
-"""Grace of a sandbox that is ended because nothing keeps it from the network: its clients are told, and little more."""
+_UNISOLATED_GRACE_S = 10
+"""Grace period of a sandbox that is ended because its network isolation failed: enough to notify its clients."""
 
 
 class KubernetesRuntime:
@@ -52,38 +52,38 @@ class KubernetesRuntime:
         self.pods = f"/api/v1/namespaces/{settings.namespace}/pods"
         self._replica = replica
         self._watch_settings = watch or WatchSettings(page=settings.page)
-        self._births = Births(self.api, self.pods, replica, self._watch_settings)
-        self._creating = Creating(self.api, self._births, self.pods, settings)
+        self._pod_watch = PodWatch(self.api, self.pods, replica, self._watch_settings)
+        self._pod_creation = PodCreation(self.api, self._pod_watch, self.pods, settings)
         self.policies = Policies(self.api, settings)
         self._capacity = capacity.Capacity(self.api, settings)
         self._guard = EnforcementGuard(self.api, settings)
-        self._nodes = Nodes(self.api, settings)
-        self._injecting = Injecting(self.api, settings, self._nodes)
+        self._nodes = NodeProbes(self.api, settings)
+        self._injection_choice = InjectionChoice(self.api, settings, self._nodes)
         self._images = ClusterImages(self.api, settings, self.injection)
 
     @property
     def images(self) -> Images | None:
-        """Those pulled ahead to every node."""
+        """Images pulled to every node in advance."""
         return self._images
 
-    async def create(self, order: Order, timeout_s: float) -> Made:
+    async def create(self, request: CreateRequest, timeout_s: float) -> Endpoint:
         clock = asyncio.get_running_loop().time
-        deadline, tokens = clock() + timeout_s, (order.token, *order.other_tokens)
+        deadline, tokens = clock() + timeout_s, (request.token, *request.other_tokens)
         with errors():
             way = await self.injection()
-            manifest = pod(order, self.settings, way, self._replica)
+            manifest = pod(request, self.settings, way, self._replica)
             await self._nodes.check()
-            await self._guard.check(order.egress, timeout_s)
-            await self.policies.ensure(order.egress)
+            await self._guard.check(request.egress, timeout_s)
+            await self.policies.ensure(request.egress)
         try:
-            return await self._creating.create(manifest, order.incarnation, tokens, max(deadline - clock(), 0.01))
+            return await self._pod_creation.create(manifest, request.incarnation, tokens, max(deadline - clock(), 0.01))
         except NoBundleError as error:
             with errors():
-                if not await self._injecting.distrust(way, error.message):
+                if not await self._injection_choice.distrust(way, error.message):
                     raise
-            await self._creating.tidy(error.facts, grace_s=0)
-        manifest = pod(order, self.settings, "init", self._replica)
-        return await self._creating.create(manifest, order.incarnation, tokens, max(deadline - clock(), 0.01))
+            await self._pod_creation.tidy(error.facts, grace_s=0)
+        manifest = pod(request, self.settings, "init", self._replica)
+        return await self._pod_creation.create(manifest, request.incarnation, tokens, max(deadline - clock(), 0.01))
 
     async def delete(self, sandbox_id: str, incarnation: str | None = None) -> bool:
         with errors():
@@ -92,11 +92,11 @@ class KubernetesRuntime:
                 existed |= await self._delete(facts)
             return existed
 
-    async def adopt(self, spare_id: str, order: Order, timeout_s: float) -> Made:
+    async def adopt(self, spare_id: str, request: CreateRequest, timeout_s: float) -> Endpoint:
         with errors():
-            await self._guard.check(order.egress, timeout_s)
-            await self.policies.ensure(order.egress)
-            return await adoption.adopt(self.api, self._creating, self.pods, self.settings, spare_id, order, timeout_s)
+            await self._guard.check(request.egress, timeout_s)
+            await self.policies.ensure(request.egress)
+            return await adoption.adopt(self.api, self._pod_creation, self.pods, self.settings, spare_id, request, timeout_s)
 
     async def allow(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
         with errors():
@@ -111,15 +111,22 @@ class KubernetesRuntime:
                 try:
                     await self.api.patch(f"{self.pods}/{facts.name}", {"metadata": metadata})
                 except ApiError as error:
-                    if error.status not in (404, 409):  # it has ended meanwhile; another of its name is not meant
+                    if error.status not in (404, 409):  # otherwise it has ended, or its name belongs to another pod now
                         raise
                     raise HoldfastError("sandbox_not_found", f"there is no sandbox {sandbox_id!r}") from None
 
-    async def list_all(self) -> list[Present]:
+    async def get(self, sandbox_id: str) -> list[SandboxStatus]:
+        found = await self._statuses(f"{SELECTOR},{SANDBOX}={label_value(sandbox_id)}")
+        return [status for status in found if status.sandbox_id == sandbox_id]
+
+    async def list_all(self) -> list[SandboxStatus]:
+        return await self._statuses(SELECTOR)
+
+    async def _statuses(self, selector: str) -> list[SandboxStatus]:
         now = time.time()
         with errors():
-            looks = [present_of(self._creating.judged(facts), now, self.settings) async for facts in self._pods_of(SELECTOR)]
-        return [present for present in looks if present is not None]
+            found = [status_of(self._pod_creation.with_failure(facts), now, self.settings) async for facts in self._pods_of(selector)]
+        return [status for status in found if status is not None]
 
     async def watch(self) -> AsyncIterator[Event]:
         watch = Watch(self.api, self.pods, SELECTOR, read_pod, self._watch_settings, carried)
@@ -130,8 +137,8 @@ class KubernetesRuntime:
                     case Listed(objects):
                         synced = True
                         now = time.time()
-                        presents = (present_of(self._creating.judged(facts), now, self.settings) for facts in objects.values())
-                        yield Synced([present for present in presents if present is not None])
+                        statuses = (status_of(self._pod_creation.with_failure(facts), now, self.settings) for facts in objects.values())
+                        yield Synced([sandbox for sandbox in statuses if sandbox is not None])
                     case Changed(facts, before):
                         for event in on_change(facts, before, self.settings) if synced else ():
                             yield event
@@ -156,10 +163,9 @@ class KubernetesRuntime:
             return None if self.settings.nodes_grow else await self._capacity.largest()
 
     async def collect(self) -> int:
-        """Remove egress policies that no sandbox needs any more; how many. The acting controller calls it now and then.
+        """Remove egress policies that no sandbox needs any more, and return how many. Called periodically by the acting controller.
 
-        It also has the network and the nodes probed where that was not done lately, and ends the sandboxes that are not kept from the
-        network as they asked.
+        Also probes the network and the nodes where that is due, and ends the sandboxes whose requested network isolation does not work.
         """
         with errors():
             removed = await self.policies.collect(time.time())
@@ -169,20 +175,20 @@ class KubernetesRuntime:
             if isinstance(nodes, BaseException):
                 raise nodes
             if await self._guard.leaks(network):
-                removed += await self._end_unheld()
+                removed += await self._end_unisolated()
             return removed
 
-    async def _end_unheld(self) -> int:
-        """End every sandbox that asked to be kept from the network. Its pod says why first, so that whoever sees it go can tell."""
+    async def _end_unisolated(self) -> int:
+        """End every sandbox that asked for network isolation. The reason is annotated on its pod first, for every watcher to report."""
         ended = 0
         async for facts in self._pods_of(SELECTOR):
             if facts.record is None or facts.deadline is not None or facts.ended() is not None or needs(facts.record.egress) == "none":
                 continue
-            log.error("sandbox %s is ended: nothing keeps it from the network", facts.record.sandbox_id)
+            log.error("sandbox %s is ended: the network does not isolate it", facts.record.sandbox_id)
             try:
                 metadata = {"uid": facts.uid, "annotations": {ENDING: "isolation"}}
                 await self.api.patch(f"{self.pods}/{facts.name}", {"metadata": metadata})
-                body = {"gracePeriodSeconds": _UNHELD_GRACE_S, "propagationPolicy": "Background", "preconditions": {"uid": facts.uid}}
+                body = {"gracePeriodSeconds": _UNISOLATED_GRACE_S, "propagationPolicy": "Background", "preconditions": {"uid": facts.uid}}
                 await self.api.delete(f"{self.pods}/{facts.name}", body)
                 ended += 1
             except ApiError as error:
@@ -191,19 +197,19 @@ class KubernetesRuntime:
         return ended
 
     async def aclose(self) -> None:
-        await self._births.aclose()
+        await self._pod_watch.aclose()
         await self.api.aclose()
 
     async def injection(self) -> Injection:
-        """How the bundle gets into pods."""
-        return await self._injecting.way()
+        """How the bundle is mounted into pods."""
+        return await self._injection_choice.way()
 
-    async def _find(self, sandbox_id: str, incarnation: str | None) -> list[Facts]:
-        """Its pods, of that incarnation: the one of its name, else those of its label (it was a spare once)."""
+    async def _find(self, sandbox_id: str, incarnation: str | None) -> list[PodStatus]:
+        """The sandbox's pods, of that incarnation: the pod with its name, else the pods with its label (adopted spares)."""
 
-        def is_meant(facts: Facts) -> bool:
+        def is_meant(facts: PodStatus) -> bool:
             record = facts.record
-            if record is None:  # somebody took its annotations away
+            if record is None:  # the annotation was removed by another client of the cluster
                 return incarnation is None and facts.name == pod_name(sandbox_id)
             return record.sandbox_id == sandbox_id and incarnation in (None, record.incarnation)
 
@@ -217,12 +223,12 @@ class KubernetesRuntime:
         selector = f"{SELECTOR},{SANDBOX}={label_value(sandbox_id)}"
         return [facts async for facts in self._pods_of(selector) if is_meant(facts)]
 
-    async def _delete(self, facts: Facts) -> bool:
-        """Whether there was something to end. A spare is left alone where it has been taken since it was looked at."""
+    async def _delete(self, facts: PodStatus) -> bool:
+        """Whether there was a pod to end. A spare that was taken since it was read is left alone."""
         while not facts.asked:
             body = {"gracePeriodSeconds": ASKED_GRACE_S, "propagationPolicy": "Background", "preconditions": {"uid": facts.uid}}
             if facts.ended() is not None or not facts.started:
-                body["gracePeriodSeconds"] = 0  # nothing runs that could use it
+                body["gracePeriodSeconds"] = 0  # no process is running that could use the grace period
             if facts.pool:
                 body["preconditions"] = {"uid": facts.uid, "resourceVersion": facts.version}
             try:
@@ -233,14 +239,14 @@ class KubernetesRuntime:
                     raise
             now = await self._same(facts) if facts.pool else None
             if now is None:
-                return True  # it went by itself, or another took its name
+                return True  # the pod ended, or another pod has its name now
             if not now.pool:
                 return False
             facts = now
         return False
 
-    async def _same(self, facts: Facts) -> Facts | None:
-        """The same pod as it is now."""
+    async def _same(self, facts: PodStatus) -> PodStatus | None:
+        """The current state of the same pod."""
         try:
             now = read_pod(await self.api.get(f"{self.pods}/{facts.name}"))
         except ApiError as error:
@@ -249,7 +255,7 @@ class KubernetesRuntime:
             return None
         return now if now.uid == facts.uid else None
 
-    async def _pods_of(self, selector: str) -> AsyncIterator[Facts]:
+    async def _pods_of(self, selector: str) -> AsyncIterator[PodStatus]:
         query = {"limit": str(self.settings.page), "labelSelector": selector}
         while True:
             body = await self.api.get(self.pods, query)

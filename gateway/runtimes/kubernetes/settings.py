@@ -1,7 +1,7 @@
-"""What a deployment tells the Kubernetes runtime: frozen, read from the environment once, by ``gateway.settings``.
+"""Settings of the Kubernetes runtime: frozen, read from the environment once, by ``gateway.settings``.
 
 Owns names, units and defaults of the variables that only this runtime reads. Imports nothing of Kubernetes, so that a gateway on one
-machine does not pay for it.
+machine does not load it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Enforcement = Literal["none", "policy", "fqdn"]
 Profile = Literal["userns", "root", "restricted"]
 
 LEVELS: dict[Enforcement, int] = {"none": 0, "policy": 1, "fqdn": 2}
-"""What a cluster's network can hold sandboxes to; a higher level can do all that the lower ones can."""
+"""What a cluster's network can enforce; a higher level includes the lower ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class KubernetesSettings:
     """``HOLDFAST_*`` variables are named with each field; durations in seconds."""
 
     namespace: str = "holdfast-sandboxes"
-    """HOLDFAST_NAMESPACE: where sandboxes are made."""
+    """HOLDFAST_NAMESPACE: where sandboxes are created."""
     gateway_namespace: str = "holdfast"
     """HOLDFAST_GATEWAY_NAMESPACE: where gateways run, the only place from which agents may be dialled."""
     kubeconfig: str = ""
@@ -34,27 +34,27 @@ class KubernetesSettings:
     bundle_injection: Injection = "auto"
     """HOLDFAST_BUNDLE_INJECTION: ``image`` volume (Kubernetes ≥ 1.33), ``init`` container, or ``auto``: what the cluster can do."""
     enforcement: Enforcement = "policy"
-    """HOLDFAST_NETWORK_ENFORCEMENT: what the cluster's network enforces. Declared here, checked by the canary."""
+    """HOLDFAST_NETWORK_ENFORCEMENT: what the cluster's network enforces. Declared here, verified by ``network_probe``."""
     cluster_cidrs: tuple[str, ...] = ()
-    """HOLDFAST_CLUSTER_CIDRS: pod, service and node ranges, which no allowance holds unless it names them."""
+    """HOLDFAST_CLUSTER_CIDRS: pod, service and node ranges, which an allowance includes only if it names them."""
     dns_cidrs: tuple[str, ...] = ()
     """HOLDFAST_DNS_CIDRS: resolvers beside the cluster's own (a node-local cache)."""
     allow_metadata: bool = False
-    """HOLDFAST_ALLOW_METADATA: whether an allowance that names a link-local or metadata address is taken at all."""
+    """HOLDFAST_ALLOW_METADATA: whether an allowance that names a link-local or metadata address is accepted."""
     sandbox_profile: Profile = "userns"
     """HOLDFAST_SANDBOX_PROFILE: how confined sandboxes are (see ``profiles``)."""
     allow_root: bool = False
-    """HOLDFAST_ALLOW_ROOT: whether ``user=0`` is taken under the profile ``restricted``. Such a pod gets a user namespace and needs a
-    baseline namespace. The other profiles always take it."""
+    """HOLDFAST_ALLOW_ROOT: whether ``user=0`` is accepted under the profile ``restricted``. Such a pod gets a user namespace and needs a
+    baseline namespace. The other profiles always accept it."""
     shared: tuple[str, ...] = ()
-    """HOLDFAST_SHARED: what callers may name, as patterns: ``claim/data-*, secret/x, config/*, service-account/y, pull-secret/*``, and
-    what loosens where and how sandboxes run: ``priority/batch, runtime/kata, toleration/spot, node/pool`` (see ``sharing``)."""
+    """HOLDFAST_SHARED: what requests may name, as patterns: ``claim/data-*, secret/x, config/*, service-account/y, pull-secret/*``, and
+    what changes where and how sandboxes run: ``priority/batch, runtime/kata, toleration/spot, node/pool`` (see ``sharing``)."""
     user: int | None = None
-    """HOLDFAST_USER: whom sandboxes run as when they do not say. Not set: the image's own user, under ``restricted`` 1000."""
+    """HOLDFAST_USER: the default user of sandboxes. Not set: the image's own user, under ``restricted`` 1000."""
     group: int | None = None
-    """HOLDFAST_GROUP: their group; not set: the image's own, under ``restricted`` 1000."""
+    """HOLDFAST_GROUP: the default group; not set: the image's own, under ``restricted`` 1000."""
     cpu_request_share: float = 1.0
-    """HOLDFAST_CPU_REQUEST_SHARE: the part of a sandbox's cpu that is reserved for it; the rest is a limit only."""
+    """HOLDFAST_CPU_REQUEST_SHARE: the part of a sandbox's CPU that is requested for it; the rest is a limit only."""
     pids_limit: int | None = None
     """HOLDFAST_POD_PIDS_LIMIT: what the nodes' kubelets set as ``podPidsLimit``; pods cannot choose."""
     node_selector: tuple[tuple[str, str], ...] = ()
@@ -70,12 +70,12 @@ class KubernetesSettings:
     owner: tuple[str, str, str, str] | None = None
     """HOLDFAST_OWNER: ``apiVersion|kind|name|uid`` of an object in the sandboxes' namespace that owns all of them."""
     unschedulable_patience_s: float = 20.0
-    """HOLDFAST_UNSCHEDULABLE_PATIENCE_S: how long a pod may wait for a node: where nodes are fixed, until what is ending has made room;
-    where they are made on demand, the minutes that takes."""
+    """HOLDFAST_UNSCHEDULABLE_PATIENCE_S: how long a pod may wait for a node: on a fixed set of nodes until terminating pods have made
+    room, with an autoscaler the minutes that a new node takes."""
     nodes_grow: bool = False
-    """HOLDFAST_NODES_GROW: an autoscaler may buy larger nodes than there are, so that no size is refused for being more than any has."""
+    """HOLDFAST_NODES_GROW: an autoscaler may add larger nodes, so no size is refused for exceeding the largest node."""
     pull_patience_s: float = 30.0
-    """HOLDFAST_PULL_PATIENCE_S: how long the kubelet may go on trying a pull that failed for a reason that may pass."""
+    """HOLDFAST_PULL_PATIENCE_S: how long the kubelet may retry a pull that failed for a temporary reason."""
     node_lost_s: int = 30
     """HOLDFAST_NODE_LOST_S: how long a sandbox stays on a node that does not answer."""
     grace_s: int = 30

@@ -1,11 +1,11 @@
-"""The API server: credentials and connections from kubernetes-asyncio, bodies as plain JSON.
+"""The client of the API server: credentials and connections from kubernetes-asyncio, bodies as plain JSON.
 
-Owns one client, its time-outs and its errors. Small things go through the typed calls; pods, policies and lists stay JSON, because the
-generated models cost about fifty times what orjson does (kubernetes-client/python issues 1921 and 2284). Called by this package only.
+Owns the client, its timeouts and its errors. Small objects use the typed calls; pods, policies and lists stay JSON, because the
+generated models cost about fifty times as much as orjson (kubernetes-client/python issues 1921 and 2284). Used by this package only.
 
     ApiError
     ├── ApiUnreachableError   no answer: the request may or may not have been carried out
-    └── GoneError             410: what a list or watch went on from is too old
+    └── GoneError             410: the resource version of a list or watch is too old
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v1,app
 
 
 class ApiError(Exception):
-    """The API server refused. ``message`` is its own, ``reason`` its word for it."""
+    """The API server refused. ``message`` and ``reason`` are taken from its answer."""
 
     def __init__(self, status: int, reason: str, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(f"{status} {reason}: {message}")
@@ -42,10 +42,10 @@ class ApiError(Exception):
         self.retry_after_s = retry_after_s
 
     def unavailable(self) -> RuntimeUnavailableError:
-        """What a caller of the runtime is told."""
+        """The error that a caller of the runtime gets."""
         if self.status in (401, 403):
             return RuntimeUnavailableError(f"the cluster refused the service: {self.message[:300]}")
-        return RuntimeUnavailableError(f"the cluster's API server does not answer as it should: {self.message[:300]}")
+        return RuntimeUnavailableError(f"the cluster's API server returned an unexpected answer: {self.message[:300]}")
 
     @property
     def passing(self) -> bool:
@@ -74,9 +74,9 @@ class Api:
         self.requests = 0
 
     async def typed(self) -> kube.ApiClient:
-        """For the generated API classes.
+        """The client for the generated API classes.
 
-        Made at first use, so that a service starts, and says what is wrong, while its credentials are not there yet. Raises
+        Created at first use, so that a service can start and report the problem while its credentials are missing. Raises
         ``RuntimeUnavailableError``.
         """
         async with self._connecting:
@@ -172,7 +172,7 @@ class Api:
 
 @contextmanager
 def errors() -> Iterator[None]:
-    """What the API server says, as the errors the interface names."""
+    """Translate errors of the API server to those that the interface names."""
     try:
         yield
     except ApiError as error:
@@ -182,21 +182,21 @@ def errors() -> Iterator[None]:
 
 
 def refused(error: ApiError) -> HoldfastError:
-    """A create that the API server would not take, as the caller is told it."""
+    """The error of a create that the API server rejected."""
     text = error.message[:500]
     if error.status == 403 and "exceeded quota" in error.message:
         message = f"the namespace's quota is used up: {text}"
         return HoldfastError("quota_exceeded", message, fault="infrastructure", reason="quota", retryable=False)
     if error.status == 403 and "violates PodSecurity" in error.message:
         hint = "label the sandboxes' namespace as HOLDFAST_SANDBOX_PROFILE needs: baseline; restricted for the profile of that name"
-        return HoldfastError("unsupported", f"the namespace's pod security standard does not take it: {text}", hint=hint)
+        return HoldfastError("unsupported", f"the namespace's pod security standard rejects the pod: {text}", hint=hint)
     if error.status in (400, 422) or (error.status == 403 and error.reason == "Forbidden" and "cannot create" not in error.message):
-        return HoldfastError("invalid_argument", f"the cluster does not take it: {text}")
+        return HoldfastError("invalid_argument", f"the cluster rejects the pod: {text}")
     return error.unavailable()
 
 
 async def _credentials(kubeconfig: str) -> kube.Configuration:
-    """Those of ``kubeconfig``, else of the pod this runs in."""
+    """The credentials of ``kubeconfig``, else of the pod this runs in."""
     configuration = kube.Configuration()
     try:
         if kubeconfig:
@@ -204,7 +204,7 @@ async def _credentials(kubeconfig: str) -> kube.Configuration:
         elif os.environ.get("KUBERNETES_SERVICE_HOST"):
             kube_config.load_incluster_config(client_configuration=configuration)
         else:
-            raise RuntimeUnavailableError("no cluster is named: set KUBECONFIG, or run inside one")
+            raise RuntimeUnavailableError("no cluster is configured: set KUBECONFIG, or run inside a cluster")
     except (kube_config.ConfigException, OSError, ValueError) as error:
         raise RuntimeUnavailableError(f"the cluster's credentials cannot be read: {error}") from error
     return configuration

@@ -1,8 +1,8 @@
-"""LIST and WATCH of one kind of object, as a stream of changes that can be trusted.
+"""LIST and WATCH of one kind of object, as a reliable stream of changes.
 
-Owns the loop: lists in pages; bookmarks; a watch that is too old (410) starts over; one that is silent is dropped; a list after a break
-tells also what vanished meanwhile; errors are met with jittered back-off. It keeps one projection per living object and nothing else, so
-memory is bounded by what there is. What changes mean is the caller's affair.
+Owns the loop: lists in pages; bookmarks; an expired watch (410) lists again; a silent watch is dropped; a list after a break also reports
+what was deleted in between; errors cause jittered back-off. It keeps one projection of each living object and nothing else, so memory is
+bounded by the number of objects. The caller interprets the changes.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ T = TypeVar("T", bound=Keyed)
 
 @dataclass(frozen=True, slots=True)
 class Listed(Generic[T]):
-    """Everything there is now: first of all, and again after a break that could not be bridged."""
+    """Every object: the first change, and repeated after a break that could not be resumed."""
 
     objects: dict[str, T]
 
 
 @dataclass(frozen=True, slots=True)
 class Changed(Generic[T]):
-    """An object as it now is; ``before`` is None when it is new."""
+    """The current state of an object; ``before`` is None when it is new."""
 
     object: T
     before: T | None
@@ -54,7 +54,7 @@ class Changed(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Vanished(Generic[T]):
-    """It is gone. ``last`` is what was last seen of it, ``before`` what was seen before the event that told so."""
+    """The object is gone. ``last`` is its last known state, ``before`` the state before the event that reported the deletion."""
 
     last: T
     before: T | None = None
@@ -68,17 +68,17 @@ class WatchSettings:
     server_limit_s: int = 240
     """After this the server ends a watch by itself."""
     overdue_s: float = 30.0
-    """A server that has not ended it by so much later is left."""
+    """How much longer to wait for a server that has not ended the watch by then."""
     silence_s: float = 90.0
-    """Bookmarks come about every minute: a watch that says nothing for this long is dead."""
+    """Bookmarks come about every minute: a watch without a byte for this long is dead."""
     backoff_least_s: float = 0.1
     backoff_most_s: float = 15.0
 
 
 class Watch(Generic[T]):
-    """One loop over ``path``. ``project`` makes an object's JSON small; None leaves it out.
+    """One loop over ``path``. ``project`` reduces an object's JSON; None omits the object.
 
-    ``carry`` adds to a look at an object what only the look before shows.
+    ``carry`` copies to the new state of an object what only its previous state shows.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Watch(Generic[T]):
         self._hurry = asyncio.Event()
 
     def hurry(self) -> None:
-        """The API server has answered somebody: go on at once, however long the pause was to be after so many failures."""
+        """The API server has answered another request: end the back-off pause."""
         self._hurry.set()
 
     async def changes(self) -> AsyncGenerator[Listed[T] | Changed[T] | Vanished[T]]:
@@ -118,7 +118,7 @@ class Watch(Generic[T]):
                 async for found in self._watch():
                     yield found
                 if asyncio.get_running_loop().time() - began < _SHORT_S:
-                    await self._pause()  # a server that ends every watch at once is not asked without end
+                    await self._pause()  # avoids a busy loop where the server ends every watch at once
             except GoneError:
                 log.info("the watch of %s is too old: listing again", self._path)
                 self._version = ""
@@ -131,7 +131,7 @@ class Watch(Generic[T]):
                 await self._pause()
 
     async def _list(self) -> list[Changed[T] | Vanished[T]]:
-        """Everything, and how it differs from what was known. Raises ``ApiError``; a page that is too old starts the list over."""
+        """List everything and compare with what was known. Raises ``ApiError``; a page that expired starts the list over."""
         found: dict[str, T] = {}
         query = {"limit": str(self._settings.page), "labelSelector": self._selector}
         while True:
@@ -170,14 +170,14 @@ class Watch(Generic[T]):
         async with self._api.stream(self._path, query, settings.silence_s) as lines:
             while True:
                 try:
-                    async with asyncio.timeout_at(end):  # around the reading alone: what is told may take its listener as long as it likes
+                    async with asyncio.timeout_at(end):  # around the reading alone: the consumer of a change may be slow
                         line = await lines.readline()
                     event = orjson.loads(line) if line else None
-                except ValueError as error:  # a line beyond the buffer, or half of one
+                except ValueError as error:  # a line longer than the buffer, or a truncated one
                     self._version = ""
                     raise ApiError(500, "Unreadable", f"a watch event cannot be read: {error}") from None
                 if event is None:
-                    return  # the server ended it, as it does after a while
+                    return  # the server ended the watch, as it does periodically
                 change = self._apply(event)
                 self._failures = 0
                 if change is not None:

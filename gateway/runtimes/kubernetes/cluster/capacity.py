@@ -1,7 +1,7 @@
-"""What the cluster has and what sandboxes have asked of it: nodes' allocatable against our pods' requests.
+"""What the cluster has and what sandboxes request of it: nodes' allocatable against our pods' requests.
 
-Owns a cached answer: it walks all nodes and pods, so it is made at most every few seconds however often it is asked for. Where nodes may
-not be read (no cluster role), only what is asked for is known.
+Owns a cached answer: it lists all nodes and pods, so it is computed at most every few seconds. Where nodes may not be read (no cluster
+role), only the requested amounts are known.
 """
 
 from __future__ import annotations

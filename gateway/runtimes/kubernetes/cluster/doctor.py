@@ -1,6 +1,6 @@
-"""Checks of a cluster: what a deployment needs of it, whether it is there, and what to do about it.
+"""Checks of a cluster: what a deployment needs, whether it is there, and how to fix it.
 
-Owns the checks that only look. The one that makes pods, whether the network enforces what it is declared to, is ``network_probe``'s.
+Owns the read-only checks. Whether the network enforces policies is probed with pods in ``network_probe``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RIGHTS: tuple[tuple[str, str, str], ...] = (
 
 
 async def checks(api: Api, settings: KubernetesSettings) -> list[Check]:
-    """All of them; one that cannot be made is a failed check and does not keep the others from being made."""
+    """All checks; one that cannot be carried out has failed, and the others still are."""
     found: list[Check] = []
     for name, look in _CHECKS:
         try:
@@ -43,7 +43,7 @@ async def checks(api: Api, settings: KubernetesSettings) -> list[Check]:
         except (ApiUnreachableError, aiohttp.ClientError, TimeoutError, OSError) as error:
             return [*found, _bad(name, f"the API server does not answer: {error}", "look at KUBECONFIG and the network to it")]
         except (ApiError, ApiException) as error:
-            found.append(_bad(name, f"it cannot be found out: {str(error)[:300]}", "", required=False))
+            found.append(_bad(name, f"it cannot be determined: {str(error)[:300]}", "", required=False))
     return found
 
 

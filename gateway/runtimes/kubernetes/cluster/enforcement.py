@@ -24,16 +24,16 @@ from . import network_probe
 log = logging.getLogger("gateway.kubernetes")
 
 _REMEMBERED_S = 1.0
-"""How old the verdict may be that a create is judged by: one small request a second and replica, and only while there are creates."""
+"""How old the verdict of a create may be: this costs one small request a second and replica, while there are creates."""
 _WAIT_S = 45.0
 """Longest wait of a create for the first verdict. A probe takes 10 to 20 s where nodes have the bundle's image."""
 _POLL_S = 0.5
 _RETRY_AFTER_S = 5
 _PROBE_EVERY_S = 6 * 3600.0
 _PROBE_AGAIN_S = 300.0
-"""After a probe that found a leak: a network may still be coming up."""
+"""After a probe that found a leak: a network may still be starting."""
 _TRIES, _TRY_AGAIN_S = 5, 5.0
-"""Without a verdict every create waits for one, so a probe that said nothing (no room, an image being pulled) is repeated soon."""
+"""Without a verdict every create waits for one, so an inconclusive probe (no room, an image being pulled) is repeated soon."""
 
 
 class EnforcementGuard:
@@ -47,9 +47,9 @@ class EnforcementGuard:
         self._asked_at = float("-inf")
 
     async def check(self, egress: Egress, wait_s: float = _WAIT_S) -> None:
-        """Return once a probe has shown that sandboxes are held to what they may reach, where that is less than all.
+        """Return once a probe has shown that this egress is enforced, where that is less than all.
 
-        Raises ``unsupported`` where a probe has shown that they are not, ``RuntimeUnavailableError`` where there is no verdict in time, and
+        Raises ``unsupported`` where a probe has shown that it is not, ``RuntimeUnavailableError`` where there is no verdict in time, and
         ``ApiError`` where there is none and none can be read.
         """
         if self._settings.enforcement == "none" or needs(egress) == "none":
@@ -61,19 +61,19 @@ class EnforcementGuard:
             if verdict is not None and verdict.leaks:
                 raise HoldfastError(
                     "unsupported",
-                    "this cluster is declared to enforce network policies and does not: a sandbox cannot be kept from the network",
-                    hint="mend the cluster's network; `holdfast doctor` tells what the probe saw",
+                    "this cluster is declared to enforce network policies and does not: a sandbox cannot be isolated from the network",
+                    hint="repair the cluster's network; `holdfast doctor` shows what the probe saw",
                 )
             if verdict is not None and verdict.holds:
                 return
             if clock() >= end:
                 why = f"the last probe of it: {verdict.detail}" if verdict is not None else "it has not been probed yet"
-                message = f"it is not known yet whether this cluster keeps sandboxes from the network; {why}"
+                message = f"it is not known yet whether this cluster isolates sandboxes from the network; {why}"
                 raise RuntimeUnavailableError(message, made_nothing=True, retry_after_s=_RETRY_AFTER_S)
             await asyncio.sleep(min(_POLL_S, max(end - clock(), 0.0)))
 
     async def _newest(self) -> network_probe.Verdict | None:
-        """The verdict as it was a moment ago; the last one known while the API server is away."""
+        """A recent verdict; the last known one while the API server is down."""
         async with self._lock:
             clock = asyncio.get_running_loop().time
             stale_s = _REMEMBERED_S if self._verdict is not None and self._verdict.conclusive else min(_POLL_S / 2, _REMEMBERED_S)
@@ -83,12 +83,12 @@ class EnforcementGuard:
                 except ApiError as error:
                     if self._verdict is None or not self._verdict.conclusive:
                         raise
-                    log.info("what the canary found cannot be read: %s", error)
+                    log.info("the verdict of the network probe cannot be read: %s", error)
                 self._asked_at = clock()
             return self._verdict
 
     async def probe_when_due(self) -> network_probe.Verdict | None:
-        """Probe where that was not done lately; the verdict of a probe made now. Called by the acting controller."""
+        """Probe where that is due; the verdict of a probe made now. Called by the acting controller."""
         if self._settings.enforcement == "none":
             return None
         last = await network_probe.found(self._api, self._settings)
@@ -103,9 +103,9 @@ class EnforcementGuard:
         return verdict
 
     async def leaks(self, probed: network_probe.Verdict | None) -> bool:
-        """Whether sandboxes are to be ended because two probes in a row found that nothing keeps them from the network.
+        """Whether sandboxes are to be ended because two probes in a row found that nothing isolates them.
 
-        One alone refuses creates; to end what runs wants a second witness. ``probed`` is what ``probe_when_due`` answered.
+        One such probe refuses creates; ending running sandboxes needs a second. ``probed`` is what ``probe_when_due`` answered.
         """
         if probed is None or not probed.leaks:
             return False

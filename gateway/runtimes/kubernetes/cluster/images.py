@@ -1,8 +1,8 @@
-"""Images pulled ahead: a DaemonSet for each, whose pods do nothing but have the image on their node.
+"""Pre-pulled images: a DaemonSet for each, whose pods only keep the image on their node.
 
-Owns the making, judging and removal of those DaemonSets. Nothing of the image runs: the bundle's interpreter is started in it, and ends;
-what stays is an idle container of the bundle's own image, so that the kubelet's collector of images sees the other one used. Nodes that
-come later pull it by themselves. Called by the gateway's image routes and by the controller (``keep``); sandboxes need none of this.
+Owns the creation, status and removal of those DaemonSets. Nothing of the image runs: the bundle's interpreter is started in it and exits;
+an idle container of the bundle's own image remains, so that the kubelet's image garbage collection sees the image in use. Later nodes
+pull it by themselves. Called by the gateway's image routes and by the controller (``keep``); sandboxes do not depend on it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from gateway.runtimes.kubernetes.api.client import Api, ApiError, errors, refuse
 from gateway.runtimes.kubernetes.names import COMPONENT, IMAGE, KEPT, MANAGED_BY, PREPULL, PREPULL_SELECTOR, SPEC, prepull_name
 from gateway.runtimes.kubernetes.pods.manifest import Injection, bundle_volume
 from gateway.runtimes.kubernetes.pods.profiles import CONFINED, confinement
-from gateway.runtimes.kubernetes.pods.status import Trouble, moment, read_pod
+from gateway.runtimes.kubernetes.pods.status import Failure, moment, read_pod
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
 log = logging.getLogger("gateway.kubernetes")
 
 MOST = 32
-"""Images pulled ahead at most: each takes a pod, and an address, of every node."""
+"""Most pre-pulled images: each takes a pod, and an address, on every node."""
 _PULL_S = 1800.0
 _LOOK_S, _LOOK_MOST_S = 0.25, 3.0
-"""Between two looks at a pull: at first, and at most."""
+"""Between two checks of a pull: at first, and at most."""
 _PYTHON = [*agent_command()[:-1], "-c"]
 _EXIT, _IDLE = "", "import signal; signal.pause()"
 _SIZE = {"requests": {"cpu": "1m", "memory": "16Mi"}, "limits": {"cpu": "100m", "memory": "64Mi"}}
@@ -59,28 +59,28 @@ class ClusterImages:
         raise HoldfastError("unsupported", "a cluster takes no archives of images", hint="push it to the cluster's registry")
 
     async def pull(self, name: str) -> Image:
-        """Have it on every node that takes sandboxes, now and later, and wait until it is.
+        """Pull it to every node that takes sandboxes, now and later, and wait until it is there.
 
-        A pull that was begun here and cannot succeed is undone; one that was given up waiting for goes on. Raises ``image_not_found``,
+        A pull that was begun here and cannot succeed is undone; one that takes longer than the limit continues. Raises ``image_not_found``,
         ``image_pull_failed``, ``no_capacity``, ``quota_exceeded``.
         """
         with errors():
-            made, begun = await self._ensure(name, {one["metadata"]["name"]: one for one in await self._all()})
+            daemon_set, begun = await self._ensure(name, {one["metadata"]["name"]: one for one in await self._all()})
             try:
                 async with asyncio.timeout(self._pull_s):
-                    return await self._wait(made)
+                    return await self._wait(daemon_set)
             except TimeoutError:
-                text = f"{name} was not on every node within {self._pull_s:g} s; the pull goes on"
+                text = f"{name} was not on every node within {self._pull_s:g} s; the pull continues"
                 raise HoldfastError("image_pull_failed", text) from None
             except HoldfastError:
                 if begun:
-                    await self._delete(made)
+                    await self._delete(daemon_set)
                 raise
 
     async def keep(self, names: Sequence[str]) -> list[Image]:
-        """Have these on every node, now and later, without waiting; those kept before and not named any more are dropped.
+        """Keep these on every node, now and later, without waiting; those kept before and not listed any more are removed.
 
-        What was pulled by ``pull`` stays as it is. An image that cannot be pulled is tried on, and said in the log.
+        What ``pull`` pulled is unaffected. An image that cannot be pulled is retried, and logged.
         """
         with errors():
             found = {one["metadata"]["name"]: one for one in await self._all()}
@@ -89,26 +89,26 @@ class ClusterImages:
                 await self._delete(found.pop(key))
             kept = []
             for name in names:
-                made, _ = await self._ensure(name, found, kept=True)
-                found[made["metadata"]["name"]] = made
-                kept.append(_image(made))
-                trouble = None if _complete(made) else await self._trouble(made)
-                if trouble is not None:
-                    log.warning("%s is not on every node: %s", name, trouble.cause.message)
+                daemon_set, _ = await self._ensure(name, found, kept=True)
+                found[daemon_set["metadata"]["name"]] = daemon_set
+                kept.append(_image(daemon_set))
+                failure = None if _complete(daemon_set) else await self._failure_of(daemon_set)
+                if failure is not None:
+                    log.warning("%s is not on every node: %s", name, failure.cause.message)
             return kept
 
     async def remove(self, name: str) -> None:
-        """Stop keeping it. Nodes drop it when they need the room and nothing uses it."""
+        """Stop keeping it. Nodes remove it when they need the space and nothing uses it."""
         with errors():
             if not await self._delete({"metadata": {"name": prepull_name(name)}}):
-                raise HoldfastError("image_not_found", f"{name} is not pulled ahead here", hint="list those that are")
+                raise HoldfastError("image_not_found", f"{name} is not pre-pulled here", hint="list those that are")
 
     async def _ensure(self, name: str, found: Mapping[str, dict[str, Any]], *, kept: bool = False) -> tuple[dict[str, Any], bool]:
-        """Its DaemonSet, and whether it is new. One that an older deployment made otherwise is made again."""
+        """Its DaemonSet, and whether it is new. One with an outdated pod template is replaced."""
         wanted = daemon_set(name, self._settings, await self._injection())
         present = found.get(wanted["metadata"]["name"])
         if present is None and len(found) >= MOST:
-            raise HoldfastError("quota_exceeded", f"{MOST} images are pulled ahead already", hint="remove one of them", retryable=False)
+            raise HoldfastError("quota_exceeded", f"{MOST} images are pre-pulled already", hint="remove one of them", retryable=False)
         if present is not None:
             if (present["metadata"].get("annotations") or {}).get(SPEC) == wanted["metadata"]["annotations"][SPEC]:
                 return present, False
@@ -123,35 +123,35 @@ class ClusterImages:
                 raise refused(error) from error
             return await self._api.get(f"{self._path}/{wanted['metadata']['name']}"), False
 
-    async def _wait(self, made: dict[str, Any]) -> Image:
-        pause_s, path, uid = _LOOK_S, f"{self._path}/{made['metadata']['name']}", made["metadata"]["uid"]
+    async def _wait(self, daemon_set: dict[str, Any]) -> Image:
+        pause_s, path, uid = _LOOK_S, f"{self._path}/{daemon_set['metadata']['name']}", daemon_set["metadata"]["uid"]
         while True:
             try:
-                made = await self._api.get(path)
+                daemon_set = await self._api.get(path)
             except ApiError as error:
                 if error.status != 404:
                     raise
-                made = {"metadata": {}}
-            if made["metadata"].get("uid") != uid:
-                raise HoldfastError("image_pull_failed", "it was removed while it was pulled", fault="caller")
-            if _complete(made):
-                return _image(made)
-            trouble = await self._trouble(made)
-            if trouble is not None:
-                raise trouble.error()
+                daemon_set = {"metadata": {}}
+            if daemon_set["metadata"].get("uid") != uid:
+                raise HoldfastError("image_pull_failed", "it was removed while it was being pulled", fault="caller")
+            if _complete(daemon_set):
+                return _image(daemon_set)
+            failure = await self._failure_of(daemon_set)
+            if failure is not None:
+                raise failure.error()
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 1.5, _LOOK_MOST_S)
 
-    async def _trouble(self, made: dict[str, Any]) -> Trouble | None:
-        """The first of its pods' troubles that waiting will not mend."""
-        now, selector = time.time(), f"{PREPULL}={made['metadata']['labels'][PREPULL]}"
+    async def _failure_of(self, daemon_set: dict[str, Any]) -> Failure | None:
+        """The first lasting failure of its pods."""
+        now, selector = time.time(), f"{PREPULL}={daemon_set['metadata']['labels'][PREPULL]}"
         query = {"limit": str(self._settings.page), "labelSelector": selector}
         path = f"/api/v1/namespaces/{self._settings.namespace}/pods"
         while True:
             body = await self._api.get(path, query)
             for pod in body.get("items") or []:
                 owners = {owner.get("uid") for owner in pod["metadata"].get("ownerReferences") or []}
-                if made["metadata"]["uid"] not in owners or pod["metadata"].get("deletionTimestamp"):
+                if daemon_set["metadata"]["uid"] not in owners or pod["metadata"].get("deletionTimestamp"):
                     continue
                 patience = self._settings
                 found = read_pod(pod).failed(
@@ -164,12 +164,12 @@ class ClusterImages:
                 return None
 
     async def _all(self) -> list[dict[str, Any]]:
-        """All of them: ``_ensure`` keeps them few, so one page does."""
+        """All of them: ``_ensure`` limits their number, so one page suffices."""
         return list((await self._api.get(self._path, {"labelSelector": PREPULL_SELECTOR})).get("items") or [])
 
-    async def _delete(self, made: dict[str, Any]) -> bool:
-        """Whether there was one; with a uid, only that one."""
-        metadata = made["metadata"]
+    async def _delete(self, daemon_set: dict[str, Any]) -> bool:
+        """Whether it existed; with a uid, only that one."""
+        metadata = daemon_set["metadata"]
         body: dict[str, Any] = {"propagationPolicy": "Background"}
         if "uid" in metadata:
             body["preconditions"] = {"uid": metadata["uid"]}
@@ -183,7 +183,7 @@ class ClusterImages:
 
 
 def daemon_set(name: str, settings: KubernetesSettings, injection: Injection) -> dict[str, Any]:
-    """The manifest. Its pods go where sandboxes go, and are as confined as they are."""
+    """The manifest. Its pods go to the same nodes as sandboxes, and are confined in the same way."""
     key = prepull_name(name)
     labels = {MANAGED_BY: "holdfast", COMPONENT: "prepull", PREPULL: key}
     confined = confinement(settings)
@@ -224,15 +224,15 @@ def daemon_set(name: str, settings: KubernetesSettings, injection: Injection) ->
     }
 
 
-def _complete(made: dict[str, Any]) -> bool:
-    """Whether its controller has seen it, and every pod of it runs. True also where no node takes sandboxes yet."""
-    status = made.get("status") or {}
-    seen = int(status.get("observedGeneration") or 0) >= int(made["metadata"].get("generation") or 1)
+def _complete(daemon_set: dict[str, Any]) -> bool:
+    """Whether its controller has processed it, and every pod of it runs. True also where no node takes sandboxes yet."""
+    status = daemon_set.get("status") or {}
+    seen = int(status.get("observedGeneration") or 0) >= int(daemon_set["metadata"].get("generation") or 1)
     return seen and int(status.get("numberReady") or 0) >= int(status.get("desiredNumberScheduled") or 0)
 
 
-def _image(made: dict[str, Any]) -> Image:
-    metadata, status = made["metadata"], made.get("status") or {}
+def _image(daemon_set: dict[str, Any]) -> Image:
+    metadata, status = daemon_set["metadata"], daemon_set.get("status") or {}
     return Image(
         (metadata.get("annotations") or {}).get(IMAGE, ""),
         created=moment(metadata.get("creationTimestamp")) or None,

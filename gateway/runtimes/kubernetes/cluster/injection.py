@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.model.options import Egress
-from gateway.runtimes.base import Order
+from gateway.runtimes.base import CreateRequest
 from gateway.runtimes.kubernetes.api.client import Api, ApiError, ApiUnreachableError
 from gateway.runtimes.kubernetes.pods.manifest import Injection, pod
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
-from .node_probes import Nodes, known
+from .node_probes import NodeProbes, known
 
 log = logging.getLogger("gateway.kubernetes")
 
@@ -29,26 +29,26 @@ _GOOD_FOR_S = 600.0
 _UNSURE_FOR_S = 5.0
 """A probe may be under way."""
 _FIRST, _LIKELY = (1, 33), (1, 36)
-"""From the former on it can be; from the latter on it is tried where the first node has yet to be made. A pod that does not find the bundle
-there is made again (``distrust``)."""
+"""From the first version on image volumes can work; from the second on they are tried where there is no node yet. A pod that does not
+find the bundle is created again (``distrust``)."""
 _RUNTIMES = {"containerd": (2, 2), "cri-o": (1, 33)}
-"""The first of each that mounts a part of an image."""
+"""The first version of each runtime that mounts a part of an image."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The way, and why."""
+    """The method, and the reason."""
 
     way: Injection
     why: str
     sure: bool = True
 
 
-class Injecting:
+class InjectionChoice:
     """See the module."""
 
-    def __init__(self, api: Api, settings: KubernetesSettings, nodes: Nodes | None = None) -> None:
-        self._nodes = nodes or Nodes(api, settings)
+    def __init__(self, api: Api, settings: KubernetesSettings, nodes: NodeProbes | None = None) -> None:
+        self._nodes = nodes or NodeProbes(api, settings)
         self._api = api
         self._settings = settings
         self._found: Found | None = None
@@ -56,7 +56,7 @@ class Injecting:
         self._lock = asyncio.Lock()
 
     async def way(self) -> Injection:
-        """As the deployment says, or as it was found out. Raises ``ApiError``."""
+        """As configured, or as detected. Raises ``ApiError``."""
         if self._settings.bundle_injection != "auto":
             return self._settings.bundle_injection
         clock = asyncio.get_running_loop().time
@@ -67,10 +67,10 @@ class Injecting:
             return self._found.way
 
     async def distrust(self, way: Injection, why: str) -> bool:
-        """A pod did not find the bundle that was to come by this way. Whether to make it again, with the bundle copied in."""
+        """A pod did not find the bundle that this method should have provided. Whether to create it again, with the bundle copied in."""
         if way != "image" or self._settings.bundle_injection != "auto":
             return False
-        log.error("image volumes do not bring the bundle here, so it is copied into pods from now on: %s", why)
+        log.error("image volumes do not provide the bundle here, so it is copied into pods from now on: %s", why)
         self._found = Found("init", f"a sandbox did not find the bundle in its image volume: {why[-200:]}")
         self._good_until = asyncio.get_running_loop().time() + _GOOD_FOR_S
         await self._nodes.distrust_volumes(self._found.why)
@@ -78,37 +78,37 @@ class Injecting:
 
 
 async def find_out(api: Api, settings: KubernetesSettings) -> Found:
-    """Raises ``ApiError`` where the server does not answer as it should."""
+    """Raises ``ApiError`` where the server does not answer as expected."""
     version = version_of(await api.get("/version"))
     if version < _FIRST:
         return Found("init", "image volumes of this kind need Kubernetes 1.33")
     refusal = await _refusal(api, settings)
     if refusal:
-        return Found("init", f"the server takes no image volumes: {refusal[:200]}")
+        return Found("init", f"the server rejects image volumes: {refusal[:200]}")
     runtimes = await _runtimes(api, settings)
     old = next((text for text in runtimes or () if not _mounts_parts(text)), None)
     if old is not None:
-        return Found("init", f"{old} mounts no part of an image")
+        return Found("init", f"{old} cannot mount a part of an image")
     seen = await known(api, settings)
     if seen is not None and seen.volume is not None:
         return Found("image", "") if seen.volume else Found("init", seen.volume_why)
     if runtimes is None:
         return Found("init", "nodes may not be read, and no probe has seen what they mount", sure=False)
     if not runtimes and version < _LIKELY:
-        return Found("init", "there is no node to be looked at, so their container runtime is not known", sure=False)
+        return Found("init", "there is no node yet, so the container runtime is not known", sure=False)
     return Found("image", "", sure=False)
 
 
 async def _refusal(api: Api, settings: KubernetesSettings) -> str:
-    """What the server says to a pod with an image volume that is not really made; empty where it would take it."""
-    order = Order("injection-probe", "0" * 16, "0" * 64, "", settings.bundle_image, 0.01, 64 << 20, egress=Egress("internet"))
-    body = pod(order, settings, "image", "probe")
+    """The server's answer to a dry-run pod with an image volume; empty where it accepts it."""
+    request = CreateRequest("injection-probe", "0" * 16, "0" * 64, "", settings.bundle_image, 0.01, 64 << 20, egress=Egress("internet"))
+    body = pod(request, settings, "image", "probe")
     try:
         await api.call("POST", f"/api/v1/namespaces/{settings.namespace}/pods", {"dryRun": "All"}, body=body)
     except ApiError as error:
         if isinstance(error, ApiUnreachableError):
             raise
-        return error.message if error.status in (400, 403, 422) and "volume" in error.message else ""  # a quota, say, tells nothing of them
+        return error.message if error.status in (400, 403, 422) and "volume" in error.message else ""  # a quota, for one, is unrelated
     return ""
 
 
@@ -126,13 +126,13 @@ async def _runtimes(api: Api, settings: KubernetesSettings) -> list[str] | None:
 
 
 def _mounts_parts(text: str) -> bool:
-    """``containerd://2.2.1`` does."""
+    """``containerd://2.2.1`` is new enough."""
     match = re.fullmatch(r"([a-z-]+)://v?(\d+)\.(\d+).*", text)
     least = _RUNTIMES.get(match[1]) if match else None
     return match is not None and least is not None and (int(match[2]), int(match[3])) >= least
 
 
 def version_of(answer: dict[str, Any]) -> tuple[int, int]:
-    """``(1, 33)`` of ``/version``; what cannot be read is old."""
+    """``(1, 33)`` of ``/version``; an unreadable version counts as old."""
     numbers = [re.match(r"\d+", str(answer.get(name) or "")) for name in ("major", "minor")]
     return (int(numbers[0][0]), int(numbers[1][0])) if numbers[0] and numbers[1] else (0, 0)

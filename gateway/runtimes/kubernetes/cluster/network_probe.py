@@ -1,8 +1,8 @@
-"""Does the network enforce what it is declared to? Two probes that differ in nothing but a policy, compared.
+"""The network probe: does the network enforce policies? Two pods that differ in nothing but a policy are compared.
 
 Owns the probe: a listener, a pod with no allowance that must not reach it, and a pod with an allowance for exactly the listener that
-must. Only when both come out as they should is enforcement believed: a network that is merely broken refuses both. The verdict is kept in
-an annotation of the listener's policy, so that one controller probes and everybody knows. Everything runs from the bundle's image.
+must. Only when both behave as expected is the network trusted: a broken one refuses both. The verdict is stored in an annotation of
+the listener's policy, so that one controller probes and every replica reads. Everything runs from the bundle's image.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ for n in range({tries}):
 sys.exit((42 if reached else 41) if refused else 40)
 """
 _REACHED, _NOT_REACHED, _REACHED_AT_FIRST = 40, 41, 42
-"""Exit status of a probe. Network plugins program a new pod's policies while it starts: what matters is how it ends."""
+"""Exit status of a probe. Network plugins program a new pod's policies while it starts: the final state counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``holds``: the declared level is what the network does. ``leaks``: it is seen not to be; with neither, the probe says nothing."""
+    """``holds``: the declared level is enforced. ``leaks``: it is proven not to be; with neither the probe is inconclusive."""
 
     holds: bool
     detail: str
@@ -78,7 +78,7 @@ async def known(api: Api, settings: KubernetesSettings) -> Verdict | None:
 
 
 async def found(api: Api, settings: KubernetesSettings) -> Verdict | None:
-    """The last verdict that says something, else the last one. Raises ``ApiError``."""
+    """The last conclusive verdict, else the last one. Raises ``ApiError``."""
     return await _noted(api, settings, (_CONCLUSIVE, _VERDICT))
 
 
@@ -98,7 +98,7 @@ async def _noted(api: Api, settings: KubernetesSettings, names: tuple[str, ...])
 
 
 async def probe(api: Api, settings: KubernetesSettings, wait_s: float = _WAIT_S) -> Verdict:
-    """Find out, and note the verdict. Takes a few seconds and makes three pods, which it removes. Raises ``ApiError``."""
+    """Probe, and store the verdict. Takes a few seconds and creates three pods, which it removes. Raises ``ApiError``."""
     await _ensure_policy(api, settings)
     await _sweep(api, settings)
     run = secrets.token_hex(4)
@@ -114,7 +114,7 @@ async def probe(api: Api, settings: KubernetesSettings, wait_s: float = _WAIT_S)
             closed, opened = [await _until(api, f"{pods}/{name}", _exit_code) for name in names[1:]]
         verdict = _judge(int(closed), int(opened), time.time())
     except TimeoutError:
-        verdict = Verdict(False, f"the probe was not over within {wait_s:g} s", time.time())
+        verdict = Verdict(False, f"the probe did not finish within {wait_s:g} s", time.time())
     finally:
         for name in names:
             try:
@@ -126,17 +126,17 @@ async def probe(api: Api, settings: KubernetesSettings, wait_s: float = _WAIT_S)
 
 
 async def note(api: Api, settings: KubernetesSettings, verdict: Verdict) -> None:
-    """Write a verdict where every replica reads it. Raises ``ApiError``."""
+    """Store a verdict where every replica reads it. Raises ``ApiError``."""
     await _ensure_policy(api, settings)
     text = orjson.dumps({"holds": verdict.holds, "detail": verdict.detail, "at": verdict.at, "leaks": verdict.leaks}).decode()
-    # A probe that says nothing, on a full cluster say, takes nothing back of what one before it has found.
+    # An inconclusive probe, on a full cluster for example, does not overwrite a conclusive verdict.
     noted = {_VERDICT: text, **({_CONCLUSIVE: text} if verdict.conclusive else {})}
     await api.patch(f"{_policies(settings)}/{_NAME}", {"metadata": {"annotations": noted}})
 
 
 def _judge(closed: int, opened: int, now: float) -> Verdict:
     if opened != _REACHED:
-        return Verdict(False, "a pod that is allowed to reach the listener did not: the probe says nothing", now)
+        return Verdict(False, "a pod that is allowed to reach the listener did not: the probe is inconclusive", now)
     if closed == _REACHED:
         return Verdict(False, "a pod that is not allowed to reach the listener did: policies are not enforced", now, leaks=True)
     if closed in (_NOT_REACHED, _REACHED_AT_FIRST):
@@ -146,7 +146,7 @@ def _judge(closed: int, opened: int, now: float) -> Verdict:
 
 
 async def _sweep(api: Api, settings: KubernetesSettings) -> None:
-    """Remove what a prober that was killed left: such pods end by themselves, but their objects would stay."""
+    """Remove what a killed prober left: such pods end by themselves, but their objects would remain."""
     pods = f"/api/v1/namespaces/{settings.namespace}/pods"
     found = await api.get(pods, {"labelSelector": f"{MANAGED_BY}=holdfast,{COMPONENT}=canary", "limit": "100"})
     for pod in found.get("items") or []:
@@ -156,7 +156,7 @@ async def _sweep(api: Api, settings: KubernetesSettings) -> None:
 
 
 async def _ensure_policy(api: Api, settings: KubernetesSettings) -> None:
-    """Canaries only: the listener takes connections of canaries, the open one may make them; the closed one is under default-deny."""
+    """For probe pods only: the listener accepts their connections, the open one may connect; the closed one is under default-deny."""
     canaries = {"podSelector": {"matchLabels": {COMPONENT: "canary"}}}
     ports = [{"protocol": "TCP", "port": _PORT}]
     metadata = {"namespace": settings.namespace, "labels": {MANAGED_BY: "holdfast", COMPONENT: "canary"}}

@@ -1,8 +1,8 @@
-"""What the nodes give sandboxes, as probe pods see it: a user namespace of the pod, and the bundle as an image volume.
+"""What nodes provide, as seen by probe pods: a user namespace of the pod, and the bundle as an image volume.
 
-Owns two probe pods, which are made as sandboxes are and report what they find, and the verdict, kept in an annotation of the policy that
-keeps them off the network: the acting controller probes, and every gateway knows. Versions are no proof of either: a kubelet, a container
-runtime or a file system may lack what the API server takes. Called by ``runtime``, ``injection`` and ``doctor``.
+Owns two probe pods, which are configured as sandboxes are and report what they find, and the verdict, stored in an annotation of the
+policy that isolates them: the acting controller probes, and every gateway reads. Versions prove neither: a kubelet, a container runtime
+or a file system may lack what the API server accepts. Called by ``runtime``, ``injection`` and ``doctor``.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _LIFE_S = 300
 """After this a probe's pod ends by itself."""
 _MESSAGE = 300
 _REMEMBERED_S, _LOOK_AGAIN_S = 60.0, 2.0
-"""How long a verdict is good in a gateway; where there is none, or a bad one, it looks again sooner."""
+"""How long a gateway uses a verdict; a missing or negative one is read again sooner."""
 _PROBE_EVERY_S, _PROBE_AGAIN_S = 6 * 3600.0, 300.0
-"""Nodes of another kind may join; after a verdict that left something open, or was bad, sooner."""
+"""Nodes of another kind may join; after an incomplete or negative verdict it is probed again sooner."""
 _SCRIPT = f"""
 import json, os
 with open("/proc/self/uid_map") as file:
@@ -53,7 +53,7 @@ _ALL_IDS = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """``users``: a pod under this profile gets a user namespace; ``volume``: a part of an image can be mounted. None: not known."""
+    """``users``: a pod under this profile gets a user namespace; ``volume``: a part of an image can be mounted. None: unknown."""
 
     profile: str
     at: float
@@ -64,7 +64,7 @@ class Seen:
 
 
 async def known(api: Api, settings: KubernetesSettings) -> Seen | None:
-    """The last verdict under the profile in force, None where there is none. Raises ``ApiError``."""
+    """The last verdict under the current profile, None where there is none. Raises ``ApiError``."""
     found = await api.get(_policies(settings), {"fieldSelector": f"metadata.name={NAME}"})
     policies: list[dict[str, Any]] = found.get("items") or []
     text = next(((policy["metadata"].get("annotations") or {}).get(VERDICT) for policy in policies), None)
@@ -76,7 +76,7 @@ async def known(api: Api, settings: KubernetesSettings) -> Seen | None:
 
 
 async def probe(api: Api, settings: KubernetesSettings, wait_s: float = _WAIT_S) -> Seen:
-    """Find out, and note the verdict. Takes a few seconds and makes at most two pods, which it removes. Raises ``ApiError``."""
+    """Probe, and store the verdict. Takes a few seconds and creates at most two pods, which it removes. Raises ``ApiError``."""
     await _ensure_policy(api, settings)
     looks: list[asyncio.Task[tuple[bool | None, str]]] = []
     async with asyncio.TaskGroup() as group:
@@ -88,8 +88,8 @@ async def probe(api: Api, settings: KubernetesSettings, wait_s: float = _WAIT_S)
     return seen
 
 
-class Nodes:
-    """What is known of the nodes, remembered for a while."""
+class NodeProbes:
+    """The last verdict about the nodes, cached for a while."""
 
     def __init__(self, api: Api, settings: KubernetesSettings) -> None:
         self._api = api
@@ -99,7 +99,7 @@ class Nodes:
         self._good_until = float("-inf")
 
     async def check(self) -> None:
-        """Raise ``unsupported`` where a probe has seen that nodes cannot make sandboxes of this profile."""
+        """Raise ``unsupported`` where a probe has seen that nodes cannot run sandboxes of this profile."""
         if self._settings.sandbox_profile != "userns":
             return
         async with self._lock:
@@ -108,14 +108,14 @@ class Nodes:
                 try:
                     self._seen = await known(self._api, self._settings)
                 except ApiError as error:
-                    log.info("what a probe saw of the nodes cannot be read: %s", error)
+                    log.info("the verdict of the node probes cannot be read: %s", error)
                 good = self._seen is not None and self._seen.users
                 self._good_until = now + (_REMEMBERED_S if good else _LOOK_AGAIN_S)
         if self._seen is not None and self._seen.users is False:
             raise no_user_namespaces(self._seen.users_why)
 
     async def probe_when_due(self) -> Seen | None:
-        """Probe where that was not done lately; the verdict of a probe made now. Called by the acting controller. Raises ``ApiError``."""
+        """Probe where that is due; the verdict of a probe made now. Called by the acting controller. Raises ``ApiError``."""
         settings = self._settings
         if settings.sandbox_profile != "userns" and settings.bundle_injection != "auto":
             return None
@@ -131,13 +131,13 @@ class Nodes:
         return seen
 
     async def distrust_volumes(self, why: str) -> None:
-        """A sandbox did not find the bundle in its image volume: note it for all, until the next probe. Never raises ``ApiError``."""
+        """A sandbox did not find the bundle in its image volume: store that for all, until the next probe. Never raises ``ApiError``."""
         try:
             await _ensure_policy(self._api, self._settings)
             last = await known(self._api, self._settings) or Seen(self._settings.sandbox_profile, 0.0)
             await _note(self._api, self._settings, replace(last, volume=False, volume_why=why[:_MESSAGE]))
         except ApiError as error:
-            log.warning("that image volumes do not work could not be noted: %s", error)
+            log.warning("the verdict that image volumes do not work could not be stored: %s", error)
 
 
 def _word(verdict: bool | None, why: str) -> str:
@@ -149,29 +149,29 @@ async def _not_asked() -> tuple[bool | None, str]:
 
 
 async def _look(api: Api, settings: KubernetesSettings, volume: bool, wait_s: float) -> tuple[bool | None, str]:
-    """One probe pod's verdict, and what it rests on."""
+    """One probe pod's verdict, and its reason."""
     pods = f"/api/v1/namespaces/{settings.namespace}/pods"
     name = f"{NAME}-{'volume' if volume else 'users'}-{secrets.token_hex(4)}"
     try:
-        made = await api.post(pods, probe_pod(name, settings, volume))
+        pod = await api.post(pods, probe_pod(name, settings, volume))
     except ApiError as error:
         if error.passing:
             raise
         refused = volume and error.status in (400, 422) and "volume" in error.message
         return False if refused else None, f"the API server refused the probe: {error.message[:_MESSAGE]}"
     try:
-        if not volume and made["spec"].get("hostUsers") is not False:
+        if not volume and pod["spec"].get("hostUsers") is not False:
             return False, "the API server drops hostUsers: its gate UserNamespacesSupport is closed"
         judge = _volume_of if volume else _users_of
         async with asyncio.timeout(wait_s):
             while True:
-                verdict = judge(made) or (None if volume else await _refusal(api, settings, made))
+                verdict = judge(pod) or (None if volume else await _refusal(api, settings, pod))
                 if verdict is not None:
                     return verdict
                 await asyncio.sleep(_LOOK_S)
-                made = await api.get(f"{pods}/{name}")
+                pod = await api.get(f"{pods}/{name}")
     except TimeoutError:
-        return None, f"the probe was not over within {wait_s:g} s: {read_pod(made).stage}"
+        return None, f"the probe was not over within {wait_s:g} s: {read_pod(pod).stage}"
     except ApiError as error:
         if error.status != 404:
             raise
@@ -181,31 +181,31 @@ async def _look(api: Api, settings: KubernetesSettings, volume: bool, wait_s: fl
             await api.delete(f"{pods}/{name}", {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
 
 
-async def _refusal(api: Api, settings: KubernetesSettings, made: dict[str, Any]) -> tuple[bool | None, str] | None:
-    """The kubelet keeps trying to make the sandbox of a pod whose user namespace it cannot make: only events say so."""
-    facts = read_pod(made)
+async def _refusal(api: Api, settings: KubernetesSettings, pod: dict[str, Any]) -> tuple[bool | None, str] | None:
+    """The kubelet keeps trying to start a pod whose user namespace it cannot create: only events report it."""
+    facts = read_pod(pod)
     if not facts.placed or facts.started:
         return None
     text = next((text for text in await warnings_of(api, settings, facts) if needs_users(text)), None)
     return None if text is None else (False, f"a node refused a probe: {text[:_MESSAGE]}")
 
 
-def _users_of(made: dict[str, Any]) -> tuple[bool | None, str] | None:
+def _users_of(pod: dict[str, Any]) -> tuple[bool | None, str] | None:
     return _verdict(
-        made, lambda report: _own_users(str(report.get("uid_map", ""))), "a pod that asked for a user namespace is in the node's"
+        pod, lambda report: _own_users(str(report.get("uid_map", ""))), "a pod that asked for a user namespace is in the node's"
     )
 
 
-def _volume_of(made: dict[str, Any]) -> tuple[bool | None, str] | None:
-    found = _verdict(made, lambda report: report.get("volume") is True, "a probe did not find the bundle in its image volume")
-    trouble = read_pod(made).trouble
-    started = trouble is None or trouble.cause.reason != "start-failed"
+def _volume_of(pod: dict[str, Any]) -> tuple[bool | None, str] | None:
+    found = _verdict(pod, lambda report: report.get("volume") is True, "a probe did not find the bundle in its image volume")
+    failure = read_pod(pod).failure
+    started = failure is None or failure.cause.reason != "start-failed"
     return found if found is None or started else (False, found[1])
 
 
-def _verdict(made: dict[str, Any], good: Callable[[dict[str, Any]], bool], why: str) -> tuple[bool | None, str] | None:
-    """What a pod that is over says, None while it is not."""
-    for one in (made.get("status") or {}).get("containerStatuses") or []:
+def _verdict(pod: dict[str, Any], good: Callable[[dict[str, Any]], bool], why: str) -> tuple[bool | None, str] | None:
+    """What a finished pod reported, None while it runs."""
+    for one in (pod.get("status") or {}).get("containerStatuses") or []:
         ended = (one.get("state") or {}).get("terminated") or {}
         try:
             report = orjson.loads(ended.get("message") or "")
@@ -213,21 +213,21 @@ def _verdict(made: dict[str, Any], good: Callable[[dict[str, Any]], bool], why: 
             continue
         if isinstance(report, dict):
             return (True, "") if good(report) else (False, why)
-    facts = read_pod(made)
-    trouble = facts.trouble if facts.trouble is not None and facts.trouble.kind in ("", "bundle") else None
-    if trouble is None:
+    facts = read_pod(pod)
+    failure = facts.failure if facts.failure is not None and facts.failure.kind in ("", "bundle") else None
+    if failure is None:
         return None
-    return False if trouble.code == "unsupported" else None, f"the probe failed: {trouble.cause.message}"[:_MESSAGE]
+    return False if failure.code == "unsupported" else None, f"the probe failed: {failure.cause.message}"[:_MESSAGE]
 
 
 def _own_users(uid_map: str) -> bool:
-    """Whether ids inside are others outside: the first namespace maps all of them to themselves."""
+    """Whether ids inside map to other ids outside: the initial namespace maps each id to itself."""
     rows = [tuple(map(int, line.split())) for line in uid_map.splitlines() if len(line.split()) == 3]
     return bool(rows) and (0, 0, _ALL_IDS) not in rows
 
 
 def probe_pod(name: str, settings: KubernetesSettings, volume: bool) -> dict[str, Any]:
-    """As sandboxes are in what decides: profile, nodes, runtime class. It runs from the bundle's image."""
+    """Configured as sandboxes are in what matters: profile, nodes, runtime class. It runs from the bundle's image."""
     confined = confinement(settings)
     small = {"cpu": "100m", "memory": "64Mi"}
     container: dict[str, Any] = {

@@ -1,7 +1,7 @@
-"""The egress policies of the namespace: there before a sandbox that needs one, collected when none has needed it for long.
+"""The egress policies of the namespace: created before the first sandbox that needs one, collected when unused for long.
 
-Owns their life. A policy carries the moment it was last given to a sandbox, renewed now and then, so that a collector and a create in two
-processes do not meet: what was used lately is never collected, and a removal names the version it judged.
+Owns their life cycle. A policy carries the time of its last assignment to a sandbox, which is renewed, so that collection in one process
+and a create in another do not conflict: a recently used policy is never collected, and a deletion names the version it judged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger("gateway.kubernetes")
 
 _RENEW_S = 300.0
 _UNUSED_S = 1800.0
-"""A policy that no sandbox was given for this long, and that none carries, is removed."""
+"""A policy that was not assigned for this long, and that no pod carries, is removed."""
 _REMEMBERED = 4096
 
 
@@ -33,11 +33,11 @@ class Policies:
         self._api = api
         self._settings = settings
         self._used: dict[str, float] = {}
-        """When this replica last wrote a policy's moment, by name."""
+        """When this replica last wrote a policy's time of use, by name."""
         self._writing: dict[str, asyncio.Lock] = {}
 
     async def ensure(self, egress: Egress) -> None:
-        """Have the policy that ``egress`` needs. Raises ``ApiError`` and what ``policy_manifests.manifest`` raises."""
+        """Create the policy that ``egress`` needs. Raises ``ApiError`` and what ``policy_manifests.manifest`` raises."""
         wanted = manifest(egress, self._settings)
         if wanted is None:
             return
@@ -60,7 +60,7 @@ class Policies:
             self._used[name] = now
 
     async def collect(self, now: float, unused_s: float = _UNUSED_S) -> int:
-        """Remove the policies nobody needs; how many. Called by the controller now and then. Raises ``ApiError``."""
+        """Remove the policies that no sandbox needs, and return how many. Called periodically by the controller. Raises ``ApiError``."""
         kinds = ["NetworkPolicy"] + (["CiliumNetworkPolicy"] if self._settings.enforcement == "fqdn" else [])
         old: list[tuple[str, dict[str, Any]]] = []
         for kind in kinds:
@@ -86,7 +86,7 @@ class Policies:
                 if error.status not in (404, 409):
                     raise
         if removed:
-            log.info("%d egress policies that nobody needs are removed", removed)
+            log.info("%d unused egress policies were removed", removed)
         return removed
 
 

@@ -1,8 +1,8 @@
-"""What a sandbox may reach, as network policies: pure, content-addressed, never wider than asked.
+"""Network policies for what a sandbox may reach: pure, content-addressed, never wider than requested.
 
-Owns the translation of ``Egress`` and the ranges no allowance holds by accident. A policy is named by the hash of what it says and selects
-pods by a label with that hash, so equal allowances share one policy and changing an allowance is changing a label. The namespace-wide
-default-deny and the ingress from gateways are in ``infra``; whether the cluster enforces any of it is ``network_probe``'s question.
+Owns the translation of ``Egress``, and the ranges that an allowance never includes implicitly. A policy is named by the hash of its
+content and selects pods by a label with that hash, so equal allowances share a policy, and changing an allowance is changing a label.
+The namespace-wide default-deny and the ingress from gateways are in ``infra``; ``network_probe`` finds out whether policies are enforced.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _NEVER = tuple(
         "::/128",
     )
 )
-"""Only where the deployment allows it and the allowance names it."""
+"""Allowed only where the deployment permits it and the allowance names it."""
 _INTERNAL = tuple(
     ipaddress.ip_network(text)
     for text in (
         "10.0.0.0/8",
         "172.16.0.0/12",
         "192.168.0.0/16",
-        "100.64.0.0/10",  # carriers' NAT, which clouds give to pods and services
+        "100.64.0.0/10",  # carrier-grade NAT, which clouds assign to pods and services
         "192.0.0.0/24",
         "198.18.0.0/15",
         "224.0.0.0/4",
@@ -55,9 +55,9 @@ _INTERNAL = tuple(
         "64:ff9b:1::/48",
     )
 )
-"""Only where the allowance names it: a range inside one of these, or equal to it."""
+"""Allowed only where the allowance names it: a range inside one of these, or equal to it."""
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-"""IPv4 as IPv6-only clusters reach it: what is excluded there is excluded here (RFC 6052)."""
+"""How IPv6-only clusters reach IPv4: what is excluded there is excluded here (RFC 6052)."""
 _DNS_PORTS = [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
 _CILIUM = "cilium.io/v2"
 
@@ -73,7 +73,7 @@ def egress_key(egress: Egress, settings: KubernetesSettings) -> str:
 def manifest(egress: Egress, settings: KubernetesSettings) -> dict[str, Any] | None:
     """The policy that an allowance needs; None where nothing may be reached.
 
-    Raises ``unsupported`` for what the declared enforcement level cannot hold, ``invalid_argument`` for addresses nobody gets.
+    Raises ``unsupported`` for what the declared enforcement level cannot enforce, ``invalid_argument`` for forbidden addresses.
     """
     rules, kind = _rules(egress, settings)
     if not rules:
@@ -92,14 +92,14 @@ def manifest(egress: Egress, settings: KubernetesSettings) -> dict[str, Any] | N
 
 
 def needs(egress: Egress) -> Enforcement:
-    """The least level that holds a sandbox to this allowance. ``internet`` alone is what an open cluster gives anyway."""
+    """The lowest enforcement level for this allowance. An open cluster provides ``internet`` without a policy."""
     if egress.domains:
         return "fqdn"
     return "none" if egress == Egress("internet") or egress == Egress("internet", dns=True) else "policy"
 
 
 def check(egress: Egress, enforcement: Enforcement) -> None:
-    """Raise ``unsupported`` where the cluster cannot hold a sandbox to it."""
+    """Raise ``unsupported`` where the cluster cannot enforce it."""
     need = needs(egress)
     if LEVELS[enforcement] >= LEVELS[need]:
         return
@@ -111,13 +111,13 @@ def check(egress: Egress, enforcement: Enforcement) -> None:
         )
     raise HoldfastError(
         "unsupported",
-        "this cluster does not enforce network policies: a sandbox cannot be kept from the network",
+        "this cluster does not enforce network policies: a sandbox cannot be isolated from the network",
         hint="ask for network.mode=internet (block_network=false), or use a cluster that enforces network policies",
     )
 
 
 def forbidden(settings: KubernetesSettings) -> tuple[Network, ...]:
-    """Every range that no allowance holds unless it names it."""
+    """Every range that an allowance includes only if it names it."""
     cluster = tuple(ipaddress.ip_network(text) for text in settings.cluster_cidrs)
     plain = (*_NEVER, *_INTERNAL, *cluster)
     return (*plain, *(_through_nat64(one) for one in plain if isinstance(one, ipaddress.IPv4Network)))
@@ -143,7 +143,7 @@ def _rules(egress: Egress, settings: KubernetesSettings) -> tuple[list[dict[str,
 
 
 def _block(reach: Reach, settings: KubernetesSettings) -> dict[str, Any]:
-    """A range without what it does not name: every forbidden range that is a true part of it."""
+    """A range minus what it does not name: every forbidden range that is a proper part of it."""
     network = ipaddress.ip_network(reach.cidr)
     if not settings.allow_metadata and any(_within(network, one) for one in _never()):
         raise HoldfastError("invalid_argument", f"network.reaches: {reach.cidr} is link-local, loopback or a metadata service's address")
@@ -162,7 +162,7 @@ def _within(inner: Network, outer: Network) -> bool:
 
 
 def _largest(networks: list[Network]) -> list[str]:
-    """In order, without those that lie in another."""
+    """The ranges in order, without those contained in another."""
     kept = [one for one in networks if not any(one != other and _within(one, other) for other in networks)]
     return [str(one) for one in sorted(set(kept), key=lambda one: (one.version, int(one.network_address), one.prefixlen))]
 
@@ -178,7 +178,7 @@ def _port(port: Port) -> dict[str, Any]:
 
 
 def _cilium_rules(blocks: list[tuple[dict[str, Any], tuple[Port, ...]]], domains: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Names are enforced by Cilium's own kind; its resolver rule answers for those names only, so that queries carry nothing out."""
+    """Domain names are enforced by Cilium's own policy kind; its resolver rule answers for those names only, so queries leak no data."""
     names = [{"matchPattern" if "*" in name else "matchName": name} for name in domains]
     rules: list[dict[str, Any]] = [
         {

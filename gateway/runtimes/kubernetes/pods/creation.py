@@ -1,8 +1,8 @@
-"""From an order to a pod whose agent has answered and proved itself, or to a typed error within seconds.
+"""Pod creation: from a request to a pod whose agent has answered and proved its identity, or to a typed error within seconds.
 
-Owns the get-or-create by name, the waiting and the dialling. One watch serves all creates (``pod_watch``); the agent is dialled as soon as
-the pod has an address, which is before the kubelet has told anybody that it runs. A pod that failed stays until its caller has written down
-why: to the controller it would else be one that vanished.
+Owns the get-or-create by name, the waiting and the dialling. One watch serves all creates (``pod_watch``). The agent is dialled as soon
+as the pod has an address, before the kubelet reports that it runs. A failed pod is kept until the caller has recorded the cause: to the
+controller it would otherwise have vanished.
 """
 
 from __future__ import annotations
@@ -19,84 +19,84 @@ from holdfast_wire.bundle import AGENT_PORT
 from holdfast_wire.errors import HoldfastError
 
 from gateway.agents.dial import DialError, dial_any
-from gateway.runtimes.base import Made
+from gateway.runtimes.base import Endpoint
 from gateway.runtimes.kubernetes.api.client import Api, ApiError, ApiUnreachableError, refused
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
 from . import pod_events
-from .pod_watch import Births, News
+from .pod_watch import PodChanges, PodWatch
 from .profiles import no_user_namespaces
-from .status import ASKED_GRACE_S, Facts, Trouble, read_pod
+from .status import ASKED_GRACE_S, Failure, PodStatus, read_pod
 
 log = logging.getLogger("gateway.kubernetes")
 
 _DIAL_S = 2.0
-"""Longest one attempt to reach an agent takes."""
+"""Time limit of one attempt to reach an agent."""
 _DIAL_LEAST_S, _DIAL_MOST_S = 0.02, 0.25
 _EAGER_S = 0.6
-"""An agent needs about 0.2 s from its pod's address to its first answer: so long it is dialled at the shortest interval, then ever less."""
+"""An agent needs about 0.2 s from its pod's address to its first answer: until then the dialling interval is shortest, then it grows."""
 _RETRY_S = 0.25
 _AWAY_S = 20.0
-"""An API server that answers with troubles of its own for so long is said to be away: whoever creates may wait long, and should know."""
+"""An API server that returns server errors for this long is reported as unavailable, so that a caller with a long timeout learns of it."""
 _DROPPED = "the cluster gives pods no user namespaces: its API server drops hostUsers (older than 1.33, or UserNamespacesSupport is closed)"
 _UNHEARD_S = 5.0
-"""The same of one that does not answer at all."""
+"""The same for an API server that does not answer at all."""
 _LOOK_S = 2.0
-"""A pod that another replica made is not in this one's watch: it is looked at this often. Also the net under a watch that fails."""
+"""How often a pod that another replica created, which this one's watch does not cover, is read. Also the fallback for a failed watch."""
 _OWN_LOOK_S = 15.0
 _WARNED_S = 1.5
-"""A pod that has a node for so long and does not run: the kubelets' warnings are listened to. Most run before."""
+"""A pod that has had a node for this long and does not run: the kubelets' warnings are read for it. Most pods run before."""
 _SLOW_S, _SLOW_MOST_S = 4.0, 30.0
-"""A pod that has a node for so long and does not run is asked after among the events; then again, ever less often."""
+"""A pod that has had a node for this long and does not run has its events queried; then again with growing intervals."""
 
 
 _HAS_USERS_S = 600.0
-"""How long it is good that the API server takes a pod's own user namespace. What each pod was given is looked at as well."""
-_TROUBLES = 1000
-"""How many failed creates are remembered, for pods whose own status does not say so yet."""
+"""How long the verdict that the API server accepts user namespaces is valid. Each pod's actual namespace is checked as well."""
+_FAILURES = 1000
+"""How many failed creates are remembered, for pods whose own status does not show the failure yet."""
 
 
 class NoBundleError(HoldfastError):
     """The image volume of a pod does not hold the bundle: the same pod with the bundle copied in may start."""
 
-    def __init__(self, facts: Facts, error: HoldfastError) -> None:
+    def __init__(self, facts: PodStatus, error: HoldfastError) -> None:
         super().__init__(error.code, error.message, fault=error.fault, reason=error.reason)
         self.facts = facts
 
 
-class Creating:
+class PodCreation:
     """See the module."""
 
-    def __init__(self, api: Api, births: Births, pods: str, settings: KubernetesSettings) -> None:
+    def __init__(self, api: Api, pod_watch: PodWatch, pods: str, settings: KubernetesSettings) -> None:
         self._has_users_until = float("-inf")
-        self._troubles: dict[str, Trouble] = {}
+        self._failures: dict[str, Failure] = {}
         self._api = api
-        self._births = births
+        self._pod_watch = pod_watch
         self._pods = pods
         self._settings = settings
 
-    async def create(self, manifest: dict[str, Any], incarnation: str, tokens: Sequence[str], timeout_s: float) -> Made:
-        """Make the pod, or find the one that was made before, and wait for its agent, which knows one of ``tokens``.
+    async def create(self, manifest: dict[str, Any], incarnation: str, tokens: Sequence[str], timeout_s: float) -> Endpoint:
+        """Create the pod, or find the existing one, and wait for its agent, which knows one of ``tokens``.
 
-        A pod that is late stays: another replica may have reached its agent, and only the caller knows.
+        A pod that is late is kept: another replica may have reached its agent, and only the caller knows.
         """
         name = manifest["metadata"]["name"]
-        facts: Facts | None = None
-        async with self._births.follow(name) as news:
+        facts: PodStatus | None = None
+        async with self._pod_watch.follow(name) as changes:
             try:
                 async with asyncio.timeout(timeout_s):
                     facts, ours = await self._pod(manifest, incarnation)
-                    return await self._until_ready(facts, ours, tokens, news)
+                    return await self._until_ready(facts, ours, tokens, changes)
             except TimeoutError:
-                last = news.latest or facts
+                last = changes.latest or facts
                 await self._answers(last)
-                stage = last.stage if last is not None else "the cluster did not take it"
+                stage = last.stage if last is not None else "the cluster did not accept the pod"
                 if last is not None and last.placed and not last.started:
                     stage = (await pod_events.ask(self._api, self._settings, last)).text or stage
                 raise HoldfastError("create_timeout", f"it was not ready within {timeout_s:g} s: {stage}", reason="timeout") from None
 
-    async def _answers(self, facts: Facts | None) -> None:
-        """Raise ``RuntimeUnavailableError`` where the API server is away: then it is not the sandbox that is late."""
+    async def _answers(self, facts: PodStatus | None) -> None:
+        """Raise ``RuntimeUnavailableError`` where the API server is down: then the sandbox is not what is late."""
         try:
             async with asyncio.timeout(_DIAL_S):
                 await self._api.get(self._pods if facts is None else f"{self._pods}/{facts.name}", {} if facts else {"limit": "1"})
@@ -106,8 +106,8 @@ class Creating:
         except TimeoutError:
             raise ApiUnreachableError("no answer").unavailable() from None
 
-    async def reach(self, facts: Facts, tokens: Sequence[str]) -> Made:
-        """Dial until the agent of this very pod answers."""
+    async def reach(self, facts: PodStatus, tokens: Sequence[str]) -> Endpoint:
+        """Dial until the agent of exactly this pod answers."""
         endpoint = endpoint_of(facts)
         clock = asyncio.get_running_loop().time
         pause_s, began = _DIAL_LEAST_S, clock()
@@ -115,22 +115,22 @@ class Creating:
             with contextlib.suppress(DialError):
                 dialled = await dial_any(endpoint, tokens, _DIAL_S)
                 dialled.transport.abort()
-                return Made(endpoint, facts.uid)
+                return Endpoint(endpoint, facts.uid)
             await asyncio.sleep(pause_s)
             if clock() - began > _EAGER_S:
                 pause_s = min(pause_s * 1.3, _DIAL_MOST_S)
 
-    async def tidy(self, facts: Facts, grace_s: int = ASKED_GRACE_S) -> None:
-        """Remove what did not become a sandbox; its grace tells who asked for that. The controller finds what cannot be removed now."""
+    async def tidy(self, facts: PodStatus, grace_s: int = ASKED_GRACE_S) -> None:
+        """Delete a pod that did not become a sandbox; the grace period shows who requested that. The controller retries what fails here."""
         body = {"gracePeriodSeconds": grace_s, "propagationPolicy": "Background", "preconditions": {"uid": facts.uid}}
         try:
             await self._api.delete(f"{self._pods}/{facts.name}", body)
         except (ApiError, HoldfastError) as error:
             if not (isinstance(error, ApiError) and error.status in (404, 409)):
-                log.warning("a pod that failed could not be removed: %s", error)
+                log.warning("a failed pod could not be removed: %s", error)
 
-    async def _pod(self, manifest: dict[str, Any], incarnation: str) -> tuple[Facts, bool]:
-        """The pod, and whether this replica's watch shows it. Waits while a former one of its name goes."""
+    async def _pod(self, manifest: dict[str, Any], incarnation: str) -> tuple[PodStatus, bool]:
+        """The pod, and whether this replica's watch covers it. Waits while a previous pod of that name terminates."""
         name = manifest["metadata"]["name"]
         if manifest["spec"].get("hostUsers") is False:
             await self._has_user_namespaces(manifest)
@@ -139,9 +139,9 @@ class Creating:
         while True:
             try:
                 made = await self._api.post(self._pods, manifest)
-                self._births.hurry()
+                self._pod_watch.hurry()
                 if not _as_private(made, manifest):
-                    await self.tidy(read_pod(made), grace_s=0)  # at once: its root would be the node's
+                    await self.tidy(read_pod(made), grace_s=0)  # at once: its root user would be the node's
                     raise no_user_namespaces(_DROPPED)
                 return read_pod(made), True
             except ApiError as error:
@@ -155,11 +155,11 @@ class Creating:
                     raise refused(error) from error
                 elif error.status >= 500 and clock() - began >= (_UNHEARD_S if isinstance(error, ApiUnreachableError) else _AWAY_S):
                     raise error.unavailable() from error
-                # A passing trouble, or no answer at all: the name makes asking again safe.
+                # A temporary error, or no answer at all: creating by name is safe to repeat.
                 await asyncio.sleep(error.retry_after_s or _RETRY_S)
 
     async def _has_user_namespaces(self, manifest: dict[str, Any]) -> None:
-        """A server that does not know them drops the wish silently, and the sandbox's root would be the node's: so it is asked first."""
+        """Check whether the server knows user namespaces: one that does not drops the field silently, and root would be the node's root."""
         clock = asyncio.get_running_loop().time
         if clock() < self._has_users_until:
             return
@@ -167,13 +167,13 @@ class Creating:
             answer = await self._api.call("POST", self._pods, {"dryRun": "All"}, body=manifest)
         except ApiError as error:
             if error.status == 409 or error.passing:
-                return  # there is one already, or making it will say what is wrong
+                return  # the pod exists already, or creating it will report the error
             raise refused(error) from error
         if not _as_private(answer, manifest):
             raise no_user_namespaces(_DROPPED)
         self._has_users_until = clock() + _HAS_USERS_S
 
-    async def _existing(self, name: str) -> Facts | None:
+    async def _existing(self, name: str) -> PodStatus | None:
         try:
             return read_pod(await self._api.get(f"{self._pods}/{name}"))
         except ApiError as error:
@@ -181,8 +181,8 @@ class Creating:
                 return None
             raise error.unavailable() from error
 
-    async def _look(self, facts: Facts) -> Facts:
-        """The same pod as it is now, or as it was where the API server is in trouble. Raises when it is gone."""
+    async def _look(self, facts: PodStatus) -> PodStatus:
+        """The current state of the same pod, or the last known one where the API server fails. Raises when the pod is gone."""
         try:
             again = read_pod(await self._api.get(f"{self._pods}/{facts.name}"))
         except ApiError as error:
@@ -193,42 +193,42 @@ class Creating:
             raise _deleted()
         return again
 
-    async def _until_ready(self, facts: Facts, ours: bool, tokens: Sequence[str], news: News) -> Made:
-        """Whichever comes first: the agent answers, or the pod says that it never will."""
-        dialling: asyncio.Task[Made] | None = None
-        changed = asyncio.ensure_future(news.changed())
+    async def _until_ready(self, facts: PodStatus, ours: bool, tokens: Sequence[str], changes: PodChanges) -> Endpoint:
+        """Wait until the agent answers, or the pod's status shows that it never will."""
+        dialling: asyncio.Task[Endpoint] | None = None
+        changed = asyncio.ensure_future(changes.changed())
         clock = asyncio.get_running_loop().time
         patience_s, ask_at, hear_at = _SLOW_S, clock() + _SLOW_S, clock() + _WARNED_S
-        asked: Trouble | None = None
+        asked: Failure | None = None
         try:
             while True:
-                facts = _with_warnings(facts, news, asked)
+                facts = _with_warnings(facts, changes, asked)
                 self._judge(facts)
                 if dialling is None and facts.ip:
                     dialling = asyncio.ensure_future(self.reach(facts, tokens))
                 waits: list[asyncio.Future[Any]] = [changed] if dialling is None else [changed, dialling]
-                slow = facts.placed and not facts.started and facts.trouble is None
+                slow = facts.placed and not facts.started and facts.failure is None
                 if slow and clock() >= hear_at:
                     hear_at = float("inf")
-                    self._births.hear(news, facts.uid)
+                    self._pod_watch.want_warnings(changes, facts.uid)
                 wait_s = min(self._patience(facts, ours), max(min(ask_at, hear_at) - clock(), 0.0) if slow else _OWN_LOOK_S)
                 done, _ = await asyncio.wait(waits, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
                 if dialling is not None and dialling in done:
                     return dialling.result()
                 if changed in done:
-                    changed = asyncio.ensure_future(news.changed())
-                    if news.latest is not None and news.latest.uid == facts.uid:
-                        facts = news.latest
-                        if news.gone:
+                    changed = asyncio.ensure_future(changes.changed())
+                    if changes.latest is not None and changes.latest.uid == facts.uid:
+                        facts = changes.latest
+                        if changes.gone:
                             self._judge(facts)
                             raise _deleted()
                     else:
-                        facts = await self._look(facts)  # a former pod of this name, or a later one
+                        facts = await self._look(facts)  # the event was of a previous or later pod of this name
                 elif not done and not (slow and clock() >= hear_at):
                     if slow and clock() >= ask_at:
                         patience_s = min(2 * patience_s, _SLOW_MOST_S)
                         ask_at = clock() + patience_s
-                        asked = (await pod_events.ask(self._api, self._settings, facts)).trouble or asked
+                        asked = (await pod_events.ask(self._api, self._settings, facts)).failure or asked
                     facts = await self._look(facts)
                 if facts.deadline is not None:
                     self._judge(facts)
@@ -238,50 +238,50 @@ class Creating:
             if dialling is not None:
                 dialling.cancel()
 
-    def _judge(self, facts: Facts) -> None:
+    def _judge(self, facts: PodStatus) -> None:
         settings = self._settings
-        if facts.trouble is not None and facts.trouble.kind == "bundle":
-            raise NoBundleError(facts, facts.trouble.error())
-        trouble = facts.failed(time.time(), pull_patience_s=settings.pull_patience_s, schedule_patience_s=settings.unschedulable_patience_s)
-        if trouble is not None:
-            self._troubles[facts.uid] = trouble
-            if len(self._troubles) > _TROUBLES:
-                del self._troubles[next(iter(self._troubles))]
-            raise trouble.error()
+        if facts.failure is not None and facts.failure.kind == "bundle":
+            raise NoBundleError(facts, facts.failure.error())
+        failure = facts.failed(time.time(), pull_patience_s=settings.pull_patience_s, schedule_patience_s=settings.unschedulable_patience_s)
+        if failure is not None:
+            self._failures[facts.uid] = failure
+            if len(self._failures) > _FAILURES:
+                del self._failures[next(iter(self._failures))]
+            raise failure.error()
 
-    def judged(self, facts: Facts) -> Facts:
-        """With the trouble that a create has failed for: a warning comes up to ten seconds before the pod's status says the same."""
-        trouble = None if facts.started or facts.trouble is not None else self._troubles.get(facts.uid)
-        return facts if trouble is None else replace(facts, trouble=trouble)
+    def with_failure(self, facts: PodStatus) -> PodStatus:
+        """Completed with the failure of its create: a warning comes up to ten seconds before the pod's status shows the same."""
+        failure = None if facts.started or facts.failure is not None else self._failures.get(facts.uid)
+        return facts if failure is None else replace(facts, failure=failure)
 
-    def _patience(self, facts: Facts, ours: bool) -> float:
-        """How long until somebody looks again though nothing was heard."""
+    def _patience(self, facts: PodStatus, ours: bool) -> float:
+        """How long to wait before the pod is read although no event came."""
         look_s = _OWN_LOOK_S if ours else _LOOK_S
-        if facts.trouble is None or facts.trouble.lasting:
+        if facts.failure is None or facts.failure.lasting:
             return look_s
-        patience_s = self._settings.pull_patience_s if facts.trouble.kind == "pull" else self._settings.unschedulable_patience_s
-        return max(min(look_s, (facts.trouble.since or facts.created_at) + patience_s - time.time() + 0.05), 0.05)
+        patience_s = self._settings.pull_patience_s if facts.failure.kind == "pull" else self._settings.unschedulable_patience_s
+        return max(min(look_s, (facts.failure.since or facts.created_at) + patience_s - time.time() + 0.05), 0.05)
 
 
-def _with_warnings(facts: Facts, news: News, asked: Trouble | None) -> Facts:
-    """A pod whose status says nothing of its trouble, with what its kubelet has warned of."""
-    if facts.trouble is not None or facts.started or not facts.placed:
+def _with_warnings(facts: PodStatus, changes: PodChanges, asked: Failure | None) -> PodStatus:
+    """A pod whose status does not show its failure, completed with its kubelet's warnings."""
+    if facts.failure is not None or facts.started or not facts.placed:
         return facts
-    heard = (pod_events.trouble_of(facts, one.reason, one.message) for one in reversed(news.warned) if one.pod_uid == facts.uid)
-    trouble = next((one for one in heard if one is not None), asked)
-    return facts if trouble is None else replace(facts, trouble=trouble)
+    failures = (pod_events.failure_of(facts, one.reason, one.message) for one in reversed(changes.warned) if one.pod_uid == facts.uid)
+    failure = next((one for one in failures if one is not None), asked)
+    return facts if failure is None else replace(facts, failure=failure)
 
 
 def _as_private(made: dict[str, Any], asked: dict[str, Any]) -> bool:
-    """Whether a pod that was to have users of its own has them."""
+    """Whether a pod that requires a user namespace has one."""
     return asked["spec"].get("hostUsers") is not False or (made.get("spec") or {}).get("hostUsers") is False
 
 
 def _deleted() -> HoldfastError:
-    return HoldfastError("sandbox_failed", "it was deleted while it was being made", reason="deleted")
+    return HoldfastError("sandbox_failed", "it was deleted while it was being created", reason="deleted")
 
 
-def endpoint_of(facts: Facts) -> str:
-    """Where the agent is dialled, and whose it must prove to be."""
+def endpoint_of(facts: PodStatus) -> str:
+    """The endpoint to dial, with the identity that the agent must prove."""
     host = f"[{facts.ip}]" if ":" in facts.ip else facts.ip
     return f"tcp://{host}:{AGENT_PORT}#{facts.uid}"

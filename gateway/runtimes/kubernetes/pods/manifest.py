@@ -1,7 +1,7 @@
-"""A sandbox's pod: a pure function from an order and the deployment's settings to the manifest, with golden tests.
+"""A sandbox's pod manifest: a pure function of a request and the deployment's settings, with golden tests.
 
-Owns what is in the pod. It does not own how confined it is (``profiles``), what a caller may have put there (``sharing``), the network
-policy its label names (``network.policy_manifests``) nor the reading of what becomes of it (``status``).
+Owns the content of the pod. Confinement is in ``profiles``, what a request may name of the cluster in ``sharing``, network policies in
+``network.policy_manifests``, and the interpretation of a pod's status in ``status``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from holdfast_wire.bundle import AGENT_PORT, MOUNT, agent_command, copy_command
 
 from gateway.model.options import Toleration, Volume
 from gateway.model.records import RESERVED_LABEL
-from gateway.runtimes.base import Order
+from gateway.runtimes.base import CreateRequest
 from gateway.runtimes.kubernetes.names import (
     COMPONENT,
     CONTAINER,
@@ -38,23 +38,23 @@ from .sharing import ARCHITECTURE, OS, check
 
 Injection = Literal["image", "init"]
 _KILL_MARGIN_S = 5
-"""What an evicted agent leaves of its grace, so that it ends by itself."""
+"""Subtracted from the grace period of an evicted agent, so that it ends by itself."""
 POOL_LABEL = RESERVED_LABEL + "pool"
-"""Label of an order that makes a spare of this pool."""
+"""Label of a request for a spare of this pool."""
 _AGENT = "HOLDFAST_AGENT_"
 _BUNDLE = "holdfast-bundle"
 _SHM = "hf-shm"
 _COPY_TO = "/bundle"
 _LISTENS = {"tcpSocket": {"port": AGENT_PORT}, "periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": 600}
-"""A pod that is Ready has an agent that listens. Asked until the first answer only; whoever creates dials by himself, and sooner."""
+"""Readiness means that the agent listens. Probed until the first success only; creates dial by themselves, and sooner."""
 
 
-def pod(order: Order, settings: KubernetesSettings, injection: Injection, replica: str) -> dict[str, Any]:
-    """The manifest. Raises ``invalid_argument`` or ``unsupported`` for what the deployment does not give."""
-    check(order, settings)
-    options = order.options
+def pod(request: CreateRequest, settings: KubernetesSettings, injection: Injection, replica: str) -> dict[str, Any]:
+    """The manifest. Raises ``invalid_argument`` or ``unsupported`` for what the deployment does not allow."""
+    check(request, settings)
+    options = request.options
     confined = confinement(settings, options.user, options.group)
-    bundle, bundle_mount, init = bundle_volume(resources(order, settings), settings, injection)
+    bundle, bundle_mount, init = bundle_volume(resources(request, settings), settings, injection)
     volumes, mounts = [bundle], [bundle_mount]
     if options.shm_bytes is not None:
         volumes.append({"name": _SHM, "emptyDir": {"medium": "Memory", "sizeLimit": str(options.shm_bytes)}})
@@ -73,17 +73,17 @@ def pod(order: Order, settings: KubernetesSettings, injection: Injection, replic
         "terminationGracePeriodSeconds": settings.grace_s,
         "securityContext": confined.pod,
         "nodeSelector": selector,
-        "tolerations": _tolerations(order, settings),
+        "tolerations": _tolerations(request, settings),
         "initContainers": init,
         "containers": [
             {
                 "name": CONTAINER,
-                "image": order.image,
+                "image": request.image,
                 "imagePullPolicy": settings.pull_policy,
                 "command": agent_command(),
-                "env": _env(order, settings),
+                "env": _env(request, settings),
                 "ports": [{"name": "agent", "containerPort": AGENT_PORT, "protocol": "TCP"}],
-                "resources": resources(order, settings),
+                "resources": resources(request, settings),
                 "startupProbe": _LISTENS,
                 **({"securityContext": confined.container} if confined.container else {}),
                 "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -101,40 +101,40 @@ def pod(order: Order, settings: KubernetesSettings, injection: Injection, replic
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": _metadata(order, settings, replica),
+        "metadata": _metadata(request, settings, replica),
         "spec": {name: value for name, value in spec.items() if value not in ("", [])},
     }
 
 
-def labels(order: Order, settings: KubernetesSettings) -> dict[str, str]:
-    """The labels that say which sandbox a pod is and what it may reach. A spare's changes when it is adopted."""
-    found = {SANDBOX: label_value(order.sandbox_id), EGRESS: egress_key(order.egress, settings)}
+def labels(request: CreateRequest, settings: KubernetesSettings) -> dict[str, str]:
+    """The labels that say which sandbox a pod is and what it may reach. Those of a spare change when it is adopted."""
+    found = {SANDBOX: label_value(request.sandbox_id), EGRESS: egress_key(request.egress, settings)}
     if settings.sandbox_profile != UNLABELLED:
         found[PROFILE] = settings.sandbox_profile
-    pool = order.labels.get(POOL_LABEL)
+    pool = request.labels.get(POOL_LABEL)
     return {**found, POOL: label_value(pool)} if pool else found
 
 
-def resources(order: Order, settings: KubernetesSettings) -> dict[str, Any]:
-    """Requests and limits. Memory and disk are reserved in full, cpu by the deployment's share, extended resources as they must be."""
-    limits = {"cpu": _cores(order.cores), "memory": str(order.memory_bytes)}
-    if order.disk_bytes is not None:
-        limits["ephemeral-storage"] = str(order.disk_bytes)
-    requests = {**limits, "cpu": _cores(order.cores * settings.cpu_request_share)}
-    extended = {name: str(count) for name, count in sorted(order.options.resources.items())}
+def resources(request: CreateRequest, settings: KubernetesSettings) -> dict[str, Any]:
+    """Requests and limits. Memory and disk are reserved in full, CPU at the deployment's share, extended resources in full."""
+    limits = {"cpu": _cores(request.cores), "memory": str(request.memory_bytes)}
+    if request.disk_bytes is not None:
+        limits["ephemeral-storage"] = str(request.disk_bytes)
+    requests = {**limits, "cpu": _cores(request.cores * settings.cpu_request_share)}
+    extended = {name: str(count) for name, count in sorted(request.options.resources.items())}
     return {"limits": limits | extended, "requests": requests | extended}
 
 
-def _metadata(order: Order, settings: KubernetesSettings, replica: str) -> dict[str, Any]:
+def _metadata(request: CreateRequest, settings: KubernetesSettings, replica: str) -> dict[str, Any]:
     own = {MANAGED_BY: "holdfast", COMPONENT: "sandbox", MADE_BY: label_value(replica)}
     metadata: dict[str, Any] = {
-        "name": pod_name(order.sandbox_id),
+        "name": pod_name(request.sandbox_id),
         "namespace": settings.namespace,
-        "labels": own | labels(order, settings),
-        "annotations": annotations_of(order),
+        "labels": own | labels(request, settings),
+        "annotations": annotations_of(request),
     }
-    if order.options.pids is not None:
-        metadata["annotations"][PIDS] = str(order.options.pids)
+    if request.options.pids is not None:
+        metadata["annotations"][PIDS] = str(request.options.pids)
     if settings.owner is not None:
         version, kind, name, uid = settings.owner
         metadata["ownerReferences"] = [{"apiVersion": version, "kind": kind, "name": name, "uid": uid}]
@@ -144,7 +144,7 @@ def _metadata(order: Order, settings: KubernetesSettings, replica: str) -> dict[
 def bundle_volume(
     size: dict[str, Any], settings: KubernetesSettings, injection: Injection
 ) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]:
-    """The bundle's volume, its mount, and the init containers it takes, in a pod whose container has ``size``."""
+    """The bundle's volume, its mount, and its init containers, in a pod whose container has ``size``."""
     mount = {"name": _BUNDLE, "mountPath": MOUNT, "readOnly": True}
     if injection == "image":
         image = {"reference": settings.bundle_image, "pullPolicy": settings.pull_policy}
@@ -156,7 +156,7 @@ def bundle_volume(
         "image": settings.bundle_image,
         "imagePullPolicy": settings.pull_policy,
         "command": copy_command(_COPY_TO),
-        "resources": own,  # no more than the sandbox's own: the pod asks for the larger of the two
+        "resources": own,  # at most the sandbox's own: a pod requests the larger of the two
         "securityContext": CONFINED,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": _BUNDLE, "mountPath": _COPY_TO}],
@@ -164,25 +164,25 @@ def bundle_volume(
     return {"name": _BUNDLE, "emptyDir": {}}, mount, [copier]
 
 
-def _env(order: Order, settings: KubernetesSettings) -> list[dict[str, Any]]:
+def _env(request: CreateRequest, settings: KubernetesSettings) -> list[dict[str, Any]]:
     agent = {
         "LISTEN": f"tcp://0.0.0.0:{AGENT_PORT}",
-        "TOKEN": order.token,
-        "SANDBOX_ID": order.sandbox_id,
-        "INCARNATION": order.incarnation,
+        "TOKEN": request.token,
+        "SANDBOX_ID": request.sandbox_id,
+        "INCARNATION": request.incarnation,
         "GRACE_S": str(max(settings.grace_s - _KILL_MARGIN_S, 1)),
     }
-    if isinstance(order.options.entrypoint, tuple):
-        agent["ENTRYPOINT"] = _literal(json.dumps(order.options.entrypoint))
-    if order.options.ulimits:
-        agent["ULIMITS"] = json.dumps(order.options.ulimits)
-    theirs = [{"name": name, "value": _literal(value)} for name, value in sorted(order.env.items())]
+    if isinstance(request.options.entrypoint, tuple):
+        agent["ENTRYPOINT"] = _literal(json.dumps(request.options.entrypoint))
+    if request.options.ulimits:
+        agent["ULIMITS"] = json.dumps(request.options.ulimits)
+    theirs = [{"name": name, "value": _literal(value)} for name, value in sorted(request.env.items())]
     ours: list[dict[str, Any]] = [{"name": _AGENT + name, "value": value} for name, value in agent.items()]
     return [*theirs, *ours, {"name": f"{_AGENT}POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}]
 
 
 def _literal(value: str) -> str:
-    """Kubernetes expands ``$(NAME)`` in values and reads ``$$`` as one dollar: written so that it means itself."""
+    """Escape: Kubernetes expands ``$(NAME)`` in values and reads ``$$`` as one dollar."""
     return value.replace("$", "$$")
 
 
@@ -199,9 +199,9 @@ def _source(volume: Volume) -> dict[str, Any]:
             return {"emptyDir": ({"medium": "Memory"} if volume.in_memory else {}) | size}
 
 
-def _tolerations(order: Order, settings: KubernetesSettings) -> list[dict[str, Any]]:
+def _tolerations(request: CreateRequest, settings: KubernetesSettings) -> list[dict[str, Any]]:
     given: list[dict[str, Any]] = [{"key": key, "operator": "Exists"} for key in settings.tolerations]
-    given += [_toleration(one) for one in order.options.tolerations]
+    given += [_toleration(one) for one in request.options.tolerations]
     lost = [
         {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": settings.node_lost_s}
         for what in ("not-ready", "unreachable")

@@ -15,7 +15,7 @@ from typing import Any
 from gateway.runtimes.kubernetes.api.client import Api, ApiError
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
-from .status import Facts, Trouble, event_trouble, no_users
+from .status import Failure, PodStatus, event_failure, no_users
 
 log = logging.getLogger("gateway.kubernetes")
 
@@ -27,11 +27,11 @@ _SHOWN = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Complaint:
-    """The newest that is worth telling, and the trouble where it is one that waiting will not mend."""
+class PodEvent:
+    """The newest event worth reporting, and the failure, where waiting will not resolve it."""
 
     text: str = ""
-    trouble: Trouble | None = None
+    failure: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Warned:
 
 
 async def warnings(api: Api, pods: str, page: int) -> list[Warned]:
-    """Those of all pods of the namespace whose path is given. Raises ``ApiError``."""
+    """Warnings about all pods of the namespace whose path is given. Raises ``ApiError``."""
     path = f"{pods.rpartition('/')[0]}/events"
     query = {"fieldSelector": "type=Warning,involvedObject.kind=Pod", "limit": str(page)}
     found: list[dict[str, Any]] = []
@@ -61,29 +61,29 @@ async def warnings(api: Api, pods: str, page: int) -> list[Warned]:
     ]
 
 
-def trouble_of(facts: Facts, reason: str, message: str) -> Trouble | None:
+def failure_of(facts: PodStatus, reason: str, message: str) -> Failure | None:
     """What a kubelet's warning about this pod means for its create."""
-    trouble = no_users(message) if facts.own_users and reason == _NO_SANDBOX else None
-    return trouble or event_trouble(reason, message, facts.record.image if facts.record is not None else "", facts.created_at)
+    failure = no_users(message) if facts.own_users and reason == _NO_SANDBOX else None
+    return failure or event_failure(reason, message, facts.record.image if facts.record is not None else "", facts.created_at)
 
 
-async def ask(api: Api, settings: KubernetesSettings, facts: Facts) -> Complaint:
-    """What is complained of about this very pod. Never raises for an API server that refuses or is away."""
+async def ask(api: Api, settings: KubernetesSettings, facts: PodStatus) -> PodEvent:
+    """The warnings about exactly this pod. Never raises: an API server that refuses or is down yields nothing."""
     events = await _events(api, settings, facts)
     for event in reversed(events):
-        trouble = trouble_of(facts, str(event.get("reason") or ""), str(event.get("message") or ""))
-        if trouble is not None:
-            return Complaint(trouble.cause.message, trouble)
+        failure = failure_of(facts, str(event.get("reason") or ""), str(event.get("message") or ""))
+        if failure is not None:
+            return PodEvent(failure.cause.message, failure)
     text = "".join(c if c.isprintable() else " " for c in str(events[-1].get("message") or ""))[:_SHOWN] if events else ""
-    return Complaint(f"{events[-1].get('reason')}: {text}" if events else "")
+    return PodEvent(f"{events[-1].get('reason')}: {text}" if events else "")
 
 
-async def warnings_of(api: Api, settings: KubernetesSettings, facts: Facts) -> list[str]:
-    """The messages of what is complained of about this pod, the newest last. As quiet as ``ask``."""
+async def warnings_of(api: Api, settings: KubernetesSettings, facts: PodStatus) -> list[str]:
+    """The messages of the warnings about this pod, the newest last. Never raises, as ``ask``."""
     return [str(event.get("message") or "") for event in await _events(api, settings, facts)]
 
 
-async def _events(api: Api, settings: KubernetesSettings, facts: Facts) -> list[dict[str, Any]]:
+async def _events(api: Api, settings: KubernetesSettings, facts: PodStatus) -> list[dict[str, Any]]:
     selector = f"involvedObject.uid={facts.uid},type=Warning"
     try:
         found = await api.get(f"/api/v1/namespaces/{settings.namespace}/events", {"fieldSelector": selector, "limit": str(_MOST)})

@@ -1,8 +1,7 @@
-"""News of the pods that are being made here: one watch for all of them.
+"""The watch of the pods that this replica creates: one for all of them.
 
-Owns the watch narrowed to this replica's pods, which runs while somebody waits and a little longer, and the newest look at each pod that
-is waited for: whoever is slow sees the latest, never a queue. While pods are slow it also asks for what kubelets
-warn of. Called by ``creation``.
+Owns the watch, restricted to this replica's pods, which runs while creates wait and a little longer, and the newest state of each awaited
+pod: a slow waiter sees the latest state, never a queue. While pods are slow it also reads the kubelets' warnings. Called by ``creation``.
 """
 
 from __future__ import annotations
@@ -20,29 +19,29 @@ from gateway.runtimes.kubernetes.names import MADE_BY, SELECTOR, label_value
 
 from . import pod_events
 from .pod_events import Warned
-from .status import Facts, read_pod
+from .status import PodStatus, read_pod
 
 log = logging.getLogger("gateway.kubernetes")
 
 _WARNINGS = 7
 _ASK_S = 0.5
 IDLE_S = 60.0
-"""How long the watch goes on with nobody waiting."""
+"""How long the watch continues when no create waits."""
 
 
-class News:
-    """The newest look at one pod. ``gone`` is set once it is no longer there."""
+class PodChanges:
+    """The newest state of one pod. ``gone`` is set once it no longer exists."""
 
     def __init__(self) -> None:
-        self.latest: Facts | None = None
+        self.latest: PodStatus | None = None
         self.gone = False
         self.warned: list[Warned] = []
-        """The newest last, at most a few."""
-        self.hears = ""
-        """The uid of the pod whose warnings it waits for as well."""
+        """The kubelet's latest warnings, the newest last."""
+        self.warnings_of = ""
+        """The uid of the pod whose warnings are wanted as well."""
         self._changed = asyncio.Event()
 
-    def tell(self, facts: Facts, *, gone: bool = False) -> None:
+    def update(self, facts: PodStatus, *, gone: bool = False) -> None:
         self.latest, self.gone = facts, gone
         self._changed.set()
 
@@ -51,12 +50,12 @@ class News:
         self._changed.set()
 
     async def changed(self) -> None:
-        """Wait for something new since the last call."""
+        """Wait for a change since the last call."""
         await self._changed.wait()
         self._changed.clear()
 
 
-class Births:
+class PodWatch:
     """See the module."""
 
     def __init__(self, api: Api, path: str, replica: str, settings: WatchSettings) -> None:
@@ -64,43 +63,43 @@ class Births:
         self._path = path
         self._selector = f"{SELECTOR},{MADE_BY}={label_value(replica)}"
         self._settings = settings
-        self._waiting: dict[str, set[News]] = {}
-        self._watch: Watch[Facts] | None = None
+        self._waiting: dict[str, set[PodChanges]] = {}
+        self._watch: Watch[PodStatus] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._hearing: asyncio.Task[None] | None = None
+        self._warnings_task: asyncio.Task[None] | None = None
         self._idle: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
-    async def follow(self, name: str) -> AsyncIterator[News]:
-        """News of the pod of that name, of whichever uid, until the block ends. To be entered before the pod is made."""
-        news = News()
-        self._waiting.setdefault(name, set()).add(news)
+    async def follow(self, name: str) -> AsyncIterator[PodChanges]:
+        """The state of the pod of that name, whatever its uid, until the block ends. Entered before the pod is created."""
+        changes = PodChanges()
+        self._waiting.setdefault(name, set()).add(changes)
         self._wake()
         try:
-            yield news
+            yield changes
         finally:
             others = self._waiting[name]
-            others.discard(news)
+            others.discard(changes)
             if not others:
                 del self._waiting[name]
             if not self._waiting:
-                self._idle = asyncio.get_running_loop().call_later(IDLE_S, self._rest)
+                self._idle = asyncio.get_running_loop().call_later(IDLE_S, self._stop)
 
     def hurry(self) -> None:
-        """The API server answers: a watch that waits after many failures begins again at once."""
+        """The API server answers: a watch in a back-off pause continues at once."""
         if self._watch is not None:
             self._watch.hurry()
 
-    def hear(self, news: News, uid: str) -> None:
-        """Bring also what kubelets warn of, while this pod is waited for: it is slow."""
-        news.hears = uid
-        if self._hearing is None or self._hearing.done():
-            self._hearing = asyncio.get_running_loop().create_task(self._ask_often(), name="kubelets' warnings")
+    def want_warnings(self, changes: PodChanges, uid: str) -> None:
+        """Also read the kubelets' warnings while this pod is awaited: it is slow."""
+        changes.warnings_of = uid
+        if self._warnings_task is None or self._warnings_task.done():
+            self._warnings_task = asyncio.get_running_loop().create_task(self._poll_warnings(), name="kubelets' warnings")
 
     async def aclose(self) -> None:
         if self._idle is not None:
             self._idle.cancel()
-        for task in (self._task, self._hearing):
+        for task in (self._task, self._warnings_task):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -111,29 +110,29 @@ class Births:
             self._idle.cancel()
             self._idle = None
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._run(), name="watch of pods being made")
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="watch of pods being created")
 
-    def _rest(self) -> None:
+    def _stop(self) -> None:
         self._idle = None
         if self._task is not None and not self._waiting:
             self._task.cancel()
             self._task = None
 
-    async def _ask_often(self) -> None:
-        """One list for all pods that are slow, as long as there are any. A watch would want a right more, for a few seconds of use."""
+    async def _poll_warnings(self) -> None:
+        """One list for all slow pods, as long as there are any. A watch would need one more permission, for a few seconds of use."""
         while True:
-            slow = {news.hears: news for waiting in self._waiting.values() for news in waiting if news.hears}
+            slow = {changes.warnings_of: changes for waiting in self._waiting.values() for changes in waiting if changes.warnings_of}
             if not slow:
                 return
             try:
                 for warned in await pod_events.warnings(self._api, self._path, self._settings.page):
-                    news = slow.get(warned.pod_uid)
-                    if news is not None and warned not in news.warned:
-                        news.warn(warned)
+                    changes = slow.get(warned.pod_uid)
+                    if changes is not None and warned not in changes.warned:
+                        changes.warn(warned)
             except (ApiError, RuntimeUnavailableError) as error:
                 log.info("events cannot be read: %s", error)
                 if isinstance(error, ApiError) and not error.passing:
-                    return  # each create asks for itself by and by
+                    return  # each create queries its own events later
             await asyncio.sleep(_ASK_S)
 
     async def _run(self) -> None:
@@ -144,15 +143,15 @@ class Births:
                     async for change in changes:
                         match change:
                             case Changed(facts, _):
-                                self._tell(facts, gone=False)
+                                self._deliver(facts, gone=False)
                             case Vanished(facts):
-                                self._tell(facts, gone=True)
+                                self._deliver(facts, gone=True)
                             case Listed():
-                                pass  # what it holds was told as changes
+                                pass  # its objects were delivered as changes
             except Exception:
-                log.exception("the watch of pods being made failed")
+                log.exception("the watch of pods being created failed")
                 await asyncio.sleep(1.0)
 
-    def _tell(self, facts: Facts, *, gone: bool) -> None:
-        for news in self._waiting.get(facts.name, ()):
-            news.tell(facts, gone=gone)
+    def _deliver(self, facts: PodStatus, *, gone: bool) -> None:
+        for changes in self._waiting.get(facts.name, ()):
+            changes.update(facts, gone=gone)

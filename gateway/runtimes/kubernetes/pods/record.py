@@ -1,7 +1,7 @@
-"""What a pod says about the sandbox it is: an annotation, written when it is made and read back from any list.
+"""The record of a sandbox on its pod: an annotation, written at creation and read back from any list.
 
-Owns its form both ways. Everything needed to rebuild the placement record is in it; the token is not. A pod whose annotation cannot
-be read is not ours. Pure.
+Owns its form both ways. It holds everything needed to rebuild the placement record, but not the token. A pod without a readable
+annotation is not one of this service. Pure.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.model.option_fields import network_map, options_map, read_network, read_options
 from gateway.model.options import Egress, Options
-from gateway.runtimes.base import Order
+from gateway.runtimes.base import CreateRequest
 from gateway.runtimes.kubernetes.names import NETWORK, RECORD
 
 
 @dataclass(frozen=True, slots=True)
 class PodRecord:
-    """The part of an order that outlives its making."""
+    """The part of a create request that is kept with the pod."""
 
     sandbox_id: str
     incarnation: str
@@ -33,19 +33,19 @@ class PodRecord:
     options: Options
 
 
-def annotations_of(order: Order) -> dict[str, str]:
-    """The annotations of an order's pod."""
+def annotations_of(request: CreateRequest) -> dict[str, str]:
+    """The annotations of a request's pod."""
     body = {
-        "sandbox_id": order.sandbox_id,
-        "incarnation": order.incarnation,
-        "owner": order.owner,
-        "image": order.image,
-        "cores": order.cores,
-        "memory_bytes": order.memory_bytes,
-        "labels": order.labels,
-        "options": options_map(order.options),
+        "sandbox_id": request.sandbox_id,
+        "incarnation": request.incarnation,
+        "owner": request.owner,
+        "image": request.image,
+        "cores": request.cores,
+        "memory_bytes": request.memory_bytes,
+        "labels": request.labels,
+        "options": options_map(request.options),
     }
-    return {RECORD: orjson.dumps(body, option=orjson.OPT_SORT_KEYS).decode(), NETWORK: network_annotation(order.egress)}
+    return {RECORD: orjson.dumps(body, option=orjson.OPT_SORT_KEYS).decode(), NETWORK: network_annotation(request.egress)}
 
 
 def network_annotation(egress: Egress) -> str:
@@ -53,7 +53,7 @@ def network_annotation(egress: Egress) -> str:
 
 
 def read_record(pod_annotations: dict[str, Any]) -> PodRecord | None:
-    """The record, None where there is none that can be read."""
+    """The record, None where there is none or it cannot be read."""
     try:
         body = orjson.loads(pod_annotations[RECORD])
         return PodRecord(

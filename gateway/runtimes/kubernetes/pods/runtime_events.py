@@ -1,6 +1,6 @@
-"""From pods and their changes to what the runtime tells: sandboxes present, and events.
+"""From pods and their changes to the runtime's answers: statuses of sandboxes, and events.
 
-Pure. Owns the rule that each fact of a sandbox is told once: ready once, leaving once, away once, by comparing two looks at its pod.
+Pure. Owns the rule that each event of a sandbox is sent once (ready, leaving, gone), by comparing two states of its pod.
 """
 
 from __future__ import annotations
@@ -10,35 +10,35 @@ from dataclasses import replace
 from typing import Literal
 
 from gateway.model.records import Cause
-from gateway.runtimes.base import BecameReady, Event, Leaving, Present, WentAway
+from gateway.runtimes.base import BecameReady, Event, Leaving, SandboxStatus, WentAway
 from gateway.runtimes.kubernetes.names import pod_name
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
 from .creation import endpoint_of
-from .status import DELETED, Facts, Trouble, gone_cause
+from .status import DELETED, Failure, PodStatus, gone_cause
 
 _READY_TIMEOUT = "holdfast/ready_timeout_s"
 _SKEW_S = 30.0
-"""How much later it is that nobody makes a pod any more: clocks differ, and whoever makes it is to say why it is late. Till then what
-limits a sandbox is its record, on the store's clock; this is for pods that have none."""
+"""Margin after a pod's ready timeout: clocks differ, and the replica that creates the pod should report why it is late. The record's
+own timeout, on the store's clock, comes first; this one is for pods without a record."""
 _LATE = Cause("ready-timeout", "infrastructure", "it never became ready")
 
 
-def present_of(facts: Facts, now: float, settings: KubernetesSettings) -> Present | None:
-    """The sandbox a pod is; None once it goes because we said so, and for pods that are not ours."""
+def status_of(facts: PodStatus, now: float, settings: KubernetesSettings) -> SandboxStatus | None:
+    """The status of the sandbox in a pod; None once it is being deleted by us, and for pods that are not ours."""
     record = facts.record
     if record is None or facts.asked:
         return None
-    trouble = _failed(facts, now, settings)
+    failure = _failed(facts, now, settings)
     if facts.pool and facts.profile != settings.sandbox_profile:
-        trouble = Trouble(
+        failure = Failure(
             "sandbox_failed", Cause("deleted", "infrastructure", f"a spare of the profile {facts.profile}, no longer in force")
         )
-    if trouble is None and not (facts.started and facts.ip):
+    if failure is None and not (facts.started and facts.ip):
         late_s = _number(record.labels.get(_READY_TIMEOUT))
         if late_s is not None and now - facts.created_at >= late_s + _SKEW_S:
-            trouble = Trouble("create_timeout", _LATE)
-    return Present(
+            failure = Failure("create_timeout", _LATE)
+    return SandboxStatus(
         sandbox_id=record.sandbox_id,
         incarnation=record.incarnation,
         owner=record.owner,
@@ -48,68 +48,68 @@ def present_of(facts: Facts, now: float, settings: KubernetesSettings) -> Presen
         cores=record.cores,
         memory_bytes=record.memory_bytes,
         labels=record.labels,
-        state=_state(facts) if trouble is None else "failed",
-        cause=None if trouble is None else trouble.cause,
+        state=_state(facts) if failure is None else "failed",
+        cause=None if failure is None else failure.cause,
         egress=record.egress,
         options=record.options,
         adopted=facts.name != pod_name(record.sandbox_id),
     )
 
 
-def _state(facts: Facts) -> Literal["starting", "ready"]:
-    """The kubelet says that the agent listens up to a second after whoever made it knows: it is there before, and may yet fail."""
+def _state(facts: PodStatus) -> Literal["starting", "ready"]:
+    """Whether the pod runs but its startup probe has not passed: the kubelet reports that up to a second after the creator knows."""
     return "ready" if is_ready(facts) else "starting"
 
 
-def is_ready(facts: Facts) -> bool:
-    """It has an address, and its agent listens there (the startup probe)."""
+def is_ready(facts: PodStatus) -> bool:
+    """The pod has an address, and its agent listens there (the startup probe)."""
     return facts.ready and bool(facts.ip)
 
 
-def on_change(now_facts: Facts, before: Facts | None, settings: KubernetesSettings) -> list[Event]:
-    """What is new in the later of two looks at the same pod."""
+def on_change(now_facts: PodStatus, before: PodStatus | None, settings: KubernetesSettings) -> list[Event]:
+    """The events between two states of the same pod."""
     record = now_facts.record
     if record is None or now_facts.asked:
         return []
     now = time.time()
     events: list[Event] = []
     id_, incarnation = record.sandbox_id, record.incarnation
-    trouble, was = _failed(now_facts, now, settings), None if before is None else before.ended()
-    if trouble is not None:
-        return [] if was is not None else [WentAway(id_, incarnation, trouble.cause)]
+    failure, was = _failed(now_facts, now, settings), None if before is None else before.ended()
+    if failure is not None:
+        return [] if was is not None else [WentAway(id_, incarnation, failure.cause)]
     adopted = before is not None and before.record is not None and before.record.sandbox_id != id_
     if is_ready(now_facts) and (adopted or before is None or not is_ready(before)):
         events.append(BecameReady(id_, incarnation))
     if _leaving(now_facts) and (before is None or not _leaving(before)):
-        cause = now_facts.disruption or replace(DELETED, message="its pod is being deleted by somebody else")
+        cause = now_facts.disruption or replace(DELETED, message="its pod is being deleted by another client")
         events.append(Leaving(id_, incarnation, cause, now_facts.deadline or now + settings.grace_s))
     return events
 
 
-def carried(now: Facts, before: Facts) -> Facts:
-    """``now`` with what only the look before shows: a kubelet removes what has ended without grace, whatever grace our delete had."""
+def carried(now: PodStatus, before: PodStatus) -> PodStatus:
+    """``now``, with the grace period of the previous state: a kubelet removes ended pods with grace 0, whatever our delete asked for."""
     return replace(now, asked=True) if before.asked and not now.asked else now
 
 
-def on_vanish(last: Facts, before: Facts | None = None) -> list[Event]:
-    """A pod is gone; ``before`` is the look before the last. One that had ended before was told then.
+def on_vanish(last: PodStatus, before: PodStatus | None = None) -> list[Event]:
+    """The events of a deleted pod; ``before`` is the state before the last. A pod that had ended before was reported then.
 
-    A kubelet removes what has ended without grace, whatever grace the delete had: whether that was ours is seen in the look before.
+    A kubelet removes ended pods with grace 0, whatever the delete asked for: the state before shows whether the delete was ours.
     """
     if before is not None and before.uid == last.uid and before.asked:
         last = replace(last, asked=True)
     if last.record is None or (last.ended() is not None and not last.asked and (before is None or before.ended() is not None)):
         return []
-    if last.trouble is not None and last.trouble.kind == "bundle" and not last.started:
-        return []  # its maker removed it, and makes the same sandbox again
+    if last.failure is not None and last.failure.kind == "bundle" and not last.started:
+        return []  # the replica that created the pod removed it, and creates the sandbox again
     return [WentAway(last.record.sandbox_id, last.record.incarnation, gone_cause(last))]
 
 
-def _leaving(facts: Facts) -> bool:
+def _leaving(facts: PodStatus) -> bool:
     return facts.disruption is not None or facts.deadline is not None
 
 
-def _failed(facts: Facts, now: float, settings: KubernetesSettings) -> Trouble | None:
+def _failed(facts: PodStatus, now: float, settings: KubernetesSettings) -> Failure | None:
     return facts.failed(now, pull_patience_s=settings.pull_patience_s, schedule_patience_s=settings.unschedulable_patience_s)
 
 

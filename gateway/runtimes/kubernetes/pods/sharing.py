@@ -1,8 +1,8 @@
-"""What an order may ask of the cluster: everything that is the deployment's own has to be shared first, by a pattern.
+"""What a request may name of the cluster: everything that belongs to the deployment has to be shared first, by a pattern.
 
-Owns the patterns of ``HOLDFAST_SHARED`` and the refusals. Taints, priorities, runtime classes and node labels are how a deployment keeps
-sandboxes where they belong and as confined as they are, so no order may loosen them unasked; one that only narrows is harmless. A spare
-went through it when it was made, and fits nothing that asks for more. Pure.
+Owns the patterns of ``HOLDFAST_SHARED`` and the refusals. A deployment controls the placement and confinement of sandboxes by taints,
+priorities, runtime classes and node labels, so a request may not weaken them unless they are shared; narrowing is always allowed.
+A spare was checked when it was created, and fits no request that names more. Pure.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from collections.abc import Iterator
 from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import Options
-from gateway.runtimes.base import Order
+from gateway.runtimes.base import CreateRequest
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
 OS = "kubernetes.io/os"
 ARCHITECTURE = "kubernetes.io/arch"
 _AGENT = "HOLDFAST_AGENT_"
 _CLUSTERS_OWN = ("kubernetes.io", "k8s.io")
-"""Domains of taints that the cluster itself sets: control planes, nodes that are not ready, under pressure or going."""
+"""Domains of taints that the cluster itself sets: control planes, nodes that are not ready, under pressure or terminating."""
 _MEMORY_LEAST = 16 * 1024**2
-"""Below this the agent itself is killed as it starts."""
+"""With less memory the agent itself is killed as it starts."""
 
 
-def check(order: Order, settings: KubernetesSettings) -> None:
-    """Raise ``unsupported`` for what the deployment does not give, ``invalid_argument`` for what contradicts itself."""
-    options = order.options
+def check(request: CreateRequest, settings: KubernetesSettings) -> None:
+    """Raise ``unsupported`` for what the deployment does not allow, ``invalid_argument`` for contradictions."""
+    options = request.options
     if options.user == 0 and settings.sandbox_profile == "restricted" and not settings.allow_root:
         hint = "leave user out, or set HOLDFAST_ALLOW_ROOT or another HOLDFAST_SANDBOX_PROFILE on the service"
         raise HoldfastError("unsupported", "sandboxes do not run as root here", hint=hint)
@@ -44,9 +44,9 @@ def check(order: Order, settings: KubernetesSettings) -> None:
             "entrypoint: what the image of a pod starts with is known to its node alone",
             hint="give the words themselves: entrypoint=['docker-entrypoint.sh', 'postgres']",
         )
-    if order.memory_bytes < _MEMORY_LEAST:
+    if request.memory_bytes < _MEMORY_LEAST:
         raise HoldfastError("invalid_quantity", f"memory must be at least {_MEMORY_LEAST >> 20}Mi: the agent needs some of it")
-    if any(name.startswith(_AGENT) for name in order.env):
+    if any(name.startswith(_AGENT) for name in request.env):
         raise HoldfastError("invalid_argument", f"env: names that begin with {_AGENT} are the agent's own")
     chosen = options.node_selector.get(ARCHITECTURE)
     if chosen and options.architecture and chosen != options.architecture:
@@ -73,8 +73,8 @@ def _named(options: Options, settings: KubernetesSettings) -> Iterator[tuple[str
     if options.runtime_class and options.runtime_class != settings.runtime_class:
         yield "runtime_class", f"runtime/{options.runtime_class}"
     for toleration in options.tolerations:
-        # Nodes with devices are tainted with the device's own name, so that only who asks for one comes there: that is the one harmless
-        # kind. Whoever tolerated it without asking would take dear nodes away from those who need them.
+        # Nodes with devices are tainted with the device's own name, which keeps other pods away: a request for the device may tolerate it.
+        # Without the device the toleration would occupy expensive nodes.
         if toleration.key not in settings.tolerations and toleration.key not in options.resources:
             yield "tolerations", f"toleration/{toleration.key}"
     own = {OS: "linux", **dict(settings.node_selector)}
@@ -87,7 +87,7 @@ def _named(options: Options, settings: KubernetesSettings) -> Iterator[tuple[str
 
 
 def _is_shared(name: str, settings: KubernetesSettings) -> bool:
-    """By a pattern; what is the cluster's own by its full name alone, since who writes ``toleration/*`` hardly means control planes."""
+    """By a pattern; the cluster's own taints by their full name alone, because ``toleration/*`` is not meant to include control planes."""
     kind, _, rest = name.partition("/")
     domain = rest.partition("/")[0] if "/" in rest else ""
     own = kind == "priority" and rest.startswith("system-")

@@ -49,7 +49,7 @@ async def test_the_first_leader_probes_at_once(
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-    with contextlib.nullcontext() if enforced else pytest.raises(HoldfastError, match="cannot be kept from the network"):
+    with contextlib.nullcontext() if enforced else pytest.raises(HoldfastError, match="cannot be isolated from the network"):
         await runtime.create(order("sb-1"), CREATE_S)
     await store.aclose()
 

@@ -1,8 +1,8 @@
-"""WebSocket framing as far as a relay needs it: where messages begin and end, never what they say.
+"""WebSocket frame headers: where messages begin and end, without their content.
 
-Owns the check that a byte stream is a sequence of unfragmented binary messages and control frames within the size limit, and
-the building of single frames. Payloads are neither unmasked nor looked at: a relay forwards them as they came, because a
-client's masked frames are exactly what the agent's server expects and the other way round. Called by ``relay`` and ``dial``.
+Owns the check that a byte stream is a sequence of unfragmented binary messages and control frames within the size limit, and the encoding
+of single frames. Payloads are neither unmasked nor read: a relay forwards them unchanged, because a client's masked frames are exactly
+what the agent's server expects, and vice versa. Called by ``sessions.relay``.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class FrameHeaders:
         self._left = 0
         self._head = b""
         self.mid_frame = False
-        """Whether the bytes so far end inside a frame: nothing may be put in between."""
+        """Whether the bytes so far end inside a frame: nothing may be inserted there."""
         self.boundary = 0
         """Where in the last chunk its last frame began or ended, -1 when the whole chunk was inside one frame."""
         self.close_seen = False
 
     def feed(self, data: bytes) -> None:
-        """Follow the next bytes. Raises ``ProtocolError`` when they are not what a session may carry."""
+        """Follow the next bytes. Raises ``ProtocolError`` for anything a session may not carry."""
         size = len(data)
         position = self._left
         if position >= size:
@@ -78,7 +78,7 @@ class FrameHeaders:
             elif length == 127:
                 length = int.from_bytes(data[position + 2 : position + 10], "big")
                 if length > MESSAGE_BYTES:
-                    self._left = max(position + header + length - size, 0)  # its payload may look like any frame, a Close for one
+                    self._left = max(position + header + length - size, 0)  # the rest of the payload must not be parsed as frames
                     raise ProtocolError(f"a message of {length} bytes is over the limit of {MESSAGE_BYTES}", "request_too_large")
             position += header + length
         else:

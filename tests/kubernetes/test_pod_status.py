@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gateway.runtimes.base import BecameReady, Leaving, WentAway
 from gateway.runtimes.kubernetes.pods.manifest import pod
-from gateway.runtimes.kubernetes.pods.runtime_events import on_change, on_vanish, present_of
-from gateway.runtimes.kubernetes.pods.status import Facts, moment, read_pod
+from gateway.runtimes.kubernetes.pods.runtime_events import on_change, on_vanish, status_of
+from gateway.runtimes.kubernetes.pods.status import PodStatus, moment, read_pod
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 from tests.conformance.runtimes import order
 
@@ -20,7 +20,7 @@ NOW = moment("2026-01-01T00:10:00Z")
 MADE = "2026-01-01T00:00:00Z"
 
 
-def seen(status: dict[str, Any], **metadata: Any) -> Facts:
+def seen(status: dict[str, Any], **metadata: Any) -> PodStatus:
     body = pod(order("sb-1", incarnation="1" * 16), SETTINGS, "image", "r")
     body["metadata"] |= {"uid": "u1", "resourceVersion": "7", "creationTimestamp": MADE, **metadata}
     return read_pod({**body, "status": status})
@@ -106,10 +106,10 @@ TARGET = {"type": "DisruptionTarget", "status": "True"}
     ],
 )  # fmt: skip
 def test_trouble(status: dict[str, Any], code: str, reason: str, fault: str, lasting: bool) -> None:
-    trouble = seen(status).trouble
-    assert trouble is not None
-    assert (trouble.code, trouble.cause.reason, trouble.cause.fault, trouble.lasting) == (code, reason, fault, lasting)
-    error = trouble.error()
+    failure = seen(status).failure
+    assert failure is not None
+    assert (failure.code, failure.cause.reason, failure.cause.fault, failure.lasting) == (code, reason, fault, lasting)
+    error = failure.error()
     assert (error.code, error.reason, error.fault) == (code, reason, fault)
     assert error.message
 
@@ -118,7 +118,7 @@ def test_trouble(status: dict[str, Any], code: str, reason: str, fault: str, las
     "status", [RUNNING, waiting("ContainerCreating"), waiting("PodInitializing"), {}, {"phase": "Pending"}, {"phase": "Running"}]
 )
 def test_no_trouble(status: dict[str, Any]) -> None:
-    assert seen(status).trouble is None
+    assert seen(status).failure is None
 
 
 def test_patience_is_for_what_may_pass_and_counts_from_when_it_began() -> None:
@@ -136,8 +136,8 @@ def test_our_deletions_are_told_from_others() -> None:
     ours = seen(RUNNING, **going, deletionGracePeriodSeconds=3)
     theirs = seen(RUNNING, **going, deletionGracePeriodSeconds=30)
     assert (ours.asked, theirs.asked) == (True, False)
-    assert present_of(ours, NOW, SETTINGS) is None
-    present = present_of(theirs, NOW, SETTINGS)
+    assert status_of(ours, NOW, SETTINGS) is None
+    present = status_of(theirs, NOW, SETTINGS)
     assert present is not None
     assert present.state == "ready"
     assert [type(event) for event in on_change(ours, seen(RUNNING), SETTINGS)] == []
@@ -188,29 +188,29 @@ def test_each_fact_is_told_once() -> None:
 
 
 def test_a_pod_being_made_is_starting_until_it_is_late() -> None:
-    made = present_of(seen(waiting("ContainerCreating")), NOW, SETTINGS)
+    made = status_of(seen(waiting("ContainerCreating")), NOW, SETTINGS)
     assert made is not None
     assert made.state == "starting"
     not_listening = {**RUNNING, "containerStatuses": [{"name": "sandbox", "state": {"running": {}}, "ready": False}]}
-    starting = present_of(seen(not_listening), NOW, SETTINGS)
+    starting = status_of(seen(not_listening), NOW, SETTINGS)
     assert starting is not None
     assert starting.state == "starting"
     assert on_change(seen(not_listening), None, SETTINGS) == []
     body = pod(order("sb-1", labels={"holdfast/ready_timeout_s": "60"}), SETTINGS, "image", "r")
     body["metadata"] |= {"uid": "u", "creationTimestamp": MADE}
-    late = present_of(read_pod({**body, "status": {"phase": "Pending"}}), NOW, SETTINGS)
+    late = status_of(read_pod({**body, "status": {"phase": "Pending"}}), NOW, SETTINGS)
     assert late is not None
     assert late.cause is not None
     assert (late.state, late.cause.reason) == ("failed", "ready-timeout")
     made_late = read_pod({**body, "status": {"phase": "Pending"}})
     for ahead_s, is_late in ((0.0, False), (10.0, False), (59.0, True)):
-        looked = present_of(made_late, made_late.created_at + 60.0 + ahead_s, SETTINGS)
+        looked = status_of(made_late, made_late.created_at + 60.0 + ahead_s, SETTINGS)
         assert looked is not None
         assert (looked.state == "failed") == is_late, "the controller's clock may be ahead: the record's own limit is what counts"
 
 
 def test_a_pod_that_is_not_ours_is_none() -> None:
-    assert present_of(read_pod({"metadata": {"name": "x"}, "status": RUNNING}), NOW, SETTINGS) is None
+    assert status_of(read_pod({"metadata": {"name": "x"}, "status": RUNNING}), NOW, SETTINGS) is None
 
 
 _NAMES = ["metadata", "status", "spec", "conditions", "containerStatuses", "state", "waiting", "terminated", "reason", "phase", "type"]
@@ -225,6 +225,6 @@ _JSON = st.recursive(
 @given(st.dictionaries(st.sampled_from(["metadata", "status", "spec"]), _JSON))
 def test_anything_is_read_without_another_exception(body: dict[str, Any]) -> None:
     facts = read_pod(body)
-    present_of(facts, NOW, SETTINGS)
+    status_of(facts, NOW, SETTINGS)
     on_change(facts, None, SETTINGS)
     on_vanish(facts)

@@ -1,0 +1,57 @@
+"""Activity of a sandbox in placement: it is renewed while REST works in the sandbox, or while the sandbox is being created.
+
+Owns when placement is updated. A sandbox without an idle limit costs nothing here; what its sessions do is known to its agent
+(``agents.idle_time``). Called by ``oneoff``, by routes while they read a request's body, and by ``creation``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from typing import Final
+
+from gateway.model.records import Record
+from gateway.placement.store import PlacementUnavailableError
+from gateway.service import Gateway
+
+_TOUCHES_PER_LIMIT: Final = 3
+_LEAST_S: Final = 0.1
+_MOST_S: Final = 10.0
+
+
+@contextlib.asynccontextmanager
+async def in_use(gateway: Gateway, record: Record) -> AsyncIterator[None]:
+    """The sandbox is in use until the block ends; its idle time counts from there."""
+    idle_s = record.spec.idle_timeout_s
+    if idle_s is None:
+        yield
+        return
+    try:
+        with touching(gateway, record.sandbox_id, min(max(idle_s / _TOUCHES_PER_LIMIT, _LEAST_S), _MOST_S), at_once=True):
+            yield
+    finally:
+        gateway.background.start(_touch(gateway, record.sandbox_id), f"end of the use of {record.sandbox_id}")
+
+
+@contextlib.contextmanager
+def touching(gateway: Gateway, sandbox_id: str, every_s: float, *, at_once: bool = False) -> Iterator[None]:
+    """Renew the sandbox's activity every so often until the block ends."""
+
+    async def touch_often() -> None:
+        if at_once:
+            await _touch(gateway, sandbox_id)
+        while True:
+            await asyncio.sleep(every_s)
+            await _touch(gateway, sandbox_id)
+
+    task = gateway.background.start(touch_often(), f"activity of {sandbox_id}")
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def _touch(gateway: Gateway, sandbox_id: str) -> None:
+    with contextlib.suppress(PlacementUnavailableError):  # after an outage nothing ends for idleness at first (``controller.leadership``)
+        await gateway.store.touch([sandbox_id])

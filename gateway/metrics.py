@@ -1,0 +1,83 @@
+"""Metrics of gateway and controller, in Prometheus' text format.
+
+Owns the name, the labels and the meaning of every metric. Values are per process: each replica is scraped by itself.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+
+_COUNTERS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "attach_refused_total": ("Attaches of sessions that were refused.", ("code",)),
+    "attach_total": ("Sessions that were attached.", ()),
+    "create_failed_total": ("Creates that failed.", ("code",)),
+    "creates_refused_total": ("Creates refused by a quota or a full queue.", ("code", "what")),
+    "creates_total": ("Sandboxes that became ready.", ()),
+    "deletes_total": ("Deletions of sandboxes.", ()),
+    "execs_total": ("One-off commands over REST.", ()),
+    "pool_claims_total": ("Creates that fit a warm pool: warm, empty or failed.", ("outcome",)),
+    "pool_discards_total": ("Spares that were removed.", ()),
+    "pool_failures_total": ("Spares that could not be created.", ("code", "pool")),
+    "pool_makes_total": ("Spares that were created.", ("pool",)),
+    "reconcile_actions_total": ("Actions of the controller's reconciliation.", ("action",)),
+    "reconcile_passes_total": ("Passes of the controller's reconciliation.", ()),
+    "requests_total": ("Answered HTTP requests.", ("method", "route", "status")),
+    "sandboxes_ended_total": ("Sandboxes whose end the runtime reported.", ("fault", "reason")),
+    "sandboxes_expired_total": ("Sandboxes that the controller ended.", ("reason",)),
+}
+_GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "attached_sessions": ("Sessions attached to this replica.", ()),
+    "creates_running": ("Creates that this replica's runtime is carrying out.", ()),
+    "creates_waiting": ("Creates in this replica's queue.", ()),
+    "leading": ("1 where this controller holds the lease.", ()),
+    "pool_making": ("Spares that are being created.", ("pool",)),
+    "pool_spares": ("Spares that can be taken.", ("pool",)),
+    "prepull_nodes_ready": ("Nodes that have a pre-pulled image.", ("image",)),
+    "prepull_nodes_wanted": ("Nodes that are to have a pre-pulled image.", ("image",)),
+}
+_HISTOGRAMS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "attach_seconds": ("From an upgrade to an attached session.", ()),
+    "create_seconds": ("From the end of the queue to a ready sandbox.", ()),
+    "reconcile_seconds": ("One pass of the controller's reconciliation.", ()),
+    "request_seconds": ("From a request's head to the end of its answer.", ("route",)),
+}
+_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+
+class Metrics:
+    """One per replica. A metric appears with its first value; a name or label outside the tables raises ``KeyError`` or ``ValueError``."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._registry = CollectorRegistry()
+        self._counters: dict[str, Counter] = {}
+        self._gauges: dict[str, Gauge] = {}
+        self._histograms: dict[str, Histogram] = {}
+
+    def count(self, name: str, amount: float = 1, **labels: str) -> None:
+        counter = self._counters.get(name)
+        if counter is None:
+            text, names = _COUNTERS[name]
+            counter = self._counters[name] = Counter(f"holdfast_{name}", text, names, registry=self._registry)
+        (counter.labels(**labels) if labels else counter).inc(amount)
+
+    def gauge(self, name: str, value: float, **labels: str) -> None:
+        gauge = self._gauges.get(name)
+        if gauge is None:
+            text, names = _GAUGES[name]
+            gauge = self._gauges[name] = Gauge(f"holdfast_{name}", text, names, registry=self._registry)
+        (gauge.labels(**labels) if labels else gauge).set(value)
+
+    def observe(self, name: str, seconds: float, **labels: str) -> None:
+        histogram = self._histograms.get(name)
+        if histogram is None:
+            text, names = _HISTOGRAMS[name]
+            histogram = Histogram(f"holdfast_{name}", text, names, registry=self._registry, buckets=_BUCKETS_S)
+            self._histograms[name] = histogram
+        (histogram.labels(**labels) if labels else histogram).observe(seconds)
+
+    def render(self) -> str:
+        """The exposition format, text version 0.0.4."""
+        return generate_latest(self._registry).decode()
