@@ -24,7 +24,7 @@ from holdfast_recipes.pipeline import files
 from holdfast_recipes.pipeline.errors import DataError, SettingError
 from holdfast_recipes.pipeline.service import GROUP_TTL_S, run_until_ended
 from holdfast_recipes.swe.archives import ArchiveError, Archives
-from holdfast_recipes.swe.equivalence import compared, table
+from holdfast_recipes.swe.equivalence import TEST_TIMEOUT_S, compared, table
 from holdfast_recipes.swe.factory import Factory, Tally
 from holdfast_recipes.swe.job import maker
 from holdfast_recipes.swe.projects import PROJECTS, FetchError, Project, project, sdist
@@ -150,6 +150,7 @@ def add_equivalence(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--concurrency", type=int, default=4, metavar="N", help="rollouts at the same time on either side (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of what the agent does to which task (%(default)s)")
     parser.add_argument("--archives", type=Path, metavar="FOLDER", help="of the tasks (archives beside them)")
+    parser.add_argument("--test-timeout", type=float, default=TEST_TIMEOUT_S, metavar="SECONDS", help="of a test run (%(default)s)")
 
 
 def equivalence(arguments: argparse.Namespace) -> int:
@@ -157,8 +158,8 @@ def equivalence(arguments: argparse.Namespace) -> int:
     tasks = files.tasks(arguments.tasks)
     if any(not task.archives for task in tasks):
         raise SettingError("the bare machine has no images: only tasks that are made from archives can be compared")
-    if arguments.concurrency < 1 or arguments.most < 1:
-        raise SettingError("--most and --concurrency are at least 1")
+    if arguments.concurrency < 1 or arguments.most < 1 or arguments.test_timeout <= 0:
+        raise SettingError("--most and --concurrency are at least 1, --test-timeout above 0")
     step = max(1, len(tasks) // arguments.most)
     chosen = [replace(task) for task in tasks[::step]][: arguments.most]
     return run_until_ended(_equivalence(arguments, chosen))
@@ -167,6 +168,13 @@ def equivalence(arguments: argparse.Namespace) -> int:
 async def _equivalence(arguments: argparse.Namespace, tasks: list[Any]) -> int:
     folder = arguments.archives or (arguments.tasks if arguments.tasks.is_dir() else arguments.tasks.parent) / "archives"
     async with AsyncSandboxClient() as client, client.group(f"equivalence-{secrets.token_hex(4)}", ttl_s=GROUP_TTL_S) as group:
-        pairs = await compared(tasks, maker(client, group=group), Archives(folder), concurrency=arguments.concurrency, seed=arguments.seed)
+        pairs = await compared(
+            tasks,
+            maker(client, group=group),
+            Archives(folder),
+            concurrency=arguments.concurrency,
+            seed=arguments.seed,
+            test_timeout_s=arguments.test_timeout,
+        )
     print(json.dumps([pair.to_json() for pair in pairs], indent=2) if arguments.json else table(pairs))
     return 0 if all(pair.same for pair in pairs) else 1

@@ -32,6 +32,9 @@ from .workspace import test_commands
 WAYS = ("repair", "repair", "repair", "nothing", "wrong_line", "delete_line", "edit_tests", "hang", "no_patch", "commit")
 """What the agent does to a task. Only ``repair`` and ``commit`` can solve one."""
 
+TEST_TIMEOUT_S = 60.0
+"""Of a test run when grading. Where it is short for a busy machine, the two sides differ by their share of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -75,7 +78,7 @@ def script(task: SweTask, way: str) -> list[Message]:
         "wrong_line": [_replace(path, removed, f"{removed}  # looked at")],
         "delete_line": [_replace(path, removed, None)],
         "edit_tests": [f"echo 'def test_nothing(): pass' > {task.fail_to_pass[0].partition('::')[0]}"],
-        "hang": [f"printf 'while True: pass\\n' >> {path}"],
+        "hang": [f"printf 'import time\\ntime.sleep(1e6)\\n' >> {path}"],
         "no_patch": [_replace(path, removed, added)],
     }[way]
     diff = "git diff HEAD~1" if way == "commit" else "git diff"
@@ -84,7 +87,13 @@ def script(task: SweTask, way: str) -> list[Message]:
 
 
 async def compared(
-    tasks: Sequence[SweTask], make: Maker, archives: Archives, *, concurrency: int = 4, seed: int = 0, test_timeout_s: float = 20.0
+    tasks: Sequence[SweTask],
+    make: Maker,
+    archives: Archives,
+    *,
+    concurrency: int = 4,
+    seed: int = 0,
+    test_timeout_s: float = TEST_TIMEOUT_S,
 ) -> list[Pair]:
     """Each task on both sides, in the order of the tasks."""
 

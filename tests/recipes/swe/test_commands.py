@@ -35,7 +35,7 @@ def test_tasks_from_a_file_and_the_same_agent_on_both_sides(service: Stack, tmp_
     rows = [json.loads(line) for line in (tmp_path / "out/tasks.jsonl").read_text().splitlines()]
     assert [row["repo"] for row in rows] == ["library"] * 3
     assert {path.stem for path in (tmp_path / "out/archives").iterdir()} == set(rows[0]["archives"])
-    assert main(["equivalence", str(tmp_path / "out/tasks.jsonl"), "--json"]) == 0
+    assert main(["equivalence", str(tmp_path / "out/tasks.jsonl"), "--test-timeout", "20", "--json"]) == 0
     pairs = json.loads(capsys.readouterr().out)
     assert [pair["same"] for pair in pairs] == [True] * 3
     assert [pair["different"] for pair in pairs] == [0] * 3

@@ -75,20 +75,20 @@ def own_sdist(folder: Path, suite: str = SUITE) -> Project:
 
 async def test_twenty_mutants_of_a_library(client: AsyncSandboxClient, tmp_path: Path, downloads: Path) -> None:
     made = factory(client, tmp_path, downloads)
-    rows = [row async for row in made.rows([project("inflection")], 20)]
-    assert len(rows) == 20
-    assert made.tally.outcomes["made"] >= 20
-    assert len({row["instance_id"] for row in rows}) == 20
+    rows = [row async for row in made.rows([project("funcy")], 15)]
+    assert len(rows) == 15
+    assert sum(made.tally.outcomes.values()) >= 20, made.tally
+    assert len({row["instance_id"] for row in rows}) == 15
     assert made.tally.test_cpu_seconds > 1
     tasks = [read_row(row, "mutation") for row in rows]
     for task, row in zip(tasks, rows, strict=True):
-        assert diffs.touched(task.gold_patch) == ["inflection/__init__.py"]
+        (module,) = diffs.touched(task.gold_patch)
+        assert module.startswith("funcy/")
         assert diffs.reverse(task.gold_patch) == task.start_patch
         assert not set(task.fail_to_pass) & set(task.pass_to_pass)
-        assert len(task.pass_to_pass) > 100
-        assert "__init__.py" not in task.prompt
+        assert module.rpartition("/")[2] not in task.prompt
         assert row["split"] == "train"
-    assert len(Counter(row["operator"] for row in rows)) >= 3
+    assert len(Counter(row["operator"] for row in rows)) >= 4
     one = SweJob(tasks[0], maker(client), archives=Archives(tmp_path / "archives"), resources=SMALL)
     assert (await one.graded(tasks[0].gold_patch))[0].resolution is Resolution.RESOLVED
     nothing = "diff --git a/NEWS b/NEWS\nnew file mode 100644\n--- /dev/null\n+++ b/NEWS\n@@ -0,0 +1 @@\n+none\n"
