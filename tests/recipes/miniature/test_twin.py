@@ -114,6 +114,11 @@ def test_a_value_by_hand() -> None:
     assert teacher.value(State(0, False, 3, Phase.PASSED, True)) == 1.0
 
 
+def test_a_wrong_guess_is_not_tried_again() -> None:
+    assert State(5, False, 3, Phase.VIEWED).after(Move.WRONG).untried == 2
+    assert State(5, True, 3, Phase.VIEWED).after(Move.WRONG).untried == 3
+
+
 def test_the_teachers_runs_are_what_its_states_say() -> None:
     teacher = Teacher(WORLD, most_steps=8)
     wins, losses = collect(teacher, 4, resolved=30, unresolved=30)
