@@ -3,6 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 BIN := .venv/bin
+TRAIN := .venv-train/bin/python
 ARGS ?=
 OVERLAY ?= dev
 REGISTRY ?=
@@ -13,7 +14,7 @@ HOLDFAST_DATA ?= .holdfast
 export PORT HOLDFAST_DATA REGISTRY TAG
 SOURCES := $(wildcard schemas sdk_py session_agent gateway loadtest infra tests)
 
-.PHONY: help setup up demo test test-all soak test-cluster test-docker check format generate bundle images deploy cluster smoke acceptance bench chaos fuzz clean
+.PHONY: help setup up demo test test-all soak test-cluster test-docker check format generate bundle images deploy cluster smoke acceptance bench chaos fuzz recipes recipes-learn clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -80,6 +81,15 @@ chaos: .venv/.stamp ## Faults under load, for minutes (CHAOS_SECONDS, CHAOS_SEED
 fuzz: .venv/.stamp ## Fresh examples for every property test (FUZZ_SECONDS; FUZZ_SEED and ARGS=a/test.py repeat a round)
 	@WORKERS=$(WORKERS) exec $(PY) -m tests.fuzz $(ARGS)
 
+recipes: .venv-train/.stamp ## What the recipes train, in minutes on a CPU: SFT and RL on a twin and in sandboxes, their tests
+	@exec nice $(TRAIN) -m infra.recipes smoke
+
+recipes-learn: .venv-train/.stamp ## The registered learning runs, an hour on four cores; writes recipes.json (ARGS="--only e4 --limit-s 600")
+	@TRAIN=$(TRAIN) exec infra/scripts/recipes_learn $(ARGS)
+
+.venv-train/.stamp: pyproject.toml infra/scripts/train_venv
+	@infra/scripts/train_venv
+
 clean: ## Remove what was made (not the data of a running stack)
-	@rm -rf build dist bench.json acceptance.json chaos.json chaos.txt .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .venv
+	@rm -rf build dist bench.json acceptance.json chaos.json chaos.txt recipes.json .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .venv .venv-train
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,0 +1,49 @@
+"""`make recipes-learn` and its parts: runs what `plan.json` registers and writes `recipes.json` and the tables.
+
+Owns the command line. `learn` runs jobs that have no result yet; `report` makes figures and tables from the results that are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from . import jobs, plan, repair_runs, report, smoke, tables
+
+EXPERIMENTS = ["e5", "e4", "e6", "e6_hard", "e6_noise", "e6_rank", "e4_more_runs", "e4_sweep"]
+
+
+def main(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m infra.recipes", description="The recipes' experiments, in a miniature.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    learn = commands.add_parser("learn", help="run the registered experiments")
+    learn.add_argument("--only", nargs="+", choices=EXPERIMENTS, default=EXPERIMENTS)
+    learn.add_argument("--seeds", nargs="+", type=int, help="instead of the registered ones")
+    learn.add_argument("--processes", type=int, default=2)
+    learn.add_argument("--limit-s", type=float, help="start nothing more after so many seconds")
+    repair = commands.add_parser("repair", help="E1: learn in real sandboxes, without and with injected faults")
+    repair.add_argument("--seeds", nargs="+", type=int)
+    repair.add_argument("--limit-s", type=float, help="begin no further run after so many seconds")
+    commands.add_parser("smoke", help="the parts of `make recipes`")
+    shown = commands.add_parser("report", help="write recipes.json and print the tables")
+    for each in (learn, repair, shown):
+        each.add_argument("--results", type=Path, default=Path("build/recipes/runs.jsonl"))
+    shown.add_argument("--json", type=Path, default=Path("recipes.json"))
+    shown.add_argument("--tables", type=Path)
+    arguments = parser.parse_args(words)
+    if arguments.command == "smoke":
+        return smoke.main()
+    if arguments.command == "repair":
+        return repair_runs.main(arguments.results, arguments.seeds, arguments.limit_s)
+    if arguments.command == "learn":
+        lines = jobs.run(plan.jobs(plan.load(), arguments.only, arguments.seeds), arguments.results, arguments.processes, arguments.limit_s)
+        return 1 if any("error" in line for line in lines) else 0
+    made = report.write(jobs.read(arguments.results), arguments.json)
+    if arguments.tables:
+        arguments.tables.write_text(tables.page(made))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,186 @@
+"""A repair task to the agent loop: its format, its sandbox and its grading.
+
+Owns how the lines of the miniature's language become `bash` calls of the harness with a subshell per call, and back. The loop, the
+limits and the shell tool are those that any policy uses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from holdfast import AsyncSandbox, AsyncSandboxClient, CommandResult, ServiceUnavailableError
+from holdfast_recipes.core.calls import CallError, CallFault, Parsed, ToolCall
+from holdfast_recipes.core.scored import Blame
+from holdfast_recipes.core.template import Kind, Piece
+from holdfast_recipes.harness.conversation import Format
+from holdfast_recipes.harness.limits import Resources
+from holdfast_recipes.harness.loop import Episode
+from holdfast_recipes.harness.rollout import Graded
+from holdfast_recipes.harness.shell import ShellToolset
+from holdfast_recipes.harness.toolset import Result, Toolset
+from holdfast_recipes.miniature import language
+from holdfast_recipes.policy.base import Message, Tool
+from holdfast_recipes.swe import grading
+from holdfast_recipes.swe.reports import TestOutcome
+
+from . import tasks
+from .material import Library
+from .tasks import FOLDER, Task
+
+_KNOWN = set(language.WORDS)
+
+
+class Words:
+    """The tokenizer: words of the language between blanks. What it does not know becomes ``ERR``."""
+
+    def encode(self, text: str) -> list[int]:
+        parts = text.replace("\n", " \n ").split(" ")
+        return language.ids(part if part in _KNOWN else "ERR" for part in parts if part)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return " ".join(language.words(ids))
+
+
+def render(
+    messages: Sequence[Message], tools: Sequence[Tool] = (), *, generation_prompt: bool = False, opens_thought: bool = False
+) -> list[Piece]:
+    """The first message is the start token; a turn is a line; an answer is a line after ``>``."""
+    pieces: list[Piece] = []
+    turn = 0
+    for index, message in enumerate(messages):
+        content = str(message.get("content") or "")
+        if message["role"] == "assistant":
+            calls = message.get("tool_calls") or ()
+            text = content or " ".join(_line(call) for call in calls)
+            pieces += [Piece(text, "assistant", Kind.CONTENT, index, turn), Piece(language.END, "assistant", Kind.END, index, turn)]
+            turn += 1
+        elif index == 0:
+            pieces.append(Piece(language.START, str(message["role"]), Kind.CONTENT, index))
+        else:
+            line = content.strip().partition("\n")[0] or "ERR"
+            pieces.append(Piece(f"{language.SEEN} {line}{language.END}", str(message["role"]), Kind.CONTENT, index))
+    return pieces
+
+
+def parse(text: str, tools: Sequence[Tool] | None = None) -> Parsed:
+    """A line to the call that runs it. A line that is no command of the language is an error, as undecodable JSON would be."""
+    words = text.split()
+    if not words or words[0] not in language.COMMANDS:
+        return Parsed("", text, (), (CallError(CallFault.NO_CALL, "no command", text),))
+    return Parsed("", text, (ToolCall("bash", {"command": shlex.join(words)}),))
+
+
+FORMAT = Format(render=render, parse=parse, stop=(language.END,))
+
+
+def described(result: CommandResult) -> str:
+    """What the policy sees: the first line of the output, ``ERR`` for nothing or for a time-out."""
+    line = "" if result.timed_out else result.output.strip().partition("\n")[0]
+    return line or "ERR"
+
+
+class RepairJob:
+    """One task for ``harness.rollout.play``. With ``faults`` some sandboxes are deleted in the middle of a rollout, and some creations
+    fail: the drill of E1."""
+
+    def __init__(
+        self, client: AsyncSandboxClient, library: Library, task: Task, *, faults: Faults | None = None, group: str | None = None
+    ) -> None:
+        self.task_id, self.repo, self.source = task.task_id, "toolz", "mutation"
+        self.messages: Sequence[Message] = ({"role": "user", "content": language.START},)
+        self.prompts: Mapping[str, str] = {"language": hashlib.sha256(" ".join(language.WORDS).encode()).hexdigest()}
+        self.resources = Resources(1, 0.5)
+        self.task = task
+        self._client, self._library, self._faults, self._group = client, library, faults, group
+
+    async def create(self, resources: Resources) -> AsyncSandbox:
+        if self._faults and self._faults.draw("creation"):
+            raise self._faults.error()
+        return await self._client.create_sandbox(
+            "host", cpu=resources.cpu, memory=f"{round(resources.memory_gib * 1024)}m", group=self._group, lifetime_s=600
+        )
+
+    async def open(self, sandbox: AsyncSandbox, *, oom_ends: bool) -> Toolset:
+        await tasks.unpack(sandbox, tasks.archive(self._library, self.task.source, self.task.index))
+        env = {"PATH": f"{FOLDER}/bin:/usr/local/bin:/usr/bin:/bin"}
+        toolset = ShellToolset(sandbox, FOLDER, env=env, describe=described, oom_ends=oom_ends)
+        if self._faults and self._faults.draw("sandbox"):
+            return _Dying(toolset, sandbox, self._faults.at_call())
+        return cast(Toolset, toolset)
+
+    async def collect(self, sandbox: AsyncSandbox, episode: Episode) -> str:
+        if episode.submission is not None:
+            return episode.submission
+        result = await sandbox.exec(f"{FOLDER}/bin/s", cwd=FOLDER, timeout=30)
+        return result.stdout.partition("\n")[2]
+
+    async def grade(self, work: str) -> Graded:
+        """In a clean sandbox: the task's files, the patch, all tests."""
+        submitted = grading.submission(work, self.task.patch(self._library))
+        if submitted.reason:
+            return Graded(-1.0, None, None, submitted.reason)
+        sandbox = await self._client.create_sandbox("host", group=self._group, lifetime_s=600)
+        try:
+            await tasks.unpack(sandbox, tasks.archive(self._library, self.task.source, self.task.index))
+            applied = await sandbox.exec("git apply --recount --whitespace=nowarn -", cwd=FOLDER, input=submitted.patch, timeout=60)
+            if applied.exit_code != 0:
+                return Graded(-1.0, None, Blame.POLICY, "malformed: does not apply")
+            seen = await tasks.outcomes(sandbox)
+        finally:
+            await sandbox.delete()
+        named = {name: TestOutcome.PASSED if passed else TestOutcome.FAILED for name, passed in seen.items()}
+        made = grading.grade(named, self.task.fail_to_pass, self.task.pass_to_pass)
+        return Graded(made.reward, made.verdict(), None, str(made.resolution))
+
+
+class Faults:
+    """Injected faults, seeded: a share ``rate`` of creations fail, and of sandboxes are deleted in the middle. Counts what it did."""
+
+    def __init__(self, rate: float, seed: int) -> None:
+        self.rate, self.counts = rate, {"creation": 0, "sandbox": 0}
+        self._draw = random.Random(f"faults-{seed}")
+
+    def draw(self, kind: str) -> bool:
+        hit = self._draw.random() < self.rate
+        self.counts[kind] += hit
+        return hit
+
+    def at_call(self) -> int:
+        """Before which call a sandbox is deleted."""
+        return self._draw.randrange(1, 5)
+
+    def error(self) -> Exception:
+
+        return ServiceUnavailableError("injected")
+
+
+class _Dying:
+    """A toolset whose sandbox is deleted before one of its calls: what a lost node looks like to the loop."""
+
+    def __init__(self, toolset: ShellToolset, sandbox: AsyncSandbox, at_call: int) -> None:
+        self.name, self.version, self.strict = toolset.name, toolset.version, toolset.strict
+        self.tools: Sequence[Tool] = toolset.tools
+        self._toolset, self._sandbox, self._left = toolset, sandbox, at_call
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self._toolset.config
+
+    async def run(self, call: ToolCall, *, timeout_s: float) -> Result:
+        self._left -= 1
+        if self._left == 0:
+            await self._sandbox.delete()
+        return await self._toolset.run(call, timeout_s=timeout_s)
+
+    async def close(self) -> None:
+        await self._toolset.close()
+
+
+def _line(call: Mapping[str, Any]) -> str:
+
+    return " ".join(shlex.split(json.loads(call["function"]["arguments"])["command"]))

@@ -1,0 +1,190 @@
+"""SFT on the teacher's runs, RL on rollouts in sandboxes, evaluation: E1, whole, from tasks to a curve.
+
+Owns the order and the numbers of one run. Rollouts come from the rollout manager while the learner works; weights are at most one step old.
+Injected faults differ between runs in nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from holdfast import AsyncSandboxClient
+from holdfast_recipes.core.balance import Balance
+from holdfast_recipes.core.groups import GroupRules
+from holdfast_recipes.core.metrics import wilson
+from holdfast_recipes.core.presets import Optimiser
+from holdfast_recipes.core.schedule import Schedule
+from holdfast_recipes.core.trajectory import Trajectory
+from holdfast_recipes.harness.conversation import TokenConversation
+from holdfast_recipes.harness.limits import MINI, Limits, RolloutLimits
+from holdfast_recipes.harness.rollout import Capacity, Counts, Settings, play
+from holdfast_recipes.miniature import language
+from holdfast_recipes.pipeline.batching import Batching
+from holdfast_recipes.pipeline.rollouts import RolloutManager, Ticket
+from holdfast_recipes.policy.base import ContextLengthError, Finish, Generation, Policy
+from holdfast_recipes.training.batches import Row
+from holdfast_recipes.training.model import Model, Shape
+from holdfast_recipes.training.policy import generate
+from holdfast_recipes.training.rl import Learner, endless, train
+from holdfast_recipes.training.sft import Sft
+
+from .job import FORMAT, Faults, RepairJob, Words
+from .material import Library
+from .tasks import Task
+from .teacher import RepairTeacher
+
+MOST_STEPS = 16
+LIMITS: Limits = replace(MINI, rollout=RolloutLimits(steps=MOST_STEPS, wall_s=120, tokens=180))
+
+
+class TinyPolicy:
+    """A model as a policy of token ids. New weights take effect at the next turn."""
+
+    def __init__(self, model: Model, temperature: float = 1.0) -> None:
+        self.name, self.version = "tiny", 0
+        self.model, self._temperature = model, temperature
+
+    async def generate(self, prompt_ids: Sequence[int], *, seed: int | None, max_new_tokens: int, stop: Collection[int]) -> Generation:
+        if len(prompt_ids) >= self.model.shape.context:
+            raise ContextLengthError(f"{len(prompt_ids)} tokens, and the model reads {self.model.shape.context}")
+        drawn = random.getrandbits(31) if seed is None else seed
+        ids, logprobs = generate(
+            self.model, prompt_ids, seed=drawn, most_tokens=max_new_tokens, stop=list(stop), temperature=self._temperature
+        )
+        return Generation(tuple(ids), tuple(logprobs), Finish.STOP if ids[-1] in stop else Finish.LENGTH, self.version)
+
+    def publish(self, model: Model, version: int) -> None:
+        self.model, self.version = model, version
+
+
+@dataclass
+class Lab:
+    """What the parts of a run share. ``concurrency`` sandboxes at a time."""
+
+    client: AsyncSandboxClient
+    library: Library
+    concurrency: int = 4
+    faults: Faults | None = None
+    counts: Counts = field(default_factory=Counts)
+
+    def settings(self, policy: Policy) -> Settings:
+        return Settings(
+            lambda: TokenConversation(policy, Words(), FORMAT), LIMITS, self.capacity, self.counts, turn_tokens=language.MOST_ACTION_TOKENS
+        )
+
+    def __post_init__(self) -> None:
+        self.capacity = Capacity(self.concurrency * 2, self.concurrency)
+
+    def job(self, task: Task, faults: Faults | None = None) -> RepairJob:
+        return RepairJob(self.client, self.library, task, faults=faults)
+
+    async def rollouts(self, policy: Policy, tasks: Sequence[Task], seeds: Sequence[int]) -> list[Trajectory]:
+        """One rollout for each task and seed, in order; a failed one is a trajectory too."""
+        gate = asyncio.Semaphore(self.concurrency)
+
+        async def one(task: Task, seed: int) -> Trajectory:
+            async with gate:
+                return await play(self.job(task), self.settings(policy), seed=seed)
+
+        return list(await asyncio.gather(*(one(task, seed) for task, seed in zip(tasks, seeds, strict=True))))
+
+
+def row(run: Trajectory, advantage: float = 0.0) -> Row:
+    """The tokens of a run as they were sampled."""
+    assert run.tokens is not None
+    return Row(run.tokens.ids, run.tokens.loss_mask, run.tokens.logprobs, advantage)
+
+
+async def collected(lab: Lab, tasks: Sequence[Task], runs: int, seed: int, wander: float = 0.15) -> list[Trajectory]:
+    """``runs`` runs of the teacher over the tasks in turn."""
+    chosen = [tasks[index % len(tasks)] for index in range(runs)]
+    return await lab.rollouts(RepairTeacher(wander), chosen, [seed * 100_003 + index for index in range(runs)])
+
+
+def supervised(runs: Sequence[Trajectory], *, epochs: int, seed: int, rate: float = 1e-2, batch: int = 16) -> Model:
+    """A policy from scratch, trained on the resolved runs."""
+    rows = [row(run) for run in runs if run.resolved and run.tokens]
+    model = Model(Shape(len(language.WORDS), width=48, layers=2, heads=4, context=192), seed)
+    steps = max(1, len(rows) * epochs // batch)
+    Sft(model, rows, Optimiser(rate, rate / 10), Schedule(rate, steps, rate / 10, 0.05), batch=batch, seed=seed).run()
+    return model
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    model: Model
+    steps: list[dict[str, float]]
+    managed: list[dict[str, Any]]
+    seconds: float
+    optimiser_steps: int
+    refused: int
+
+
+async def reinforced(
+    lab: Lab,
+    model: Model,
+    tasks: Sequence[Task],
+    *,
+    updates: int,
+    prompts: int,
+    size: int,
+    seed: int,
+    rate: float = 1e-3,
+    keep_all: bool = False,
+) -> Trained:
+    """``updates`` updates of ``prompts`` groups of ``size`` rollouts: fixed groups, those without variance dropped unless ``keep_all``."""
+    learner = Learner(model, Optimiser(rate, rate, weight_decay=0.0), Schedule(rate, updates, rate, shape="constant"), row)
+    policy = TinyPolicy(learner.weights())
+    settings = lab.settings(policy)
+    batching = Batching(
+        endless(tasks, seed),
+        batch=prompts,
+        balance=lambda: Balance(size, size, size, "0", "1"),
+        oversample="1.25" if not keep_all else "1",
+        rules=GroupRules(tolerance=-1.0, least_usable=1, most_infrastructure=size) if keep_all else None,
+    )
+
+    async def rollout(task: Task, ticket: Ticket) -> Trajectory:
+        return await play(lab.job(task, lab.faults), settings, seed=ticket.seed)
+
+    started = time.monotonic()
+    steps: list[dict[str, float]] = []
+    reports: list[dict[str, Any]] = []
+    async with RolloutManager(
+        batching,
+        rollout,
+        concurrency=lab.concurrency,
+        step_limit_s=600,
+        seed=seed,
+        use=policy.publish,
+        report=lambda step: reports.append(step.to_json()),
+    ) as manager:
+        await train(learner, manager, updates, report=steps.append)
+    return Trained(learner.model, steps, reports, time.monotonic() - started, learner.optimisation.step, learner.refused)
+
+
+async def evaluated(lab: Lab, model: Model, tasks: Sequence[Task], *, tries: int, seed: int) -> dict[str, Any]:
+    """Solved shares over tasks; trials that infrastructure spoiled are counted apart."""
+    chosen = [task for task in tasks for _ in range(tries)]
+    runs = await lab.rollouts(TinyPolicy(model), chosen, [seed * 200_003 + index for index in range(len(chosen))])
+    graded = [run for run in runs if run.reward is not None]
+    solved = sum(run.resolved for run in graded)
+    made = wilson(solved, len(graded))
+    by_task: dict[str, list[int]] = {}
+    for run in graded:
+        by_task.setdefault(run.task_id, []).append(int(run.resolved))
+    return {
+        "tasks": len(tasks),
+        "graded": len(graded),
+        "spoilt": len(runs) - len(graded),
+        "solved": round(made.estimate, 4),
+        "interval": [round(made.low, 4), round(made.high, 4)],
+        "by_task": by_task,
+        "ends": dict(Counter(f"{run.status}:{run.reason}" for run in runs)),
+    }

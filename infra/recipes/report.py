@@ -1,0 +1,199 @@
+"""From the lines of finished jobs to `recipes.json` and the tables of `results.md`.
+
+Owns the figures: means over tasks and seeds, intervals by paired bootstrap over tasks (the same tasks in each arm of a seed), the spread
+over seeds beside them, and whether each registered hypothesis held. Every table says that it is of a miniature.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast_recipes.core.metrics import Interval, bootstrap, paired_bootstrap
+
+from . import plan
+from .verdicts import verdicts
+
+Lines = Sequence[Mapping[str, Any]]
+RESAMPLES = 2_000
+
+
+def summary(lines: Lines) -> dict[str, Any]:
+    """Everything that the tables show, and the lines that failed. Of a job that ran twice the last line counts."""
+    latest = {(line["experiment"], line["arm"], line["seed"]): line for line in lines}
+    by_experiment: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for line in latest.values():
+        if "error" not in line and line["experiment"] != "e1":
+            by_experiment[line["experiment"]].append(line)
+    experiments: dict[str, Any] = {}
+    for name, found in by_experiment.items():
+        kind = plan.load()[name]["kind"]
+        experiments[name] = {"credit": _credit, "estimators": _estimators, "balance": _balance}[kind](found)
+    return {
+        "miniature": True,
+        "plan": sorted({line["plan"] for line in latest.values()}),
+        "machine": {"python": platform.python_version(), "processor": platform.machine()},
+        "failed": [f"{line['experiment']}/{line['arm']}/{line['seed']}" for line in latest.values() if "error" in line],
+        "seconds": round(sum(line["seconds"] for line in latest.values())),
+        "experiments": experiments,
+        "hypotheses": verdicts(experiments),
+        "e1": [dict(line) for line in latest.values() if line["experiment"] == "e1" and "error" not in line],
+    }
+
+
+def _by_arm(lines: Lines) -> dict[str, list[Mapping[str, Any]]]:
+    arms: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for line in sorted(lines, key=lambda line: line["seed"]):
+        arms[line["arm"]].append(line)
+    return arms
+
+
+def _spread(values: Sequence[float]) -> float | None:
+    return round(statistics.stdev(values), 4) if len(values) > 1 else None
+
+
+def _interval(made: Interval) -> list[float]:
+    return [round(each, 4) for each in (made.estimate, made.low, made.high)]
+
+
+def _tasks(lines: Lines, how: str, what: str, seeds: Sequence[int]) -> list[float]:
+    return [float(value) for line in lines if line["seed"] in seeds for value in line["result"][how][what]]
+
+
+def _credit(lines: Lines) -> dict[str, Any]:
+    arms = _by_arm(lines)
+    control = arms.get("resolved only", [])
+    made: dict[str, Any] = {}
+    for name, each in arms.items():
+        seeds = [line["seed"] for line in each]
+        means = [statistics.fmean(line["result"]["sampled"]["solved"]) for line in each]
+        row = {
+            "seeds": seeds,
+            "solved": _interval(bootstrap(_tasks(each, "sampled", "solved", seeds), resamples=RESAMPLES)),
+            "solved_by_seed": [round(mean, 4) for mean in means],
+            "spread": _spread(means),
+            "solved_greedy": round(statistics.fmean(_tasks(each, "greedy", "solved", seeds)), 4),
+            "localised": round(statistics.fmean(_tasks(each, "sampled", "localised", seeds)), 4),
+            "localised_by_seed": [round(statistics.fmean(line["result"]["sampled"]["localised"]), 4) for line in each],
+            "localised_greedy": round(statistics.fmean(_tasks(each, "greedy", "localised", seeds)), 4),
+            "malformed": round(statistics.fmean(_tasks(each, "sampled", "malformed", seeds)), 4),
+            "rows": round(statistics.fmean(line["result"]["training"]["rows"] for line in each), 1),
+            "steps": round(statistics.fmean(line["result"]["training"]["steps"] for line in each), 1),
+            "supervised_tokens": round(statistics.fmean(line["result"]["training"]["supervised_tokens"] for line in each)),
+            "loss_on": _loss_on(each),
+        }
+        both = sorted({line["seed"] for line in control} & set(seeds))
+        if both and name != "resolved only":
+            for what in ("solved", "localised"):
+                row[f"{what}_over_control"] = _interval(
+                    paired_bootstrap(_tasks(each, "sampled", what, both), _tasks(control, "sampled", what, both), resamples=RESAMPLES)
+                )
+            row["greedy_over_control"] = _interval(
+                paired_bootstrap(_tasks(each, "greedy", "solved", both), _tasks(control, "greedy", "solved", both), resamples=RESAMPLES)
+            )
+        made[name] = row
+    return made
+
+
+def _loss_on(lines: Lines) -> dict[str, int]:
+    totals: dict[str, float] = defaultdict(float)
+    for line in lines:
+        for name, count in line["result"]["data"].items():
+            totals[name] += count / len(lines)
+    return {name: round(count) for name, count in sorted(totals.items())}
+
+
+def _estimators(lines: Lines) -> dict[str, Any]:
+    return {
+        name: {"seeds": [line["seed"] for line in each]}
+        | {
+            what: round(statistics.fmean(values), 4)
+            if (values := [v for line in each if not math.isnan(v := line["result"][what])])
+            else None
+            for what in each[0]["result"]
+        }
+        for name, each in _by_arm(lines).items()
+    }
+
+
+def _balance(lines: Lines) -> dict[str, Any]:
+    arms = _by_arm(lines)
+    made: dict[str, Any] = {}
+    for name, each in arms.items():
+        full = [line for line in each if "refused" not in line["result"]]
+        if not full:
+            made[name] = {"refused": "too few tasks in the pool", "pools": [line["result"]["pool"] for line in each]}
+            continue
+        ends = [line["result"]["curve"][-1] for line in full]
+        means = [statistics.fmean(end["solved"]) for end in ends]
+        totals = [line["result"]["totals"] for line in full]
+        groups = [sum(total.get(kind, 0.0) for kind in ("balanced", "relaxed", "top")) for total in totals]
+        made[name] = {
+            "seeds": [line["seed"] for line in full],
+            "initial": round(statistics.fmean(statistics.fmean(line["result"]["curve"][0]["solved"]) for line in full), 4),
+            "solved": _interval(bootstrap([float(v) for end in ends for v in end["solved"]], resamples=RESAMPLES)),
+            "solved_by_seed": [round(mean, 4) for mean in means],
+            "spread": _spread(means),
+            "pool_solved": round(statistics.fmean(end["pool_solved"] for end in ends), 4),
+            "pool_initial": round(statistics.fmean(line["result"]["curve"][0]["pool_solved"] for line in full), 4),
+            "generated": round(statistics.fmean(total["generated"] for total in totals)),
+            "updates": full[0]["result"]["updates"],
+            "groups": round(statistics.fmean(groups)),
+            "balanced_share": _balanced_share(totals),
+            "dropped_zero_variance": round(statistics.fmean(total.get("dropped_zero_variance", 0.0) for total in totals), 1),
+            "length_bias_negative": _mean_of(totals, "length_bias_negative", full),
+            "length_bias_positive": _mean_of(totals, "length_bias_positive", full),
+            "curve": [
+                {
+                    "updates": points[0]["updates"],
+                    "generated": round(statistics.fmean(point["generated"] for point in points)),
+                    "solved": round(statistics.fmean(statistics.fmean(point["solved"]) for point in points), 4),
+                    "pool_solved": round(statistics.fmean(point["pool_solved"] for point in points), 4),
+                }
+                for points in zip(*(line["result"]["curve"] for line in full), strict=True)
+            ],
+            "final": {str(line["seed"]): line["result"]["curve"][-1]["solved"] for line in full},
+        }
+    _over(made, "fixed 8, filtered")
+    for row in made.values():
+        row.pop("final", None)
+    return made
+
+
+def _over(made: dict[str, Any], plain: str) -> None:
+    """The difference to the control, on the same tasks of the same seeds. Arms with label noise have a control with that noise."""
+    for name, row in made.items():
+        control = next((each for each in made if each.startswith(plain) and each.partition(plain)[2] == _suffix(name)), None)
+        if control in (None, name) or "final" not in row or "final" not in made[str(control)]:
+            continue
+        both = sorted(set(row["final"]) & set(made[str(control)]["final"]))
+        mine = [float(value) for seed in both for value in row["final"][seed]]
+        its = [float(value) for seed in both for value in made[str(control)]["final"][seed]]
+        row["solved_over_fixed"] = _interval(paired_bootstrap(mine, its, resamples=RESAMPLES))
+
+
+def _suffix(name: str) -> str:
+    return "," + name.rpartition(",")[2] if name.endswith("flipped") else ""
+
+
+def _balanced_share(totals: Sequence[Mapping[str, float]]) -> float:
+    """Of the groups that were trained on, those with a share of successes in [3/8, 5/8]."""
+    return round(
+        sum(total.get("trained_balanced", 0.0) for total in totals) / max(1.0, sum(total.get("trained_groups", 0.0) for total in totals)), 4
+    )
+
+
+def _mean_of(totals: Sequence[Mapping[str, float]], name: str, lines: Lines) -> float:
+    return round(statistics.fmean(total.get(name, 0.0) / line["result"]["updates"] for total, line in zip(totals, lines, strict=True)), 3)
+
+
+def write(lines: Lines, path: Path) -> dict[str, Any]:
+    made = summary(lines)
+    path.write_text(json.dumps(made, indent=1) + "\n")
+    return made

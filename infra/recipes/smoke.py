@@ -1,0 +1,136 @@
+"""`make recipes`: everything that trains, small enough for minutes; each part says what it saw, and fails when that is not what must be.
+
+Owns the parts and their limits. Nothing here is a result: the figures are of a handful of steps. Parts of engines are found by name, so
+that an adapter's contract run joins by adding a module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from holdfast_server.embed import EmbeddedStack, running_stack
+
+TOP = Path(__file__).resolve().parents[2]
+CACHE = Path(os.environ.get("HOLDFAST_DATA", ".holdfast")) / "recipes"
+ENGINES = ("trl",)
+"""Engines whose short run belongs here: `holdfast_recipes/engines/NAME.py` and its own environment, made by `infra/scripts/NAME_venv`."""
+SANDBOX_PART_S = 90.0
+
+
+class PartFailedError(AssertionError):
+    """A part ran and did not give what it must."""
+
+
+def must(held: bool, what: str) -> None:
+    if not held:
+        raise PartFailedError(what)
+
+
+def twin() -> str:
+    """SFT, then three RL steps on the twin."""
+    import torch
+
+    from . import balance_ablation, plan
+
+    torch.set_num_threads(1)
+    common = plan.load()["common"] | {"runs": 96, "sft_epochs": 70, "evaluation_tasks": 40}
+    settings = common | {"prompts": 4, "size": 8, "rl_rate": 1e-3, "trials": 8, "candidates": 60, "pool": 20, "most_success": "0.75"}
+    settings |= {"updates": 3, "evaluate_every": 3, "budget": 16, "stride": 4, "share": ["0.375", "0.625"], "keep_all": True}
+    made = balance_ablation.run(plan.Job("smoke", "BAR", 1, settings))
+    must("refused" not in made, f"only {made['pool']} tasks were of trainable difficulty after SFT")
+    must(made["updates"] == 3 and made["totals"]["refused"] == 0, f"three optimiser steps, not {made['updates']}")
+    must(math.isfinite(made["totals"]["loss"]) and made["totals"]["gradient"] > 0, "a finite loss and a gradient")
+    first = made["initial"]["final_loss"]
+    must(first < 2.0, f"SFT ended with a loss of {first:.2f} for each token; nothing was learned")
+    return f"SFT {made['initial']['steps']:.0f} steps to a loss of {first:.2f}, 3 RL steps, {made['totals']['generated']:.0f} rollouts"
+
+
+def sandboxes(stack: EmbeddedStack) -> str:
+    """Teacher runs, SFT and three RL steps of 16 rollouts in real sandboxes, a part of which is taken away on purpose."""
+    import torch
+
+    from .repair import learning, material, run
+    from .repair.job import Faults
+
+    torch.set_num_threads(1)
+    library = material.fetch(CACHE)
+
+    async def steps() -> str:
+        async with run.lab(stack.url, stack.key, library) as lab:
+            tasks = await run.tasks_of(lab, CACHE, limit=6)
+            teacher = await learning.collected(lab, tasks, 16, seed=1)
+            resolved = sum(each.resolved for each in teacher)
+            must(resolved > 0, "the teacher solved nothing")
+            model = learning.supervised(teacher, epochs=30, seed=1)
+            lab.faults = Faults(0.1, 3)
+            trained = await learning.reinforced(lab, model, tasks, updates=3, prompts=2, size=8, seed=1, keep_all=True)
+            must(len(trained.steps) == 3 and trained.refused == 0, f"three updates, not {len(trained.steps)}")
+            generated = sum(each["generated"] for each in trained.steps)
+            lost = sum(each.get("infrastructure", 0.0) for each in trained.steps)
+            must(generated >= 3 * 16, f"48 rollouts, not {generated:.0f}")
+            return (
+                f"{len(tasks)} tasks, teacher {resolved} of {len(teacher)}, 3 RL steps on {generated:.0f} rollouts "
+                f"in {trained.seconds:.0f} s, {lost:.0f} lost; injected {lab.faults.counts}"
+            )
+
+    return asyncio.run(steps())
+
+
+def engine(name: str) -> str:
+    """The short run of an engine's adapter, in the engine's own environment."""
+    script = TOP / "infra" / "scripts" / f"{name}_venv"
+    if not script.exists() or not (TOP / "sdk_py" / "holdfast_recipes" / "engines" / f"{name}.py").exists():
+        return "not there yet"
+    subprocess.run([script], cwd=TOP, check=True)
+    python = TOP / f".venv-{name}" / "bin" / "python"
+    subprocess.run([python, "-m", "pytest", "-q", f"tests/recipes/engines/test_{name}.py"], cwd=TOP, check=True)
+    return "its contract held"
+
+
+def tests() -> str:
+    """What needs torch among the tests, and the miniature's."""
+    folders = ["tests/recipes/training", "tests/recipes/miniature"]
+    result = subprocess.run([sys.executable, "-m", "pytest", "-q", *folders], cwd=TOP, check=False, capture_output=True, text=True)
+    must(result.returncode == 0, result.stdout[-3000:] + result.stderr[-1000:])
+    return result.stdout.strip().rpartition("\n")[2]
+
+
+@contextlib.contextmanager
+def stack() -> Iterator[EmbeddedStack]:
+    with tempfile.TemporaryDirectory(prefix="holdfast-recipes-") as data, running_stack(Path(data)) as made:
+        yield made
+
+
+def main() -> int:
+    """Run all parts and print a line for each; 1 when one failed."""
+    failed = 0
+
+    def part(name: str, action: Callable[[], str], limit_s: float | None = None) -> None:
+        nonlocal failed
+        started = time.monotonic()
+        try:
+            said = action()
+        except (PartFailedError, subprocess.CalledProcessError) as error:
+            failed += 1
+            said = f"FAILED: {error}"
+        seconds = time.monotonic() - started
+        slow = f"  (more than its {limit_s:.0f} s)" if limit_s and seconds > limit_s else ""
+        print(f"{name:12}{seconds:6.1f} s{slow}  {said}", flush=True)
+
+    part("tests", tests)
+    part("twin", twin)
+    with stack() as running:
+        part("sandboxes", lambda: sandboxes(running), SANDBOX_PART_S)
+    for name in ENGINES:
+        part(name, lambda: engine(name))  # noqa: B023  called at once
+    print("recipes: a miniature; no figure here is a result", flush=True)
+    return 1 if failed else 0
