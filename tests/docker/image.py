@@ -23,7 +23,7 @@ from typing import Any
 
 from tests.docker import recipe, variants
 from tests.docker.archive import write_oci_archive
-from tests.docker.mirror import mirror
+from tests.support.mirror import mirror
 
 TOP = Path(__file__).resolve().parents[2]
 FOLDER = Path(os.environ.get("HOLDFAST_DOCKER_SUITE") or TOP / "build" / "docker-suite")

@@ -24,7 +24,7 @@ from typing import Any
 from tests.docker import specification
 from tests.docker.case import Case, Step
 from tests.docker.image import FOLDER, Image
-from tests.docker.mirror import host
+from tests.support.mirror import host
 
 CPU = 2.0
 MEMORY = 1 << 30

@@ -14,6 +14,7 @@ import pytest
 
 from session_agent.bundle.elf import ElfError, read_elf
 from session_agent.bundle.libraries import libraries_of
+from tests.support.mirror import mirror
 from tests.support.requires import static_busybox
 
 PROGRAMS = (
@@ -103,7 +104,7 @@ def old_release(root: Path, cache: Path, release: str = "bullseye") -> Path:
     """Bash and coreutils of an older Debian release on its own, older glibc."""
     cache.mkdir(parents=True, exist_ok=True)
     sources = cache / "sources.list"
-    sources.write_text(f"deb http://deb.debian.org/debian {release} main\n")
+    sources.write_text(f"deb {mirror()} {release} main\n")
     for name in ("lists/partial", "archives/partial"):
         (cache / name).mkdir(parents=True, exist_ok=True)
     options = [

@@ -21,7 +21,7 @@ web_search = "disabled"
 [model_providers.holdfast]
 name = "holdfast"
 base_url = "${url}/v1"
-env_key = "HOLDFAST_PROXY_KEY"
+env_key = "CODEX_PROXY_KEY"
 wire_api = "responses"
 
 [analytics]
@@ -31,7 +31,7 @@ enabled = false
 CODEX = Program(
     "codex",
     ("codex", "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "--color", "never", "--", "${prompt}"),
-    {"HOLDFAST_PROXY_KEY": "${key}", "CODEX_HOME": "${home}/.codex"},
+    {"CODEX_PROXY_KEY": "${key}", "CODEX_HOME": "${home}/.codex"},
     {".codex/config.toml": _CODEX_CONFIG},
     "0.169.0",
 )

@@ -6,8 +6,8 @@ Runs only where this machine reaches the registries itself (`reference.why_no_ne
 from __future__ import annotations
 
 from tests.docker.case import case
-from tests.docker.mirror import host, mirror
 from tests.docker.recipe import SUITE
+from tests.support.mirror import host, mirror
 
 _HOST = host()[0]
 _RELEASE = f"{mirror()}/dists/{SUITE}/Release"
