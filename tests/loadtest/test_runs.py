@@ -17,7 +17,7 @@ import pytest
 from holdfast import SandboxClient
 from holdfast_server.embed import free_port
 
-from tests.support.stack import Stack
+from tests.support.stack import Stack, processes_of
 from tests.support.until import until
 
 pytestmark = pytest.mark.requires("namespaces", "redis")
@@ -120,6 +120,15 @@ def test_killed_locust_leaves_nothing_behind(stack: Stack) -> None:
         finally:
             os.kill(locust.pid, signal.SIGKILL)
     until(lambda: not sandboxes(stack, "killed"), deadline_s=60, what="the group's lease to end")
+
+
+def test_without_an_address_it_runs_on_a_stack_of_its_own(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    words = load(tmp_path / "reports", "OneOffUser", "--duration", "5")
+    ended = subprocess.run(words, env={**environment, "HOLDFAST_DATA": str(tmp_path)}, capture_output=True, text=True, timeout=150)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert int(rows(tmp_path / "reports")["REST command"]["Request Count"]) > 0
+    until(lambda: not processes_of(tmp_path / "load"), deadline_s=60, what="the stack to end")
 
 
 @pytest.mark.parametrize("shape", ["ramp", "step", "spike", "soak"])
