@@ -88,11 +88,19 @@ def test_a_service_that_cannot_be_reached_fails_the_run(stack: Stack, tmp_path: 
     assert "the run cannot begin" in ended.stderr
 
 
-def test_an_image_that_is_not_there_is_no_infrastructure_fault_by_default(stack: Stack, tmp_path: Path) -> None:
-    status, output = run(stack, tmp_path, "ChurnUser", "--image", "-no-image-")
+def test_a_request_that_is_refused_is_no_infrastructure_fault(stack: Stack, tmp_path: Path) -> None:
+    status, output = run(stack, tmp_path, "ChurnUser", "--duration", "3", "--image", "no such image")
     assert status == 1
     assert "0 infrastructure faults" in output, output
     assert "requests failed through the load test's own fault" in output
+    assert "CallerFault: " in (tmp_path / "load_failures.csv").read_text()
+
+
+def test_a_sandbox_that_is_left_behind_fails_the_run(stack: Stack, tmp_path: Path) -> None:
+    with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("python:3.12", labels={"load-run": "left"}):
+        status, output = run(stack, tmp_path, "OneOffUser", "--duration", "3", "--run-id", "left")
+    assert status == 1
+    assert "threshold: 1 sandboxes are left behind" in output
 
 
 def test_two_workers_add_up(stack: Stack, tmp_path: Path) -> None:
