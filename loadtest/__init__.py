@@ -2,5 +2,5 @@
 
 ``loadtest/locustfile.py`` is what locust is given; ``python -m loadtest`` (``make load``) starts it, with a stack of its own where
 ``HOLDFAST_URL`` names none. Imports the public names of ``holdfast`` alone. Nothing in it may import ``locust`` before locust itself
-runs: that import replaces the standard library's sockets and threads in the whole process (decision 0050).
+runs: that import replaces the standard library's sockets and threads in the whole process (decision 0053).
 """
