@@ -14,7 +14,7 @@ HOLDFAST_DATA ?= .holdfast
 export PORT HOLDFAST_DATA REGISTRY TAG
 SOURCES := $(wildcard schemas sdk_py session_agent gateway loadtest infra tests)
 
-.PHONY: help setup up demo test test-all soak test-cluster test-docker check format generate bundle images deploy cluster smoke acceptance bench chaos fuzz recipes recipes-learn clean
+.PHONY: help setup up demo test test-all soak test-cluster test-docker check format generate bundle images deploy cluster smoke acceptance bench load chaos fuzz recipes recipes-learn clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -74,6 +74,10 @@ acceptance: .venv/.stamp ## Rehearse what is deployed, with faults: KUBECONFIG (
 
 bench: .venv/.stamp ## Measure the figures of the budget, each beside its floor; writes bench.json
 	@exec $(PY) -m tests.bench $(ARGS)
+
+load: .venv/.stamp ## Locust on a stack of its own or HOLDFAST_URL (SHAPE=ramp|step|spike|soak USERS DURATION WORKERS_LOAD, ARGS=ChurnUser)
+	@exec $(PY) -m loadtest $(if $(SHAPE),--shape $(SHAPE)) $(if $(USERS),--users $(USERS)) $(if $(DURATION),--duration $(DURATION)) \
+	  $(if $(WORKERS_LOAD),--workers $(WORKERS_LOAD)) $(ARGS)
 
 chaos: .venv/.stamp ## Faults under load, for minutes (CHAOS_SECONDS, CHAOS_SEED, CHAOS_FULL=1); writes chaos.json and chaos.txt
 	@exec $(PY) -m tests.faults

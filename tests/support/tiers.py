@@ -26,6 +26,7 @@ SLOW = (
     "infra/test_acceptance",
     "infra/test_smoke",
     "kubernetes/",
+    "loadtest/test_runs",
     "node/",
     "package/",
     "recipes/pipeline/test_documentation",

@@ -1,0 +1,79 @@
+"""Starts locust on the load test: ``python -m loadtest --users 20 --duration 60 --shape spike`` (``make load``).
+
+Owns the stack where ``HOLDFAST_URL`` names none, the choice of files for locust, where reports go, and the exit status, which is locust's.
+Arguments that it does not know are locust's or the load test's (``--max-ms``, ``ChurnUser``). Does not import locust.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from holdfast_server.embed import running_stack
+from holdfast_server.errors import UpError
+
+TOP = Path(__file__).resolve().parent
+SHAPES = sorted(path.stem for path in (TOP / "shapes").glob("*.py") if path.stem not in ("__init__", "base"))
+STOP_TIMEOUT_S = 10
+
+
+def arguments(words: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
+    """Ours, and the rest for locust."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--users", type=int, default=20, help="users, at the peak of a shape")
+    parser.add_argument("--duration", default="60", help="length of the run: 90, 20m, 1h30m")
+    parser.add_argument("--shape", choices=SHAPES, help="how the number of users changes; without one all start at once, --rate a second")
+    parser.add_argument("--rate", type=float, default=10.0, help="users started per second")
+    parser.add_argument("--workers", type=int, default=0, help="locust worker processes beside the master; 0: one process does all")
+    parser.add_argument("--web", action="store_true", help="locust's web page on port 8089 instead of a run at once")
+    parser.add_argument("--reports", type=Path, default=Path("build/load"), help="folder of the CSV files and the HTML report")
+    return parser.parse_known_args(words)
+
+
+def command(options: argparse.Namespace, rest: Sequence[str]) -> list[str]:
+    """The locust command line."""
+    files = [TOP / "locustfile.py"] + ([TOP / "shapes" / f"{options.shape}.py"] if options.shape else [])
+    line = [sys.executable, "-m", "locust", "-f", ",".join(map(str, files))]
+    line += ["--users", str(options.users), "--spawn-rate", f"{options.rate:g}", "--run-time", options.duration]
+    line += ["--stop-timeout", str(STOP_TIMEOUT_S)]
+    line += ["--csv", str(options.reports / "load"), "--html", str(options.reports / "load.html")]
+    line += ["--processes", str(options.workers)] if options.workers else []
+    line += ["--web-host", "127.0.0.1"] if options.web else ["--headless", "--only-summary"]
+    return [*line, *rest]
+
+
+@contextlib.contextmanager
+def service() -> Iterator[Mapping[str, str]]:
+    """The variables that name the service: those of ``HOLDFAST_URL``, else of a stack that lives as long as the block."""
+    if "HOLDFAST_URL" in os.environ:
+        yield {}
+        return
+    data = Path(os.environ.get("HOLDFAST_DATA") or ".holdfast").absolute() / "load"
+    print("starting a stack of its own (set HOLDFAST_URL and HOLDFAST_API_KEY to use another)", flush=True)
+    with running_stack(data, {"HOLDFAST_IMAGE_FALLBACK": "host"}) as stack:
+        yield {"HOLDFAST_URL": stack.url, "HOLDFAST_API_KEY": stack.key}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    options, rest = arguments(words)
+    options.reports.mkdir(parents=True, exist_ok=True)
+    try:
+        with service() as variables:
+            locust = subprocess.Popen(command(options, rest), env={**os.environ, **variables})
+            # Ctrl-C reaches locust by itself: the terminal sends it to both, and locust ends the run in order.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, lambda *_: locust.terminate())
+            return locust.wait()
+    except UpError as why:
+        print(f"{why}\n{why.hint}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,17 @@
+"""What ``locust -f`` is given: the user classes, and the listeners that begin, judge and end a run.
+
+Owns nothing but the choice. A shape is a second file: ``-f loadtest/locustfile.py,loadtest/shapes/spike.py``.
+"""
+
+from __future__ import annotations
+
+from loadtest import listeners  # noqa: F401  registers them
+from loadtest.users.churn import ChurnUser
+from loadtest.users.episode import EpisodeUser
+from loadtest.users.file_mover import FileMoverUser
+from loadtest.users.one_off import OneOffUser
+from loadtest.users.orchard import OrchardUser
+from loadtest.users.slow_reader import SlowReaderUser
+from loadtest.users.typist import TypistUser
+
+__all__ = ["ChurnUser", "EpisodeUser", "FileMoverUser", "OneOffUser", "OrchardUser", "SlowReaderUser", "TypistUser"]

@@ -1,0 +1,12 @@
+"""Up within a twentieth of the run, then all of them until its end: what grows?"""
+
+from __future__ import annotations
+
+from loadtest.shapes.base import TimedShape
+
+
+class Soak(TimedShape):
+    """See the module."""
+
+    def share(self, passed: float) -> float:
+        return min(passed / 0.05, 1.0)

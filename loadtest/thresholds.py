@@ -1,0 +1,52 @@
+"""Which thresholds a run has broken. Pure: statistics and limits in, sentences out.
+
+Owns the rules. A run that did nothing has failed, and so has a limit for a name that was never measured: neither shows anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from loadtest.faults import CallerFault, InfrastructureFault, WorkloadFailure, count
+from loadtest.options import Limit
+
+if TYPE_CHECKING:
+    from locust.stats import RequestStats
+
+
+def broken(stats: RequestStats, limits: Sequence[Limit], *, max_infrastructure: float, max_workload: float) -> list[str]:
+    """One sentence for each threshold that does not hold."""
+    total = stats.total.num_requests
+    if not total:
+        return ["no request was finished"]
+    found = []
+    rows = list(stats.errors.values())
+    infrastructure, workload = count(rows, InfrastructureFault), count(rows, WorkloadFailure)
+    caller = count(rows, CallerFault)
+    unknown = stats.total.num_failures - infrastructure - workload - caller
+    for number, most, what in (
+        (infrastructure, max_infrastructure, "infrastructure faults"),
+        (workload, max_workload, "workload failures"),
+    ):
+        if number > most * total:
+            found.append(f"{number} {what} in {total} requests: more than {most:g} of them")
+    if caller or unknown > 0:
+        found.append(f"{caller + max(unknown, 0)} requests failed through the load test's own fault")
+    for limit in limits:
+        entries = [entry for (name, _), entry in stats.entries.items() if name == limit.name and entry.num_requests]
+        if not entries:
+            found.append(f"'{limit.name}' has a limit and was never measured")
+        for entry in entries:
+            measured = entry.get_response_time_percentile(limit.percent / 100)
+            if measured > limit.milliseconds:
+                found.append(f"'{limit.name}' p{limit.percent:g} is {measured:g} ms: more than {limit.milliseconds:g}")
+    return found
+
+
+def summary(stats: RequestStats) -> str:
+    """One line of the counts, by whose fault it was."""
+    rows = list(stats.errors.values())
+    kinds = {"infrastructure faults": InfrastructureFault, "workload failures": WorkloadFailure, "caller faults": CallerFault}
+    counts = ", ".join(f"{count(rows, kind)} {name}" for name, kind in kinds.items())
+    return f"{stats.total.num_requests} requests: {counts}"

@@ -1,0 +1,1 @@
+"""The user classes, one per file, on a common base (``base``)."""

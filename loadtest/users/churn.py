@@ -1,0 +1,28 @@
+"""Churn: create a sandbox, run a few commands in it, delete it.
+
+Owns the commands. What costs here is creation, which a trainer does by the thousand at the start of a step.
+"""
+
+from __future__ import annotations
+
+from locust import between, task
+
+from loadtest.users.base import SandboxUser
+
+COMMANDS = ("ls /", "cat /etc/os-release | head -1", "echo done")
+
+
+class ChurnUser(SandboxUser):
+    """One life of a sandbox per task."""
+
+    weight = 2
+    wait_time = between(0.0, 1.0)
+
+    @task
+    def life(self) -> None:
+        """Create, three one-off commands over the session, delete."""
+        sandbox = self.ready()
+        for command in COMMANDS:
+            with self.measured("command", "one-off command") as step:
+                step.take(sandbox.exec(command))
+        self.done()
