@@ -79,19 +79,33 @@ def check_port(port: int) -> None:
 
 
 def check_redis() -> None:
-    if "HOLDFAST_REDIS_URL" not in os.environ and find_redis_server() is None:
+    if find_redis_server() is None:
         raise UpError(
             "there is no redis-server",
             hint="install the package redis-server, pip install 'holdfast[server]', or set HOLDFAST_REDIS_URL to a Redis of yours",
         )
 
 
+def check_redis_url(environment: dict[str, str]) -> bool:
+    """Whether a Redis of the user's is named; an empty setting is none. Raises UpError for what no process of the stack could read."""
+    url = environment.get("HOLDFAST_REDIS_URL")
+    if not url:
+        environment.pop("HOLDFAST_REDIS_URL", None)
+        return False
+    if not url.startswith(("redis://", "rediss://", "unix://")):  # not printed: it may hold a password
+        raise UpError(
+            "HOLDFAST_REDIS_URL is not the URL of a Redis",
+            hint="write redis://host:port, rediss://host:port or unix:///path, or unset it: a Redis of the stack's own is started then",
+        )
+    return True
+
+
 def run(settings: Settings) -> int:
     if missing := missing_packages():
         raise UpError(f"the server's packages are not installed: {', '.join(missing)}", hint="pip install 'holdfast[server]'")
     entries = read_procfile(settings.procfile)
-    own_redis = "HOLDFAST_REDIS_URL" not in os.environ
-    if not own_redis:
+    environment = dict(os.environ)
+    if check_redis_url(environment):
         entries = [entry for entry in entries if entry.name != "redis"]
     data = datadir.open_data_dir(settings.data)
     with datadir.writing(data):
@@ -109,7 +123,7 @@ def run(settings: Settings) -> int:
         subreaper.die_with_parent(signal.SIGTERM, parent)
     plan = Plan(
         entries=entries,
-        environment=datadir.child_environment(data, settings.port, dict(os.environ)),
+        environment=datadir.child_environment(data, settings.port, environment),
         directory=TOP,
         logs=data.logs,
         pids=data.pids,

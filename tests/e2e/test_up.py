@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from holdfast import HoldfastError, SandboxClient
 from holdfast_server import embed, subreaper
-from holdfast_server.__main__ import read_settings
+from holdfast_server.__main__ import check_redis_url, read_settings
 from holdfast_server.datadir import read_env
 from holdfast_server.embed import free_port
 from holdfast_server.layout import TOP
@@ -278,6 +278,7 @@ def test_no_redis_is_said_with_the_package_to_install(tmp_path: Path) -> None:
         ({"PORT": "eighty"}, f"a: {_SLEEPER}\n", "not a port number"),
         ({"PORT": "70000"}, f"a: {_SLEEPER}\n", "not a port number"),
         ({"PORT": "9" * 5000}, f"a: {_SLEEPER}\n", "not a port number"),
+        ({"HOLDFAST_REDIS_URL": "127.0.0.1:6379"}, f"a: {_SLEEPER}\n", "HOLDFAST_REDIS_URL is not the URL of a Redis"),
         ({"HOLDFAST_DATA": "/proc/holdfast"}, f"a: {_SLEEPER}\n", "cannot make the data folder"),
         ({}, "what is this\n", "not a `name: command` line"),
         ({}, f"a: {_SLEEPER}\na: {_SLEEPER}\n", "is defined twice"),
@@ -290,6 +291,13 @@ def test_bad_settings_are_said_clearly(tmp_path: Path, environment: dict[str, st
 
 def test_a_setting_that_is_empty_is_none(tmp_path: Path) -> None:
     assert read_settings([], {"PORT": "", "HOLDFAST_DATA": ""}) == read_settings([], {})
+
+
+@pytest.mark.parametrize(("url", "named"), [("", False), ("unix:///run/redis.sock", True), (None, False)])
+def test_an_empty_url_of_a_redis_is_none(url: str | None, named: bool) -> None:
+    environment = {} if url is None else {"HOLDFAST_REDIS_URL": url}
+    assert check_redis_url(environment) is named
+    assert ("HOLDFAST_REDIS_URL" in environment) is named
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:

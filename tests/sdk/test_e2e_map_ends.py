@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import threading
 from typing import Any
 
 import pytest
-from holdfast import SandboxClient
+from holdfast import AsyncSandboxClient, InvalidArgumentError, SandboxClient
 
 from tests.sdk.support.requirements import STACK
 
@@ -17,7 +18,7 @@ pytestmark = STACK
 
 PROGRAM = """
 import sys
-from holdfast import SandboxClient
+from holdfast import AsyncSandboxClient, InvalidArgumentError, SandboxClient
 
 def rollout(number):
     with client.create_sandbox("host", group=group) as sandbox:
@@ -72,3 +73,21 @@ def test_ctrl_c_ends_a_map(stack: Any) -> None:
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=60)
     assert (process.returncode, output) == (0, "0 left\n")
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_function_of_the_other_face_is_refused(keep: bool) -> None:
+    """Its coroutines would be results that nobody awaits; and a plain function would block the loop."""
+
+    async def waits(number: int) -> int:
+        return number
+
+    async def misused() -> None:
+        async with AsyncSandboxClient("http://127.0.0.1:1", "hf_x") as client:
+            plain: Any = int
+            await client.map(plain, ["1", "2"], return_exceptions=keep)
+
+    with SandboxClient("http://127.0.0.1:1", "hf_x") as client, pytest.raises(InvalidArgumentError, match="not the coroutine function"):
+        client.map(waits, range(3), return_exceptions=keep)
+    with pytest.raises(InvalidArgumentError, match="map takes a coroutine function"):
+        asyncio.run(misused())

@@ -84,3 +84,11 @@ async def test_heartbeats_go_on(client: Any) -> None:
     async with await made(client, heartbeat_timeout_s=3) as sandbox:
         await sandbox.reset()
         assert (await sandbox.exec("sleep 6; echo lives", timeout=30)).stdout == "lives\n"
+
+
+async def test_what_was_deleted_is_not_made_again(client: Any) -> None:
+    sandbox = await made(client)
+    await sandbox.delete()
+    with pytest.raises(SandboxLostError, match="was deleted: there is nothing to reset"):
+        await sandbox.reset()
+    assert sandbox.id not in [info.sandbox_id for info in await client.list_sandboxes()]

@@ -64,6 +64,12 @@ def plant(root: Path) -> None:
     (root / "file").write_text("a file")
     (root / "file-link").symlink_to("file")
     (root / "tree-link").symlink_to("tree")
+    os.link(root / "file", root / "file-too")
+    (root / "hard-link").symlink_to("file-too")
+    (root / "links/links").mkdir(parents=True)
+    (root / "links/inner").symlink_to("../linked/links/inner")
+    (root / "linked/links").mkdir(parents=True)
+    (root / "linked/links/inner").write_text("what the link leads to")
     (root / "there").mkdir()
     (root / "there-link").symlink_to("there")
     (root / "taken").write_text("something longer that was there before")
@@ -97,6 +103,7 @@ REFUSED = [
     ("tree", "blocked", "is_a_directory"), ("tree", "blocked-too", "not_a_directory"), ("tree", "tree", "invalid_path"),
     ("tree", "tree/inner", "invalid_path"), ("tree", "tree/inner/new", "invalid_path"), ("file", "file", "invalid_path"),
     ("taken", "taken-too", "invalid_path"), ("tree", "missing/new", "file_not_found"), ("tree-link/", "tree", "invalid_path"),
+    ("file-link", "file", "invalid_path"), ("hard-link", "file", "invalid_path"), ("links", "linked", "invalid_path"),
 ]  # fmt: skip
 
 

@@ -37,7 +37,7 @@ from holdfast._async.running import outcome
 from holdfast._async.shell import AsyncShell
 from holdfast._async.transfers import AsyncTransfer
 from holdfast._async.tunnel import AsyncTunnel
-from holdfast._errors import HoldfastError, UnsupportedError, from_map
+from holdfast._errors import HoldfastError, SandboxLostError, UnsupportedError, from_map
 from holdfast._options import Options
 from holdfast._public import public
 from holdfast._requests import (
@@ -90,6 +90,7 @@ class AsyncSandbox(AsyncAttachable):
         self._tunnels: set[AsyncTunnel] = set()
         self._background = Background()
         self._stopped = Flag()
+        self._deleted = False
         self._made_here = info is not None
         self._owns_client = False
         self._request: dict[str, Any] | None = None
@@ -426,6 +427,7 @@ class AsyncSandbox(AsyncAttachable):
             hint = "delete it, and create it with its arguments; client.create_sandbox() gives one that knows them"
             raise UnsupportedError("unsupported", f"sandbox {self.id} was not made by this client, which cannot make it again", hint=hint)
         self._check_own()
+        self._check_not_deleted()
         async with self._lock.own:  # what is asked for meanwhile waits, and finds the new one
             link, self._link = self._link, None
             if link is not None and link.here:
@@ -437,8 +439,16 @@ class AsyncSandbox(AsyncAttachable):
             except Cancelled:
                 await self._client._forget(self.id)
                 raise
+            if self._deleted:  # meanwhile, by another task or thread: its delete met the old one, or none
+                await self._client._forget(self.id)
+                self._check_not_deleted()
             self._start_over()
         return self._info
+
+    def _check_not_deleted(self) -> None:
+        if self._deleted:
+            message = f"sandbox {self.id!r} was deleted: there is nothing to reset"
+            raise SandboxLostError("sandbox_gone", message, hint="create a new one")
 
     def _check_own(self) -> None:
         """Raise where another client took it over: it is not ours to delete."""
@@ -448,6 +458,7 @@ class AsyncSandbox(AsyncAttachable):
 
     async def delete(self) -> bool:
         """Delete it with everything in it; False when it was gone already."""
+        self._deleted = True
         await self._let_go()
         try:
             return await self._rest.delete(self.id)

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from holdfast._arguments import bad
 from holdfast._progress import Progress
 
 T = TypeVar("T")
@@ -24,13 +25,20 @@ async def mapped(function: Step[T, R], items: list[T], concurrency: int, progres
     async def work() -> None:
         for number, item in waiting:
             try:
-                outcome: R | Exception = await function(item)
+                begun = function(item)
+                if not hasattr(begun, "__await__"):
+                    wrong = bad(f"map takes a coroutine function here, not {function!r:.80}", "SandboxClient.map calls it in threads")
+                    break
+                outcome: R | Exception = await begun
             except Exception as failure:
                 if not keep:
                     raise
                 outcome = failure
             results[number] = outcome
             progress.step(outcome)
+        else:
+            return
+        raise wrong
 
     tasks = [asyncio.create_task(work(), name=f"holdfast-map-{number}") for number in range(min(concurrency, len(items)))]
     try:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import CoroutineType
 from typing import TypeVar
 
+from holdfast._arguments import bad
 from holdfast._progress import Progress
 from holdfast._transport.threads_stops import Stop
 
 T = TypeVar("T")
 R = TypeVar("R")
 Step = Callable[[T], R]
+_HINT = "AsyncSandboxClient.map awaits one"
 
 
 def mapped(function: Step[T, R], items: list[T], concurrency: int, progress: Progress, *, keep: bool) -> list[R | Exception]:
@@ -48,6 +51,10 @@ def mapped(function: Step[T, R], items: list[T], concurrency: int, progress: Pro
                 number, item = found
                 try:
                     outcome: R | Exception = function(item)
+                    if isinstance(outcome, CoroutineType):
+                        outcome.close()
+                        end(bad(f"map takes a function of its own threads, not the coroutine function {function!r:.80}", _HINT))
+                        return
                 except BaseException as failure:  # noqa: BLE001  it is raised where the map was called
                     if not keep or not isinstance(failure, Exception):
                         end(failure)

@@ -239,6 +239,9 @@ class Copying:
             try:
                 os.symlink(link, target, dir_fd=there)
             except FileExistsError:
+                if _leads_to(name, here, target, there):
+                    wrong = f"{shown(name)} is a link to {shown(target)}: it would replace it"
+                    raise HoldfastError("invalid_path", wrong, hint="") from None
                 _clear(target, there)
                 os.symlink(link, target, dir_fd=there)
             with contextlib.suppress(PermissionError):
@@ -334,6 +337,16 @@ def _clear(name: str, directory: int) -> None:
         if stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) from None
         raise
+
+
+def _leads_to(link: str, here: int, target: str, there: int) -> bool:
+    """Whether the link leads to what it would replace, which would be lost. ``cp`` refuses that too."""
+    try:
+        found = os.stat(link, dir_fd=here)
+        replaced = os.stat(target, dir_fd=there, follow_symlinks=False)
+    except OSError:
+        return False
+    return (found.st_dev, found.st_ino) == (replaced.st_dev, replaced.st_ino)
 
 
 def _identity(descriptor: int) -> _Identity:
