@@ -137,7 +137,7 @@ class Fields:
         return float(value)
 
     def integer(self, name: str, default: int, *, least: int, most: int) -> int:
-        value = self._values.get(name, default)
+        value = _whole(self._values.get(name, default))
         if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 12:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
@@ -153,7 +153,7 @@ class Fields:
 
     def user(self, name: str = "user") -> str | int | None:
         """A name, a uid, or either with ``:group``; the agent knows whether there is such a user."""
-        value = self._values.get(name)
+        value = _whole(self._values.get(name))
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
             return value
         if value == "":
@@ -216,6 +216,11 @@ def check_label(name: str) -> str:
             hint="use letters, digits, '.', '_', '/' and '-', at most 100, not beginning with 'holdfast/'",
         )
     return name
+
+
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number: 7.0 is the whole number 7."""
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**63 else value
 
 
 def _encodable(name: str, text: str) -> None:

@@ -306,6 +306,8 @@ def _object(body: Mapping[str, Any], name: str) -> str:
 
 
 def _integer(value: Any, name: str, *, least: int, most: int) -> int:
+    if isinstance(value, float) and value.is_integer():  # JSON has one kind of number
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise _wrong(name, f"a whole number from {least} to {most}")
     return value

@@ -78,3 +78,10 @@ def test_a_long_value_is_not_said_back() -> None:
         with pytest.raises(HoldfastError) as caught:
             read("x" * 100_000)
         assert len(caught.value.message) < 300
+
+
+def test_a_whole_number_may_be_written_with_a_fraction_of_zero() -> None:
+    """JSON has one kind of number, and clients in other languages write all of them so."""
+    assert (Fields({"user": 1000.0}).user(), Fields({"mode": 420.0}).integer("mode", 0, least=0, most=4095)) == (1000, 420)
+    with pytest.raises(HoldfastError, match="user"):
+        Fields({"user": 1000.5}).user()

@@ -21,7 +21,7 @@ import sys
 from holdfast import AsyncSandboxClient, InvalidArgumentError, SandboxClient
 
 def rollout(number):
-    with client.create_sandbox("host", group=group) as sandbox:
+    with client.create_sandbox("host", group=group, labels={"map": "ctrl-c"}) as sandbox:
         for chunk in sandbox.shell().stream("echo at work; sleep 170"):
             print(chunk.text, end="", flush=True)
 
@@ -29,7 +29,7 @@ with SandboxClient(sys.argv[1], sys.argv[2]) as client, client.group(sys.argv[3]
     try:
         client.map(rollout, range(9), concurrency=3)
     except KeyboardInterrupt:
-        print(len(client.list_sandboxes()), "left")
+        print(len(client.list_sandboxes(labels={"map": "ctrl-c"})), "left")
 """
 
 
