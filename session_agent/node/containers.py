@@ -106,10 +106,9 @@ class ContainerFactory:
         )
         try:
             try:
-                blank = await asyncio.to_thread(self._make_folder, container, disk_bytes or self._settings.default_disk)
-                if blank is not None:
-                    fds.append(blank)
-                    container.disk_file = identity(blank)
+                await _to_its_end(lambda: self._make_folder(container, disk_bytes or self._settings.default_disk, fds))
+                if len(fds) > 3:
+                    container.disk_file = identity(fds[3])
                 await self._fork(container, disk_bytes, ahead, fds)
             finally:
                 for blank in fds[3:]:
@@ -185,8 +184,8 @@ class ContainerFactory:
             container.pid, container.pidfd, container.disk = await self._launcher.finish()
             asyncio.get_running_loop().add_reader(container.pidfd, self._ended, container)
 
-    def _make_folder(self, container: Container, disk_bytes: int | None) -> int | None:
-        """Also a blank disk for it, where there are disks and it is to have one."""
+    def _make_folder(self, container: Container, disk_bytes: int | None, fds: list[int]) -> None:
+        """Also a blank disk, whose descriptor is added to *fds*, where there are disks and it is to have one."""
         os.mkdir(container.folder, 0o700)
         files = os.path.join(container.folder, "files")
         os.mkdir(files, 0o755)
@@ -195,9 +194,8 @@ class ContainerFactory:
         if self._privileged:
             for path in made:
                 os.chown(path, container.ids.base, container.ids.base)
-        if self.disks is None or disk_bytes is None or disk_bytes < LEAST_BYTES:
-            return None
-        return self.disks.blank(disk_bytes)
+        if self.disks is not None and disk_bytes is not None and disk_bytes >= LEAST_BYTES:
+            fds.append(self.disks.blank(disk_bytes))
 
     def _ended(self, container: Container) -> None:
         """The container's first process is dead, and with it everything in its namespaces."""
@@ -221,6 +219,16 @@ class ContainerFactory:
             container.group.remove()
         except OSError as error:
             log.error("%s: its control groups could not be removed: %s", container.folder, error)
+
+
+async def _to_its_end(step: Callable[[], None]) -> None:
+    """``step`` on a thread. A caller that is cancelled goes on when the thread has ended: what it makes is removed afterwards."""
+    work = asyncio.ensure_future(asyncio.to_thread(step))
+    try:
+        await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        raise
 
 
 async def send_to_child(container: Container, message: dict[str, object], fds: dict[str, list[int]]) -> None:
