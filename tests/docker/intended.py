@@ -27,6 +27,7 @@ INTENDED: dict[str, str] = {
     "views/proc-1-readable": _AGENT,
     "networking/netlink-families": _NETLINK,
     "privileges/audit-write": _NETLINK,
+    "networking/socket-families": _PACKETS,
     "networking/packet-socket": _PACKETS,
     "networking/tcpdump": _PACKETS,
     "views/sys-block": _DISKS,
