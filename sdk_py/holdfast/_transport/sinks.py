@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from holdfast_wire.client_session import ClientSession
 from holdfast_wire.errors import HoldfastError, ProtocolError
 from holdfast_wire.frames import Close, Closed, Exited, Failed, Gap, Item, Opened, Output, Run, Started, Write
 from holdfast_wire.limits import DATA_BYTES, RUN_QUEUE, WINDOW_BYTES
-from holdfast_wire.session import ClientSession
 
 from holdfast._errors import error, from_map
 from holdfast._transport.command_call import SMALL_BYTES, Call, given_up
