@@ -75,5 +75,5 @@ def _left_behind(url: str | None, run_id: str, patience_s: float) -> list[str]:
     try:
         left = run.left_behind(url, run_id, patience_s)
     except HoldfastError as why:
-        return [f"nobody knows what is left behind: {why.code}"]
+        return [f"cannot list what is left behind: {why.code}"]
     return [f"{len(left)} sandboxes are left behind"] if left else []

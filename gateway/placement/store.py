@@ -94,7 +94,7 @@ class PlacementStore(Protocol):
         """
 
     async def get(self, sandbox_id: str) -> Entry:
-        """What is known about the id, whoever its owner is: the caller checks that."""
+        """What is known about the id; the caller checks its owner."""
 
     async def mark_ready(self, sandbox_id: str, incarnation: str, endpoint: str, agent_epoch: str, *, term: int | None = None) -> Entry:
         """pending → ready. The answer is the resulting entry; nothing changes for another incarnation."""

@@ -165,7 +165,7 @@ class Relay:
         client.set_protocol(_ClosingClient(client, client.get_protocol(), copy.copy(self._up)))
         _set_reading(client, True)
         if not self._down.close_seen:
-            client.write_eof()  # without a Close only the end of the stream tells the client
+            client.write_eof()  # without a Close only the end of the stream reaches the client
 
     def abort(self) -> None:
         """End both sides at once, without their buffered bytes."""

@@ -38,7 +38,7 @@ def _adorn(cls: type, name: str, value: Any) -> None:
 
 
 def _answering(cls: type, function: FunctionType) -> FunctionType:
-    """``function``, whose caller hears which arguments there are. What it raises itself passes."""
+    """``function``, with an error for unknown arguments that lists the known ones. What it raises itself passes."""
     function.__module__ = PACKAGE
     code = function.__code__
     names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]

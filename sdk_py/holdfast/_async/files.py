@@ -249,7 +249,7 @@ class AsyncFiles:
     async def watch(self, path: RemotePath = ".", *, recursive: bool = False, user: str | int | None = None) -> AsyncWatch:
         """What changes in a directory, with ``recursive`` in all below it, or what becomes of one file: iterate it for ``FileEvent``s.
 
-        It watches when this returns: what changes from then on is told. Attributes count as changes, what a directory is found to hold
+        It watches when this returns: every change from then on is reported. Attributes count as changes, what a directory is found to hold
         when it is new is ``created``. Raises ``QuotaError`` where the machine has no more watches to give.
         ``path`` is a directory or a file.
         ``user``: with whose permissions (default: nothing is refused).

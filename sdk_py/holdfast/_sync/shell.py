@@ -89,7 +89,7 @@ class Shell:
     def write(self, data: bytes | str) -> None:
         """Type on its terminal (``shell(tty=True)``), for what runs: ``"yes\\n"``, ``"\\x03"`` for Ctrl-C, ``"\\x04"`` for end of input.
 
-        What is typed while nothing runs is for the next command; what a command does not read goes with it. Waits while nobody reads.
+        What is typed while nothing runs is for the next command; what a command does not read is dropped. Waits while nothing reads.
         ``data`` is bytes, or text as UTF-8.
         """
         self._check_terminal("write")

@@ -1,6 +1,6 @@
 """``aio_mapping``'s name for the blocking face: one function on many items, in at most so many threads.
 
-When one fails and nobody keeps its exception, or Ctrl-C ends the map, no further item is begun and the others are cancelled: the SDK's
+When one fails and exceptions are not kept, or Ctrl-C ends the map, no further item is begun and the others are cancelled: the SDK's
 calls in them raise ``KeyboardInterrupt`` (``threads_stops``), so their ``with`` blocks delete what they made. The map ends when they have.
 """
 
