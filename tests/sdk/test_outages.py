@@ -83,8 +83,9 @@ async def test_a_process_says_that_its_session_is_lost_and_how_to_get_it_again(p
 async def test_a_command_whose_outcome_was_not_heard_names_its_id(proxy: FaultProxy, impatient: Any) -> None:
     for runner in ("shell", "exec"):
         run = (await impatient.shell()).run if runner == "shell" else impatient.exec
-        running = asyncio.create_task(run("echo a; sleep 0.2; echo b"))
-        await impatient.exec("true")
+        started, go = f"{runner}.started", f"{runner}.go"
+        running = asyncio.create_task(run(f"touch {started}; echo a; until [ -e {go} ]; do sleep 0.01; done; echo b"))
+        await impatient.exec(f"until [ -e {started} ]; do sleep 0.01; done")
         proxy.refuse(True)
         proxy.cut_all()
         with pytest.raises(OutcomeUnknownError) as unknown:
@@ -92,6 +93,7 @@ async def test_a_command_whose_outcome_was_not_heard_names_its_id(proxy: FaultPr
         proxy.refuse(False)
         assert f"sandbox.follow({unknown.value.command_id!r})" in unknown.value.hint
         again = await impatient.follow(unknown.value.command_id)
+        await impatient.exec(f"touch {go}")
         assert (await again.wait()).stdout == "a\nb\n"
 
 
