@@ -46,7 +46,7 @@ async def test_a_command_that_nobody_reads_goes_on_when_another_gives_room() -> 
         first = sandbox.command(id="a", script=f"{much}; {much}")
         first.handler.close(True)
         await until_async(lambda: len(budget.waiting) == 1, deadline_s=60, what="the first to fill what all may hold")
-        second = sandbox.command(id="b", script=f"echo begun; {much}; {much}", window=6)
+        second = sandbox.command(id="b", script=f"echo begun; {much}; {much}", window=6, reading=False)
         await second.until(lambda: second.output == b"begun\n")
         second.handler.close(True)
         await until_async(lambda: len(budget.waiting) == 2, deadline_s=60, what="the second to wait")
