@@ -42,7 +42,7 @@ async def test_a_slow_reader_gets_what_a_faster_one_has_acknowledged() -> None:
 
 async def test_a_command_that_nobody_reads_goes_on_when_another_gives_room() -> None:
     async with client(SandboxLimits(spool_sandbox_bytes=200_000), env={"PATH": PATH}) as sandbox:
-        much, budget = "head -c 180000 /dev/zero", sandbox.context.budget
+        much, budget = "head -c 1000000 /dev/zero", sandbox.context.budget
         first = sandbox.command(id="a", script=f"{much}; {much}")
         first.handler.close(True)
         await until_async(lambda: len(budget.waiting) == 1, deadline_s=60, what="the first to fill what all may hold")
@@ -51,11 +51,11 @@ async def test_a_command_that_nobody_reads_goes_on_when_another_gives_room() -> 
         second.handler.close(True)
         await until_async(lambda: len(budget.waiting) == 2, deadline_s=60, what="the second to wait")
         outcome = await sandbox.open("follow", {"id": "a"}).outcome()
-        assert (len(outcome.stdout), outcome.gaps) == (360_000, [])
+        assert (len(outcome.stdout), outcome.gaps) == (2_000_000, [])
         sandbox.context.records.delivered("a", 0.0)
         await until_async(lambda: budget.held_bytes >= 200_000, deadline_s=60, what="the second to go on")
         outcome = await sandbox.open("follow", {"id": "b"}).outcome()
-        assert len(outcome.stdout) + sum(gap.dropped for gap in outcome.gaps) == 360_006
+        assert len(outcome.stdout) + sum(gap.dropped for gap in outcome.gaps) == 2_000_006
 
 
 @pytest.mark.parametrize("given", [7, "", [], {1: "x"}, {1: -1}, {1: True}, {2: None}, {1: 1.0}])
