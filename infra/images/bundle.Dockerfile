@@ -7,7 +7,7 @@ FROM ${BASE} AS build
 WORKDIR /src
 RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends binutils && rm -rf /var/lib/apt/lists/* \
  && python -m venv /venv && /venv/bin/pip install --no-cache-dir --upgrade "pip>=25.1"
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE Procfile ./
 COPY schemas schemas
 COPY sdk_py sdk_py
 RUN /venv/bin/pip install --no-cache-dir .

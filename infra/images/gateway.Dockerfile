@@ -6,7 +6,7 @@ FROM ${BASE} AS build
 WORKDIR /src
 RUN python -m venv /opt/holdfast && /opt/holdfast/bin/pip install --no-cache-dir --upgrade "pip>=25.1"
 # The dependencies change less often than the code: a layer of their own.
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE Procfile ./
 COPY schemas schemas
 COPY sdk_py sdk_py
 RUN /opt/holdfast/bin/pip install --no-cache-dir '.[kubernetes]' \

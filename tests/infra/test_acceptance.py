@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,6 +83,35 @@ def test_a_burst_for_which_there_is_no_room_is_not_run() -> None:
         burst.sandboxes(Full("no_capacity"), options, 3)  # type: ignore[arg-type]
     with pytest.raises(ServiceUnavailableError):
         burst.sandboxes(Full("runtime_unavailable"), options, 3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("broken", [None, 2], ids=["all answer", "one does not"])
+def test_a_burst_keeps_its_sandboxes_until_the_last_is_ready_and_deletes_all(broken: int | None) -> None:
+    lock, alive, most, number = threading.Lock(), set[int](), 0, itertools.count()
+
+    class Sandbox:
+        def __init__(self) -> None:
+            nonlocal most
+            self.number = next(number)
+            with lock:
+                alive.add(self.number)
+                most = max(most, len(alive))
+
+        def exec(self, *_: Any, **__: Any) -> Any:
+            return SimpleNamespace(stdout="" if self.number == broken else "up\n")
+
+        def delete(self) -> None:
+            with lock:
+                alive.remove(self.number)
+
+    client = SimpleNamespace(create_sandbox=lambda **_: Sandbox())
+    if broken is None:
+        assert len(burst.sandboxes(client, {}, 8)) == 8  # type: ignore[arg-type]
+    else:
+        with pytest.raises(StepError, match="a sandbox answered ''"):
+            burst.sandboxes(client, {}, 8)  # type: ignore[arg-type]
+    assert most == 8
+    assert alive == set()
 
 
 @pytest.mark.parametrize(("share", "reserved"), [({}, "100m"), ({"HOLDFAST_CPU_REQUEST_SHARE": "0.25"}, "25m")])

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,9 @@ def test_recipes(image: str) -> None:
     for source in sources:
         assert (TOP / source).exists(), source
         assert source.split("/")[0] in allowed, f"{source} is not sent to the builder"
+    wheel = tomllib.loads((TOP / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    for forced in wheel["force-include"]:
+        assert any(forced == source or forced.startswith(f"{source}/") for source in sources), f"pip install fails without {forced}"
     bases = re.findall(r"(?m)^FROM (\S+)", text)
     assert set(bases) <= {"${BASE}", "scratch"}
     assert "ARG BASE=python:3.11-slim" in text

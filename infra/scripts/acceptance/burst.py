@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
-from holdfast import SandboxClient, ServiceUnavailableError
+from holdfast import Sandbox, SandboxClient, ServiceUnavailableError
 from holdfast_wire.rest import parse_cpu
 
 from infra.scripts.acceptance.outcome import NotRunError, StepError
@@ -61,23 +61,34 @@ def _moment(text: str) -> float:
 
 
 def sandboxes(client: SandboxClient, options: dict[str, Any], count: int) -> list[float]:
-    """Seconds until each of ``count`` sandboxes had answered its first command; sorted. Raises what the first failure was."""
-    began = time.monotonic()
+    """Seconds until each of ``count`` sandboxes had answered its first command; sorted. Raises what the first failure was.
 
-    def one(_: int) -> float:
-        with client.create_sandbox(**options) as sandbox:
-            if (result := sandbox.exec(["echo", "up"], timeout=60)).stdout != "up\n":
-                raise StepError(f"a sandbox answered {result.stdout!r}")
-            return time.monotonic() - began
+    All are kept until the last one is ready, as the bare pods are: the node has no pod to remove while it starts others.
+    """
+    began = time.monotonic()
+    made: list[Sandbox] = []
+
+    def one() -> float:
+        sandbox = client.create_sandbox(**options)
+        made.append(sandbox)
+        if (result := sandbox.exec(["echo", "up"], timeout=60)).stdout != "up\n":
+            raise StepError(f"a sandbox answered {result.stdout!r}")
+        return time.monotonic() - began
 
     with ThreadPoolExecutor(count) as pool:
-        try:
-            return sorted(pool.map(one, range(count)))
-        except ServiceUnavailableError as error:
-            if error.code != "no_capacity":
-                raise
-            ways = "--count, --cpu, more nodes or HOLDFAST_CPU_REQUEST_SHARE"
-            raise NotRunError(f"the nodes have no room for {count} of cpu {options['cpu']} ({ways}): {error}") from None
+        ready = [pool.submit(one) for _ in range(count)]
+        wait(ready)
+        deleted = [pool.submit(sandbox.delete) for sandbox in made]
+    try:
+        figures = sorted(one.result() for one in ready)
+    except ServiceUnavailableError as error:
+        if error.code != "no_capacity":
+            raise
+        ways = "--count, --cpu, more nodes or HOLDFAST_CPU_REQUEST_SHARE"
+        raise NotRunError(f"the nodes have no room for {count} of cpu {options['cpu']} ({ways}): {error}") from None
+    for one_deleted in deleted:
+        one_deleted.result()
+    return figures
 
 
 def compare(ours: list[float], theirs: list[float]) -> dict[str, Any]:
