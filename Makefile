@@ -14,7 +14,7 @@ HOLDFAST_DATA ?= .holdfast
 export PORT HOLDFAST_DATA REGISTRY TAG
 SOURCES := $(wildcard schemas sdk_py session_agent gateway loadtest infra tests)
 
-.PHONY: help setup up demo test test-all soak test-cluster test-docker check format generate bundle images deploy cluster smoke acceptance bench load chaos fuzz recipes recipes-learn clean
+.PHONY: help setup up demo test test-all soak test-cluster test-docker check format generate bundle images deploy cluster smoke acceptance bench curves peers load chaos fuzz recipes recipes-learn clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -75,6 +75,15 @@ acceptance: .venv/.stamp ## Rehearse what is deployed, with faults: KUBECONFIG (
 bench: .venv/.stamp ## Measure the figures of the budget, each beside its floor; writes bench.json
 	@exec $(PY) -m tests.bench $(ARGS)
 
+curves: .venv/.stamp ## Where cost grows: cost over the amount of work, with pictures, in build/curves (ARGS="--scale 0.1")
+	@exec $(PY) -m tests.bench.curves $(ARGS)
+
+peers: .venv/.stamp .venv-peers/.stamp ## The same command at peers from PyPI and here, in turn; writes build/bench/peers.json
+	@exec $(PY) -m tests.bench.peers --python .venv-peers/bin/python $(ARGS)
+
+.venv-peers/.stamp: infra/scripts/peers_venv
+	@infra/scripts/peers_venv
+
 load: .venv/.stamp ## Locust on a stack of its own or HOLDFAST_URL (SHAPE=ramp|step|spike|soak USERS DURATION WORKERS_LOAD, ARGS=ChurnUser)
 	@exec $(PY) -m loadtest $(if $(SHAPE),--shape $(SHAPE)) $(if $(USERS),--users $(USERS)) $(if $(DURATION),--duration $(DURATION)) \
 	  $(if $(WORKERS_LOAD),--workers $(WORKERS_LOAD)) $(ARGS)
@@ -95,5 +104,5 @@ recipes-learn: .venv-train/.stamp ## The registered learning runs, an hour on fo
 	@infra/scripts/train_venv
 
 clean: ## Remove what was made (not the data of a running stack)
-	@rm -rf build dist bench.json acceptance.json chaos.json chaos.txt recipes.json .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .venv .venv-train
+	@rm -rf build dist bench.json acceptance.json chaos.json chaos.txt recipes.json .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .venv .venv-*
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -17,10 +17,10 @@ from pathlib import Path
 from holdfast import AsyncSandboxClient
 from holdfast_server.embed import EmbeddedStack, running_stack
 
-from tests.bench import bundle, figures, latency, lifecycle, memory, pods, streams, throughput
+from tests.bench import bundle, command_line, figures, growth, latency, lifecycle, memory, page, pods, streams, throughput, transfers
 from tests.bench.workers import workers
 
-_ALL = ("P1", "P2", "P3", "P4", *pods.NAMES[:2], "P5", *pods.NAMES[2:], "P6", "P8", "P9", "P10", "P12", "P14")
+_ALL = ("P1", "P2", "P3", "P4", *pods.NAMES[:2], "P5", *pods.NAMES[2:], "P6", "P8", "P9", "P10", "P11", "P12", "P13", "P14", "PC")
 _ASKED_FOR = {"P14"}
 """Taken only when named: it builds the bundle, and its budget is not met yet (decision 0011)."""
 _USUAL = tuple(name for name in _ALL if name not in _ASKED_FOR)
@@ -57,6 +57,14 @@ async def measure(stack: EmbeddedStack, wanted: set[str]) -> list[figures.Figure
                     take(figure)
             for name in [name for name in steps if name in wanted]:
                 take(await steps[name]())
+            if "PC" in wanted:
+                take(await asyncio.to_thread(command_line.pc, environment))
+            if "P11" in wanted:
+                for figure in await transfers.p11(sandbox, _gateway_pid(stack), environment):
+                    take(figure)
+            if "P13" in wanted:
+                for figure in await growth.p13(client, sandbox, lambda: AsyncSandboxClient(stack.url, stack.key)):
+                    take(figure)
             if wanted & {"P2", "P3"}:
                 fifty = await throughput.fifty_sessions(environment)
                 for figure in (throughput.p2(fifty, alone.p50), throughput.p3(fifty)):
@@ -64,7 +72,17 @@ async def measure(stack: EmbeddedStack, wanted: set[str]) -> list[figures.Figure
                         take(figure)
             if wanted & {"P9", "P12"}:
                 await _crowded(stack, environment, client, wanted, alone, take)
-    return sorted(taken, key=lambda figure: _ALL.index(figure.id.upper()))
+    return sorted(taken, key=lambda figure: _ALL.index(_asked(figure)))
+
+
+def _asked(figure: figures.Figure) -> str:
+    """The name by which a figure is asked for: P11 and P13 are several figures."""
+    name = figure.id.upper()
+    return name if name in _ALL else name[:-1]
+
+
+def _gateway_pid(stack: EmbeddedStack) -> int:
+    return int((stack.data / "run" / "gateway.pid").read_text())
 
 
 async def _crowded(
@@ -80,8 +98,7 @@ async def _crowded(
         crowd = [await several.enter_async_context(await client.create_sandbox("host", cpu="1", memory="512Mi")) for _ in range(20)]
         ids = [sandbox.id for sandbox in crowd]
         if "P9" in wanted:
-            gateway = int((stack.data / "run" / "gateway.pid").read_text())
-            take(await memory.p9(gateway, ids, environment))
+            take(await memory.p9(_gateway_pid(stack), ids, environment))
         if "P12" in wanted:
             async with workers("idle", (_IDLE_SESSIONS // 2, _IDLE_SESSIONS // 2), ids, environment):
                 shell = await crowd[0].shell()
@@ -92,6 +109,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench", description="Speed and memory beside their floors.")
     parser.add_argument("--only", default=",".join(_USUAL), help=f"some of {','.join(_ALL)}")
     parser.add_argument("--output", type=Path, default=Path("bench.json"), help="where to write (default: bench.json)")
+    parser.add_argument(
+        "--page", type=Path, default=Path("build/bench"), help="the folder of the page with pictures (default: build/bench)"
+    )
     options = parser.parse_args()
     wanted = set(options.only.upper().split(","))
     if unknown := wanted - set(_ALL):
@@ -102,10 +122,10 @@ def main() -> int:
     machine = figures.machine()
     print(f"\n{machine['cores']} cores of {machine['cpu']}, Linux {machine['kernel']}, Python {machine['python']}\n")
     print(figures.table(taken))
-    figures.write(options.output, taken)
+    made = page.write_figures(options.page, figures.write(options.output, taken))
     missed = [figure.id for figure in taken if not figure.ok]
-    missed += sorted(wanted - {figure.id.upper() for figure in taken})
-    print(f"\n{options.output}: {len(taken)} figures{', missed: ' + ', '.join(missed) if missed else ', all within their budgets'}")
+    missed += sorted(wanted - {_asked(figure) for figure in taken})
+    print(f"\n{options.output}, {made}: {len(taken)} figures{', missed: ' + ', '.join(missed) if missed else ', all within their budgets'}")
     return 1 if missed else 0
 
 

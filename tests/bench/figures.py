@@ -17,7 +17,10 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One row. `budget` and `aim` are the words of the budget; `ok` whether the budget is met; `how` how it was taken."""
+    """One row. `budget` and `aim` are the words of the budget; `ok` whether the budget is met; `how` how it was taken.
+
+    `spread` is the middle half of the samples that `value` is the median of (lower and upper quartile, in `unit`), None of a single one.
+    """
 
     id: str
     name: str
@@ -29,12 +32,34 @@ class Figure:
     aim: str
     ok: bool
     how: str
+    spread: tuple[float, float] | None = None
 
 
-def at_most(number: str, name: str, value: float, unit: str, floor: float, budget: float, aim: float | None, how: str) -> Figure:
+def at_most(
+    number: str,
+    name: str,
+    value: float,
+    unit: str,
+    floor: float,
+    budget: float,
+    aim: float | None,
+    how: str,
+    spread: tuple[float, float] | None = None,
+) -> Figure:
     """A figure whose ratio to its floor must not exceed `budget`."""
     ratio = value / floor
-    return Figure(number, name, value, unit, floor, ratio, f"≤ {budget:g}×", f"{aim:g}×" if aim else "", ratio <= budget, how)
+    return Figure(number, name, value, unit, floor, ratio, f"≤ {budget:g}×", f"{aim:g}×" if aim else "", ratio <= budget, how, spread)
+
+
+def at_least(number: str, name: str, value: float, unit: str, floor: float, budget: float, aim: float | None, how: str) -> Figure:
+    """A figure whose ratio to its floor must not fall below `budget`."""
+    ratio = value / floor
+    return Figure(number, name, value, unit, floor, ratio, f"≥ {budget:g}×", f"{aim:g}×" if aim else "", ratio >= budget, how)
+
+
+def quartiles(values: Sequence[float], scale: float = 1.0) -> tuple[float, float]:
+    """Lower and upper quartile of `values`, each times `scale`."""
+    return percentile(values, 0.25) * scale, percentile(values, 0.75) * scale
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -45,12 +70,13 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 def table(figures: Sequence[Figure]) -> str:
     """The report, one line a figure."""
-    rows = [("", "figure", "value", "floor", "ratio", "budget", "aim", "")]
+    rows = [("", "figure", "value", "middle half", "floor", "ratio", "budget", "aim", "")]
     rows += [
         (
             figure.id,
             figure.name,
             f"{shown(figure.value)} {figure.unit}",
+            "" if figure.spread is None else "–".join(map(shown, figure.spread)),
             "" if figure.floor is None else f"{shown(figure.floor)} {figure.unit}",
             "" if figure.ratio is None else f"{figure.ratio:.2f}×",
             figure.budget,
@@ -84,5 +110,8 @@ def machine() -> dict[str, object]:
     }
 
 
-def write(path: Path, figures: Sequence[Figure]) -> None:
-    path.write_text(json.dumps({"machine": machine(), "figures": [asdict(figure) for figure in figures]}, indent=2) + "\n")
+def write(path: Path, figures: Sequence[Figure]) -> dict[str, object]:
+    """Write and return the report: the machine and every figure."""
+    report: dict[str, object] = {"machine": machine(), "figures": [asdict(figure) for figure in figures]}
+    path.write_text(json.dumps(report, indent=2) + "\n")
+    return report

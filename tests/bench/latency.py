@@ -14,7 +14,7 @@ import httpx
 from holdfast import AsyncSandbox, AsyncShell
 
 from tests.bench import floors
-from tests.bench.figures import Figure, at_most, percentile
+from tests.bench.figures import Figure, at_most, percentile, quartiles
 
 _WARM_UP = 0.1
 _STRETCH = 25
@@ -30,6 +30,10 @@ class Samples:
     @property
     def p50(self) -> float:
         return percentile(self.figure, 0.5)
+
+    def spread(self, scale: float) -> tuple[float, float]:
+        """The quartiles of the figure, in units of 1/`scale` seconds."""
+        return quartiles(self.figure, scale)
 
     @property
     def floor_p50(self) -> float:
@@ -65,7 +69,7 @@ def p1(samples: Samples) -> Figure:
         f"p50 of {len(samples.figure)} in one living shell, in stretches of {_STRETCH} in turn with the same line through a pipe, from the "
         "same loop, to a bash on another core"
     )
-    return at_most("P1", "`true` in a living shell, p50", samples.p50 * 1e6, "µs", samples.floor_p50 * 1e6, 8, 4, how)
+    return at_most("P1", "`true` in a living shell, p50", samples.p50 * 1e6, "µs", samples.floor_p50 * 1e6, 8, 4, how, samples.spread(1e6))
 
 
 async def p4(sandbox: AsyncSandbox, count: int = 300) -> tuple[Figure, Samples]:
@@ -78,7 +82,9 @@ async def p4(sandbox: AsyncSandbox, count: int = 300) -> tuple[Figure, Samples]:
 
     samples = await in_turn(count, floor, figure)
     how = f"p50 of {count} over one session, in turn with subprocess.run of the same"
-    return at_most("P4", "one-off `bash -c true`, p50", samples.p50 * 1e3, "ms", samples.floor_p50 * 1e3, 3, None, how), samples
+    return at_most(
+        "P4", "one-off `bash -c true`, p50", samples.p50 * 1e3, "ms", samples.floor_p50 * 1e3, 3, None, how, samples.spread(1e3)
+    ), samples
 
 
 async def p5(sandbox: AsyncSandbox, url: str, key: str, count: int = 300) -> Figure:
@@ -96,9 +102,11 @@ async def p5(sandbox: AsyncSandbox, url: str, key: str, count: int = 300) -> Fig
 
         samples = await in_turn(count, floor, figure)
     how = f"p50 of {count}, in turn with P4's command over a session"
-    return at_most("P5", "one-off over REST, p50", samples.p50 * 1e3, "ms", samples.floor_p50 * 1e3, 3, None, how)
+    return at_most("P5", "one-off over REST, p50", samples.p50 * 1e3, "ms", samples.floor_p50 * 1e3, 3, None, how, samples.spread(1e3))
 
 
 def p12(alone: Samples, crowded: Samples, idle: int) -> Figure:
     how = f"P1 again with {idle} idle sessions attached; floor: P1 of this run"
-    return at_most("P12", f"P1 beside {idle} idle sessions, p50", crowded.p50 * 1e6, "µs", alone.p50 * 1e6, 1.5, None, how)
+    return at_most(
+        "P12", f"P1 beside {idle} idle sessions, p50", crowded.p50 * 1e6, "µs", alone.p50 * 1e6, 1.5, None, how, crowded.spread(1e6)
+    )

@@ -1,7 +1,7 @@
 """P8 and P9: memory, by the kernel's own account.
 
 Owns the reading of proportional set sizes: a page that n processes share counts as 1/n for each. A sandbox's
-processes are those in its pid namespace.
+processes are those in its pid namespace. `Growth` is how far one process grew at its largest.
 """
 
 from __future__ import annotations
@@ -26,6 +26,16 @@ def pss_bytes(pid: int) -> int:
     return sum(int(line.split()[1]) for line in lines if line.startswith(("Pss:", "SwapPss:"))) * 1024
 
 
+def rss_bytes(pid: int) -> int:
+    """The resident set of a process."""
+    return _status_bytes(pid, "VmRSS")
+
+
+def _status_bytes(pid: int, field: str) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(f"{field}:")).split()[1]) * 1024
+
+
 def in_pid_namespace(link: str) -> list[int]:
     """Processes of a pid namespace, given as the kernel shows it: `pid:[4026531836]`."""
     found = []
@@ -35,6 +45,18 @@ def in_pid_namespace(link: str) -> list[int]:
                 if os.readlink(entry / "ns" / "pid") == link:
                     found.append(int(entry.name))
     return found
+
+
+class Growth:
+    """How far a process grew at its largest since this was made, by the kernel's high-water mark of its resident set."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        Path(f"/proc/{pid}/clear_refs").write_text("5")  # the mark starts again at what is resident now
+        self._before = rss_bytes(pid)
+
+    def peak_bytes(self) -> int:
+        return max(0, _status_bytes(self._pid, "VmHWM") - self._before)
 
 
 async def p8(client: AsyncSandboxClient, count: int = 20) -> Figure:

@@ -85,20 +85,20 @@ async def figures(folder: Path, near: AsyncSandbox, url: str, key: str, wanted: 
             for name, title, steps in _FIGURES:
                 if name.upper() not in wanted:
                     continue
-                slowest: tuple[float, float, str] | None = None
+                slowest: tuple[float, float, str, tuple[float, float]] | None = None
                 for what, step in steps:
                     floor_step, step_far = partial(_timed, step, near, near_http), partial(step, far, far_http)
                     samples = await in_turn(count, floor_step, step_far)
-                    taken = (samples.p50 * 1e3, samples.floor_p50 * 1e3, what)
+                    taken = (samples.p50 * 1e3, samples.floor_p50 * 1e3, what, samples.spread(1e3))
                     slowest = taken if slowest is None or taken > slowest else slowest
                 assert slowest is not None
-                value, floor, what = slowest
+                value, floor, what, spread = slowest
                 ok = value <= BUDGET_MS or value <= _SLOW_DAY * floor
                 how = (
                     f"p50 of {count} (the slowest of {', '.join(one for one, _ in steps)}: {what}) over TCP between client, proxy, "
                     "gateway, proxy and agent, in turn with the same in the bench's own stack, which counts where the machine is slow"
                 )
-                yield Figure(name, title, value, "ms", floor, value / floor, f"≤ {BUDGET_MS:g} ms or {_SLOW_DAY:g}×", "", ok, how)
+                yield Figure(name, title, value, "ms", floor, value / floor, f"≤ {BUDGET_MS:g} ms or {_SLOW_DAY:g}×", "", ok, how, spread)
 
 
 async def _exec(sandbox: AsyncSandbox, _: httpx.AsyncClient) -> None:

@@ -1,0 +1,112 @@
+"""P13: ten times the work costs at most twelve times as much, whatever the work is.
+
+Owns the kinds of work: sandboxes created, sessions attached, commands in one session, bytes of one command's output. The same
+functions draw the curves of `tests.bench.curves`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from holdfast import AsyncSandbox, AsyncSandboxClient
+
+from tests.bench.figures import Figure, at_most, percentile, quartiles
+
+_ROUNDS = 3
+_TIMES = 10
+_BUDGET = 12.0
+_AT_ONCE = 16
+_MB = 1_000_000
+
+Work = Callable[[int], Awaitable[float]]
+
+
+async def create(client: AsyncSandboxClient, count: int) -> float:
+    """Seconds for `count` sandboxes asked for at once: created, one command run, deleted."""
+
+    async def one() -> None:
+        async with await client.create_sandbox("host", cpu="0.1", memory="64Mi") as sandbox:
+            result = await sandbox.exec(["true"])
+            assert result.exit_code == 0, result
+
+    started = time.perf_counter()
+    await asyncio.gather(*(one() for _ in range(count)))
+    return time.perf_counter() - started
+
+
+async def attach(sandbox_ids: list[str], count: int, another: Callable[[], AsyncSandboxClient]) -> float:
+    """Seconds for `count` sessions, sixteen at a time over the given sandboxes: attached and one command run."""
+    async with attached(sandbox_ids, count, another) as elapsed_s:
+        return elapsed_s
+
+
+@contextlib.asynccontextmanager
+async def attached(sandbox_ids: list[str], count: int, another: Callable[[], AsyncSandboxClient]) -> AsyncIterator[float]:
+    """Hold `count` idle sessions, each by a client of its own; yields the seconds that attaching them took."""
+    turn = asyncio.Semaphore(_AT_ONCE)
+    async with contextlib.AsyncExitStack() as held:
+
+        async def one(sandbox_id: str) -> None:
+            async with turn:
+                client = await held.enter_async_context(another())
+                result = await client.get_sandbox(sandbox_id).exec(["true"])
+                assert result.exit_code == 0, result
+
+        started = time.perf_counter()
+        await asyncio.gather(*(one(sandbox_ids[number % len(sandbox_ids)]) for number in range(count)))
+        yield time.perf_counter() - started
+
+
+async def commands(sandbox: AsyncSandbox, count: int) -> float:
+    """Seconds for `count` commands, one after the other, in a new shell."""
+    shell = await sandbox.shell()
+    started = time.perf_counter()
+    for _ in range(count):
+        result = await shell.run("true")
+        assert result.exit_code == 0, result
+    elapsed = time.perf_counter() - started
+    await shell.close()
+    return elapsed
+
+
+async def output(sandbox: AsyncSandbox, size_mb: int) -> float:
+    """Seconds for one command's output of that many megabytes, read as it comes."""
+    received = 0
+    started = time.perf_counter()
+    async with await sandbox.start(["head", "-c", str(size_mb * _MB), "/dev/zero"]) as process:
+        async for chunk in process:
+            received += len(chunk.data)
+    assert received == size_mb * _MB, received
+    return time.perf_counter() - started
+
+
+async def p13(client: AsyncSandboxClient, sandbox: AsyncSandbox, another: Callable[[], AsyncSandboxClient]) -> list[Figure]:
+    """P13c, P13s, P13n, P13o: seconds for ten times the work beside ten times the seconds for the work."""
+    async with contextlib.AsyncExitStack() as several:
+        crowd = [await several.enter_async_context(await client.create_sandbox("host", cpu="0.5", memory="256Mi")) for _ in range(10)]
+        ids = [each.id for each in crowd]
+        kinds: list[tuple[str, str, int, Work]] = [
+            ("P13c", "sandboxes created and deleted", 20, lambda count: create(client, count)),
+            ("P13s", "sessions attached", 30, lambda count: attach(ids, count, another)),
+            ("P13n", "commands in one session", 400, lambda count: commands(sandbox, count)),
+            ("P13o", "megabytes of output of one command", 40, lambda count: output(sandbox, count)),
+        ]
+        return [await _grown(*kind) for kind in kinds]
+
+
+async def _grown(number: str, what: str, count: int, work: Work) -> Figure:
+    await work(count)
+    once: list[float] = []
+    ten: list[float] = []
+    for _ in range(_ROUNDS):
+        once.append(await work(count))
+        ten.append(await work(_TIMES * count))
+        once.append(await work(count))
+    floor, value = percentile(once, 0.5), percentile(ten, 0.5)
+    how = (
+        f"median of {_ROUNDS} rounds of {_TIMES * count} in turn with {2 * _ROUNDS} of {count}, which are the floor; {_TIMES}× is no growth"
+    )
+    return at_most(number, f"{_TIMES * count} {what}, beside {count}", value, "s", floor, _BUDGET, _TIMES, how, quartiles(ten))

@@ -1,0 +1,61 @@
+"""What the bench says about its measurements: budgets, knees, pages. The measurements themselves are `make bench`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from tests.bench import figures, page
+from tests.bench.__main__ import main
+from tests.bench.curves import curve
+
+MACHINE = figures.machine()
+
+
+def test_a_budget_is_met_up_to_its_last_hundredth_and_missed_beyond() -> None:
+    assert figures.at_most("P1", "x", 8.0, "µs", 1.0, 8, 4, "").ok
+    assert not figures.at_most("P1", "x", 8.01, "µs", 1.0, 8, 4, "").ok
+    assert figures.at_least("P10", "x", 40.0, "MB/s", 100.0, 0.4, None, "").ok
+    assert not figures.at_least("P10", "x", 39.9, "MB/s", 100.0, 0.4, None, "").ok
+
+
+@pytest.mark.parametrize(
+    ("points", "knee"),
+    [
+        ([(1, 10.0), (10, 10.0), (100, 14.9)], None),
+        ([(1, 10.0), (10, 15.1), (100, 90.0)], 10),
+        ([(1, 30.0), (10, 10.0), (100, 16.0)], 100),
+        ([(1, 10.0)], None),
+    ],
+)
+def test_the_knee_is_where_a_unit_costs_half_again_the_cheapest_before(points: list[tuple[float, float]], knee: float | None) -> None:
+    found = curve("creates", "sandboxes", "ms", points)
+    assert found.knee == knee
+    assert ("no knee up to" in str(found)) == (knee is None)
+
+
+def test_pages_stand_alone(tmp_path: Path) -> None:
+    taken = [
+        figures.at_most("P1", "`true` <in> a shell", 500.0, "µs", 100.0, 8, 4, "how & why", (450.0, 600.0)),
+        figures.Figure("P8", "memory", 13.0, "MiB", None, None, "≤ 12 MiB", "6 MiB", False, ""),
+        figures.Figure("P4t", "TCP", 2.0, "ms", 1.0, 2.0, "≤ 3 ms or 1.5×", "", True, ""),
+    ]
+    written = page.write_figures(tmp_path, figures.write(tmp_path / "bench.json", taken))
+    text = written.read_text()
+    assert "&lt;in&gt;" in text
+    assert "450–600" in text
+    assert text.count("<img") == 1
+    assert 'src="data:image/png;base64,' in text
+    assert (tmp_path / "budgets.png").read_bytes().startswith(b"\x89PNG")
+    curves = [curve("creates", "sandboxes", "ms", [(1, 1.0), (10, 2.0)]), curve("output", "MB", "ms", [(1, 1.0), (10, 1.0)])]
+    text = page.write_curves(tmp_path, {"machine": MACHINE, "curves": [asdict(each) for each in curves]}).read_text()
+    assert text.count("<img") == 2
+
+
+def test_an_unknown_figure_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["bench", "--only", "P1,P99"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "no such figure: P99" in capsys.readouterr().err
