@@ -146,7 +146,7 @@ class AgentContext:
 
     def used(self) -> None:
         """Record that a client sent a request."""
-        self._used_at = self.now()
+        self._used_at = self.loop.time()
 
     def idle_s(self) -> float:
         """For how long no command has run and no client has sent a request (PROTOCOL §1.8)."""

@@ -22,7 +22,7 @@ from holdfast_wire.frames import STDOUT, Closed, Failed, Opened, Output
 from holdfast_wire.halves import ByteCounter
 from holdfast_wire.limits import DATA_BYTES
 
-from session_agent.agent.session.channels import Channel
+from session_agent.agent.session.channels import Channel, Handler
 
 from .file_user import Actor
 from .ownership import OwnerContext
@@ -99,7 +99,7 @@ class PipeWriter(Protocol):
         ...
 
 
-class Transfer:
+class Transfer(Handler):
     """What both directions share: one step at a time on a thread, one final fact, and ``close`` after the last step.
 
     With an ``actor`` every step is done as that user.
@@ -116,20 +116,8 @@ class Transfer:
         self._last: Closed | Failed | None = None
         self._step(work.open, self._opened)
 
-    def run(self, command_id: str, params: dict[str, Any]) -> None:
-        raise HoldfastError("invalid_argument", "a file channel runs no commands")
-
     def write(self, data: bytes, eof: bool) -> None:
         self._channel.consume(len(data))
-
-    def resize(self, rows: int, columns: int) -> None:
-        """Nothing here has a size."""
-
-    def signal(self, name: str) -> None:
-        """Nothing here takes signals."""
-
-    def delivered(self, command_id: str) -> None:
-        """Nothing here has an exit."""
 
     def writable(self) -> None:
         self._pump()

@@ -113,6 +113,7 @@ class Connection(asyncio.Protocol):
         finally:
             self._receiving = False
         self._flush()
+        self._arm()
 
     def eof_received(self) -> bool:
         self._socket.receive_eof()
@@ -242,23 +243,18 @@ class Connection(asyncio.Protocol):
         self._flush_scheduled = False
         held = self._held
         if held is not None:
-            while not self._paused and self._socket.state is OPEN:
-                messages = held.session.outgoing(WRITE_HIGH_BYTES)
-                if not messages:
-                    break
-                for message in messages:
+            session = held.session
+            while session.has_outgoing and not self._paused and self._socket.state is OPEN:
+                for message in session.outgoing(WRITE_HIGH_BYTES):
                     self._socket.send_binary(message)
                 self._write_out()
-            self._arm()
-        self._write_out()  # pongs and the answer to a Close are the socket's own
+        if self._socket.writes:  # pongs and the answer to a Close are the socket's own
+            self._write_out()
 
     def _write_out(self) -> None:
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            self._socket.data_to_send()
-            return
         pieces = self._socket.data_to_send()
-        if not pieces:
+        transport = self._transport
+        if not pieces or transport is None or transport.is_closing():
             return
         ends = pieces[-1] == b""
         transport.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
@@ -267,7 +263,7 @@ class Connection(asyncio.Protocol):
 
     def _arm(self) -> None:
         held = self._held
-        due = held.session.deadline() if held is not None else None
+        due = held.session.deadline() if held is not None else None  # which only what arrives brings nearer
         if due is None or (self._timer is not None and self._timer_due <= due):
             return  # a timer that fires early asks again, which costs less than moving it for every message
         if self._timer is not None:
@@ -286,6 +282,7 @@ class Connection(asyncio.Protocol):
             return
         held.dispatch()
         self._flush()
+        self._arm()
 
     def _too_slow(self) -> None:
         if self._transport is not None:

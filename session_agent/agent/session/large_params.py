@@ -23,7 +23,7 @@ Opener = Callable[[dict[str, Any]], Handler]
 PACKED = "packed"
 
 
-class Gathering:
+class Gathering(Handler):
     """A channel until it has its parameters, and from then on whatever serves it."""
 
     _together: ClassVar[ByteCounter] = ByteCounter()
