@@ -149,7 +149,9 @@ class Session:
         state = self._check_outbound(channel, item)
         channel.outbound.push(item)
         channel.state = state
-        self._enqueue(item.channel, channel)
+        if self.attached and not channel.queued:
+            channel.queued = True
+            self._ready.append(item.channel)
 
     def room(self, number: int) -> int:
         """Bytes that ``send`` takes on the channel now; 0 when it is over."""

@@ -80,10 +80,11 @@ class Presenter:
         if not record.started and record.ending is None:
             return False
         number = channel.number
+        at_end = reader is None or reader.at_end
         # one look at the room a turn: what is taken and what keeping it costs is counted off (``halves.SendHalf``)
-        room = channel.room() if self._preface or (reader is not None and not reader.at_end) else 0
+        room = 0 if at_end and not self._preface else channel.room()
         if not self._started and record.started:
-            at_once = record.ending is not None if reader is None or reader.at_end else room > 0
+            at_once = record.ending is not None if at_end else room > 0
             if not (self._terse and at_once):
                 channel.queue(Started(number, record.command_id, record.info if self._info is None else self._info))
             self._started = True
@@ -92,9 +93,9 @@ class Presenter:
             piece, self._preface = self._preface[:size], self._preface[size:]
             channel.queue(Output(number, 1, piece))
             room = channel.room()
-        if reader is not None and room > 0 and not reader.at_end:  # without credit no gap is reported either: one is enough
-            self._send_output(reader, room, complete=record.ending is not None)
-        if record.ending is None or self._preface or not (reader is None or reader.at_end):
+        if reader is not None and room > 0 and not at_end:  # without credit no gap is reported either: one is enough
+            at_end = self._send_output(reader, room, complete=record.ending is not None)
+        if record.ending is None or self._preface or not at_end:
             channel.wake()
             return False
         channel.send(Exited(number, record.command_id, record.ending.result(record.spool, None if reader is None else reader.missed)))
@@ -103,7 +104,8 @@ class Presenter:
             record.spool.received(reader)
         return True
 
-    def _send_output(self, reader: SpoolReader, room: int, *, complete: bool) -> None:
+    def _send_output(self, reader: SpoolReader, room: int, *, complete: bool) -> bool:
+        """Send what ``room`` allows. Whether that was all there is."""
         channel = self._channel
         number = channel.number
         while (gap := reader.gap()) is not None:
@@ -111,10 +113,12 @@ class Presenter:
         while (piece := reader.take(room)) is not None:
             channel.queue(Output(number, piece[0], piece[1]))
             room -= len(piece[1]) + ITEM_BYTES
-            if room <= 0 and not reader.at_end:
+            if room <= 0:
                 room = channel.room()
-        if not (complete and reader.at_end):  # else the spool hears of the end
+        at_end = reader.at_end
+        if not (at_end and complete):  # else ``received`` follows
             self.record.spool.taken()
+        return at_end
 
     def stop(self) -> None:
         """Stop reading; the record lives on."""

@@ -100,6 +100,8 @@ class UnackedQuota:
 
     def __init__(self, limit_bytes: int) -> None:
         self.whole = ByteCounter()
+        self.announced = ByteCounter()
+        """Parameters that are on their way (``large_params``)."""
         self.starved: dict[HeldSession, None] = {}
         self._limit_bytes = limit_bytes
 
@@ -217,7 +219,11 @@ class HeldSession:
         if event.kind not in _COMMAND_KINDS:
             self._flows.add(number)
         if PACKED in event.params:
-            self._handlers[number] = Gathering(channel, lambda params: factory(self._context, _Channel(self, number, params)))
+
+            def opener(params: dict[str, Any]) -> Handler:
+                return factory(self._context, _Channel(self, number, params))
+
+            self._handlers[number] = Gathering(channel, opener, self._total.announced)
         else:
             self._handlers[number] = factory(self._context, channel)
 
