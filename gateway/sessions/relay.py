@@ -16,8 +16,7 @@ from typing import Protocol
 from holdfast_wire.codec import encode
 from holdfast_wire.errors import TABLE, ProtocolError
 from holdfast_wire.frames import GoAway
-
-from .frame_headers import BINARY, FrameHeaders, close_frame, server_frame
+from holdfast_wire.websocket_frames import BINARY, FrameHeaders, close_frame, server_frame
 
 _QUIET_S = 0.5
 """A client that was sent Close and is silent for this long has nothing in flight to the gateway."""

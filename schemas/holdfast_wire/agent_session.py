@@ -10,13 +10,16 @@ import hmac
 from typing import Any
 
 from . import PROTOCOL_VERSION
-from .channels import State, check_imperative, next_state
+from .channels import FACTS, IMPERATIVES, State, check_imperative, next_state
 from .errors import HoldfastError, ProtocolError
 from .events import Attached, Delivered, Dropped, Retired
-from .frames import AnyItem, Hello, Open, Welcome
+from .frames import AnyItem, Hello, Item, Open, Welcome
 from .halves import ByteCounter
 from .limits import CHANNELS, Timing
 from .session_base import Channel, Session, check_offsets
+
+_NO_FACTS: dict[tuple[State, type[Item]], State] = {}
+_NO_IMPERATIVES: frozenset[type[Item]] = frozenset()
 
 
 class AgentSession(Session):
@@ -82,7 +85,8 @@ class AgentSession(Session):
         return not self._channels
 
     def _check_outbound(self, channel: Channel, item: AnyItem) -> State:
-        return next_state(channel.kind, channel.state, item)
+        state = FACTS.get(channel.kind, _NO_FACTS).get((channel.state, type(item)))
+        return next_state(channel.kind, channel.state, item) if state is None else state
 
     def _receive_item(self, item: AnyItem, offset: int, now: float) -> None:
         if item.SENDER != "client":
@@ -101,7 +105,8 @@ class AgentSession(Session):
             channel.inbound.accept(item, offset)
             self._events.append(item)
         elif channel.inbound.accept(item, offset):
-            check_imperative(channel.kind, item)
+            if type(item) not in IMPERATIVES.get(channel.kind, _NO_IMPERATIVES):
+                check_imperative(channel.kind, item)
             if channel.state is State.ENDED:
                 channel.inbound.consume(channel.inbound.received - channel.inbound.consumed)
             else:

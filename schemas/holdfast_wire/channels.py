@@ -97,8 +97,7 @@ UNKNOWN_KIND = frozenset({Run, Write, Resize, Signal, Close})
 
 def next_state(kind: str, state: State, fact: Item) -> State:
     """The state after ``fact``. Raises ``ProtocolError`` when the table has no such transition."""
-    table = FACTS.get(kind, _TRANSFER)
-    following = table.get((state, type(fact)))
+    following = FACTS.get(kind, _TRANSFER).get((state, type(fact)))
     if following is None:
         raise ProtocolError(f"{type(fact).__name__} is illegal on a {kind} channel that is {state.value}")
     return following

@@ -107,13 +107,19 @@ class Session:
                 channel.queued = False
         return messages
 
+    @property
+    def has_outgoing(self) -> bool:
+        """Whether ``outgoing`` has a message."""
+        return self._owed.pending or (self.attached and bool(self._ready))
+
     def deadline(self) -> float | None:
         """When ``tick`` wants to be called at the latest."""
         if not self.connected:
             return None
-        due = min(max(self._heard, self._pinged) + self.timing.ping_interval_s, self._heard + self.timing.silence_limit_s)
-        owed = self._owed.due
-        return due if owed is None else min(due, owed)
+        heard, timing, owed = self._heard, self.timing, self._owed.due
+        ping = (max(self._pinged, heard)) + timing.ping_interval_s
+        due = min(ping, heard + timing.silence_limit_s)
+        return owed if owed is not None and owed < due else due
 
     def tick(self, now: float) -> None:
         """Let time pass: acknowledge, probe, or declare the connection dead."""
@@ -143,7 +149,9 @@ class Session:
         state = self._check_outbound(channel, item)
         channel.outbound.push(item)
         channel.state = state
-        self._enqueue(item.channel, channel)
+        if self.attached and not channel.queued:
+            channel.queued = True
+            self._ready.append(item.channel)
 
     def room(self, number: int) -> int:
         """Bytes that ``send`` takes on the channel now; 0 when it is over."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from holdfast_wire.limits import RUN_QUEUE, SPOOL_COMMAND_BYTES, SPOOL_MEMORY_SHARE, SPOOL_SANDBOX_BYTES, SPOOL_SANDBOX_LEAST_BYTES, Timing
 
+from .output.read_ahead import ReadAheadQuota
 from .output.records import Records
 from .output.spool import Budget
 from .process.cgroups import Groups, container_events
@@ -98,6 +100,7 @@ class AgentContext:
         self.reaper = Reaper(oom_score_adj=self.limits.oom_score_adj, forker=forker, sole=sole)
         self.tags = Tags()
         self.budget = Budget(spool_budget(self.limits, settings.memory_bytes))
+        self.read_ahead = ReadAheadQuota()
         self.records = Records(self.limits.timing)
         self.commands: set[RunningCommand] = set()
         self.shells: dict[str, RunningShell] = {}
@@ -107,10 +110,12 @@ class AgentContext:
         self._oom_until = 0.0
         self._used_at = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._clock = time.monotonic
 
     def start(self) -> None:
         """Begin to reap; call on the running loop before the first channel opens."""
         self._loop = asyncio.get_running_loop()
+        self._clock = self._loop.time
         self.used()
         self.null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self.reaper.start()
@@ -146,7 +151,7 @@ class AgentContext:
 
     def used(self) -> None:
         """Record that a client sent a request."""
-        self._used_at = self.now()
+        self._used_at = self._clock()
 
     def idle_s(self) -> float:
         """For how long no command has run and no client has sent a request (PROTOCOL §1.8)."""
@@ -175,4 +180,4 @@ class AgentContext:
 
     def now(self) -> float:
         """Monotonic seconds, of the loop: virtual where the loop's time is."""
-        return self.loop.time()
+        return self._clock()

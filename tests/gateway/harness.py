@@ -22,6 +22,7 @@ import httpx
 import uvicorn
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.proof import DIAL_HEADER, PROOF_HEADER, agent_token, answer_dial
+from holdfast_wire.websocket_frames import BINARY, CLOSE, server_frame
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
@@ -34,7 +35,6 @@ from gateway.model.records import Cause, Record, SandboxSpec
 from gateway.placement.redis_store import RedisStore
 from gateway.runtimes.base import CreateRequest, Endpoint, Event, Images, SandboxStatus, Synced, WentAway
 from gateway.service import Gateway
-from gateway.sessions.frame_headers import BINARY, CLOSE, server_frame
 from gateway.settings import AdmissionSettings, PlacementSettings, RelaySettings, RestSettings, Settings
 
 SECRET = "s" * 64

@@ -16,11 +16,11 @@ from holdfast_wire.codec import decode, encode, encode_item
 from holdfast_wire.frames import Ack, Closed, Credit, Exited, Failed, Hello, Open, Opened, Output, Ping, Pong, Started, Welcome, Write
 from holdfast_wire.limits import DATA_BYTES, ITEM_BYTES, WINDOW_BYTES, Timing
 from holdfast_wire.proof import agent_token
+from holdfast_wire.websocket_frames import BINARY, CLOSE, PING, server_frame
 
 from gateway.agents import agent_call
 from gateway.agents.dial import dial_agent
 from gateway.oneoff import operations
-from gateway.sessions.frame_headers import BINARY, CLOSE, PING, server_frame
 from gateway.settings import RelaySettings, RestSettings
 from session_agent.agent.settings import AgentSettings
 from session_agent.agent.startup.server import AgentServer, listening_socket

@@ -8,10 +8,9 @@ import struct
 import pytest
 from holdfast_wire.errors import ProtocolError
 from holdfast_wire.limits import MESSAGE_BYTES
+from holdfast_wire.websocket_frames import BINARY, CLOSE, PING, PONG, FrameHeaders, close_frame, server_frame
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from gateway.sessions.frame_headers import BINARY, CLOSE, PING, PONG, FrameHeaders, close_frame, server_frame
 
 
 def masked(frame: bytes) -> bytes:

@@ -12,9 +12,9 @@ import pytest
 from holdfast_wire.codec import decode
 from holdfast_wire.frames import GoAway
 from holdfast_wire.limits import MESSAGE_BYTES
+from holdfast_wire.websocket_frames import BINARY, CLOSE, server_frame
 from websockets.asyncio.client import ClientConnection
 
-from gateway.sessions.frame_headers import BINARY, CLOSE, server_frame
 from gateway.settings import RelaySettings
 from tests.gateway.harness import DEADLINE_S, Connection, ScriptedAgent, Served, closed_with, echo, serve
 from tests.gateway.refusals import refusal

@@ -20,7 +20,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from session_agent.agent.context import AgentContext
 from session_agent.agent.session import connection as link
-from session_agent.agent.session.channels import Channel
+from session_agent.agent.session.channels import Channel, Handler
 from session_agent.agent.settings import AgentSettings
 from session_agent.agent.startup.server import AgentServer, listening_socket
 from tests.support.until import until_async
@@ -28,7 +28,7 @@ from tests.support.until import until_async
 TOKEN = agent_token("a deployment's secret", "sb", "1")
 
 
-class Echo:
+class Echo(Handler):
     """A channel kind for tests: answers Open, sends input back, and knows how it was let go."""
 
     made: ClassVar[list[Echo]] = []
@@ -48,11 +48,6 @@ class Echo:
     def write(self, data: bytes, eof: bool) -> None:
         self.send(Output(self.channel.number, 1, data))
         self.channel.consume(len(data))
-
-    def resize(self, rows: int, columns: int) -> None: ...
-    def signal(self, name: str) -> None: ...
-    def writable(self) -> None: ...
-    def delivered(self, command_id: str) -> None: ...
 
     def close(self, detach: bool) -> None:
         self.send(Closed(self.channel.number, {}))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, cast
 
 import msgpack
 import pytest
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Failed
+from holdfast_wire.halves import ByteCounter
 from holdfast_wire.limits import PARAMS_BYTES, PARAMS_CONTAINERS, PARAMS_ITEMS, PARAMS_SANDBOX_BYTES
 
 from session_agent.agent.session.channels import Handler
@@ -33,15 +34,15 @@ class Told:
 
     def open(self, params: dict[str, Any]) -> Handler:
         self.opened.append(params)
-        return self
+        return cast("Handler", self)
 
     def __getattr__(self, name: str) -> Any:
         return lambda *arguments: self.heard.append((name, *arguments))
 
 
-def gathering(size: object) -> tuple[Told, Gathering]:
+def gathering(size: object, together: ByteCounter | None = None) -> tuple[Told, Gathering]:
     told = Told({"packed": size})
-    return told, Gathering(told, told.open)
+    return told, Gathering(told, told.open, ByteCounter() if together is None else together)
 
 
 PARAMS = {"id": "c", "argv": ["x" * 100_000] * 10}
@@ -66,8 +67,9 @@ def test_nothing_is_opened_before_all_is_there(piece: int) -> None:
 
 
 def test_a_client_that_goes_leaves_nothing() -> None:
+    together = ByteCounter()
     for _ in range(3 * PARAMS_SANDBOX_BYTES // PARAMS_BYTES):  # what each announced is given back
-        told, channel = gathering(PARAMS_BYTES)
+        told, channel = gathering(PARAMS_BYTES, together)
         channel.write(os.urandom(1000), False)
         channel.drop()
         channel.write(b"late", False)
@@ -79,12 +81,13 @@ def test_a_client_that_goes_leaves_nothing() -> None:
 
 
 def test_how_much_is_gathered_is_bounded() -> None:
-    held = [gathering(PARAMS_BYTES)[1] for _ in range(PARAMS_SANDBOX_BYTES // PARAMS_BYTES)]
+    together = ByteCounter()
+    held = [gathering(PARAMS_BYTES, together)[1] for _ in range(PARAMS_SANDBOX_BYTES // PARAMS_BYTES)]
     with pytest.raises(HoldfastError) as full:
-        gathering(1)
+        gathering(1, together)
     assert full.value.code == "queue_full"
     held.pop().drop()
-    _, channel = gathering(1)
+    _, channel = gathering(1, together)
     for one in (channel, *held):
         one.drop()
 

@@ -12,7 +12,6 @@ from holdfast_wire.frames import Ack, Hello, Open, Opened, Output
 from holdfast_wire.limits import MIB, UNACKED_SESSION_BYTES, WINDOW_BYTES
 
 from session_agent.agent.context import AgentContext
-from session_agent.agent.files import transfers
 from session_agent.agent.session.channels import Channel
 from session_agent.agent.session.sessions import HeldSession, Sessions
 from session_agent.agent.settings import AgentSettings
@@ -119,7 +118,7 @@ async def test_files_that_nobody_reads_are_hardly_read_ahead(sessions: Sessions,
     (tmp_path / "big").write_bytes(bytes(2 * MIB))
     held = Sessions(sessions._context, {"read": FACTORIES["read"]}, "epoch", {})
     reader = Reader(held, "r" * 16)
-    together = transfers.Outgoing._together
+    together = sessions._context.read_ahead.whole
     reader.open(80, "read", {"path": str(tmp_path / "big")})
     seen: list[int] = []
 

@@ -15,6 +15,7 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Closed, Fact, Failed, Opened, Output
 from holdfast_wire.limits import DATA_BYTES, WINDOW_BYTES
 
+from session_agent.agent.output.read_ahead import ReadAheadQuota
 from session_agent.agent.settings import AgentSettings
 
 DEADLINE_S = 60.0
@@ -25,6 +26,7 @@ class Context:
 
     def __init__(self, workdir: str, user: str = "") -> None:
         self.workdir = workdir
+        self.read_ahead = ReadAheadQuota()
         self.settings = AgentSettings(sandbox_id="s", token="t", user=user)
 
 

@@ -63,12 +63,13 @@ def open_follow(context: AgentContext, channel: Channel) -> CommandHandler:
     return CommandHandler(context, channel, record, starts, output=read.boolean(channel.params, "output", True))
 
 
-def spool_from(context: AgentContext, params: dict[str, Any]) -> Spool:
-    """The spool that ``spool`` and ``spool_bytes`` ask for."""
-    policy = read.choice(params, "spool", "block", ("block", "tail"))
+def spool_from(context: AgentContext, params: dict[str, Any]) -> Callable[[], Spool]:
+    """What makes the spools that ``spool``, ``spool_bytes`` and ``keep`` ask for."""
+    tail = read.choice(params, "spool", "block", ("block", "tail")) == "tail"
     most = context.limits.spool_command_bytes
     limit = read.integer(params, "spool_bytes", most, least=1, most=most)
-    return Spool(context.budget, tail=policy == "tail", yields=read.boolean(params, "keep", False), limit_bytes=limit)
+    yields = read.boolean(params, "keep", False)
+    return lambda: Spool(context.budget, tail=tail, yields=yields, limit_bytes=limit)
 
 
 class _Request:
@@ -90,7 +91,7 @@ class _Request:
         self.timeout_s = read.number(params, "timeout_s", None)
         self.pipe_stdin = read.choice(params, "stdin", "null", ("null", "pipe")) == "pipe"
         self.outlive = read.choice(params, "outlive", "adopt", ("adopt", "kill", "wait"))
-        self.spool = spool_from(context, params)
+        self.spool = spool_from(context, params)()
         self.one_stream = read.choice(params, "stderr", "pipe", ("pipe", "stdout")) == "stdout"
 
 

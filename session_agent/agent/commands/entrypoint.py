@@ -40,7 +40,7 @@ def start_entrypoint(context: AgentContext) -> None:
         record = begin(context, params)
     except HoldfastError as error:
         log.warning("the entrypoint cannot be started: %s", error)
-        record = context.records.create(ENTRYPOINT_ID, b"", spool_from(context, params))
+        record = context.records.create(ENTRYPOINT_ID, b"", spool_from(context, params)())
         record.started = True
         record.spool.append(2, f"{error.message}\n".encode())
         context.records.finish(record, Ending(_CANNOT_START, 0.0), context.now())

@@ -15,7 +15,6 @@ import signal
 import struct
 import termios
 from collections.abc import Callable
-from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Failed
@@ -30,7 +29,7 @@ from session_agent.agent.process.fork import CannotExecuteError, Launch, Stdio
 from session_agent.agent.process.process_tree import TreeKill, owned_by
 from session_agent.agent.process.processes import exit_outcome, is_signal, kill_signal, signal_number
 from session_agent.agent.request import params as read
-from session_agent.agent.session.channels import Channel
+from session_agent.agent.session.channels import Channel, Handler
 from session_agent.agent.session.delivery import Presenter
 
 from .launch import find_shell, launch_from, shell_words
@@ -297,7 +296,7 @@ def _prepare(master: int, slave: int, launch: Launch, rows: int, columns: int) -
         os.fchown(slave, launch.uid, -1)
 
 
-class TerminalHandler:
+class TerminalHandler(Handler):
     """One client's view of a terminal."""
 
     def __init__(self, channel: Channel, terminal: Terminal, *, created: bool, past: bytes = b"") -> None:
@@ -320,9 +319,6 @@ class TerminalHandler:
         followers = self._terminal.record.followers
         if self._follower in followers:
             followers.remove(self._follower)
-
-    def run(self, command_id: str, params: dict[str, Any]) -> None:
-        """Not on this kind of channel."""
 
     def write(self, data: bytes, eof: bool) -> None:
         """Keys."""
@@ -357,9 +353,6 @@ class TerminalHandler:
         """Credit came back, or the client came or went."""
         self._terminal.attended()
         self._pump()
-
-    def delivered(self, command_id: str) -> None:
-        """The client has the exit."""
 
     def drop(self) -> None:
         """The channel is gone; the terminal lives on by its name."""

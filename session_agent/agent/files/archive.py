@@ -40,7 +40,7 @@ def open_download(context: TransferContext, channel: Channel) -> Handler:
     """
     params = channel.params
     path = absolute(context.workdir, path_param(params))
-    return Outgoing(channel, TreeSource(path, tuple(texts(params, "exclude") or ())), acting(context, params)[0])
+    return Outgoing(channel, TreeSource(path, tuple(texts(params, "exclude") or ())), context.read_ahead, acting(context, params)[0])
 
 
 class TreeSource:

@@ -54,12 +54,14 @@ def open_fs(context: TransferContext, channel: Channel) -> Handler:
     if operation == "list":
         depth = _MOST_DEPTH if boolean(params, "recursive", False) else 1
         depth = integer(params, "depth", depth, least=1, most=_MOST_DEPTH)
-        return Outgoing(channel, Listing(path, depth, integer(params, "limit", MOST_ENTRIES, least=1, most=MOST_ENTRIES)), actor)
+        return Outgoing(
+            channel, Listing(path, depth, integer(params, "limit", MOST_ENTRIES, least=1, most=MOST_ENTRIES)), context.read_ahead, actor
+        )
     if operation == "search":
-        return Outgoing(channel, Search(path, search_params(params)), actor)
+        return Outgoing(channel, Search(path, search_params(params)), context.read_ahead, actor)
     if operation == "copy":
-        return Outgoing(channel, Copying(path, absolute(context.workdir, path_param(params, "to"))), actor)
-    return Outgoing(channel, _Answer(path, _action(context, operation, path, params, owner)), actor)
+        return Outgoing(channel, Copying(path, absolute(context.workdir, path_param(params, "to"))), context.read_ahead, actor)
+    return Outgoing(channel, _Answer(path, _action(context, operation, path, params, owner)), context.read_ahead, actor)
 
 
 def describe(path: str, name: str, state: os.stat_result, target: str | None) -> dict[str, Any]:

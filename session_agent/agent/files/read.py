@@ -32,7 +32,7 @@ def open_read(context: TransferContext, channel: Channel) -> Handler:
     params = channel.params
     path = absolute(context.workdir, path_param(params))
     source = FileSource(path, integer(params, "offset", 0), integer(params, "length", None))
-    return Outgoing(channel, source, acting(context, params)[0])
+    return Outgoing(channel, source, context.read_ahead, acting(context, params)[0])
 
 
 class FileSource:

@@ -15,14 +15,15 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import STDOUT, Closed, Failed, Opened, Output
 from holdfast_wire.halves import ByteCounter
 from holdfast_wire.limits import DATA_BYTES
 
-from session_agent.agent.session.channels import Channel
+from session_agent.agent.output.read_ahead import ReadAheadQuota
+from session_agent.agent.session.channels import Channel, Handler
 
 from .file_user import Actor
 from .ownership import OwnerContext
@@ -31,9 +32,6 @@ log = logging.getLogger("session_agent.agent.files.transfers")
 
 AHEAD_BYTES = 512 * 1024
 """Most bytes read from a source and not yet taken by the channel."""
-_ALL_AHEAD_BYTES = 16 * 1024 * 1024
-"""Where all transfers have read so much ahead, none reads what it cannot send, and those that can take turns."""
-_EXTRA_READERS = 16
 
 _T = TypeVar("_T")
 
@@ -44,6 +42,11 @@ class TransferContext(OwnerContext, Protocol):
     @property
     def workdir(self) -> str:
         """The directory that relative paths start from."""
+        ...
+
+    @property
+    def read_ahead(self) -> ReadAheadQuota:
+        """What all transfers have read and not sent."""
         ...
 
 
@@ -99,7 +102,7 @@ class PipeWriter(Protocol):
         ...
 
 
-class Transfer:
+class Transfer(Handler):
     """What both directions share: one step at a time on a thread, one final fact, and ``close`` after the last step.
 
     With an ``actor`` every step is done as that user.
@@ -116,20 +119,8 @@ class Transfer:
         self._last: Closed | Failed | None = None
         self._step(work.open, self._opened)
 
-    def run(self, command_id: str, params: dict[str, Any]) -> None:
-        raise HoldfastError("invalid_argument", "a file channel runs no commands")
-
     def write(self, data: bytes, eof: bool) -> None:
         self._channel.consume(len(data))
-
-    def resize(self, rows: int, columns: int) -> None:
-        """Nothing here has a size."""
-
-    def signal(self, name: str) -> None:
-        """Nothing here takes signals."""
-
-    def delivered(self, command_id: str) -> None:
-        """Nothing here has an exit."""
 
     def writable(self) -> None:
         self._pump()
@@ -201,18 +192,13 @@ class Transfer:
 class Outgoing(Transfer):
     """Sends a source to the client."""
 
-    _together: ClassVar[ByteCounter] = ByteCounter()
-    """What all of them have read ahead, or are about to."""
-    _extra: ClassVar[set[Outgoing]] = set()
-    """Those that read a piece although that is much; the others wait for their turn."""
-    _waiting: ClassVar[dict[Outgoing, None]] = {}
-
-    def __init__(self, channel: Channel, source: PipeReader, actor: Actor | None = None) -> None:
+    def __init__(self, channel: Channel, source: PipeReader, quota: ReadAheadQuota, actor: Actor | None = None) -> None:
         self._source = source
         self._chunks: Iterator[bytes] | None = None
         self._ahead: deque[bytes] = deque()
         self._ahead_bytes = 0
-        self._read_ahead = ByteCounter(self._together)
+        self._quota = quota
+        self._read_ahead = ByteCounter(quota.whole)
         self._result: dict[str, Any] | None = None
         super().__init__(channel, source, actor)
 
@@ -232,25 +218,16 @@ class Outgoing(Transfer):
             if not ahead:
                 self._end(Closed(channel.number, self._result))
         elif not self._busy and self._may_read():
-            wanted = AHEAD_BYTES - self._ahead_bytes
-            if self._is_much():
-                wanted = DATA_BYTES
-                self._extra.add(self)
+            wanted = DATA_BYTES if self._quota.is_much else AHEAD_BYTES - self._ahead_bytes
             self._read_ahead.add(wanted)
             self._step(lambda: self._read(wanted), self._taken)
-
-    def _is_much(self) -> bool:
-        return self._together.held > _ALL_AHEAD_BYTES
 
     def _may_read(self) -> bool:
         if self._channel.crowded or self._ahead_bytes > AHEAD_BYTES // 2:
             return False
-        if not self._is_much():
-            return True
-        if self._channel.room() > 0 and len(self._extra) >= _EXTRA_READERS:
-            self._waiting[self] = None
+        if self._quota.is_much and self._channel.room() <= 0:
             return False
-        return self._channel.room() > 0
+        return self._quota.may_read(self)
 
     def _read(self, wanted: int) -> tuple[list[bytes], dict[str, Any] | None]:
         if self._chunks is None:
@@ -273,16 +250,8 @@ class Outgoing(Transfer):
         self._ahead += chunks
         self._ahead_bytes += sum(map(len, chunks))
         self._read_ahead.add(self._ahead_bytes - self._read_ahead.held)
-        self._next()
+        self._quota.done(self)
         self._pump()
-
-    def _next(self) -> None:
-        """This one has read: others first."""
-        self._extra.discard(self)
-        while self._waiting and len(self._extra) < _EXTRA_READERS:
-            other = next(iter(self._waiting))
-            del self._waiting[other]
-            other.writable()
 
     def _end(self, fact: Closed | Failed) -> None:
         self._forget()
@@ -296,8 +265,7 @@ class Outgoing(Transfer):
         self._ahead.clear()
         self._ahead_bytes = 0
         self._read_ahead.clear()
-        self._waiting.pop(self, None)
-        self._next()
+        self._quota.forget(self)
 
 
 class Incoming(Transfer):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import STDOUT, Closed, Failed, Opened, Output
@@ -37,7 +36,7 @@ def open_tunnel(context: TransferContext, channel: Channel) -> Handler:
     return Tunnel(channel, ("127.0.0.1", "::1") if host is None else (host,), port)
 
 
-class Tunnel(asyncio.BufferedProtocol):
+class Tunnel(Handler, asyncio.BufferedProtocol):
     """One connection, from Open to its final fact."""
 
     def __init__(self, channel: Channel, hosts: tuple[str, ...], port: int) -> None:
@@ -58,9 +57,6 @@ class Tunnel(asyncio.BufferedProtocol):
 
     # channels.Handler -------------------------------------------------------------------------------------------
 
-    def run(self, command_id: str, params: dict[str, Any]) -> None:
-        raise HoldfastError("invalid_argument", "a tunnel runs no commands")
-
     def write(self, data: bytes, eof: bool) -> None:
         if self._over or self._input_ended:
             self._channel.consume(len(data))
@@ -72,15 +68,6 @@ class Tunnel(asyncio.BufferedProtocol):
         self._pass_on(data)
         if eof:
             self._end_input()
-
-    def resize(self, rows: int, columns: int) -> None:
-        """A connection has no size."""
-
-    def signal(self, name: str) -> None:
-        """A connection takes no signals."""
-
-    def delivered(self, command_id: str) -> None:
-        """A connection has no exit."""
 
     def writable(self) -> None:
         if self._stalled and self._transport is not None and self._channel.room() > 0:

@@ -38,9 +38,9 @@ class Ending:
     def result(self, spool: Spool, reported: list[int] | None = None) -> dict[str, Any]:
         """The map of ``Exited``. ``reported``: bytes reported to its reader as lost, per stream; None for one that reads nothing."""
         streams = spool.streams()
+        out, err = streams[1], streams[2]
         if reported is not None:
-            for stream, row in streams.items():
-                row[1] = reported[stream]
+            out[1], err[1] = reported[1], reported[2]
         result: dict[str, Any] = {
             "exit_code": self.exit_code,
             "signal": self.signal,
@@ -48,7 +48,7 @@ class Ending:
             "cause": self.cause,
             "duration_s": self.duration_s,
             "streams": streams,
-            "truncated": any(row[1] for row in streams.values()),
+            "truncated": bool(out[1] or err[1]),
         }
         if self.shell is not None:
             result["shell"] = self.shell

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import deque
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgpack
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from .spool import Spool
 
 log = logging.getLogger("session_agent.agent.output.records")
+
+_NAME = itemgetter(0)
+_PACKER_BYTES = 1024
+"""Room for most requests; a packer grows as it needs to, and a large one of its own costs three times as much."""
 
 _PRUNED_IDS = 200_000
 _KEEPING_BYTES = 1 * KIB
@@ -221,12 +226,12 @@ def check_id(command_id: object) -> str:
 
 def fingerprint(kind: str, params: dict[str, Any]) -> bytes:
     """What makes two requests with one id the same request."""
-    packed = msgpack.packb([kind, sorted(params.items(), key=_key)], use_bin_type=True)
+    try:
+        items = sorted(params.items(), key=_NAME)
+    except TypeError:  # names of several types
+        items = sorted(params.items(), key=lambda item: str(item[0]))
+    packed = msgpack.Packer(use_bin_type=True, buf_size=_PACKER_BYTES).pack([kind, items])
     return hashlib.blake2b(packed, digest_size=16).digest()
-
-
-def _key(item: tuple[Any, Any]) -> str:
-    return str(item[0])
 
 
 def _digest(command_id: str) -> bytes:

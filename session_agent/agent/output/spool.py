@@ -5,7 +5,7 @@ cursor of its own. Bytes go when all readers took them, except the last window's
 goes with ``release``, some time after the exit was delivered. A reader that keeps leaves them for others while there is room. Readers
 whose client is away hold up no connected reader: they find a gap when they were a whole spool behind. It does not read pipes nor send
 (``pipes``, ``command``). Bounds: ``limits.SPOOL_*``; a full spool stops the reading (``block``) or drops the oldest with an exact count
-(``tail``).
+(``tail``). When all spools together are full, ``Budget`` takes back what is wanted least, in the order of the ranks below.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 EMPTY_SHA256 = hashlib.sha256().hexdigest()
 ATTACHED_BYTES = 2 * MIB
 """What is held for a client that is connected but slow: beyond it the process itself has to wait."""
+RECEIVED, READ, UNREAD = range(3)
+"""What is reclaimed before a spool has to wait, in this order, of each the oldest first: output that is complete and that a reader
+received whole; of other output what all its readers had; output that ended unread, of a command whose output is asked for later."""
 _MERGE_BYTES = 16 * 1024
 _SEGMENT_BYTES = 128
 """What keeping a piece takes besides its bytes."""
@@ -33,39 +36,38 @@ _NONE: deque[tuple[int, bytes]] = deque(maxlen=0)
 
 @dataclass(slots=True)
 class Budget:
-    """What all spools of the sandbox hold together, bytes with what keeping them takes; who waits for there to be less, and what may
-    go before any reader waits: ``spare`` altogether, of ``kept`` what its readers had, then ``over``, which no reader had."""
+    """What all spools of the sandbox hold together, bytes with what keeping them takes; which of them wait for there to be less, and
+    what may be ``reclaimable`` before, by rank."""
 
     limit_bytes: int = SPOOL_SANDBOX_BYTES
     held_bytes: int = 0
     waiting: dict[Spool, None] = field(default_factory=dict)
-    spare: dict[Spool, None] = field(default_factory=dict)
-    kept: dict[Spool, None] = field(default_factory=dict)
-    over: dict[Spool, None] = field(default_factory=dict)
+    reclaimable: tuple[dict[Spool, None], ...] = field(default_factory=lambda: ({}, {}, {}))
     _short: bool = False
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the spools hold all they may, without reclaiming anything."""
+        return self.held_bytes >= self.limit_bytes
+
     def is_short(self) -> bool:
-        """Whether nothing more may be held. What a reader has received whole goes first, the oldest of it."""
-        while self.held_bytes >= self.limit_bytes and self.spare:
-            next(iter(self.spare)).release()
-        while self.held_bytes >= self.limit_bytes and self.kept:
-            next(iter(self.kept)).forget()
-        while self.held_bytes >= self.limit_bytes and self.over:
-            next(iter(self.over)).release()
-        if self.held_bytes >= self.limit_bytes:
-            self._short = True
-            return True
-        return False
+        """Whether nothing more may be held, after all was reclaimed that may be."""
+        for spools in self.reclaimable:
+            while self.held_bytes >= self.limit_bytes and spools:
+                next(iter(spools)).reclaim()
+        self._short = self._short or self.held_bytes >= self.limit_bytes
+        return self.held_bytes >= self.limit_bytes
+
+    def offer(self, spool: Spool, rank: int) -> None:
+        """Something of ``spool`` may be reclaimed: spools that had to wait try again."""
+        self.reclaimable[rank][spool] = None
+        if self._short:
+            self._call()
 
     def shrunk(self) -> None:
         """Less is held: spools that waited for room go on, also those without readers."""
         if self._short and self.held_bytes < self.limit_bytes:
             self._short = False
-            self._call()
-
-    def eased(self) -> None:
-        """More may go than when a spool had to wait: that is tried again."""
-        if self._short:
             self._call()
 
     def _call(self) -> None:
@@ -77,8 +79,8 @@ class Spool:
     """Append at one end, any number of readers at the other."""
 
     __slots__ = (
-        "_base", "_digests", "_dropped", "_first", "_had", "_held", "_paused", "_seen", "_segments", "budget", "limit_bytes",
-        "readers", "released", "tail", "yields",
+        "_digests", "_dropped", "_ended", "_had", "_paused", "_rank", "_seen", "_segments", "base", "budget", "first", "held_bytes",
+        "limit_bytes", "readers", "released", "size", "tail", "yields",
     )  # fmt: skip
 
     def __init__(self, budget: Budget, *, tail: bool = False, yields: bool = False, limit_bytes: int = SPOOL_COMMAND_BYTES) -> None:
@@ -90,40 +92,50 @@ class Spool:
         self.readers: list[SpoolReader] = []
         self.released = False
         """Whether bytes go as soon as the present readers have them."""
+        self.size = 0
+        """Bytes seen on both streams."""
+        self.held_bytes = 0
+        """Bytes that are kept, of both streams."""
+        self.first = 0
+        """The number of the oldest segment kept."""
+        self.base = [0, 0, 0]
+        """Each stream's offset at the oldest segment kept."""
         self._paused: tuple[Callable[[], None], ...] = ()
         self._segments = _NONE
-        self._first = 0
-        self._base = [0, 0, 0]
         self._seen = [0, 0, 0]
         self._dropped = [0, 0, 0]
         self._had = [0, 0, 0]  # as far as readers came that are gone
-        self._held = 0
         self._digests: list[_Hash | None] = [None, None, None]
+        self._ended = False
+        self._rank: int | None = None
 
     def append(self, stream: int, data: bytes) -> None:
         """Take bytes of a stream. Never refuses: the reader of the pipe checks ``full`` before the next read."""
-        self._seen[stream] += len(data)
+        size, budget = len(data), self.budget
+        self.size += size
+        self._seen[stream] += size
         digest = self._digests[stream]
         if digest is None:
-            digest = self._digests[stream] = hashlib.sha256()
-        digest.update(data)
-        self._held += len(data)
-        self.budget.held_bytes += len(data)
+            self._digests[stream] = hashlib.sha256(data)
+        else:
+            digest.update(data)
+        self.held_bytes += size
         if self._segments is _NONE:
             self._segments = deque()
         segments = self._segments
-        if segments and segments[-1][0] == stream and len(segments[-1][1]) + len(data) <= _MERGE_BYTES:
+        if segments and segments[-1][0] == stream and len(segments[-1][1]) + size <= _MERGE_BYTES:
             segments[-1] = (stream, segments[-1][1] + data)
+            budget.held_bytes += size
         else:
             segments.append((stream, data))
-            self.budget.held_bytes += _SEGMENT_BYTES
-        if self._gives_way():
-            is_short = self._crowded() and self.budget.is_short()
-            while len(segments) > 1 and (self._held > self.limit_bytes or is_short):
+            budget.held_bytes += size + _SEGMENT_BYTES
+        if (self.tail or self.yields) and self._gives_way():
+            is_short = budget.is_full and budget.is_short()
+            while len(segments) > 1 and (self.held_bytes > self.limit_bytes or is_short):
                 self._drop_first(lost=True)
-                is_short = self._crowded()
-            self.budget.shrunk()
-        elif self._crowded():
+                is_short = budget.is_full
+            budget.shrunk()
+        elif budget.held_bytes >= budget.limit_bytes:
             self._trim(0)
 
     @property
@@ -144,7 +156,7 @@ class Spool:
         self.budget.waiting[self] = None
 
     def resume(self) -> None:
-        """Let who waits for room go on, where there is some."""
+        """Resume the pipes that wait for room, where there is some."""
         if self._paused and not self.full:
             paused, self._paused = self._paused, ()
             self.budget.waiting.pop(self, None)
@@ -153,8 +165,8 @@ class Spool:
 
     def attach(self, attached: Callable[[], bool], starts: dict[int, int] | None = None, *, keep: bool = False) -> SpoolReader:
         """A reader from per-stream offsets (default: the oldest kept; older ones become a gap)."""
-        starts = starts or {}
-        reader = SpoolReader(self, attached, [0] + [max(0, min(starts.get(s, 0), self._seen[s])) for s in (1, 2)], keep=keep)
+        position = [0, 0, 0] if starts is None else [0, *(max(0, min(starts.get(s, 0), self._seen[s])) for s in (1, 2))]
+        reader = SpoolReader(self, attached, position, keep=keep)
         self.readers.append(reader)
         return reader
 
@@ -165,38 +177,52 @@ class Spool:
             self._had = [*map(max, self._had, reader.position)]
             if self.released:
                 self.release()
-            self.resume()
+            if self._paused:
+                self.resume()
 
     def end(self) -> None:
         """It grows no more."""
-        if self.yields and self._held:
-            self.budget.over[self] = None
-            self.budget.eased()
+        self._ended = True
+        if self.yields and self.held_bytes:
+            self._offer(UNREAD if self._rank is None else self._rank)
 
-    def spare(self) -> None:
-        """It is complete and a reader has received all of it: what is kept of it goes before another spool has to wait."""
-        if self._held:
-            self.budget.spare.pop(self, None)
-            self.budget.spare[self] = None
-            self.budget.eased()
+    def received(self, reader: SpoolReader) -> None:
+        """It is complete and ``reader``, which leaves, received all of it."""
+        if self.held_bytes > WINDOW_BYTES or self.budget.is_full:
+            self.taken()
+        self.detach(reader)
+        if self.held_bytes:
+            self._offer(RECEIVED)
 
     def release(self) -> None:
-        """Nobody else will want it: free the bytes but those that readers have yet to take, keep the counts."""
+        """No other client will ask for it: free the bytes but those that readers have yet to take, keep the counts."""
         self.released = True
-        self.budget.spare.pop(self, None)
-        self.budget.kept.pop(self, None)
-        self.budget.over.pop(self, None)
+        self._withdraw()
         wanted = min((reader.index for reader in self.readers if not reader.at_end), default=None)
-        while self._segments and (wanted is None or self._first < wanted):
+        while self._segments and (wanted is None or self.first < wanted):
             self._drop_first(lost=False)
         if not self._segments:
             self._segments = _NONE
         self.resume()
         self.budget.shrunk()
 
+    def reclaim(self) -> None:
+        """Free what may go before another spool has to wait."""
+        if self._rank != READ:
+            self.release()
+            return
+        self._withdraw()
+        self._trim(0)
+        if self._ended and self.yields and self.held_bytes:
+            self._offer(UNREAD)
+
     def streams(self) -> dict[int, list[int | str]]:
-        """Per stream: bytes seen, bytes that went before anybody had them, SHA-256 of all that was seen."""
-        return {stream: [self._seen[stream], self._dropped[stream], self._digest(stream)] for stream in (1, 2)}
+        """Per stream: bytes seen, bytes that went before any reader had them, SHA-256 of all that was seen."""
+        seen, dropped, (_, out, err) = self._seen, self._dropped, self._digests
+        return {
+            1: [seen[1], dropped[1], EMPTY_SHA256 if out is None else out.hexdigest()],
+            2: [seen[2], dropped[2], EMPTY_SHA256 if err is None else err.hexdigest()],
+        }
 
     @property
     def truncated(self) -> bool:
@@ -204,91 +230,71 @@ class Spool:
         return bool(self._dropped[1] or self._dropped[2])
 
     def taken(self) -> None:
-        """A reader moved on, or came or went: free what all have, and let the process go on if it waited."""
-        over = self.budget.held_bytes >= self.budget.limit_bytes
-        self._trim(0 if self.released or over else WINDOW_BYTES)
-        if self._segments:
-            self.budget.kept[self] = None
-        self.resume()
-
-    def forget(self) -> None:
-        """What all readers had goes, to the last byte."""
-        self.budget.kept.pop(self, None)
-        self._trim(0)
-
-    def _gives_way(self) -> bool:
-        return self.tail or (self.yields and not any(reader.attached() for reader in self.readers))
-
-    def _crowded(self) -> bool:
-        return self.budget.held_bytes >= self.budget.limit_bytes
-
-    def _digest(self, stream: int) -> str:
-        digest = self._digests[stream]
-        return EMPTY_SHA256 if digest is None else digest.hexdigest()
-
-    def _untaken(self) -> int:
-        if not self.readers:
-            return self._held
-        return max(self.size - sum(reader.position) for reader in self._present())
-
-    def _untaken_segments(self) -> int:
-        """Pieces that a reader has yet to take: one that is being taken, or may still grow, does not count."""
-        last = self._first + len(self._segments) - 1
-        return max(0, last - max(self._first, min((reader.index for reader in self._present()), default=0)))
-
-    def _present(self) -> list[SpoolReader]:
-        """Who decides how far things are: readers whose client is connected; where there is none, all."""
-        return [reader for reader in self.readers if reader.attached()] or self.readers
-
-    def _trim(self, keep: int) -> None:
-        if not self.readers:
-            return
-        oldest = min(reader.index for reader in self._present())
-        wanted = min(self._first if reader.keep else reader.index for reader in self.readers)
-        taken = self._held - self._untaken()
-        while self._first < oldest and (taken := taken - len(self._segments[0][1])) >= keep:
-            if self._first >= wanted and self._held <= self.limit_bytes and not self._crowded():
-                break  # kept for a reader who may come back, as long as there is room
-            self._drop_first(lost=False)
-        self.budget.shrunk()
-
-    def _drop_first(self, *, lost: bool) -> None:
-        stream, data = self._segments.popleft()
-        self._first += 1
-        if lost:  # but not to a reader that had it
-            had = max(self._base[stream], self._had[stream], *(reader.position[stream] for reader in self.readers))
-            self._dropped[stream] += max(0, self._base[stream] + len(data) - had)
-        self._base[stream] += len(data)
-        self._held -= len(data)
-        self.budget.held_bytes -= len(data) + _SEGMENT_BYTES
+        """A reader moved on, or came or went: free what all have, and resume the process if it waited."""
+        self._trim(0 if self.released or self.budget.is_full else WINDOW_BYTES)
+        if self._segments and self._rank is None:
+            self._offer(READ)
+        if self._paused:
+            self.resume()
 
     def at(self, index: int) -> tuple[int, bytes] | None:
         """The segment with this number, None at the end."""
-        number = index - self._first
+        number = index - self.first
         return self._segments[number] if number < len(self._segments) else None
 
     def held(self, stream: int) -> bytes:
         """All that is kept of a stream."""
         return b"".join(data for number, data in self._segments if number == stream)
 
-    @property
-    def held_bytes(self) -> int:
-        """Bytes that are kept, of both streams."""
-        return self._held
+    def _offer(self, rank: int) -> None:
+        """Let it be reclaimed as the newest of a rank."""
+        self._withdraw()
+        self._rank = rank
+        self.budget.offer(self, rank)
 
-    @property
-    def size(self) -> int:
-        """Bytes seen on both streams."""
-        return self._seen[1] + self._seen[2]
+    def _withdraw(self) -> None:
+        rank, self._rank = self._rank, None
+        if rank is not None:
+            self.budget.reclaimable[rank].pop(self, None)
 
-    @property
-    def first(self) -> int:
-        """The number of the oldest segment kept."""
-        return self._first
+    def _gives_way(self) -> bool:
+        return self.tail or (self.yields and not any(reader.attached() for reader in self.readers))
 
-    def base(self, stream: int) -> int:
-        """The stream's offset at the oldest segment kept."""
-        return self._base[stream]
+    def _untaken(self) -> int:
+        if not self.readers:
+            return self.held_bytes
+        return max(self.size - sum(reader.position) for reader in self._present())
+
+    def _untaken_segments(self) -> int:
+        """Pieces that a reader has yet to take: one that is being taken, or may still grow, does not count."""
+        last = self.first + len(self._segments) - 1
+        return max(0, last - max(self.first, min((reader.index for reader in self._present()), default=0)))
+
+    def _present(self) -> list[SpoolReader]:
+        """The readers that decide how far things are: those whose client is connected; where there is none, all."""
+        return [reader for reader in self.readers if reader.attached()] or self.readers
+
+    def _trim(self, keep: int) -> None:
+        if not self.readers or self.held_bytes < keep:
+            return
+        oldest = min(reader.index for reader in self._present())
+        wanted = min(self.first if reader.keep else reader.index for reader in self.readers)
+        taken = self.held_bytes - self._untaken()
+        while self.first < oldest and (taken := taken - len(self._segments[0][1])) >= keep:
+            if self.first >= wanted and self.held_bytes <= self.limit_bytes and not self.budget.is_full:
+                break  # kept for a reader who may come back, as long as there is room
+            self._drop_first(lost=False)
+        self.budget.shrunk()
+
+    def _drop_first(self, *, lost: bool) -> None:
+        stream, data = self._segments.popleft()
+        self.first += 1
+        if lost:  # but not to a reader that had it
+            had = max(self.base[stream], self._had[stream], *(reader.position[stream] for reader in self.readers))
+            self._dropped[stream] += max(0, self.base[stream] + len(data) - had)
+        self.base[stream] += len(data)
+        self.held_bytes -= len(data)
+        self.budget.held_bytes -= len(data) + _SEGMENT_BYTES
 
 
 class SpoolReader:
@@ -306,22 +312,22 @@ class SpoolReader:
         self.index = spool.first
         self.position = position
         self.missed = [0, 0, 0]
-        self._walk = [0, spool.base(1), spool.base(2)]  # the offsets at the start of segment ``index``
+        self._walk = spool.base[:]  # the offsets at the start of segment ``index``
 
     def gap(self) -> tuple[int, int] | None:
         """``(stream, bytes)`` that are gone before the next bytes; ask until None."""
         spool = self._spool
-        if self.index < spool.first:
-            self.index = spool.first
-            self._walk = [0, spool.base(1), spool.base(2)]
-        if self.index > spool.first:
-            return None
-        for stream in (1, 2):
-            missing = spool.base(stream) - self.position[stream]
-            if missing > 0:
-                self.position[stream] += missing
-                self.missed[stream] += missing
-                return stream, missing
+        first, base = spool.first, spool.base
+        if self.index < first:
+            self.index = first
+            self._walk = base[:]
+        if self.index == first:
+            for stream in (1, 2):
+                missing = base[stream] - self.position[stream]
+                if missing > 0:
+                    self.position[stream] += missing
+                    self.missed[stream] += missing
+                    return stream, missing
         return None
 
     def take(self, room: int) -> tuple[int, bytes] | None:
@@ -346,4 +352,4 @@ class SpoolReader:
     @property
     def at_end(self) -> bool:
         """Whether everything there is was taken."""
-        return sum(self.position) >= self._spool.size
+        return self.position[1] + self.position[2] >= self._spool.size

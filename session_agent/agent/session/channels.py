@@ -62,40 +62,36 @@ class Channel(Protocol):
         ...
 
 
-class Handler(Protocol):
-    """What serves one channel. Called on the loop; must neither block nor raise anything but ``HoldfastError``."""
+class Handler:
+    """What serves one channel. Called on the loop; must neither block nor raise anything but ``HoldfastError``.
+
+    A handler has the methods for what its kind of channel takes. The session refuses everything else before it gets here
+    (``holdfast_wire.channels.IMPERATIVES``), so the others do nothing.
+    """
 
     def run(self, command_id: str, params: dict[str, Any]) -> None:
         """Run a command in the shell."""
-        ...
 
     def write(self, data: bytes, eof: bool) -> None:
         """Take input; call ``consume`` as it is used."""
-        ...
 
     def resize(self, rows: int, columns: int) -> None:
         """Resize the terminal."""
-        ...
 
     def signal(self, name: str) -> None:
         """Signal what runs."""
-        ...
 
     def close(self, detach: bool) -> None:
         """The client is done with the channel; answer with a final fact."""
-        ...
 
     def writable(self) -> None:
         """Credit came back, or a client came or went: send on."""
-        ...
 
     def delivered(self, command_id: str) -> None:
         """The client has the exit of ``command_id``."""
-        ...
 
     def drop(self) -> None:
         """The channel is gone without an end: stop using it. What the sandbox owns lives on."""
-        ...
 
 
 Factory = Callable[["AgentContext", Channel], Handler]

@@ -17,12 +17,18 @@ from holdfast_wire.errors import HoldfastError, ProtocolError
 from holdfast_wire.frames import Hello
 from holdfast_wire.limits import MESSAGE_BYTES
 from holdfast_wire.proof import DIAL_HEADER, IDENTITY_HEADER, IDLE_HEADER, PROOF_HEADER, answer_dial, proof_of
+from holdfast_wire.websocket_frames import BINARY, MessageReader, server_frame
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
 from .adoption import Adoption, AdoptRequest, answer
+
+try:
+    from websockets.speedups import apply_mask
+except ImportError:  # the wheel for this machine has no C extension
+    from websockets.utils import apply_mask
 
 if TYPE_CHECKING:
     from .sessions import HeldSession, Sessions
@@ -76,6 +82,8 @@ class Connection(asyncio.Protocol):
         self._refused = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
+        self._messages: MessageReader | None = None
+        """From the end of the handshake on: what follows is cut into messages here, and the library gets what is none."""
         self._spoken = False
         self._adopting: AdoptRequest | None = None
 
@@ -102,17 +110,20 @@ class Connection(asyncio.Protocol):
         self._spoken = True
         self._receiving = True
         try:
-            self._socket.receive_data(data)
-            for event in self._socket.events_received():
-                if isinstance(event, Request):
-                    self._upgrade(event)
-                elif isinstance(event, Frame) and event.opcode is not Opcode.PING and event.opcode is not Opcode.PONG:
-                    self._take(event)
-                elif self._paused and self._transport is not None:
-                    self._transport.abort()  # it pings and does not read the answers: they would pile up here
+            if self._messages is None:
+                self._feed_library(data)
+                if self._socket.state is OPEN and data.endswith(b"\r\n\r\n"):  # else the library has begun to read what follows
+                    self._messages = MessageReader(apply_mask)
+            else:
+                for first, frame in self._messages.feed(data):
+                    if first != BINARY:
+                        self._feed_library(frame)
+                    elif self._socket.state is OPEN:
+                        self._take(frame)
         finally:
             self._receiving = False
         self._flush()
+        self._arm()
 
     def eof_received(self) -> bool:
         self._socket.receive_eof()
@@ -207,23 +218,35 @@ class Connection(asyncio.Protocol):
             transport.write(answer(200, {"sandbox_id": adoption.sandbox_id}, headers))
         transport.close()
 
-    def _take(self, frame: Frame) -> None:
+    def _feed_library(self, data: bytes) -> None:
+        """Have the library read the handshake, control frames, and whatever breaks the protocol."""
+        self._socket.receive_data(data)
+        for event in self._socket.events_received():
+            if isinstance(event, Request):
+                self._upgrade(event)
+            elif not isinstance(event, Frame) or event.opcode is Opcode.PING or event.opcode is Opcode.PONG:
+                if self._paused and self._transport is not None:
+                    self._transport.abort()  # it pings and does not read the answers: they would pile up here
+            elif event.opcode is Opcode.BINARY and event.fin:
+                self._take(bytes(event.data))
+            elif event.opcode is not Opcode.CLOSE and not self._refused:
+                self._refuse_breach(ProtocolError("every message is one unfragmented binary frame"))
+
+    def _take(self, message: bytes) -> None:
         if self._refused:
             return  # what followed a breach comes again, on a connection that is not closing
         try:
-            if frame.opcode is Opcode.CLOSE:
-                return
-            if frame.opcode is not Opcode.BINARY or not frame.fin:
-                raise ProtocolError("every message is one unfragmented binary frame")
-            message = bytes(frame.data)
             if self._held is None:
                 self._greet(message)
             else:
                 self._held.session.receive(message, self._loop.time())
                 self._held.dispatch()
         except HoldfastError as error:
-            log.info("refusing a connection: %s", error.code)
-            self.refuse(error)
+            self._refuse_breach(error)
+
+    def _refuse_breach(self, error: HoldfastError) -> None:
+        log.info("refusing a connection: %s", error.code)
+        self.refuse(error)
 
     def _greet(self, message: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
@@ -242,23 +265,20 @@ class Connection(asyncio.Protocol):
         self._flush_scheduled = False
         held = self._held
         if held is not None:
-            while not self._paused and self._socket.state is OPEN:
-                messages = held.session.outgoing(WRITE_HIGH_BYTES)
-                if not messages:
-                    break
-                for message in messages:
-                    self._socket.send_binary(message)
-                self._write_out()
-            self._arm()
-        self._write_out()  # pongs and the answer to a Close are the socket's own
+            session = held.session
+            while session.has_outgoing and not self._paused and self._socket.state is OPEN:
+                frames = [server_frame(BINARY, message) for message in session.outgoing(WRITE_HIGH_BYTES)]
+                if self._socket.writes:
+                    self._write_out()
+                if self._transport is not None and not self._transport.is_closing():
+                    self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+        if self._socket.writes:  # pongs and the answer to a Close are the socket's own
+            self._write_out()
 
     def _write_out(self) -> None:
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            self._socket.data_to_send()
-            return
         pieces = self._socket.data_to_send()
-        if not pieces:
+        transport = self._transport
+        if not pieces or transport is None or transport.is_closing():
             return
         ends = pieces[-1] == b""
         transport.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
@@ -267,7 +287,7 @@ class Connection(asyncio.Protocol):
 
     def _arm(self) -> None:
         held = self._held
-        due = held.session.deadline() if held is not None else None
+        due = held.session.deadline() if held is not None else None  # which only what arrives brings nearer
         if due is None or (self._timer is not None and self._timer_due <= due):
             return  # a timer that fires early asks again, which costs less than moving it for every message
         if self._timer is not None:
@@ -286,6 +306,7 @@ class Connection(asyncio.Protocol):
             return
         held.dispatch()
         self._flush()
+        self._arm()
 
     def _too_slow(self) -> None:
         if self._transport is not None:

@@ -12,14 +12,15 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Exited, Failed, Gap, Output, Started
-from holdfast_wire.limits import DATA_BYTES
+from holdfast_wire.limits import DATA_BYTES, ITEM_BYTES
 
 from session_agent.agent.context import AgentContext
 from session_agent.agent.output.exit_status import refusal
 from session_agent.agent.output.records import Record
+from session_agent.agent.output.spool import SpoolReader
 from session_agent.agent.process.processes import is_signal
 
-from .channels import Channel
+from .channels import Channel, Handler
 
 
 class Presenter:
@@ -79,37 +80,45 @@ class Presenter:
         if not record.started and record.ending is None:
             return False
         number = channel.number
-        spool = record.spool
+        at_end = reader is None or reader.at_end
+        # one look at the room a turn: what is taken and what keeping it costs is counted off (``halves.SendHalf``)
+        room = 0 if at_end and not self._preface else channel.room()
         if not self._started and record.started:
-            at_once = record.ending is not None if reader is None or reader.at_end else channel.room() > 0
+            at_once = record.ending is not None if at_end else room > 0
             if not (self._terse and at_once):
                 channel.queue(Started(number, record.command_id, record.info if self._info is None else self._info))
             self._started = True
-        while self._preface and (room := min(channel.room(), DATA_BYTES)) > 0:
-            piece_, self._preface = self._preface[:room], self._preface[room:]
-            channel.queue(Output(number, 1, piece_))
-        if reader is not None and not self._preface and not reader.at_end:
-            moved = False
-            while channel.room() > 0:  # without credit no gap is reported either: it may still grow, and one is enough
-                while (gap := reader.gap()) is not None:
-                    moved = True
-                    channel.queue(Gap(number, gap[0], gap[1]))
-                piece = reader.take(channel.room())
-                if piece is None:
-                    break
-                moved = True
-                channel.queue(Output(number, piece[0], piece[1]))
-            if moved:
-                spool.taken()
-        if record.ending is None or self._preface or not (reader is None or reader.at_end):
+        while self._preface and room > 0:
+            size = min(room, DATA_BYTES)
+            piece, self._preface = self._preface[:size], self._preface[size:]
+            channel.queue(Output(number, 1, piece))
+            room = channel.room()
+        if reader is not None and room > 0 and not at_end:  # without credit no gap is reported either: one is enough
+            at_end = self._send_output(reader, room, complete=record.ending is not None)
+        if record.ending is None or self._preface or not at_end:
             channel.wake()
             return False
-        channel.send(Exited(number, record.command_id, record.ending.result(spool, None if reader is None else reader.missed)))
+        channel.send(Exited(number, record.command_id, record.ending.result(record.spool, None if reader is None else reader.missed)))
         self.finished = True
         if reader is not None:
-            spool.detach(reader)
-            spool.spare()
+            record.spool.received(reader)
         return True
+
+    def _send_output(self, reader: SpoolReader, room: int, *, complete: bool) -> bool:
+        """Send what ``room`` allows. Whether that was all there is."""
+        channel = self._channel
+        number = channel.number
+        while (gap := reader.gap()) is not None:
+            channel.queue(Gap(number, gap[0], gap[1]))
+        while (piece := reader.take(room)) is not None:
+            channel.queue(Output(number, piece[0], piece[1]))
+            room -= len(piece[1]) + ITEM_BYTES
+            if room <= 0:
+                room = channel.room()
+        at_end = reader.at_end
+        if not (at_end and complete):  # else ``received`` follows
+            self.record.spool.taken()
+        return at_end
 
     def stop(self) -> None:
         """Stop reading; the record lives on."""
@@ -119,7 +128,7 @@ class Presenter:
                 self.record.spool.detach(self._reader)
 
 
-class CommandHandler:
+class CommandHandler(Handler):
     """A channel of kind ``command`` or ``follow``."""
 
     def __init__(
@@ -140,12 +149,6 @@ class CommandHandler:
     def _leave(self) -> None:
         if self._follower in self._record.followers:
             self._record.followers.remove(self._follower)
-
-    def run(self, command_id: str, params: dict[str, object]) -> None:
-        """Not on this kind of channel."""
-
-    def resize(self, rows: int, columns: int) -> None:
-        """Not on this kind of channel."""
 
     def write(self, data: bytes, eof: bool) -> None:
         """Input for the command."""

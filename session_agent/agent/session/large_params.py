@@ -8,7 +8,7 @@ parameters mean is the affair of the channel's own handler.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 from holdfast_wire.codec import decode_params
 from holdfast_wire.errors import HoldfastError
@@ -23,24 +23,22 @@ Opener = Callable[[dict[str, Any]], Handler]
 PACKED = "packed"
 
 
-class Gathering:
+class Gathering(Handler):
     """A channel until it has its parameters, and from then on whatever serves it."""
 
-    _together: ClassVar[ByteCounter] = ByteCounter()
-    """What all of them have announced."""
-
-    def __init__(self, channel: Channel, opener: Opener) -> None:
+    def __init__(self, channel: Channel, opener: Opener, together: ByteCounter) -> None:
+        """``together`` counts what all of them have announced."""
         size = channel.params[PACKED]
         if type(size) is not int or size < 1:
             raise HoldfastError("invalid_argument", f"{PACKED} is the size of the parameters that follow, in bytes")
         if size > PARAMS_BYTES:
             raise HoldfastError("arguments_too_long", f"{size} bytes of parameters are over {PARAMS_BYTES}")
-        if self._together.held + size > PARAMS_SANDBOX_BYTES:
+        if together.held + size > PARAMS_SANDBOX_BYTES:
             raise HoldfastError("queue_full", "too many large requests are on their way to this sandbox")
         self._channel = channel
         self._opener = opener
         self._left = size
-        self._held = ByteCounter(self._together)
+        self._held = ByteCounter(together)
         self._held.add(size)
         self._pieces: list[bytes] = []
         self._later: list[Callable[[Handler], None]] = []

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.events import Attached, Delivered, Dropped, Event, Retired, Writable
+from holdfast_wire.events import Delivered, Dropped, Event, Retired, Writable
 from holdfast_wire.frames import Close, Exited, Fact, Failed, Hello, Open, Resize, Run, Signal, Write
 from holdfast_wire.halves import ByteCounter
 from holdfast_wire.limits import SESSIONS, UNACKED_MEMORY_SHARE, UNACKED_SANDBOX_BYTES, UNACKED_SESSION_BYTES, Timing
@@ -27,8 +27,20 @@ if TYPE_CHECKING:
 log = logging.getLogger("session_agent.agent.session.sessions")
 
 _COMMAND_KINDS = frozenset({"command", "follow", "shell", "terminal"})
-_BOOKKEEPING = (Writable, Delivered, Retired, Dropped)
+_BOOKKEEPING = frozenset({Writable, Delivered, Retired, Dropped})
 """Events that no client requested."""
+_ACTIONS: dict[type[Any], Callable[[Handler, Any], None]] = {
+    Run: lambda handler, event: handler.run(event.command_id, event.params),
+    Write: lambda handler, event: handler.write(event.data, event.eof),
+    Signal: lambda handler, event: handler.signal(event.name),
+    Resize: lambda handler, event: handler.resize(event.rows, event.columns),
+    Close: lambda handler, event: handler.close(event.detach),
+    Writable: lambda handler, event: handler.writable(),
+    Delivered: lambda handler, event: handler.delivered(event.command_id),
+    Retired: lambda handler, event: None,
+    Dropped: lambda handler, event: handler.drop(),
+}
+"""What each event of a channel asks of its handler."""
 
 
 class Carrier(Protocol):
@@ -88,6 +100,8 @@ class UnackedQuota:
 
     def __init__(self, limit_bytes: int) -> None:
         self.whole = ByteCounter()
+        self.announced = ByteCounter()
+        """Parameters that are on their way (``large_params``)."""
         self.starved: dict[HeldSession, None] = {}
         self._limit_bytes = limit_bytes
 
@@ -97,10 +111,9 @@ class UnackedQuota:
 
     def feed(self) -> None:
         """Let those go on who found no room and now have some."""
-        if self.starved:
-            for held in [held for held in self.starved if self.room(held.session.counter) > 0]:
-                self.starved.pop(held, None)
-                held.feed()
+        for held in [held for held in self.starved if self.room(held.session.counter) > 0]:
+            self.starved.pop(held, None)
+            held.feed()
 
 
 class HeldSession:
@@ -129,7 +142,7 @@ class HeldSession:
     def dispatch(self) -> None:
         """Hand the session's events to the handlers."""
         for event in self.session.events():
-            number = getattr(event, "channel", 0)
+            number: int = getattr(event, "channel", 0)
             try:
                 self._handle(number, event)
             except HoldfastError as error:
@@ -137,7 +150,8 @@ class HeldSession:
             except Exception:
                 log.exception("the handler of channel %d failed on %s", number, type(event).__name__)
                 self._fail(number, HoldfastError("internal", "the agent failed to serve this request"))
-        self._total.feed()
+        if self._total.starved:
+            self._total.feed()
 
     def room(self, number: int) -> int:
         """Bytes that the agent can hold for the channel, whatever credit it has. At 0 it is ``fed`` as soon as there are more."""
@@ -183,50 +197,35 @@ class HeldSession:
         self._total.feed()
 
     def _handle(self, number: int, event: Event) -> None:
-        if type(event) is Open:
-            factory = self._factories.get(event.kind)
-            if factory is None:
-                raise HoldfastError("unsupported", f"this agent has no channels of kind {event.kind!r}")
-            channel = _Channel(self, number, event.params)
-            self._context.used()
-            if event.kind not in _COMMAND_KINDS:
-                self._flows.add(number)
-            if PACKED in event.params:
-                self._handlers[number] = Gathering(channel, lambda params: factory(self._context, _Channel(self, number, params)))
-            else:
-                self._handlers[number] = factory(self._context, channel)
-            return
-        if isinstance(event, Attached):
-            return  # _resume has queued a Writable for every channel
+        kind = type(event)
         handler = self._handlers.get(number)
         if handler is None:
+            if type(event) is Open:
+                self._open(number, event)
             return
-        if number in self._flows or not isinstance(event, _BOOKKEEPING):
+        if kind not in _BOOKKEEPING or number in self._flows:
             self._context.used()
-        match event:
-            case Run():
-                handler.run(event.command_id, event.params)
-            case Write():
-                handler.write(event.data, event.eof)
-            case Signal():
-                handler.signal(event.name)
-            case Resize():
-                handler.resize(event.rows, event.columns)
-            case Close():
-                handler.close(event.detach)
-            case Writable():
-                handler.writable()
-            case Delivered():
-                handler.delivered(event.command_id)
-            case Retired():
-                del self._handlers[number]
-                self._flows.discard(number)
-            case Dropped():
-                del self._handlers[number]
-                self._flows.discard(number)
-                handler.drop()
-            case _:
-                pass
+        if kind is Retired or kind is Dropped:
+            del self._handlers[number]
+            self._flows.discard(number)
+        _ACTIONS[kind](handler, event)
+
+    def _open(self, number: int, event: Open) -> None:
+        factory = self._factories.get(event.kind)
+        if factory is None:
+            raise HoldfastError("unsupported", f"this agent has no channels of kind {event.kind!r}")
+        channel = _Channel(self, number, event.params)
+        self._context.used()
+        if event.kind not in _COMMAND_KINDS:
+            self._flows.add(number)
+        if PACKED in event.params:
+
+            def opener(params: dict[str, Any]) -> Handler:
+                return factory(self._context, _Channel(self, number, params))
+
+            self._handlers[number] = Gathering(channel, opener, self._total.announced)
+        else:
+            self._handlers[number] = factory(self._context, channel)
 
     def _fail(self, number: int, error: HoldfastError) -> None:
         handler = self._handlers.get(number)

@@ -21,10 +21,11 @@ from session_agent.agent.commands.window import MOST_CELLS, TERM, window_size
 from session_agent.agent.context import AgentContext
 from session_agent.agent.output.exit_status import refusal
 from session_agent.agent.output.records import Record, check_id, fingerprint
+from session_agent.agent.output.spool import Spool
 from session_agent.agent.process.fork import CannotExecuteError
 from session_agent.agent.process.processes import is_signal
 from session_agent.agent.request import params as read
-from session_agent.agent.session.channels import Channel
+from session_agent.agent.session.channels import Channel, Handler
 from session_agent.agent.session.delivery import Presenter
 
 from .shell import Shell, describe
@@ -57,15 +58,15 @@ def open_shell(context: AgentContext, channel: Channel) -> ShellHandler:
             hint = "give the other one a name of its own, or leave tty out"
             raise HoldfastError("command_conflict", f"the shell {name!r:.140} has no terminal", hint=hint)
         shell.resize(*size)
-    spool_from(context, params)
-    return ShellHandler(context, channel, shell, created=created)
+    return ShellHandler(context, channel, shell, created=created, make_spool=spool_from(context, params))
 
 
-class ShellHandler:
+class ShellHandler(Handler):
     """One client's view of one shell."""
 
-    def __init__(self, context: AgentContext, channel: Channel, shell: Shell, *, created: bool) -> None:
+    def __init__(self, context: AgentContext, channel: Channel, shell: Shell, *, created: bool, make_spool: Callable[[], Spool]) -> None:
         self._context = context
+        self._make_spool = make_spool
         self._channel = channel
         self._shell = shell
         self._waiting: deque[Record | _Refusal] = deque()
@@ -111,11 +112,13 @@ class ShellHandler:
         if b"\0" in script:
             raise HoldfastError("invalid_argument", "a script cannot hold a NUL byte", hint="write it to a file first")
         timeout_s = read.number(params, "timeout_s", None)
-        if self._shell.has_terminal and params.get("stdin") is not None:
-            hint = "write to the shell while the command runs"
-            raise HoldfastError("invalid_argument", "a command on a terminal reads keys, and no other input", hint=hint)
-        pipe_stdin = read.choice(params, "stdin", "null", ("null", "pipe")) == "pipe"
-        record = self._context.records.create(command_id, print_, spool_from(self._context, self._channel.params))
+        pipe_stdin = False
+        if params.get("stdin") is not None:
+            if self._shell.has_terminal:
+                hint = "write to the shell while the command runs"
+                raise HoldfastError("invalid_argument", "a command on a terminal reads keys, and no other input", hint=hint)
+            pipe_stdin = read.choice(params, "stdin", "null", ("null", "pipe")) == "pipe"
+        record = self._context.records.create(command_id, print_, self._make_spool())
         try:
             self._shell.submit(record, script, timeout_s, pipe_stdin=pipe_stdin)
         except HoldfastError:

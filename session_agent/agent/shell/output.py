@@ -85,8 +85,10 @@ class RunOutput:
         spool = self._spool
         self._spool = self._arrived = None
         for number, stream in self._streams.items():
-            self._leave(stream)
-            stream.close_writer()
+            if stream.watched:
+                self._leave(stream)
+            if stream.writer >= 0:
+                stream.close_writer()
             taken_bytes, there_bytes = 0, CHUNK_BYTES
             while True:
                 try:

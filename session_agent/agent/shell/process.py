@@ -16,7 +16,7 @@ from typing import Protocol
 
 from session_agent.agent.commands.launch import is_busybox
 from session_agent.agent.context import AgentContext
-from session_agent.agent.output.spool import Spool
+from session_agent.agent.output.records import Record
 from session_agent.agent.process.fork import Launch, Stdio
 
 from .driver import FED, OPENED, BashDialect, Dialect, Private, Report, ReportReader, ShDialect, cut_farewell, cut_snapshot
@@ -155,13 +155,11 @@ class ShellProcess:
 
     # talking to it ---------------------------------------------------------------------------------------------
 
-    def begin(
-        self, script: bytes, spool: Spool, arrived: Callable[[], None], *, stdin: bytes | None, last_status: int, tag: int | None
-    ) -> int:
-        """Start a run whose output goes to ``spool``. Answers the number its report will have."""
+    def begin(self, script: bytes, record: Record, *, stdin: bytes | None, last_status: int, tag: int | None) -> int:
+        """Start a run whose output goes to the spool of ``record``. Answers the number its report will have."""
         self.number = number = self.number + 1
         self._reports.begin()
-        self._output.direct(spool, arrived)
+        self._output.direct(record.spool, record.notify)
         self._fill(self.dialect.text(number, script, stdin=stdin, last_status=last_status, tag=tag))
         lines = self.dialect.run(number, self._slot)
         self._say(lines if self._changes_nothing(script) else lines + self._snapshot(number))
@@ -187,13 +185,12 @@ class ShellProcess:
         """Write the state once more, after an interrupt may have cut the last time short."""
         self._say(self._snapshot(self.number))
 
-    def load(self, dump: bytes, token: bytes) -> int:
-        """Load the state ``dump``. Returns the number of the report that follows."""
+    def load(self, dump: bytes, token: bytes) -> None:
+        """Load the state ``dump``, and report."""
         self.number = number = self.number + 1
         self._fill(self.dialect.restore(dump, token))
         self._say(self.dialect.load(number, self._slot) + self._snapshot(number))
         self._awaited = number
-        return number
 
     def has_snapshot(self) -> bool:
         """Whether the state after the last run that may have changed it is safely written."""

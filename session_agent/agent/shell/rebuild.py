@@ -33,10 +33,10 @@ class Rebuilding:
         "_events",
         "_kind",
         "_launch",
+        "_loading",
         "_path",
         "_tag",
         "_timer",
-        "loading",
         "restarted",
         "restored",
         "size",
@@ -53,8 +53,7 @@ class Rebuilding:
         self._timer: asyncio.TimerHandle | None = None
         self.size: tuple[int, int] | None = None
         """Rows and columns of its terminal, where it has one."""
-        self.loading = 0
-        """The number of the report by which the new process confirms that it has the state, 0 when none is expected."""
+        self._loading = False
         self.restarted = False
         """Whether the next result reports it, and in ``restored`` of the state."""
         self.restored = True
@@ -66,9 +65,8 @@ class Rebuilding:
         return ShellProcess(self._context, self._kind, self._path, launch, self._tag, self._events, self.size)
 
     def replace(self, old: ShellProcess, state: tuple[bytes, bytes] | None) -> ShellProcess:
-        """Have another process instead of ``old``, which ended; with a ``state`` it is ``loading`` now. Raises ``shell_lost``."""
+        """Have another process instead of ``old``, which ended. It loads ``state``, and then reports. Raises ``shell_lost``."""
         self.cancel()
-        self.loading = 0
         self.times += 1
         if self.times > _TIMES:
             raise HoldfastError("shell_lost", "the shell ended as soon as it was started, several times over")
@@ -83,7 +81,8 @@ class Rebuilding:
             raise HoldfastError("shell_lost", f"the shell ended and could not be started again: {error}") from error
         old.close()
         if state is not None:
-            self.loading = process.load(*state)
+            process.load(*state)
+            self._loading = True
             self._wait(process, _TURNS)
         return process
 
@@ -93,7 +92,7 @@ class Rebuilding:
     def _wait_on(self, process: ShellProcess, turns: int) -> None:
         self._timer = None
         process.read_reports()
-        if not self.loading:
+        if not self._loading:
             return
         if turns:
             self._wait(process, turns)
@@ -103,11 +102,11 @@ class Rebuilding:
     def finish(self, *, restored: bool) -> None:
         """The new process can be used."""
         self.cancel()
-        self.loading = 0
         self.restored = restored
 
     def cancel(self) -> None:
         """No longer wait for the new process."""
+        self._loading = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

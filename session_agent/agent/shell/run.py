@@ -22,8 +22,8 @@ class Run:
     """One command in a shell."""
 
     __slots__ = (
-        "abort", "before", "began", "early", "fifo", "hold", "interrupt_retry", "killing", "number", "pipe_stdin", "record", "script",
-        "sink", "tag", "timeout_s", "timer", "watched",
+        "abort", "before", "began", "early", "exit_code", "fifo", "hold", "interrupt_retry", "killing", "number", "pipe_stdin", "record",
+        "script", "signal_name", "sink", "start_timer", "tag", "timeout_s", "timer", "watched",
     )  # fmt: skip
 
     def __init__(self, record: Record, script: bytes, timeout_s: float | None, pipe_stdin: bool) -> None:
@@ -44,6 +44,10 @@ class Run:
         self.before: frozenset[int] = frozenset()
         self.killing: TreeKill | None = None
         self.watched = 0
+        self.start_timer: asyncio.TimerHandle | None = None
+        """Until it is reported that the run started."""
+        self.exit_code = 0
+        self.signal_name: str | None = None
 
     def expect_input(self, uid: int | None, gid: int | None) -> bool:
         """Make the pipe that the run reads, and hold it open: else the shell's opening of it would wait for a writer. False: it cannot."""
@@ -85,9 +89,11 @@ class Run:
 
     def close(self) -> None:
         """It is over: no more time-outs, ticks or input."""
-        for timer in (self.timer, self.interrupt_retry):
+        for timer in (self.timer, self.start_timer, self.interrupt_retry):
             if timer is not None:
                 timer.cancel()
+        if not self.pipe_stdin:
+            return
         if self.sink is not None:
             self.sink.close()
         self._let_go()

@@ -8,7 +8,6 @@ An abort is an interrupt, as Ctrl-C is one, plus the death of what the run start
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import signal
 from collections import deque
@@ -30,6 +29,7 @@ from .driver import Report
 from .process import ShellProcess
 from .rebuild import Rebuilding
 from .run import Run
+from .states import BETWEEN_RUNS, UNDER_WAY, WITHOUT_PROCESS, State, check_transition
 from .timers import LazyTimer
 
 log = logging.getLogger("session_agent.agent.shell.shell")
@@ -56,21 +56,19 @@ class Shell:
         self.kind = kind
         self._launch = launch
         self.tag = context.tags.owner()
-        self._runs = 0
+        self._state = State.STARTING
         self._queue: deque[Run] = deque()
-        self._current: Run | None = None
-        self._status = 0
-        self._flags = ""
+        self._run: Run | None = None
+        """The run that is under way, or that the shell was lost in."""
+        self._runs = 0
+        self._last_status = 0
+        """What ``$?`` is at the begin of the next run."""
         self.cwd = wire(launch.cwd)
-        self._lost: Run | None = None
-        self._lost_status = 0
-        self._asking: ShellPing | None = None
+        self._ping: ShellPing | None = None
         self._usual_s = 0.0
-        self._telling: asyncio.TimerHandle | None = None
         self._unsettled = 0
         self._watch = LazyTimer(context.loop, self._look)
         self._marks = True
-        self.ended = False
         self._typed: list[tuple[bytes, bool, Callable[[int], None]]] = []
         self.listeners: list[Callable[[HoldfastError | None], None]] = []
         self._rebuilding = Rebuilding(context, kind, path, launch, self.tag, self)
@@ -90,11 +88,14 @@ class Shell:
     @property
     def busy(self) -> bool:
         """Whether a run is under way or waits."""
-        return self._current is not None or self._lost is not None or bool(self._queue)
+        return self._run is not None or bool(self._queue)
 
     def hold(self) -> None:
         """Begin nothing more: what waits was not started, and never will be."""
         self._queue.clear()
+
+    def _enter(self, state: State) -> None:
+        self._state = check_transition(self._state, state)
 
     # runs ------------------------------------------------------------------------------------------------------
 
@@ -107,23 +108,18 @@ class Shell:
         self._next()
 
     def _next(self) -> None:
-        if self._current is not None or not self._queue or self.ended or self._rebuilding.loading or self._asking is not None:
+        """Begin the run that waits longest, where one may begin."""
+        process, state = self._process, self._state
+        if not self._queue or state not in BETWEEN_RUNS:
             return
-        process = self._process
         if process.broken:
             self._replace()
-        elif process.settling:
-            self._begin_watch()
-        elif process.status is None:
-            if self._runs and not process.has_snapshot():
-                # back to back, or the private descriptors are gone (``ulimit -n 20``): find out which
-                self._ask(lambda: self._checked(_CHECKS))
-            else:
-                self._begin_next()
-
-    def _begin_next(self) -> None:
-        """The state is written: begin, in another process where this one may not live to the end of it."""
-        if self._process.is_useless:
+        elif state is State.SETTLING:
+            self._put_off_watch()
+        elif state is State.IDLE and not process.has_snapshot():
+            # back to back, or the private descriptors are gone (``ulimit -n 20``): find out which
+            self._check(lambda: self._checked(_CHECKS))
+        elif process.is_useless:
             self._replace()
         else:
             self._begin(self._queue.popleft())
@@ -131,12 +127,11 @@ class Shell:
     def _checked(self, times: int) -> None:
         """The state is written before the answer comes, unless an interrupt cut that short or a nudge has it written once more just now."""
         if self._process.has_snapshot():
-            if self._queue and not self._process.broken:
-                self._begin_next()
-        elif times > 1:
+            return
+        if times > 1:
             if self.kind == "bash":  # which needs no nudges
                 self._process.snapshot_again()
-            self._ask(lambda: self._checked(times - 1))
+            self._check(lambda: self._checked(times - 1))
         else:
             log.info("shell %s no longer has its descriptors", self.name)
             self._replace()
@@ -151,7 +146,8 @@ class Shell:
             self._context.records.fail(run.record, HoldfastError("spawn_failed", why, hint=hint))
             self._loop.call_soon(self._next)
             return
-        self._current = run
+        self._enter(State.RUNNING)
+        self._run = run
         self._runs += 1
         run.tag = run_tag(self.tag, self._runs)
         if self._marks and not mark_run(process.pid, run.tag):
@@ -160,78 +156,81 @@ class Shell:
             # it cannot mark itself either: what is there before the run is not the run's
             run.before = frozenset(members(owned_by(self.tag)))
         run.began = self._loop.time()
-        last_status = 0 if "e" in self._flags else self._status
-        run.number = process.begin(
-            run.script,
-            run.record.spool,
-            run.record.notify,
-            stdin=run.fifo.encode() or None,
-            last_status=last_status,
-            tag=None if self._marks else run.tag,
-        )
+        tag = None if self._marks else run.tag
+        run.number = process.begin(run.script, run.record, stdin=run.fifo.encode() or None, last_status=self._last_status, tag=tag)
         run.script = b""
         run.record.started = True
         if run.pipe_stdin:
-            self._loop.call_soon(self._tell)  # the client waits for this word with the input
+            self._loop.call_soon(self._report_start, run)  # the client waits for this with the input
         else:
-            self._telling = self._loop.call_at(run.began + max(_STARTED_DELAY_S, 2 * self._usual_s), self._tell)
+            run.start_timer = self._loop.call_at(run.began + max(_STARTED_DELAY_S, 2 * self._usual_s), self._report_start, run)
         if run.timeout_s is not None:
             run.timer = self._loop.call_later(run.timeout_s, self._abort, run, "timeout")
-        self._begin_watch()
+        self._watch.put_off(run.began + _WATCH_S)
 
-    def _tell(self) -> None:
+    def _report_start(self, run: Run) -> None:
         """That a run started is reported after a moment, and its output followed from then on: most runs have ended by then."""
-        if self._current is not None:
+        if run is self._live:
             self._process.watch()
-            self._current.record.notify()
+            run.record.notify()
+
+    @property
+    def _live(self) -> Run | None:
+        """The run that is in the process."""
+        return self._run if self._state in UNDER_WAY else None
 
     def input_opened(self, process: ShellProcess) -> None:
         """The run has its standard input."""
-        if self._current is not None and process is self._process:
-            self._current.input_opened()
+        run = self._live
+        if run is not None and process is self._process:
+            run.input_opened()
 
     def reported(self, process: ShellProcess, report: Report) -> None:
-        """The shell answered."""
+        """The shell answered what it was sent last."""
         if process is not self._process:
             return
-        if self._asking is not None and report.number == self._asking.number:
-            then = self._asking.then
-            self._answered()
-            then()
+        state, run = self._state, self._run
+        if state in UNDER_WAY and run is not None:
+            self._rebuilding.times = 0
+            self.cwd = report.cwd
+            self._last_status = 0 if "e" in report.flags else report.status
+            run.exit_code = report.status
+            if run.interrupt_retry is not None:
+                run.interrupt_retry.cancel()
+                # only then is the tree complete: nothing more can be started by the shell
+                run.killing = TreeKill(self._of_run(run), lambda: self._aborted(run), spare=self._spared(run))
+                return
+            process.collect()
+            self._conclude(run)
+            process.renew()
+            self._rest()
             self._next()
-            return
-        rebuilding = self._rebuilding
-        if rebuilding.loading and report.number == rebuilding.loading:
-            rebuilding.times = 0
+        elif state is State.CHECKING and self._ping is not None:
+            ping = self._ping
+            self._cancel_ping()
+            self._rest()
+            ping.then()
+            self._next()
+        elif state is State.LOADING:
+            self._rebuilding.times = 0
             self.cwd = report.cwd
             self._rebuilt(restored=True)
-            return
-        run = self._current
-        if run is None or run.number != report.number:
-            return
-        rebuilding.times = 0
-        self.cwd, self._status, self._flags = report.cwd, report.status, report.flags
-        if run.interrupt_retry is not None:
-            run.interrupt_retry.cancel()
-            # only then is the tree complete: nothing more can be started by the shell
-            run.killing = TreeKill(self._of_run(run), lambda: self._aborted(run), spare=self._spared(run))
-            return
-        process.collect()
-        self._conclude(run, report.status, None)
-        process.renew()
-        self._next()
+
+    def _rest(self) -> None:
+        """Nothing is under way: has it all it needs for the next run?"""
+        self._enter(State.SETTLING if self._process.settling else State.IDLE)
 
     def settled(self, process: ShellProcess) -> None:
         """Fresh pipes are in place."""
         self._unsettled = 0
-        self._next()
+        if process is self._process and self._state is State.SETTLING:
+            self._enter(State.IDLE)
+            self._next()
 
-    def _conclude(self, run: Run, exit_code: int, name: str | None) -> None:
+    def _conclude(self, run: Run) -> None:
         """Store how the run ended; its output is complete."""
-        self._current = None
-        self._process.settle_terminal(calm=exit_code <= 128 and not run.abort)
-        if self._telling is not None:
-            self._telling.cancel()
+        self._run = None
+        self._process.settle_terminal(calm=run.exit_code <= 128 and not run.abort)
         run.close()
         rebuilding = self._rebuilding
         shell = {"cwd": self.cwd, "restarted": rebuilding.restarted, "restored": rebuilding.restarted and rebuilding.restored}
@@ -240,7 +239,7 @@ class Shell:
         took_s = now - run.began
         self._usual_s = max(took_s if took_s < _SHORT_RUN_S else 0.0, _FORGETTING * self._usual_s)
         oom_killed = self._context.oom_killed
-        ending = ending_of("command", exit_code, name, took_s, abort=run.abort, oom_killed=oom_killed, shell=shell)
+        ending = ending_of("command", run.exit_code, run.signal_name, took_s, abort=run.abort, oom_killed=oom_killed, shell=shell)
         self._context.records.finish(run.record, ending, now)
 
     # abort -----------------------------------------------------------------------------------------------------
@@ -249,24 +248,23 @@ class Shell:
         """End the run but, if it lets us, not the shell. It may have ended while the agent was held up."""
         self._context.reaper.reap()
         self._process.read_reports()
-        if run is not self._current or run.abort:
+        if run is not self._run or self._state is not State.RUNNING:
             return
+        self._enter(State.ABORTING)
         run.abort = why
         patience_s = self._context.limits.abort_patience_s
         run.interrupt_retry = InterruptRetry(self._loop, self._process, run.number, lambda: self._children(run), patience_s)
 
     def _aborted(self, run: Run) -> None:
+        """What the run left is dead. If the process has ended meanwhile, ``stopped`` goes on."""
         self._context.reaper.reap_orphans(self._of_run(run))
-        if run is not self._current:
+        if run is not self._live or self._process.status is not None:
             return
-        if self._process.status is not None:
-            return  # _recover goes on when the process's end is dealt with
         self._process.collect()
-        self._conclude(run, self._status, None)
+        self._conclude(run)
         self._process.renew()
-        self._status = 0
-        self._ask(self._process.snapshot_again)
-        self._next()
+        self._last_status = 0
+        self._check(self._process.snapshot_again)
 
     def _of_run(self, run: Run) -> Callable[[int], bool]:
         if not self._marks and self.kind == "sh":
@@ -283,7 +281,7 @@ class Shell:
 
     def signal_command(self, command_id: str, name: str) -> None:
         """INT is a Ctrl-C, KILL an abort; anything else goes to what the run started, not to the shell."""
-        run = self._current
+        run = self._live
         number = signal_number(name)
         if run is None or run.record.command_id != command_id:
             if number in {signal.SIGKILL, signal.SIGINT}:
@@ -297,7 +295,7 @@ class Shell:
 
     def feed_command(self, command_id: str, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
         """Bytes for the standard input of the run."""
-        run = self._current
+        run = self._live
         if run is None or run.record.command_id != command_id:
             run = next((waiting for waiting in self._queue if waiting.record.command_id == command_id), None)
         if run is None:
@@ -308,17 +306,12 @@ class Shell:
     def type(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
         """Keys for what runs on its terminal; the end of input is typed, as Ctrl-D is."""
         process = self._process
-        if process.broken or process.status is not None or self._rebuilding.loading:
+        if process.broken or self._state in WITHOUT_PROCESS:
             self._typed.append((data, eof, consumed))  # for the terminal that takes its place; bounded by the channel's credit
             return
         process.type(data, consumed)
         if eof:
             process.type(_END_OF_INPUT, lambda _: None)
-
-    def _type_again(self) -> None:
-        typed, self._typed = self._typed, []
-        for data, eof, consumed in typed:
-            self.type(data, eof, consumed)
 
     def resize(self, rows: int, columns: int) -> None:
         """The window of its terminal changed."""
@@ -327,7 +320,7 @@ class Shell:
 
     def cancel_command(self, command_id: str) -> None:
         """Abort the run, or take it out of the queue."""
-        run = self._current
+        run = self._live
         if run is not None and run.record.command_id == command_id:
             self._abort(run, "cancelled")
         else:
@@ -342,22 +335,22 @@ class Shell:
 
     def end(self, error: HoldfastError | None = None) -> None:
         """Kill it with everything in it. Runs that wait never start."""
-        if self.ended:
+        if self._state is State.ENDED:
             return
-        self.ended = True
+        run, was_under_way = self._run, self._state in UNDER_WAY
+        self._enter(State.ENDED)
         self._context.shells.pop(self.name, None)
-        for timer in (self._watch, self._telling, self._asking, self._rebuilding):
-            if timer is not None:
-                timer.cancel()
+        self._watch.cancel()
+        self._cancel_ping()
+        self._rebuilding.cancel()
         roots = (self._process.pid,) if self._process.status is None else ()
         signal_all(members(owned_by(self.tag), roots), signal.SIGKILL)
-        run = self._current
         if run is not None:
-            self._process.collect()
-            run.abort = run.abort or "cancelled"
-            self._conclude(run, 128 + signal.SIGKILL, signal_name(signal.SIGKILL))
-        elif self._lost is not None:
-            self._conclude(self._lost, *exit_outcome(self._lost_status))
+            if was_under_way:
+                self._process.collect()
+                run.abort = run.abort or "cancelled"
+                run.exit_code, run.signal_name = 128 + signal.SIGKILL, signal_name(signal.SIGKILL)
+            self._conclude(run)
         TreeKill(owned_by(self.tag), self._process.close, roots=roots)
         while self._queue:
             self._refuse(self._queue.popleft())
@@ -380,100 +373,109 @@ class Shell:
     # losing and rebuilding it ----------------------------------------------------------------------------------
 
     def _replace(self) -> None:
-        """The process no longer follows its commands: kill it, ``stopped`` rebuilds."""
+        """The process no longer follows its commands: kill it, ``stopped`` rebuilds. A run in it is under way until then."""
         self._process.kill()
+        if self._state not in UNDER_WAY:
+            self._enter(State.LOST)
 
     def stopped(self, process: ShellProcess, status: int) -> None:
         """exit, exec, set -e, a signal: whatever it was, the run has its result and the shell lives on in a new process."""
-        if process is not self._process or self.ended:
+        if process is not self._process or self._state is State.ENDED:
             return
-        self._answered()
-        if self._rebuilding.loading:
+        run, was_loading, was_under_way = self._run, self._state is State.LOADING, self._state in UNDER_WAY
+        self._cancel_ping()
+        self._enter(State.LOST)
+        if was_loading:
             self._rebuild(None)
             return
-        run, self._current = self._current, None
-        if run is not None:
+        if run is not None and was_under_way:
             if run.interrupt_retry is not None:
                 run.interrupt_retry.cancel()
             process.collect()
-            self._lost, self._lost_status = run, status
+            run.exit_code, run.signal_name = exit_outcome(status)
             if run.abort:
-                run.killing = TreeKill(self._of_run(run), lambda: self._bury_and_rebuild(run, process), spare=run.before)
+                run.killing = TreeKill(self._of_run(run), lambda: self._reap_and_rebuild(run, process), spare=run.before)
                 return
         self._rebuild(process.state())
 
     def unavailable(self, process: ShellProcess, error: Exception) -> None:
         """What was found to be a shell cannot be executed."""
-        if process is self._process and not self.ended:
+        if process is self._process and self._state is not State.ENDED:
             process.status = 127 << 8
-            run, self._current = self._current, None
+            run = self._live
             if run is not None:  # it waits for a process that never was
                 run.close()
+                self._run = None
                 self._queue.appendleft(run)
             self.end(error if isinstance(error, HoldfastError) else HoldfastError("shell_unavailable", str(error)))
 
-    def _bury_and_rebuild(self, run: Run, process: ShellProcess) -> None:
+    def _reap_and_rebuild(self, run: Run, process: ShellProcess) -> None:
         self._context.reaper.reap_orphans(self._of_run(run))
         self._rebuild(process.state())
 
     def _rebuild(self, state: tuple[bytes, bytes] | None) -> None:
-        if self.ended:
+        if self._state is State.ENDED:
             return
         try:
             self._process = self._rebuilding.replace(self._process, state)
         except HoldfastError as error:
             self.end(error)
             return
-        if not self._rebuilding.loading:
+        if state is not None:
+            self._enter(State.LOADING)
+        else:
             self._rebuilt(restored=False)
 
     def _rebuilt(self, *, restored: bool) -> None:
         self._rebuilding.finish(restored=restored)
-        self._status = 0
-        self._flags = ""
-        run, self._lost = self._lost, None
+        self._enter(State.IDLE)
+        self._last_status = 0
         if not restored:
             self.cwd = wire(self._launch.cwd)
-        if run is not None:
-            self._conclude(run, *exit_outcome(self._lost_status))
-        self._type_again()
+        if self._run is not None:
+            self._conclude(self._run)
+        typed, self._typed = self._typed, []
+        for data, eof, consumed in typed:
+            self.type(data, eof, consumed)
         self._next()
 
     # watching --------------------------------------------------------------------------------------------------
 
-    def _ask(self, then: Callable[[], None]) -> None:
-        self._asking = ShellPing(self._loop, self._process, then, self._replace)
+    def _check(self, then: Callable[[], None]) -> None:
+        """Have it report, and do ``then``."""
+        self._enter(State.CHECKING)
+        self._ping = ShellPing(self._loop, self._process, then, self._replace)
 
-    def _answered(self) -> None:
-        asking, self._asking = self._asking, None
-        if asking is not None:
-            asking.cancel()
+    def _cancel_ping(self) -> None:
+        ping, self._ping = self._ping, None
+        if ping is not None:
+            ping.cancel()
 
-    def _begin_watch(self) -> None:
+    def _put_off_watch(self) -> None:
         self._watch.put_off(self._loop.time() + _WATCH_S)
 
     def _look(self) -> None:
         """Once a second while busy: a shell that waits for us while we wait for it had its driver taken away."""
-        process, run = self._process, self._current
+        process, run = self._process, self._live
         if run is None and not process.settling:
             return  # it owes us nothing, and a look at what it does takes its time
         is_idle = process.idle()
         process.read_reports()  # reports that the shell sent before may be unread here
-        if self.ended or process.status is not None:
+        if self._state is State.ENDED or process.status is not None:
             return
         if process.settling:
             self._unsettled += 1
             if is_idle or self._unsettled > _UNSETTLED:
                 self._replace()
                 return
-        elif run is not None and run is self._current and not run.abort and is_idle:
+        elif run is not None and run is self._live and not run.abort and is_idle:
             run.watched += 1
             if run.watched > 2:
                 self._replace()
             else:
                 process.rescue(run.number)
-        if self._current is not None or process.settling:
-            self._begin_watch()
+        if self._live is not None or process.settling:
+            self._put_off_watch()
 
 
 def describe(shell: Shell, *, created: bool) -> dict[str, Any]:

@@ -1,17 +1,18 @@
-"""WebSocket frame headers: where messages begin and end, without their content.
+"""WebSocket frames that a session may carry: unfragmented binary messages, and control frames (RFC 6455 §5).
 
-Owns the check that a byte stream is a sequence of unfragmented binary messages and control frames within the size limit, and the encoding
-of single frames. Payloads are neither unmasked nor read: a relay forwards them unchanged, because a client's masked frames are exactly
-what the agent's server expects, and vice versa. Called by ``sessions.relay``.
+``FrameHeaders`` follows where frames begin and end, for the gateway's relay: payloads are neither unmasked nor read, because a client's
+masked frames are exactly what the agent's server expects, and vice versa. ``MessageReader`` cuts a client's frames into messages, for the
+agent. Both know the size limit. Neither knows what a message says, nor the handshake.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Final
 
-from holdfast_wire.errors import ProtocolError
-from holdfast_wire.limits import MESSAGE_BYTES
+from .errors import ProtocolError
+from .limits import MESSAGE_BYTES
 
 BINARY: Final = 0x82
 CLOSE: Final = 0x88
@@ -98,6 +99,61 @@ class FrameHeaders:
             raise ProtocolError("a control frame is over 125 bytes")
         if first == CLOSE:
             self.close_seen = True
+
+
+class MessageReader:
+    """Cuts a client's bytes into whole frames. Only binary ones are unmasked: whatever else comes is rare, and for a library to judge."""
+
+    __slots__ = ("_buffer", "_needed", "_unmask", "broken")
+
+    def __init__(self, unmask: Callable[[bytes, bytes], bytes]) -> None:
+        """``unmask`` takes a payload and its mask."""
+        self._unmask = unmask
+        self._buffer = bytearray()
+        self._needed = 0
+        self.broken = False
+        """Whether what came breaks the protocol: all from there on is passed on as it is."""
+
+    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
+        """The frames that are whole now, each by its first byte: with the payload of a ``BINARY`` one, as it came of any other."""
+        if self._buffer:
+            self._buffer += data
+            if len(self._buffer) < self._needed:
+                return []  # until then bytes are only collected: no copy for each piece of a large frame
+            data = bytes(self._buffer)
+            self._buffer.clear()
+        frames: list[tuple[int, bytes]] = []
+        position, end, self._needed = 0, len(data), 2
+        while end - position >= 2 and not self.broken:
+            first, size = data[position], data[position + 1]
+            if size < 0x80:  # not masked
+                self.broken = True
+                break
+            size &= 0x7F
+            start = position + 6
+            if size >= 126:
+                start += 2 if size == 126 else 8
+                if start > end:
+                    self._needed = start - position
+                    break
+                size = int.from_bytes(data[position + 2 : start - 4], "big")
+                if size > MESSAGE_BYTES:
+                    self.broken = True
+                    break
+            stop = start + size
+            if stop > end:
+                self._needed = stop - position
+                break
+            if first == BINARY:
+                frames.append((BINARY, self._unmask(data[start:stop], data[start - 4 : start])))
+            else:
+                frames.append((first, data[position:stop]))
+            position = stop
+        if self.broken and position < end:
+            frames.append((0, data[position:]))
+        elif position < end:
+            self._buffer += memoryview(data)[position:]
+        return frames
 
 
 def server_frame(first: int, payload: bytes) -> bytes:
