@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from holdfast._options import Options
@@ -18,7 +18,7 @@ from holdfast._sync.process import Process
 from holdfast._sync.transfers import Transfer
 from holdfast._transport.command_call import Call
 from holdfast._transport.sinks import CommandSink, TransferSink
-from holdfast._transport.threads import Link
+from holdfast._transport.threads import Gate, Link
 from holdfast_wire.frames import Closed, Exited, Output, Started
 
 from tests.support.until import until
@@ -45,23 +45,29 @@ class Session:
         self.sent += size
 
 
+class WatchedGate(Gate):
+    """A gate whose waits are announced, and end."""
+
+    about_to_wait: ClassVar[Callable[[], None]] = staticmethod(lambda: None)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        if not self._open:
+            WatchedGate.about_to_wait()
+            assert super().wait(PATIENCE_S), "it waits for what has been"
+        return True
+
+
 class Preempted:
     """``meanwhile`` happens once: before the line of the synchronous SDK with that number, or when there is nothing left but to wait."""
 
     def __init__(self, link: Link, line: int, meanwhile: Callable[[], None]) -> None:
         self.link, self.line, self.meanwhile, self.lines, self.over = link, line, meanwhile, 0, False
-        self._wait = link.wait
-        link.wait = self.wait  # type: ignore[method-assign]
+        WatchedGate.about_to_wait = self.happen
 
     def happen(self) -> None:
         if not self.over:
             self.over = True
             self.link.perform(self.meanwhile)
-
-    def wait(self, gate: Any, timeout_s: float | None) -> bool:
-        self.happen()
-        assert self._wait(gate, PATIENCE_S), "it waits for what has been"
-        return True
 
     def trace(self, frame: FrameType, event: str, argument: object) -> Any:
         if "/_sync/" not in frame.f_code.co_filename:
@@ -82,7 +88,10 @@ class Preempted:
 
 
 def link_of() -> Link:
-    return Link(Options(url="http://127.0.0.1:1", api_key="key"), "sb")
+    WatchedGate.about_to_wait = staticmethod(lambda: None)
+    link = Link(Options(url="http://127.0.0.1:1", api_key="key"), "sb")
+    link.gate = lambda: WatchedGate(link)  # type: ignore[method-assign]
+    return link
 
 
 def call_of(link: Link) -> Call:
@@ -191,7 +200,8 @@ def test_two_that_wait_for_one_end_both_see_it(what: str) -> None:
         process = Process(link, call)
         other = threading.Thread(target=getattr(process, what), daemon=True)
         other.start()
-        until(lambda: link._followers, deadline_s=20, what="the other to wait")
+        gate: Any = call.gate
+        until(lambda: gate._waiters, deadline_s=20, what="the other to wait")
         turn = Preempted(link, line, lambda: call.sink.fact(Exited(1, "c", ENDED)))
         turn.run(getattr(process, what))
         other.join(PATIENCE_S)

@@ -14,6 +14,7 @@ from holdfast._options import Options
 from holdfast._transport.threads import Link
 
 from tests.sdk.support.fake_agent import FakeAgent
+from tests.support.until import until
 
 
 def test_closing_wakes_no_file_that_was_opened_meanwhile(agent: FakeAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,10 +28,11 @@ def test_closing_wakes_no_file_that_was_opened_meanwhile(agent: FakeAgent, tmp_p
 
         def late(descriptor: int, data: bytes) -> int:
             if descriptor == wake_end and threading.current_thread() is me:
-                link._keeper.thread.join(0.2)  # it ends now, unless it cannot
+                link._thread.join(0.2)  # it ends now, unless it cannot
                 opened.extend((tmp_path / str(number)).open("wb", buffering=0) for number in range(len(opened), len(opened) + 4))
             return write(descriptor, data)
 
+        until(lambda: link._asleep, deadline_s=20, what="the link's thread to poll")
         monkeypatch.setattr(os, "write", late)
         link.close()
         monkeypatch.undo()
@@ -40,11 +42,8 @@ def test_closing_wakes_no_file_that_was_opened_meanwhile(agent: FakeAgent, tmp_p
             file.close()
 
 
-def test_a_waiter_that_ctrl_c_has_woken_can_be_woken_again() -> None:
+def test_a_waiter_that_was_cancelled_can_be_woken_again() -> None:
     class Woken:
-        def locked(self) -> bool:
-            return True  # as it was before the handler ran
-
         def release(self) -> None:
             raise RuntimeError("release unlocked lock")
 
@@ -52,7 +51,6 @@ def test_a_waiter_that_ctrl_c_has_woken_can_be_woken_again() -> None:
     gate = link.gate()
     waiter: Any = Woken()
     gate._waiters.append(waiter)
-    link._followers.append(waiter)
-    link._promote()
     gate.set()
     assert gate.wait(0)
+    assert not gate._waiters

@@ -13,7 +13,7 @@ from holdfast._async.running import AsyncInput, AsyncRunning
 from holdfast._public import public
 from holdfast._results import Chunk, CommandResult
 from holdfast._transport.aio import Cancelled, Link
-from holdfast._transport.calls import cancel_command, resize_call
+from holdfast._transport.calls import cancel_command, resize_call, run_in_shell
 from holdfast._transport.command_call import Call
 
 
@@ -62,14 +62,23 @@ class AsyncCommandStream:
     """Also where ``__init__`` was interrupted: the finalizer asks."""
     _abandoned = False
 
-    def __init__(self, link: Link, begin: Callable[[], Call]) -> None:
+    def __init__(self, link: Link, new: Callable[[], Call]) -> None:
         self._link = link
-        self._begin = begin
+        self._new = new
         self._result: CommandResult | None = None
 
     def _started(self) -> AsyncRunning:
         if self._running is None:
-            self._running = AsyncRunning(self._link, self._begin())
+            call = self._new()
+            self._running = AsyncRunning(self._link, call)
+            try:
+                self._link.perform(run_in_shell, call)
+            except Cancelled:
+                self._abandon()
+                raise
+            except BaseException:
+                self._running = None
+                raise
         return self._running
 
     @property
@@ -143,4 +152,6 @@ class _Chunks:
         return await self._stream.__anext__()
 
     def __del__(self) -> None:
-        self._stream._abandon()
+        stream = getattr(self, "_stream", None)  # not there where ``__init__`` was interrupted
+        if stream is not None:
+            stream._abandon()

@@ -5,7 +5,7 @@ Owns ``outcome`` and the base of streams, processes and terminals. Does not own 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Self
 
@@ -25,13 +25,14 @@ async def opened(gate: Gate) -> None:
     await gate.wait()
 
 
-async def outcome(link: Link, call: Call) -> CommandResult:
-    """The result of a command that is collecting its output.
+async def outcome(link: Link, call: Call, send: Callable[[], None]) -> CommandResult:
+    """Send a command that collects its output and wait for its result.
 
-    A local cancellation cancels the remote command, waits a bounded time for its end, and goes on.
+    A local cancellation, also one before it is sent, cancels the remote command, waits a bounded time for its end, and goes on.
     """
     gate: Gate = call.gate  # type: ignore[assignment]
     try:
+        link.perform(send)
         await gate.wait()
     except Cancelled:
         await cancel(link, call)
@@ -76,18 +77,17 @@ class AsyncRunning:
         call = self._call
         gate: Gate = call.gate  # type: ignore[assignment]
         timeout = patience_of(timeout)
-        with self._link.shield():
-            while True:
-                ended = call.done  # asked first: all that came before the end is there then
-                chunk = self._link.perform(call.take)
-                if chunk is not None:
-                    return chunk
-                if ended:
-                    if call.error is not None:
-                        raise call.error
-                    return None
-                if not await gate.wait(timeout):
-                    raise WaitTimeoutError(message=f"no output within {timeout:g} s")
+        while True:
+            ended = call.done  # asked first: all that came before the end is there then
+            chunk = self._link.perform(call.take)
+            if chunk is not None:
+                return chunk
+            if ended:
+                if call.error is not None:
+                    raise call.error
+                return None
+            if not await gate.wait(timeout):
+                raise WaitTimeoutError(message=f"no output within {timeout:g} s")
 
     def __aiter__(self) -> AsyncIterator[Chunk]:
         return self
@@ -158,11 +158,12 @@ class AsyncInput(AsyncRunning):
     _no_input = ""
     """Why it takes none from here, where it does not."""
 
-    async def _start(self) -> None:
-        """Return once it has started, or raise why it could not."""
+    async def _start(self, send: Callable[[], None]) -> None:
+        """Return once it has been sent and has started, or raise why it could not."""
         call = self._call
         gate: Gate = call.started_gate  # type: ignore[assignment]
         try:
+            self._link.perform(send)
             await gate.wait()
         except Cancelled:
             await cancel(self._link, call)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self
 from warnings import warn
@@ -55,7 +56,7 @@ from holdfast._results import CommandResult, PatchResult, SandboxInfo, cut, endi
 from holdfast._session_token import SessionToken
 from holdfast._transport.aio import Background, Cancelled, Flag, Gate, Link
 from holdfast._transport.aio_opening import opening
-from holdfast._transport.calls import close_channel, open_command, open_shell
+from holdfast._transport.calls import close_channel, new_command, open_channel, open_command
 from holdfast._transport.command_call import GONE
 from holdfast._transport.sinks import ShellSink
 
@@ -186,9 +187,8 @@ class AsyncSandbox(AsyncAttachable):
                 raise UnsupportedError("unsupported", "commands over REST keep the heads of two streams", hint="use a session (WebSocket)")
             return cut(await rest.exec(params), limit)
         link = await self._attached()
-        with link.shield():
-            call = link.perform(open_command, link.engine, "command", params, params["id"], limit, input_=data)
-            return await outcome(link, call)
+        call = new_command(link.engine, params["id"], limit)
+        return await outcome(link, call, partial(open_command, link.engine, call, "command", params, data))
 
     @opening
     async def start(
@@ -248,9 +248,9 @@ class AsyncSandbox(AsyncAttachable):
     async def _process(self, kind: str, params: dict[str, Any], limit: int | None) -> AsyncProcess:
         link = await self._attached()
         limit = self._limit(None) if limit is None else limit
-        call = link.perform(open_command, link.engine, kind, params, params["id"], limit, collecting=False)
+        call = new_command(link.engine, params["id"], limit, collecting=False)
         process = AsyncProcess(link, call)
-        await process._start()
+        await process._start(partial(open_command, link.engine, call, kind, params))
         return process
 
     @opening
@@ -276,9 +276,10 @@ class AsyncSandbox(AsyncAttachable):
         """
         params = shell_params(name, shell, cwd, env, user, size_of(rows, cols) if tty else None)
         link = await self._attached()
-        sink: ShellSink = link.perform(open_shell, link.engine, params)
+        sink = ShellSink(link.engine.session, link.engine.gates)
         gate: Gate = sink.gate  # type: ignore[assignment]
         try:
+            link.perform(open_channel, link.engine, "shell", params, sink)
             await gate.wait()
         except Cancelled:
             link.perform(close_channel, sink, name is not None)
@@ -315,9 +316,9 @@ class AsyncSandbox(AsyncAttachable):
         params["id"] = new_id()
         link = await self._attached()
         limit = self._limit(max_output_bytes)
-        call = link.perform(open_command, link.engine, "terminal", params, params["id"], limit, collecting=False)
+        call = new_command(link.engine, params["id"], limit, collecting=False)
         terminal = AsyncTerminal(link, call)
-        await terminal._start()
+        await terminal._start(partial(open_command, link.engine, call, "terminal", params))
         return terminal
 
     # Files and ports --------------------------------------------------------------------------------------------

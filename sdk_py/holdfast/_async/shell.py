@@ -18,7 +18,7 @@ from holdfast._requests import Keep, run_params
 from holdfast._results import CommandResult
 from holdfast._signals import signal_of
 from holdfast._transport.aio import Gate, Link
-from holdfast._transport.calls import close_channel, resize_shell, run_in_shell, signal_call
+from holdfast._transport.calls import close_channel, new_shell_command, resize_shell, run_in_shell, signal_call
 from holdfast._transport.command_call import Call
 from holdfast._transport.sinks import ShellSink
 
@@ -62,9 +62,8 @@ class AsyncShell:
         Raises ``SandboxLostError``, ``OutcomeUnknownError``, ``ShellLostError`` and what else a session can meet. Cancelling the
         wait interrupts the command.
         """
-        with self._link.shield():
-            call = self._begin(command, timeout, input_of(input), command_id, self._limit(max_output_bytes, keep), True)
-            return await outcome(self._link, call)
+        call = self._new(command, timeout, input_of(input), command_id, self._limit(max_output_bytes, keep), True)
+        return await outcome(self._link, call, partial(run_in_shell, call))
 
     def stream(
         self,
@@ -82,7 +81,7 @@ class AsyncShell:
         """
         data = input_of(input)
         return AsyncCommandStream(
-            self._link, partial(self._begin, command, timeout, data, command_id, self._limit(max_output_bytes, keep), False)
+            self._link, partial(self._new, command, timeout, data, command_id, self._limit(max_output_bytes, keep), False)
         )
 
     async def write(self, data: bytes | str) -> None:
@@ -146,7 +145,7 @@ class AsyncShell:
         gate: Gate = self._sink.gate  # type: ignore[assignment]
         return gate
 
-    def _begin(
+    def _new(
         self,
         command: str,
         timeout: float | None,
@@ -158,8 +157,7 @@ class AsyncShell:
         link = self._link
         if self.tty and data is not None:
             raise bad("a command on a terminal reads keys, and no other input", hint="shell.write() types them while it runs")
-        return link.perform(
-            run_in_shell,
+        return new_shell_command(
             self._sink,
             link.engine,
             name_of(command_id, "command_id") or new_id(),

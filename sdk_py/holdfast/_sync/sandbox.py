@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self
 from warnings import warn
@@ -56,7 +57,7 @@ from holdfast._results import CommandResult, PatchResult, SandboxInfo, cut, endi
 from holdfast._session_token import SessionToken
 from holdfast._transport.threads import Background, Cancelled, Flag, Gate, Link
 from holdfast._transport.threads_opening import opening
-from holdfast._transport.calls import close_channel, open_command, open_shell
+from holdfast._transport.calls import close_channel, new_command, open_channel, open_command
 from holdfast._transport.command_call import GONE
 from holdfast._transport.sinks import ShellSink
 
@@ -187,9 +188,8 @@ class Sandbox(Attachable):
                 raise UnsupportedError("unsupported", "commands over REST keep the heads of two streams", hint="use a session (WebSocket)")
             return cut(rest.exec(params), limit)
         link = self._attached()
-        with link.shield():
-            call = link.perform(open_command, link.engine, "command", params, params["id"], limit, input_=data)
-            return outcome(link, call)
+        call = new_command(link.engine, params["id"], limit)
+        return outcome(link, call, partial(open_command, link.engine, call, "command", params, data))
 
     @opening
     def start(
@@ -249,9 +249,9 @@ class Sandbox(Attachable):
     def _process(self, kind: str, params: dict[str, Any], limit: int | None) -> Process:
         link = self._attached()
         limit = self._limit(None) if limit is None else limit
-        call = link.perform(open_command, link.engine, kind, params, params["id"], limit, collecting=False)
+        call = new_command(link.engine, params["id"], limit, collecting=False)
         process = Process(link, call)
-        process._start()
+        process._start(partial(open_command, link.engine, call, kind, params))
         return process
 
     @opening
@@ -277,9 +277,10 @@ class Sandbox(Attachable):
         """
         params = shell_params(name, shell, cwd, env, user, size_of(rows, cols) if tty else None)
         link = self._attached()
-        sink: ShellSink = link.perform(open_shell, link.engine, params)
+        sink = ShellSink(link.engine.session, link.engine.gates)
         gate: Gate = sink.gate  # type: ignore[assignment]
         try:
+            link.perform(open_channel, link.engine, "shell", params, sink)
             gate.wait()
         except Cancelled:
             link.perform(close_channel, sink, name is not None)
@@ -316,9 +317,9 @@ class Sandbox(Attachable):
         params["id"] = new_id()
         link = self._attached()
         limit = self._limit(max_output_bytes)
-        call = link.perform(open_command, link.engine, "terminal", params, params["id"], limit, collecting=False)
+        call = new_command(link.engine, params["id"], limit, collecting=False)
         terminal = Terminal(link, call)
-        terminal._start()
+        terminal._start(partial(open_command, link.engine, call, "terminal", params))
         return terminal
 
     # Files and ports --------------------------------------------------------------------------------------------

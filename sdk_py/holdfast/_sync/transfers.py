@@ -13,7 +13,7 @@ from holdfast_wire.errors import ProtocolError
 from holdfast._errors import HoldfastError, RemoteFileError
 from holdfast._requests import bounded
 from holdfast._transport.threads import Cancelled, Gate, Link
-from holdfast._transport.calls import open_transfer
+from holdfast._transport.calls import open_channel
 from holdfast._transport.sinks import TransferSink
 
 ErrorT = TypeVar("ErrorT", bound=HoldfastError | None)
@@ -25,7 +25,12 @@ class Transfer:
     def __init__(self, link: Link, kind: str, params: dict[str, Any]) -> None:
         self._link = link
         self._path = params.get("path")
-        self._sink: TransferSink = link.perform(open_transfer, link.engine, kind, bounded(params))
+        self._sink = TransferSink(link.engine.session, link.engine.gates)
+        try:
+            link.perform(open_channel, link.engine, kind, bounded(params), self._sink)
+        except Cancelled:
+            self.abandon()
+            raise
 
     def opened(self) -> dict[str, Any]:
         """What the channel was opened with. Raises the typed refusal."""
@@ -41,9 +46,8 @@ class Transfer:
         """The next bytes; b"" at the end of what the far end sends. Raises the typed error that ended it early."""
         sink = self._sink
         gate: Gate = sink.gate  # type: ignore[assignment]
-        with self._link.shield():
-            while (data := self._link.perform(sink.take)) is None:
-                self._wait(gate)
+        while (data := self._link.perform(sink.take)) is None:
+            self._wait(gate)
         if not data and sink.error is not None:
             raise self._refusal(sink.error)
         return data
@@ -66,10 +70,9 @@ class Transfer:
         """The result, once the channel has done its work."""
         sink = self._sink
         gate: Gate = sink.gate  # type: ignore[assignment]
-        with self._link.shield():
-            while not sink.ended:
-                self._link.perform(sink.pass_over)
-                self._wait(gate)
+        while not sink.ended:
+            self._link.perform(sink.pass_over)
+            self._wait(gate)
         if sink.error is not None:
             raise self._refusal(sink.error)
         if sink.closed is None:

@@ -70,10 +70,7 @@ class Watch:
         while not self._found:
             if self._closed:
                 return None
-            with self._link.shield():
-                data = self._link.perform(sink.take)
-                if data:
-                    self._feed(data)
+            data = self._link.perform(self._take)
             if data is None:
                 if not gate.wait(None if end is None else max(end - time.monotonic(), 0.0)):
                     raise WaitTimeoutError(message=f"nothing changed within {timeout:g} s")
@@ -82,6 +79,13 @@ class Watch:
                     raise self._why(sink.error)
                 return None
         return self._found.popleft()
+
+    def _take(self) -> bytes | None:
+        """Take what has come and read the events in it, as one step: an interrupt loses none."""
+        data = self._channel().take()
+        if data:
+            self._feed(data)
+        return data
 
     def _feed(self, data: bytes) -> None:
         try:

@@ -10,7 +10,6 @@ import asyncio
 import os
 import ssl
 from collections.abc import Callable, Coroutine
-from contextlib import nullcontext
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
@@ -31,7 +30,6 @@ Cancelled = asyncio.CancelledError
 """What a local cancellation raises inside a wait."""
 
 sleep = asyncio.sleep
-_NOTHING = nullcontext()
 
 
 class Gate:
@@ -139,10 +137,6 @@ class Link:
             why = self.engine.error
             await self.close()
             raise why
-
-    def shield(self) -> nullcontext[None]:
-        """Around steps that belong together. Only the blocking face can be interrupted between them."""
-        return _NOTHING
 
     def perform(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a step of engine or sinks, then write what it caused."""

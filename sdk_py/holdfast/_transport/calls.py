@@ -9,44 +9,31 @@ from typing import Any
 
 from holdfast_wire.frames import Close, Resize, Signal
 
+from holdfast._errors import error
 from holdfast._transport.command_call import Call
 from holdfast._transport.engine import Engine
-from holdfast._transport.sinks import CommandSink, ShellSink, TransferSink, WatchSink
+from holdfast._transport.sinks import CommandSink, ShellSink, Sink, WatchSink
 
 
-def open_command(
-    engine: Engine,
-    kind: str,
-    params: dict[str, Any],
-    command_id: str,
-    limit: int,
-    *,
-    input_: bytes | None = None,
-    collecting: bool = True,
-) -> Call:
-    """Open a ``command``, ``follow`` or ``terminal`` channel; ``input_`` is all of its standard input."""
+def new_command(engine: Engine, command_id: str, limit: int, *, collecting: bool = True) -> Call:
+    """A command that ``open_command`` opens. The caller has it before it is sent, and so can cancel it at any time."""
     sink = CommandSink(engine.session, engine.gates)
     sink.call = call = Call(sink, engine.gates, command_id, limit, collecting=collecting)
-    call.adopts_id = kind == "terminal" and "name" in params
-    engine.open(kind, params, sink)
-    if input_ is not None:
-        call.give(input_)
-        call.pump()
     return call
 
 
-def open_shell(engine: Engine, params: dict[str, Any]) -> ShellSink:
-    """Open a ``shell`` channel."""
-    sink = ShellSink(engine.session, engine.gates)
-    engine.open("shell", params, sink)
-    return sink
+def open_command(engine: Engine, call: Call, kind: str, params: dict[str, Any], input_: bytes | None = None) -> None:
+    """Open a ``command``, ``follow`` or ``terminal`` channel; ``input_`` is all of its standard input."""
+    call.adopts_id = kind == "terminal" and "name" in params
+    engine.open(kind, params, call.sink)
+    if input_ is not None:
+        call.give(input_)
+        call.pump()
 
 
-def open_transfer(engine: Engine, kind: str, params: dict[str, Any]) -> TransferSink:
-    """Open a file, archive, patch or tunnel channel."""
-    sink = TransferSink(engine.session, engine.gates)
+def open_channel(engine: Engine, kind: str, params: dict[str, Any], sink: Sink) -> None:
+    """Open a shell, file, archive, patch or tunnel channel."""
     engine.open(kind, params, sink)
-    return sink
 
 
 def open_watch(engine: Engine, params: dict[str, Any]) -> WatchSink:
@@ -57,7 +44,7 @@ def open_watch(engine: Engine, params: dict[str, Any]) -> WatchSink:
     return sink
 
 
-def run_in_shell(
+def new_shell_command(
     sink: ShellSink,
     engine: Engine,
     command_id: str,
@@ -66,13 +53,19 @@ def run_in_shell(
     input_: bytes | None,
     collecting: bool,
 ) -> Call:
-    """Run a command in the shell, after those before it."""
+    """A command that ``run_in_shell`` sends."""
     call = Call(sink, engine.gates, command_id, limit, collecting=collecting)
     call.params = params
     if input_ is not None:
         call.give(input_)
-    sink.run(call)
     return call
+
+
+def run_in_shell(call: Call) -> None:
+    """Run a command in its shell, after those before it."""
+    sink = call.sink
+    assert isinstance(sink, ShellSink)
+    sink.run(call)
 
 
 def cancel_command(call: Call) -> None:
@@ -87,6 +80,8 @@ def cancel_command(call: Call) -> None:
         sink.send(Signal(sink.number, "INT"))
         if not call.started:
             call.abandoned = "INT"  # it may wait behind another client's command, where no signal meets it yet
+    elif not sink.number:
+        call.finish(error("cancelled", "the command was cancelled before it was sent", detail=call.facts()))
     else:
         sink.send(Close(sink.number, False))
 
@@ -118,6 +113,6 @@ def resize_shell(sink: ShellSink, rows: int, columns: int) -> None:
 
 def close_channel(sink: CommandSink | ShellSink, detach: bool) -> None:
     """End the channel, or with ``detach`` leave what runs running."""
-    if not sink.ended:
+    if sink.number and not sink.ended:
         sink.gate.clear()
         sink.send(Close(sink.number, detach))

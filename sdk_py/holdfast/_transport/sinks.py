@@ -173,10 +173,11 @@ class ShellSink(Sink):
             self.waiting.append(call)
 
     def withdraw(self, call: Call) -> bool:
-        """Take back a command that still waits here; False when it is already with the agent."""
-        if call not in self.waiting:
+        """Take back a command that waits here, or was never sent; False when it is already with the agent."""
+        if call is self.current:
             return False
-        self.waiting.remove(call)
+        if call in self.waiting:
+            self.waiting.remove(call)
         call.finish(error("cancelled", "the command was cancelled before it started", detail=call.facts()))
         return True
 
@@ -294,7 +295,7 @@ class TransferSink(Sink):
     def stop(self) -> None:
         """Nothing more is wanted."""
         self.chunks.clear()
-        if not self.ended:
+        if self.number and not self.ended:
             self.gate.clear()
             self.session.send(Close(self.number, False))
 

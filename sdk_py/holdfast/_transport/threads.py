@@ -1,8 +1,8 @@
-"""The blocking face of the transport: whoever waits, reads.
+"""The blocking API's transport: one thread per session owns its engine and its socket.
 
-The thread that waits for an answer drives the socket itself (it leads), so an answer meets the caller without a switch between
-threads. Others that wait follow, and one of them leads next. A keeper thread connects, resumes, and serves pings and
-acknowledgements when nobody leads. ``aio`` has the same names for the asynchronous SDK; one lock guards engine and sinks.
+Callers post steps to that thread and wait for their results, and for events, on locks. So no signal handler and no exception in a caller,
+Ctrl-C above all, can interrupt a step half-way. Connections are made in threads of their own (``threads_connect``). ``aio`` has the same
+names for the asynchronous SDK. Decision 0048 has the figures.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, ParamSpec, TypeVar
+from functools import partial
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from holdfast_wire.errors import HoldfastError
 
+from holdfast._errors import error
 from holdfast._options import Options
 from holdfast._session_token import SessionToken
 from holdfast._transport.engine import Engine, elsewhere
-from holdfast._transport.threads_gates import Flag, Gate, Lock, Shield, Turn, free
-from holdfast._transport.threads_keeper import Keeper
+from holdfast._transport.threads_connect import NotConnectedError, connect
+from holdfast._transport.threads_gates import Flag, Gate, Lock
 from holdfast._transport.threads_loop import warn_in_loop
-from holdfast._transport.threads_stops import current, sleep
+from holdfast._transport.threads_stops import sleep
 from holdfast._transport.websocket import WebSocket
 
 P = ParamSpec("P")
@@ -48,23 +50,20 @@ class Link:
         self._pid = os.getpid()
         self.tls = options.url.startswith("https:")
         self.would_block = _would_block(self.tls)
-        self._turn = Turn(self)
         self.engine = Engine(options, sandbox_id, self.gate, token=token)
+        self._thread = threading.Thread(target=self._run, name=f"holdfast-link-{sandbox_id}", daemon=True)
+        self._steps: deque[_Step[Any]] = deque()
+        self._lock = threading.RLock()
+        """Around the wake-up pipe's descriptors, and around steps while no thread serves them."""
+        self._serving = False
+        self._asleep = False
+        self._wake_read = self._wake_write = -1
+        self._poll = select.poll()
         self._socket: socket.socket | None = None
         self._websocket: WebSocket | None = None
         self._unwritten = b""
-        self._leader: Gate | None = None
-        self._leader_thread = 0
-        self._leads = 0
-        self._followers: list[Any] = []
-        self._later: deque[Callable[[], object]] = deque()
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        os.set_blocking(self._wake_write, False)
-        self._finished = False
-        self.shielded: Shield | None = None
-        """The shield the main thread is behind."""
-        self._keeper = Keeper(self)
+        self._connecting = False
+        self._retry_at: float | None = None
 
     def gate(self) -> Gate:
         return Gate(self)
@@ -77,14 +76,25 @@ class Link:
     left_behind = True
     """A fork always may have a session of its own."""
 
+    def check_here(self) -> None:
+        """Raise where a step or a wait would never end: in a fork, and in the link's own thread, where a finalizer may run."""
+        if not self.here:
+            raise elsewhere()
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a finalizer cannot wait for a session")
+
     def start(self) -> None:
         """Return once the session is attached. Raises the typed error that prevents it."""
         warn_in_loop()
-        self._keeper.thread.start()
         ready: Any = self.engine.ready
         try:
+            self._wake_read, self._wake_write = os.pipe()
+            os.set_blocking(self._wake_read, False)
+            os.set_blocking(self._wake_write, False)
+            self._serving = True
+            self._thread.start()
             ready.wait()
-        except Cancelled:
+        except BaseException:
             self.close()
             raise
         if self.engine.error is not None:
@@ -92,193 +102,146 @@ class Link:
             self.close()
             raise why
 
-    def shield(self) -> Shield:
-        """Around steps that belong together: Ctrl-C waits for the next wait among them, or for their end."""
-        return Shield(self)
-
     def perform(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a step of engine or sinks, then write what it caused."""
-        if not self.here:
-            raise elsewhere()
-        with Shield(self), self._turn:
-            try:
-                return step(*args, **kwargs)
-            finally:
-                self._flush()
+        """Run a step of engine or sinks in the link's thread, write what it caused, and return its result.
+
+        An interrupted caller does not interrupt the step. Steps run in the order in which they were posted.
+        """
+        self.check_here()
+        posted = _Step(partial(step, *args, **kwargs))
+        self._post(posted)
+        return posted.result()
 
     def later(self, step: Callable[[], object]) -> None:
-        """``perform`` from anywhere, also from a finalizer that runs while this very thread holds the lock."""
-        if not self.here:
-            return
-        self._later.append(step)
-        if self._turn.lock.acquire(blocking=False):
-            self._keeper.stir()
-            self.wake()
-            self._turn.lock.release()
+        """``perform`` without waiting, from anywhere, also from a finalizer. An error of the step has no receiver."""
+        if self.here:
+            self._post(_Step(step))
 
     def close(self) -> None:
         """End the session's connection; waiting calls fail with ``session_lost``, reason ``closed``."""
         if not self.here:
             return
-        with self._turn:
-            self.engine.close()
-            self._flush()
-            self._keeper.stir()
-            self.wake()
-        if self._keeper.thread.is_alive() and threading.current_thread() is not self._keeper.thread:
-            self._keeper.thread.join(_JOIN_S)
+        self.later(self.engine.close)
+        if self._thread.is_alive():
+            if threading.current_thread() is not self._thread:
+                self._thread.join(_JOIN_S)
+        elif self._thread.ident is None:  # it could not be started
+            self._finish()
 
     def drop(self) -> None:
         """Break the connection as a failing network would. The session resumes; for tests."""
-        with self._turn:
-            if self._socket is not None:
-                self._socket.shutdown(socket.SHUT_RDWR)
+        self.perform(self._shut_down)
 
-    # Waiting ----------------------------------------------------------------------------------------------------
+    # Posting ----------------------------------------------------------------------------------------------------
 
-    def wait(self, gate: Gate, timeout_s: float | None) -> bool:
-        """Until ``gate`` is open: lead where nobody does, else follow."""
-        if not self.here:
-            raise elsewhere()
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        stop = current()
-        with Shield(self) as shield:
-            if stop is not None:
-                stop.begin_wait(shield)
-            try:
-                while not gate._open and not shield.noted and (deadline is None or time.monotonic() < deadline):
-                    self._wait_once(gate, deadline, shield)
-            finally:
-                if stop is not None:
-                    stop.end_wait(shield)
-            shield.heed()
-        return gate._open
+    def _post(self, step: _Step[Any]) -> None:
+        self._steps.append(step)
+        if not self._serving:
+            self._run_steps()
+        elif self._asleep:
+            with self._lock:
+                if self._wake_write >= 0:
+                    with suppress(BlockingIOError):
+                        os.write(self._wake_write, b"\0")
 
-    def _wait_once(self, gate: Gate, deadline: float | None, shield: Shield) -> None:
-        """Lead until the gate opens or the connection goes, or follow until something has changed."""
-        lock, me = self._turn.lock, threading.get_ident()
-        waiter = None
+    def _run_steps(self) -> None:
+        """Run what was posted, then write, then wake the callers. In the link's thread, or under the lock where there is none."""
+        if self._serving:
+            self._run_steps_now()
+        else:
+            with self._lock:
+                self._run_steps_now()
+
+    def _run_steps_now(self) -> None:
+        steps: list[_Step[Any]] = []
         try:
-            with lock:
-                if gate._open:
-                    return
-                if self._leader is None and self._socket is not None:
-                    self._leader_thread = me
-                    self._leader = gate
-                    self._leads += 1
-                else:
-                    waiter = shield.waiter = threading.Lock()
-                    waiter.acquire()
-                    gate._waiters.append(waiter)
-                    self._followers.append(waiter)
-            if waiter is not None:
-                if not shield.noted:
-                    waiter.acquire(timeout=-1 if deadline is None else max(deadline - time.monotonic(), 0))
-                return
-            while not gate._open and not shield.noted:
-                connection = self._socket
-                if connection is None or not self._serve_once(connection, deadline):
-                    return
+            while self._steps:
+                steps.append(self._steps.popleft())
+                steps[-1].run()
+            self._flush()
         finally:
-            shield.waiter = None
-            if waiter is not None:
-                with lock:
-                    self._followers.remove(waiter)
-                    if waiter in gate._waiters:
-                        gate._waiters.remove(waiter)
-                    # It may have been asked to lead when it was leaving already: the next one is.
-                    stir = self._leader is None and self._hand_over()
-                if stir:
-                    self._keeper.stir()
-            elif self._leader_thread == me:
-                self._resign()
+            for step in steps:
+                step.done()
 
-    def _serve_once(self, connection: socket.socket, deadline: float | None) -> bool:
-        """Wait for the socket or a time, then take what came. False: the deadline passed."""
-        with self._turn.lock:
-            due = self.engine.deadline()
+    # The link's thread ------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._poll.register(self._wake_read, select.POLLIN)
+            self._connect()
+            while self.engine.error is None:
+                self._serve_once()
+        except Exception as bug:
+            self.engine.fail(error("internal", f"the session's thread ended: {bug!r}"))  # or its callers would wait for ever
+            raise
+        finally:
+            self._finish()
+
+    def _finish(self) -> None:
+        self.options.peers.leave(self)
+        self._hang_up()
+        with self._lock:
+            self._serving = False
+            wake_ends, self._wake_read, self._wake_write = (self._wake_read, self._wake_write), -1, -1
+            for descriptor in wake_ends:
+                if descriptor >= 0:
+                    os.close(descriptor)
+        self._run_steps()
+
+    def _serve_once(self) -> None:
+        """Wait for the socket, a step or a time, then do what is due."""
+        self._asleep = True  # before the steps are looked at: one that is posted afterwards wakes the poll
+        ready = self._poll.poll(0 if self._steps else self._wait_ms())
+        self._asleep = False
+        for descriptor, _ in ready:
+            if descriptor == self._wake_read:
+                os.read(descriptor, 4096)
+            else:
+                self._receive()
+        if self._steps:
+            self._run_steps()
         now = time.monotonic()
-        wait_ms = -1.0 if due is None else max((due - now) * 1000, 0) + 1
-        if deadline is not None:
-            if now >= deadline:
-                return False
-            left_ms = (deadline - now) * 1000 + 1
-            wait_ms = left_ms if wait_ms < 0 else min(wait_ms, left_ms)
-        descriptor = connection.fileno()
-        if descriptor < 0:
-            return True
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN | select.POLLOUT if self._unwritten else select.POLLIN)
-        poll.register(self._wake_read, select.POLLIN)
-        woken = any(ready == self._wake_read for ready, _ in poll.poll(wait_ms))
-        with self._turn:
-            # A wake-up is for who leads; the keeper must not swallow it.
-            if woken and (self._leader is None or self._leader_thread == threading.get_ident()):
-                with suppress(BlockingIOError):  # who led when it came may have read it, and have resigned since
-                    os.read(self._wake_read, 64)
-            self._serve(connection)
-        return True
+        if self._socket is not None:
+            due = self.engine.deadline()
+            if due is not None and due <= now:
+                self.engine.tick(now)
+        elif self._retry_at is not None and self._retry_at <= now:
+            self._connect()
+        self._flush()
+        if self._socket is None and self._retry_at is None and not self._connecting:
+            self._retry(self._websocket, "the connection was lost")
 
-    def _resign(self) -> None:
-        with self._turn.lock:
-            self._leader_thread = 0
-            self._leader = None
-            self._close_pipe()
-            stir = self._hand_over()
-        if stir:
-            self._keeper.stir()
+    def _wait_ms(self) -> float | None:
+        due = self.engine.deadline() if self._socket is not None else self._retry_at
+        return None if due is None else max((due - time.monotonic()) * 1000, 0) + 1
 
-    def _hand_over(self) -> bool:
-        """Have a follower lead. True where there is none: the keeper is to be stirred."""
-        self._promote()
-        return not self._followers and self._keeper.sleeps
-
-    def _promote(self) -> None:
-        for waiter in self._followers:
-            if waiter.locked():
-                free(waiter)
-                return
-
-    # One step, under the lock -----------------------------------------------------------------------------------
-
-    def _serve(self, connection: socket.socket) -> None:
-        websocket = self._websocket
-        if connection is not self._socket or websocket is None:
+    def _receive(self) -> None:
+        """Take what the socket has."""
+        connection, websocket = self._socket, self._websocket
+        if connection is None or websocket is None:
             return
-        ended = False
         while True:
             try:
                 data = connection.recv(RECEIVE_BYTES)
             except self.would_block:
-                break
+                return
             except OSError:
                 data = b""
-            if not data:
+            if data:
+                messages = websocket.feed(data)
+                if messages:
+                    self.engine.receive(messages, time.monotonic())
+            else:
                 websocket.feed_eof()
-                ended = True
-                break
-            messages = websocket.feed(data)
-            if messages:
-                self.engine.receive(messages, time.monotonic())
             if websocket.over:
-                ended = True
-                break
-            if not self.tls:
-                break
-        due, now = self.engine.deadline(), time.monotonic()
-        if due is not None and due <= now:
-            self.engine.tick(now)
-        if ended:
-            self._write(websocket.reply())
-            self._hang_up()
-        else:
-            self._flush()
+                self._write(websocket.reply())
+                self._hang_up()
+                return
+            if not self.tls:  # what TLS has decrypted already never shows up in poll
+                return
 
     def _flush(self) -> None:
         """Write what there is, unless the socket is behind: then the session keeps it."""
-        while self._later:
-            with suppress(HoldfastError):  # it is nobody's here
-                self._later.popleft()()
         websocket, engine = self._websocket, self.engine
         if self._socket is None or websocket is None:
             return
@@ -295,19 +258,10 @@ class Link:
             self._write(websocket.pack(messages))
         if not self._unwritten and websocket.has_reply:
             self._write(websocket.reply())
-        leader = self._leader
-        if (self._unwritten or (leader is not None and leader._open)) and not self._polls():
-            self.wake()
-            if leader is None:
-                self._keeper.stir()  # it writes on while the caller prepares the next piece
-
-    def _polls(self) -> bool:
-        """Whether this thread is the one that polls next: it sees by itself what there is to do."""
-        me = threading.get_ident()
-        return me == self._leader_thread or (self._leader is None and me == self._keeper.thread.ident)
 
     def _write(self, data: bytes) -> None:
-        data = self._unwritten + data if self._unwritten else data
+        behind = bool(self._unwritten)
+        data = self._unwritten + data if behind else data
         self._unwritten = b""
         connection = self._socket
         if not data or connection is None:
@@ -320,30 +274,108 @@ class Link:
             return  # the reading side will see the end
         if sent < len(data):
             self._unwritten = data[sent:]
+        if behind != bool(self._unwritten):
+            self._poll.modify(connection, select.POLLIN if behind else select.POLLIN | select.POLLOUT)
+
+    def _shut_down(self) -> None:
+        if self._socket is not None:
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    # Connecting -------------------------------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        """Begin an attempt to connect. Meanwhile this thread runs the callers' steps."""
+        self._retry_at = None
+        self.options.peers.leave(self)
+        websocket, limit_s = self.engine.websocket(), self.engine.attempt_s(time.monotonic())
+        name = f"holdfast-connect-{self.engine.sandbox_id}"
+        try:
+            threading.Thread(target=self._attempt, args=(websocket, limit_s), name=name, daemon=True).start()
+        except RuntimeError as no_thread:
+            self._retry(websocket, str(no_thread))
+        else:
+            self._connecting = True
+
+    def _attempt(self, websocket: WebSocket, limit_s: float) -> None:
+        """In a thread of its own: connect, then report to the link's thread."""
+        try:
+            connection, messages = connect(self.options, websocket, limit_s)
+        except NotConnectedError as failure:
+            self.later(partial(self._not_connected, websocket, str(failure), failure.fatal))
+        else:
+            self.later(partial(self._connected, connection, websocket, messages))
+
+    def _connected(self, connection: socket.socket, websocket: WebSocket, messages: list[bytes]) -> None:
+        self._connecting = False
+        if self.engine.error is not None:
+            connection.close()
+            return
+        now = time.monotonic()
+        self._socket, self._websocket, self._unwritten = connection, websocket, b""
+        self._poll.register(connection, select.POLLIN)
+        self.engine.connected(websocket.headers, now)
+        self.engine.receive(messages, now)
+        if self.tls:
+            self._receive()
+
+    def _not_connected(self, websocket: WebSocket, why: str, fatal: HoldfastError | None) -> None:
+        self._connecting = False
+        if fatal is not None:
+            self.engine.fail(fatal)
+        self._retry(websocket, why)
+
+    def _retry(self, websocket: WebSocket | None, why: str) -> None:
+        """Connect again when the engine says, or sooner when another session of the client gets through."""
+        delay_s = self.engine.broken(websocket, why, time.monotonic())
+        if delay_s is not None:
+            self._retry_at = time.monotonic() + delay_s
+            self.options.peers.wait(self, self._peer_attached)
+
+    def _peer_attached(self, after_s: float) -> None:
+        """Called by the thread of the session that got through."""
+        self.later(partial(self._retry_sooner, time.monotonic() + after_s))
+
+    def _retry_sooner(self, at: float) -> None:
+        if self._retry_at is not None and self.engine.may_wake():
+            self._retry_at = min(self._retry_at, at)
 
     def _hang_up(self) -> None:
-        """The connection is over: the keeper makes the next one."""
+        """Close the connection."""
         connection, self._socket = self._socket, None
         self._unwritten = b""
         if connection is not None:
+            self._poll.unregister(connection)
             connection.close()
         self.engine.session.disconnected()
-        self._keeper.stir()
-        self.wake()
 
-    def wake(self) -> None:
-        """End the leader's poll. Under the lock, or by the leader itself: when the pipe is closed its number is soon another file's."""
+
+class _Step(Generic[T]):
+    """One posted call, and its result once the link's thread has run it."""
+
+    __slots__ = ("_done", "_error", "_result", "_step")
+
+    def __init__(self, step: Callable[[], T]) -> None:
+        self._step = step
+        self._error: BaseException | None = None
+        self._result: T
+        self._done = threading.Lock()
+        self._done.acquire()
+
+    def run(self) -> None:
         try:
-            os.write(self._wake_write, b"\0")
-        except (BlockingIOError, OSError):
-            pass
+            self._result = self._step()
+        except BaseException as failure:  # noqa: BLE001  it is raised where the result is waited for
+            self._error = failure
 
-    def _close_pipe(self) -> None:
-        """At the very end, once nobody can be polling it."""
-        if self._finished and self._leader is None and self._wake_read >= 0:
-            os.close(self._wake_read)
-            os.close(self._wake_write)
-            self._wake_read = self._wake_write = -1
+    def done(self) -> None:
+        self._done.release()
+
+    def result(self) -> T:
+        """Wait for the result, or raise what the step raised."""
+        self._done.acquire()
+        if self._error is not None:
+            raise self._error
+        return self._result
 
 
 def _would_block(tls: bool) -> tuple[type[OSError], ...]:
@@ -383,5 +415,5 @@ class Background:
 def _quietly(step: Callable[..., Any], args: tuple[Any, ...]) -> None:
     try:
         step(*args)
-    except Exception:  # noqa: BLE001, S110  what went wrong is told to whom it concerns, as in the asynchronous face
+    except Exception:  # noqa: BLE001, S110  the work reports its own failures, as in the asynchronous API
         pass

@@ -1,6 +1,6 @@
 """Cancelling the calls of another thread: what Ctrl-C is for the main thread, for the threads of a map.
 
-Owns which threads can be cancelled and the one request for it. A wait for a session (``threads.Link.wait``) and a pause between requests
+Owns which threads can be cancelled and the one request for it. A wait for a session (``threads_gates.Gate``) and a pause between requests
 raise ``KeyboardInterrupt`` then, once, so that what follows, such as deleting a sandbox, may wait again. Code that waits elsewhere is not
 interrupted.
 """
@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from holdfast._transport.threads_gates import Shield
+from typing import Any
 
 _STOPS: dict[int, Stop] = {}
 
@@ -21,10 +18,10 @@ class Stop:
     """Around the work of one thread, which enters it; any thread may ``set`` it."""
 
     def __init__(self) -> None:
-        self._asked = threading.Event()
-        self._shield: Shield | None = None
+        self._requested = threading.Event()
+        self._waiter: Any = None
 
-    def __enter__(self) -> Stop:  # noqa: PYI034  nobody derives from it
+    def __enter__(self) -> Stop:  # noqa: PYI034  no class derives from it
         _STOPS[threading.get_ident()] = self
         return self
 
@@ -33,27 +30,28 @@ class Stop:
 
     def set(self) -> None:
         """End the wait that the thread is in, or its next one."""
-        self._asked.set()
-        shield = self._shield
-        if shield is not None:
-            shield.interrupt(KeyboardInterrupt())
+        self._requested.set()
+        waiter = self._waiter
+        if waiter is not None:
+            free(waiter)
 
-    def begin_wait(self, shield: Shield) -> None:
-        """The thread is about to wait behind this shield."""
-        self._shield = shield
-        if self._asked.is_set():
-            shield.noted = KeyboardInterrupt()
+    def begin_wait(self, waiter: Any) -> None:
+        """The thread is about to wait until this lock is released."""
+        self._waiter = waiter
+        if self._requested.is_set():
+            free(waiter)
 
-    def end_wait(self, shield: Shield) -> None:
-        """The wait is over; what interrupted it is raised now, and not again."""
-        self._shield = None
-        if shield.noted is not None:
-            self._asked.clear()
+    def end_wait(self) -> None:
+        """The wait is over. Raises ``KeyboardInterrupt`` when it was to be cancelled, once."""
+        self._waiter = None
+        if self._requested.is_set():
+            self._requested.clear()
+            raise KeyboardInterrupt
 
     def sleep(self, seconds: float) -> None:
         """A pause that ``set`` ends."""
-        if self._asked.wait(seconds):
-            self._asked.clear()
+        if self._requested.wait(seconds):
+            self._requested.clear()
             raise KeyboardInterrupt
 
 
@@ -69,3 +67,11 @@ def sleep(seconds: float) -> None:
         time.sleep(seconds)
     else:
         stop.sleep(seconds)
+
+
+def free(waiter: Any) -> None:
+    """Release the lock that a thread waits for. The event and a ``Stop`` may both do so."""
+    try:
+        waiter.release()
+    except RuntimeError:
+        pass

@@ -14,7 +14,6 @@ from queue import SimpleQueue
 from types import FrameType
 
 from holdfast import HoldfastError
-from holdfast._transport.threads_gates import Shield
 
 
 class ToldToEnd(KeyboardInterrupt):
@@ -25,12 +24,8 @@ class ToldToEnd(KeyboardInterrupt):
         self.number = number
 
 
-def _tell(number: int, _frame: FrameType | None) -> None:
-    """Raised here, unless a step of a session is under way, which may be torn no more by this than by Ctrl-C."""
-    shield = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
-    if not isinstance(shield, Shield) or shield.link.shielded is not shield:
-        raise ToldToEnd(number)
-    shield.hold(ToldToEnd(number))
+def _raise(number: int, _frame: FrameType | None) -> None:
+    raise ToldToEnd(number)
 
 
 @contextlib.contextmanager
@@ -39,7 +34,7 @@ def told_by_signals() -> Iterator[None]:
     before = {}
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
-            before[number] = signal.signal(number, _tell)
+            before[number] = signal.signal(number, _raise)
     try:
         yield
     finally:
