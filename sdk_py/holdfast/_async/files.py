@@ -35,7 +35,7 @@ from holdfast._transport.aio import run_blocking
 from holdfast._transport.aio_opening import opening
 
 if TYPE_CHECKING:
-    from holdfast._async.sandbox import AsyncSandbox
+    from holdfast._async.attachable import AsyncAttachable
 
 LocalPath = str | os.PathLike[str]
 Entries = list[FileEntry]
@@ -73,7 +73,7 @@ class AsyncFiles:
     user's. Without, nothing is refused, and what is made belongs to the sandbox's own user.
     """
 
-    def __init__(self, sandbox: AsyncSandbox) -> None:
+    def __init__(self, sandbox: AsyncAttachable) -> None:
         self._sandbox = sandbox
 
     # Contents ---------------------------------------------------------------------------------------------------

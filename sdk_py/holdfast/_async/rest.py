@@ -191,7 +191,7 @@ class AsyncRest:
             body = (await self.request("GET", "/sandboxes", params=query)).map()
             rows = take(body, "sandboxes", list, default=[])
             found += [SandboxInfo.read(row) for row in rows if isinstance(row, dict)]
-            cursor = body.get("cursor") or body.get("next_cursor")
+            cursor = body.get("cursor")
             if not cursor:
                 break
         return found

@@ -368,7 +368,7 @@ class AsyncSandbox(AsyncAttachable):
         once something listens there, and raises ``PortUnreachableError`` after so many seconds (0: where nothing does now). Without it
         each connection finds out: one that reaches nothing is closed, and ``last_error`` says why.
         """
-        tunnel = AsyncTunnel(self, port_of(port), None if host is None else host_of(host, "host"))
+        tunnel = AsyncTunnel(self, port_of(port), None if host is None else host_of(host, "host"), self._tunnels)
         place = host_of(local_host, "local_host"), local_port_of(local_port)
         patience_s = None if wait_s is None else patience_of(wait_s, "wait_s")
         await self._attached()

@@ -201,7 +201,7 @@ class SandboxClient:
 
         ``name`` is its name among yours; ``ttl_s``: how many seconds its sandboxes outlive the last heartbeat.
         """
-        return Group(self, self._rest, group_name_of(name), ttl_of(ttl_s))
+        return Group(self._rest, group_name_of(name), ttl_of(ttl_s), self._groups)
 
     def get_sandbox(self, sandbox_id: str) -> Sandbox:
         """The sandbox of that id; nothing is asked until it is used. Leaving its ``with`` block deletes it, ``close`` does not.

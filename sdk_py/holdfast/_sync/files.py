@@ -36,7 +36,7 @@ from holdfast._transport.threads import run_blocking
 from holdfast._transport.threads_opening import opening
 
 if TYPE_CHECKING:
-    from holdfast._sync.sandbox import Sandbox
+    from holdfast._sync.attachable import Attachable
 
 LocalPath = str | os.PathLike[str]
 Entries = list[FileEntry]
@@ -74,7 +74,7 @@ class Files:
     user's. Without, nothing is refused, and what is made belongs to the sandbox's own user.
     """
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: Attachable) -> None:
         self._sandbox = sandbox
 
     # Contents ---------------------------------------------------------------------------------------------------

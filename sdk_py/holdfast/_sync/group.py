@@ -7,16 +7,13 @@ Owns the lease and its heartbeats. The service frees the sandboxes; each of them
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from holdfast._sync.rest import LEAST_BEAT_S, Rest
 from holdfast._errors import HoldfastError
 from holdfast._public import public
 from holdfast._results import GroupInfo
 from holdfast._transport.threads import Background, Flag
-
-if TYPE_CHECKING:
-    from holdfast._sync.client import SandboxClient
 
 HEARTBEATS_PER_TTL = 3
 
@@ -29,12 +26,12 @@ class Group:
     dies, or cannot reach the service for ``ttl_s`` seconds, the service deletes them (reason ``group-lease``), and ``lost`` says so.
     """
 
-    def __init__(self, client: SandboxClient, rest: Rest, name: str, ttl_s: float) -> None:
+    def __init__(self, rest: Rest, name: str, ttl_s: float, groups: set[Group]) -> None:
         self.name = name
         self.ttl_s = ttl_s
         self.lost: HoldfastError | None = None
         """Set when the lease is over: the group's sandboxes are gone or going."""
-        self._client = client
+        self._groups = groups
         self._rest = rest
         self._lease = ""
         self._background = Background()
@@ -44,7 +41,7 @@ class Group:
         """Begin the lease, and heartbeats until ``close`` or ``delete``. Raises ``ServiceUnavailableError``."""
         if not self._lease:
             self._lease = self._rest.group_beat(self.name, self.ttl_s, "", None)
-            self._client._groups.add(self)
+            self._groups.add(self)
             self._background.start(self._beat, name=f"holdfast-group-{self.name}")
 
     def info(self) -> GroupInfo:
@@ -59,7 +56,7 @@ class Group:
     def close(self) -> None:
         """Stop the heartbeats: its sandboxes end when the lease does."""
         self._stopped.set()
-        self._client._groups.discard(self)
+        self._groups.discard(self)
         self._background.stop()
 
     def _beat(self) -> None:

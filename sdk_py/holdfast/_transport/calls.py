@@ -12,7 +12,8 @@ from holdfast_wire.frames import Close, Resize, Signal
 from holdfast._errors import error
 from holdfast._transport.command_call import Call
 from holdfast._transport.engine import Engine
-from holdfast._transport.sinks import CommandSink, ShellSink, Sink, WatchSink
+from holdfast._transport.sink import Sink
+from holdfast._transport.sinks import CommandSink, ShellSink, WatchSink
 
 
 def new_command(engine: Engine, command_id: str, limit: int, *, collecting: bool = True) -> Call:

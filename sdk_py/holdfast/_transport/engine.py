@@ -22,7 +22,7 @@ from holdfast._requests import LargeParams
 from holdfast._session_token import SessionToken
 from holdfast._transport.command_call import PASSED_ON
 from holdfast._transport.policy import Backoff, Verdict, jitter, judge_close, judge_refusal
-from holdfast._transport.sinks import GateFactory, Sink
+from holdfast._transport.sink import GateFactory, Sink
 from holdfast._transport.websocket import WebSocket
 
 if TYPE_CHECKING:

@@ -8,21 +8,25 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from holdfast._transport.threads_stops import current, free
 
-if TYPE_CHECKING:
-    from holdfast._transport.threads import Link
+
+class GateOwner(Protocol):
+    """What sets gates: a link."""
+
+    def check_here(self) -> None:
+        """Raise where a wait would never end."""
 
 
 class Gate:
     """An event of a link. Setting it wakes every waiter."""
 
-    __slots__ = ("_link", "_open", "_waiters")
+    __slots__ = ("_open", "_owner", "_waiters")
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, owner: GateOwner) -> None:
+        self._owner = owner
         self._open = False
         self._waiters: list[Any] = []
 
@@ -41,7 +45,7 @@ class Gate:
         """
         if self._open:
             return True
-        self._link.check_here()
+        self._owner.check_here()
         end = None if timeout_s is None else time.monotonic() + timeout_s
         stop = current()
         waiter = threading.Lock()

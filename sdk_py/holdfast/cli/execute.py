@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from holdfast import STDERR, STDOUT, Chunk, CommandResult, HoldfastError, Process, Sandbox, SandboxClient, UnsupportedError
 from holdfast._requests import command_params
 from holdfast.cli.finding import opened
-from holdfast.cli.leaving import attended, told_by_signals
-from holdfast.cli.output import TerminalFilter, note, say, say_json, variables
+from holdfast.cli.output import TerminalFilter, finish, note, say, say_json, variables
+from holdfast.cli.signals import passed_to_command, raised_on_exit_signals
 from holdfast.cli.words import Arguments, bad
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def exec_(arguments: Arguments) -> int:
     if command is None:
         raise bad("a command is missing", hint="holdfast exec SANDBOX ls -l, or holdfast exec SANDBOX -c 'ls | wc -l'")
     options = options_of(arguments) | {"env": variables(arguments) or None}
-    with told_by_signals(), SandboxClient() as client, opened(client, arguments.sandbox) as sandbox:
+    with raised_on_exit_signals(), SandboxClient() as client, opened(client, arguments.sandbox) as sandbox:
         if arguments.detach:
             return _detached(sandbox, command, options, arguments)
         return attached(sandbox, command, options, arguments)
@@ -86,12 +86,12 @@ def run(sandbox: Sandbox, command: Command, options: dict[str, Any], *, stdin: b
 
 
 def _on_terminal(sandbox: Sandbox, command: Command | None, options: dict[str, Any], as_json: bool) -> int:
-    from holdfast.cli.interactive import attend, size
+    from holdfast.cli.terminal import run_terminal, size
 
     rows, cols = size()
     options = {name: value for name, value in options.items() if name != "timeout"}
     words = ["sh", "-c", command] if isinstance(command, str) else command
-    return attend(sandbox.terminal(words, rows=rows, cols=cols, max_output_bytes=0, **options), as_json=as_json)
+    return run_terminal(sandbox.terminal(words, rows=rows, cols=cols, max_output_bytes=0, **options), as_json=as_json)
 
 
 def _detached(sandbox: Sandbox, command: Command, options: dict[str, Any], arguments: Arguments) -> int:
@@ -137,7 +137,7 @@ def _live(sandbox: Sandbox, command: Command, options: dict[str, object], stdin:
     try:
         if stdin:
             _fed(process)
-        with attended(lambda: process.signal("INT"), process.close):
+        with passed_to_command(lambda: process.signal("INT"), process.close):
             for chunk in process:
                 screen.show(chunk)
             screen.end()
@@ -198,13 +198,6 @@ class Screen:
         out = (sys.stdout if stream == STDOUT else sys.stderr).buffer
         out.write(data)
         out.flush()
-
-
-def finish(result: CommandResult) -> int:
-    """Our exit status; what the user should know beside it goes to standard error."""
-    if result.cause is not None:
-        note(f"holdfast: {result.cause.message or result.cause.reason}")
-    return result.exit_code
 
 
 def _as_json(sandbox: Sandbox, result: CommandResult) -> int:

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from holdfast import Chunk, NotFoundError, OutcomeUnknownError, Process, Sandbox, SandboxClient, WaitTimeoutError
 from holdfast.cli.execute import Screen
 from holdfast.cli.finding import opened
-from holdfast.cli.leaving import told_by_signals
 from holdfast.cli.output import note, say_json
 from holdfast.cli.running import ENTRYPOINT, MAIN
+from holdfast.cli.signals import raised_on_exit_signals
 from holdfast.cli.words import Arguments
 
 _QUIET_ROUNDS = 2
@@ -21,7 +21,7 @@ _QUIET_ROUNDS = 2
 
 
 def logs(arguments: Arguments) -> int:
-    with told_by_signals(), SandboxClient() as client, opened(client, arguments.sandbox) as sandbox:
+    with raised_on_exit_signals(), SandboxClient() as client, opened(client, arguments.sandbox) as sandbox:
         process = _found(sandbox, *([arguments.command_id] if arguments.command_id else [MAIN, ENTRYPOINT]))
         try:
             chunks = [*_present(sandbox, process)]

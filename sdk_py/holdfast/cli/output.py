@@ -16,6 +16,7 @@ from holdfast.cli.words import Arguments, bad
 
 if TYPE_CHECKING:
     from holdfast._errors import HoldfastError
+    from holdfast._results import CommandResult
 
 _ALLOWED = frozenset("\n\t")
 
@@ -133,3 +134,10 @@ def age(since_s: float, now_s: float) -> str:
         if span >= size:
             return f"{int(span // size)}{unit}"
     return f"{int(span)}s"
+
+
+def finish(result: CommandResult) -> int:
+    """Our exit status; what the user should know beside it goes to standard error."""
+    if result.cause is not None:
+        note(f"holdfast: {result.cause.message or result.cause.reason}")
+    return result.exit_code

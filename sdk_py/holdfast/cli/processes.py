@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from holdfast import HoldfastError, RemoteFileError, Sandbox, SandboxClient
 from holdfast.cli.finding import opened
-from holdfast.cli.leaving import told_by_signals
 from holdfast.cli.output import note, say_json, table
+from holdfast.cli.signals import raised_on_exit_signals
 from holdfast.cli.words import Arguments
 
 INTERVAL_S = 2.0
@@ -64,7 +64,7 @@ def _row(sandbox: Sandbox, pid: int, up_s: float) -> Row:
 
 
 def top(arguments: Arguments) -> None:
-    with told_by_signals(), SandboxClient() as client, opened(client, arguments.sandbox) as sandbox:
+    with raised_on_exit_signals(), SandboxClient() as client, opened(client, arguments.sandbox) as sandbox:
         found = sorted(rows(sandbox), key=lambda row: row.pid)
         names = _user_names(sandbox)
     if arguments.json:
@@ -115,7 +115,7 @@ class _Watched:
 
 def stats(arguments: Arguments) -> int:
     once = arguments.no_stream or arguments.json or not sys.stdout.isatty()
-    with told_by_signals(), SandboxClient() as client, contextlib.ExitStack() as stack:
+    with raised_on_exit_signals(), SandboxClient() as client, contextlib.ExitStack() as stack:
         words = arguments.sandbox or [info.sandbox_id for info in client.list_sandboxes() if info.ready]
         watched = [_Watched(stack.enter_context(opened(client, word))) for word in words]
         wait_s = FIRST_INTERVAL_S

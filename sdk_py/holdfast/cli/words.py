@@ -201,7 +201,7 @@ class Command:
         from holdfast.cli.guesses import option_meant
 
         shown = f"{name} in {word}" if word and word != name else name
-        return self.wrong(f"there is no option {shown}{option_meant(name, self)}")
+        return self.wrong(f"there is no option {shown}{option_meant(name, self.name, list(self._named))}")
 
     def _place(self, found: Arguments, bare: list[str]) -> None:
         left = list(bare)

@@ -1,6 +1,6 @@
 """What ends a command line that waits: SIGTERM and SIGHUP, which must not leave what runs in the sandbox behind, and Ctrl-C.
 
-Owns the handlers while ``exec`` and ``shell`` wait, and the thread that does what a handler must not.
+Owns the handlers while ``exec`` and ``shell`` wait, and the thread that does what a handler must not: wait for the session.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from types import FrameType
 from holdfast import HoldfastError
 
 
-class ToldToEnd(KeyboardInterrupt):
-    """A signal other than SIGINT told us to end; ``number`` says which. What waits for a command cancels it, as it does for Ctrl-C."""
+class ExitSignal(KeyboardInterrupt):
+    """A signal other than SIGINT that ends this process; ``number`` says which. What waits for a command cancels it, as for Ctrl-C."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -25,12 +25,12 @@ class ToldToEnd(KeyboardInterrupt):
 
 
 def _raise(number: int, _frame: FrameType | None) -> None:
-    raise ToldToEnd(number)
+    raise ExitSignal(number)
 
 
 @contextlib.contextmanager
-def told_by_signals() -> Iterator[None]:
-    """Have SIGTERM and SIGHUP raise ``ToldToEnd`` here, unless somebody had them ignored, as nohup does."""
+def raised_on_exit_signals() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP raise ``ExitSignal`` here, unless they were ignored before, as nohup has them."""
     before = {}
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -43,20 +43,20 @@ def told_by_signals() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def followed(number: signal.Signals, action: Callable[[], None]) -> Iterator[None]:
-    """Each signal is followed by ``action`` on a thread of its own: a handler must not take the session's lock."""
-    came, over = threading.Event(), threading.Event()
+def run_on(number: signal.Signals, action: Callable[[], None]) -> Iterator[None]:
+    """Run ``action`` in a thread after each signal of this number."""
+    arrived, over = threading.Event(), threading.Event()
 
     def follow() -> None:
         while True:
-            came.wait()
-            came.clear()
+            arrived.wait()
+            arrived.clear()
             if over.is_set():
                 return
             action()
 
     def note(_number: int, _frame: FrameType | None) -> None:
-        came.set()
+        arrived.set()
 
     threading.Thread(target=follow, daemon=True).start()
     before = signal.signal(number, note)
@@ -65,18 +65,18 @@ def followed(number: signal.Signals, action: Callable[[], None]) -> Iterator[Non
     finally:
         signal.signal(number, before)
         over.set()
-        came.set()
+        arrived.set()
 
 
 @contextlib.contextmanager
-def attended(interrupt: Callable[[], None], close: Callable[[], None]) -> Iterator[None]:
-    """While a command is waited for no signal is raised, since that could tear a step of its session.
+def passed_to_command(interrupt: Callable[[], None], close: Callable[[], None]) -> Iterator[None]:
+    """While a command is waited for, signals are for the command.
 
-    The first Ctrl-C is the command's (``interrupt``). The second, SIGTERM or SIGHUP end it (``close``) and are raised when the wait is
-    over; one that comes after that is raised at once.
+    The first Ctrl-C interrupts it (``interrupt``). The second, SIGTERM and SIGHUP end it (``close``) and are raised when the wait is over;
+    one that comes after that is raised at once.
     """
     steps: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-    interrupts, told = itertools.count(), list[KeyboardInterrupt]()
+    interrupts, received = itertools.count(), list[KeyboardInterrupt]()
 
     def follow() -> None:
         while (step := steps.get()) is not None:
@@ -84,12 +84,12 @@ def attended(interrupt: Callable[[], None], close: Callable[[], None]) -> Iterat
                 step()
 
     def note(number: int, _frame: FrameType | None) -> None:
-        if told:
-            raise told[0]
+        if received:
+            raise received[0]
         if number == signal.SIGINT and not next(interrupts):
             steps.put(interrupt)
             return
-        told.append(KeyboardInterrupt() if number == signal.SIGINT else ToldToEnd(number))
+        received.append(KeyboardInterrupt() if number == signal.SIGINT else ExitSignal(number))
         steps.put(close)
 
     threading.Thread(target=follow, daemon=True).start()
@@ -98,11 +98,11 @@ def attended(interrupt: Callable[[], None], close: Callable[[], None]) -> Iterat
     try:
         yield
     except Exception:
-        if not told:
+        if not received:
             raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
         steps.put(None)
-    if told:
-        raise told[0]
+    if received:
+        raise received[0]
