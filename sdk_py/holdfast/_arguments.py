@@ -1,4 +1,4 @@
-"""Single arguments of the public methods, checked: a mistake is told before anything is sent.
+"""Single arguments of the public methods, checked: a mistake raises before anything is sent.
 
 Pure. Owns what a time, name, path, environment, content, label or size may be, and the words that say what is wrong with one. Does not
 own what is made of them (``_requests``). Called by ``_requests`` and by the methods themselves.
@@ -70,7 +70,7 @@ def lifetime_of(value: float, name: str) -> float:
     return given_s
 
 
-def patience_of(value: float | None, name: str = "timeout") -> float | None:
+def wait_time_of(value: float | None, name: str = "timeout") -> float | None:
     """How long to wait for something: a number of seconds, 0 to only look, or None for as long as it takes."""
     return value if value == 0 and not isinstance(value, bool) else seconds(value, name)
 

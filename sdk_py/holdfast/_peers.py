@@ -1,7 +1,7 @@
 """The sessions of one client that wait to connect again: the first that gets through wakes the others.
 
 Owns who waits, and how far apart those that are woken try. Does not own when each would try by itself (``_transport.policy``). The
-faces of the transport register here while they pause; any thread may call.
+transports of both APIs register here while they pause; any thread may call.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Requests as maps for the wire, made of the public methods' arguments.
 
 Pure. Owns the names of parameters of channels (PROTOCOL §7) and of REST bodies, and how large a request may be. Does not own what a
-single argument may be (``_arguments``). Called by the generated and the written face.
+single argument may be (``_arguments``). Called by both APIs.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Chunk(NamedTuple):
 class Cause:
     """Why a command was ended from outside.
 
-    An ``infrastructure`` fault (``is_infrastructure``) says nothing of the code that ran: mask the rollout instead of scoring it.
+    An ``infrastructure`` fault (``is_infrastructure``) is not caused by the code that ran: mask the rollout instead of scoring it.
     """
 
     fault: str
@@ -62,7 +62,7 @@ class StreamCount:
     seen: int = 0
     """Bytes that the agent saw."""
     dropped: int = 0
-    """Of these, bytes that this client was told to be lost."""
+    """Of these, bytes that were reported lost to this client."""
     sha256: str = ""
     """SHA-256 (hex) of all that it saw."""
 
@@ -318,7 +318,7 @@ def ending(info: SandboxInfo | None) -> str:
     return time.strftime(" until %Y-%m-%d %H:%M:%S UTC", time.gmtime(info.expires_at))
 
 
-# Reading what an agent says --------------------------------------------------------------------------------------
+# Reading what an agent sends -------------------------------------------------------------------------------------
 
 
 def take(body: Mapping[Any, Any], name: str, *types: type, default: Any = None) -> Any:
@@ -343,7 +343,7 @@ def read_cause(body: Any) -> Cause | None:
 
 def read_streams(body: Any, dropped: Mapping[int, int]) -> dict[int, StreamCount]:
     """``streams`` of an exit record: {1: [seen, dropped, sha256], 2: …}. What another reader missed or got is not this one's affair:
-    to it, exactly the gaps it was told of are ``dropped``."""
+    to it, exactly the reported gaps are ``dropped``."""
     counts: dict[int, StreamCount] = {}
     if body is None:
         return counts

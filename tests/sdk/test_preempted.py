@@ -18,7 +18,7 @@ from holdfast._sync.process import Process
 from holdfast._sync.transfers import Transfer
 from holdfast._transport.command_call import Call
 from holdfast._transport.sinks import CommandSink, TransferSink
-from holdfast._transport.threads import Gate, Link
+from holdfast._transport.threads import Link, LinkEvent
 from holdfast_wire.frames import Closed, Exited, Output, Started
 
 from tests.support.until import until
@@ -45,14 +45,14 @@ class Session:
         self.sent += size
 
 
-class WatchedGate(Gate):
-    """A gate whose waits are announced, and end."""
+class WatchedEvent(LinkEvent):
+    """An event whose waits are announced, and end."""
 
     about_to_wait: ClassVar[Callable[[], None]] = staticmethod(lambda: None)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        if not self._open:
-            WatchedGate.about_to_wait()
+        if not self._is_set:
+            WatchedEvent.about_to_wait()
             assert super().wait(PATIENCE_S), "it waits for what has been"
         return True
 
@@ -62,7 +62,7 @@ class Preempted:
 
     def __init__(self, link: Link, line: int, meanwhile: Callable[[], None]) -> None:
         self.link, self.line, self.meanwhile, self.lines, self.over = link, line, meanwhile, 0, False
-        WatchedGate.about_to_wait = self.happen
+        WatchedEvent.about_to_wait = self.happen
 
     def happen(self) -> None:
         if not self.over:
@@ -88,15 +88,15 @@ class Preempted:
 
 
 def link_of() -> Link:
-    WatchedGate.about_to_wait = staticmethod(lambda: None)
+    WatchedEvent.about_to_wait = staticmethod(lambda: None)
     link = Link(Options(url="http://127.0.0.1:1", api_key="key"), "sb")
-    link.gate = lambda: WatchedGate(link)  # type: ignore[method-assign]
+    link.event = lambda: WatchedEvent(link)  # type: ignore[method-assign]
     return link
 
 
 def call_of(link: Link) -> Call:
-    sink = CommandSink(Session(), link.gate)  # type: ignore[arg-type]
-    sink.call = call = Call(sink, link.gate, "c", 1 << 20, collecting=False)
+    sink = CommandSink(Session(), link.event)  # type: ignore[arg-type]
+    sink.call = call = Call(sink, link.event, "c", 1 << 20, collecting=False)
     sink.fact(Started(1, "c", {}))
     return call
 
@@ -104,7 +104,7 @@ def call_of(link: Link) -> Call:
 def transfer_of(link: Link) -> Transfer:
     transfer = Transfer.__new__(Transfer)
     transfer._link, transfer._path = link, None
-    transfer._sink = TransferSink(Session(), link.gate)  # type: ignore[arg-type]
+    transfer._sink = TransferSink(Session(), link.event)  # type: ignore[arg-type]
     return transfer
 
 
@@ -200,8 +200,8 @@ def test_two_that_wait_for_one_end_both_see_it(what: str) -> None:
         process = Process(link, call)
         other = threading.Thread(target=getattr(process, what), daemon=True)
         other.start()
-        gate: Any = call.gate
-        until(lambda: gate._waiters, deadline_s=20, what="the other to wait")
+        changed: Any = call.changed
+        until(lambda: changed._waiters, deadline_s=20, what="the other to wait")
         turn = Preempted(link, line, lambda: call.sink.fact(Exited(1, "c", ENDED)))
         turn.run(getattr(process, what))
         other.join(PATIENCE_S)

@@ -10,7 +10,7 @@ from holdfast_wire.frames import Exited, Output
 from holdfast_wire.session import ClientSession
 
 
-class Gate:
+class LinkEvent:
     def set(self) -> None: ...
     def clear(self) -> None: ...
 
@@ -18,8 +18,8 @@ class Gate:
 def begun(*, collecting: bool) -> Call:
     session = ClientSession("s" * 32, b"k" * 32)
     session.consume = lambda number, size_bytes: None  # type: ignore[method-assign]
-    sink = CommandSink(session, Gate)
-    sink.call = Call(sink, Gate, "c", 1 << 20, collecting=collecting)
+    sink = CommandSink(session, LinkEvent)
+    sink.call = Call(sink, LinkEvent, "c", 1 << 20, collecting=collecting)
     return sink.call
 
 
@@ -68,7 +68,7 @@ def test_the_limit_is_kept_to_the_byte() -> None:
 
 
 def test_pieces_of_a_tunnel() -> None:
-    sink = TransferSink(ClientSession("s" * 32, b"k" * 32), Gate)
+    sink = TransferSink(ClientSession("s" * 32, b"k" * 32), LinkEvent)
     sink.session.consume = lambda number, size_bytes: None  # type: ignore[method-assign]
     for number in range(10_000):
         sink.fact(Output(1, 1, b"%04d" % number))

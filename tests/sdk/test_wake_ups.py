@@ -48,9 +48,9 @@ def test_a_waiter_that_was_cancelled_can_be_woken_again() -> None:
             raise RuntimeError("release unlocked lock")
 
     link = Link(Options(url="http://127.0.0.1:1", api_key="key"), "sb")
-    gate = link.gate()
+    changed = link.event()
     waiter: Any = Woken()
-    gate._waiters.append(waiter)
-    gate.set()
-    assert gate.wait(0)
-    assert not gate._waiters
+    changed._waiters.append(waiter)
+    changed.set()
+    assert changed.wait(0)
+    assert not changed._waiters

@@ -144,8 +144,8 @@ def test_what_refusals_mean() -> None:
     assert verdict.fatal
     assert (verdict.why.reason, verdict.why.fault, verdict.why.message) == ("oom", "workload", "it is gone")
     later = judge_refusal(Refusal(503, {"retry-after": "7"}, b""), attached_before=False)
-    assert (later.fatal, later.retry_after_s, later.foreign) == (False, 7.0, False)
-    assert judge_refusal(Refusal(403, {"content-type": "text/html"}, b"no"), attached_before=False).foreign
+    assert (later.fatal, later.retry_after_s, later.not_holdfast) == (False, 7.0, False)
+    assert judge_refusal(Refusal(403, {"content-type": "text/html"}, b"no"), attached_before=False).not_holdfast
     hostile = judge_refusal(Refusal(503, {"retry-after": "1e99"}, b""), attached_before=False)
     assert hostile.retry_after_s <= 60
 

@@ -1,7 +1,7 @@
 """What a sandbox reaches its agent by: one link, attached when first needed, or REST where WebSockets do not pass.
 
 Owns when a link is made, replaced or left to another process, and the choice between session and REST. Does not own the link's inside
-(``_transport``) nor what is done over it (``sandbox``, its only heir).
+(``_transport``) nor what is done over it (``sandbox``, its only subclass).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class AsyncAttachable:
         self._by_rest = options.transport == "rest"
 
     def _in_use_now(self) -> None:
-        """A link is attached: whoever closes the client closes this too."""
+        """A link is attached: closing the client closes this too."""
         raise NotImplementedError
 
     def _start_over(self) -> None:
@@ -77,17 +77,17 @@ class AsyncAttachable:
         try:
             await link.start()
         except HoldfastError:
-            if self._options.transport != "auto" or not link.engine.foreign:
+            if self._options.transport != "auto" or not link.engine.not_holdfast:
                 raise
             if not link.engine.blocked:
-                # Connections that end without an answer: something that swallows WebSockets, or an outage. REST tells which.
+                # Connections that end without an answer: something that swallows WebSockets, or an outage. A REST request shows which.
                 if not await self._answers_rest():
                     raise
                 link = Link(self._options, self.id, token)
                 try:
                     await link.start()
                 except HoldfastError:
-                    self._by_rest = link.engine.foreign
+                    self._by_rest = link.engine.not_holdfast
                     raise
                 return link
             self._by_rest = True
@@ -102,7 +102,7 @@ class AsyncAttachable:
         return True
 
     async def _fallback(self) -> AsyncRestSandbox | None:
-        """The REST face, where that is chosen or WebSockets do not pass; None where a session is."""
+        """The REST client, where that is chosen or WebSockets do not pass; None where a session is."""
         if self._link is None and not self._by_rest:
             try:
                 await self._attached()

@@ -1,4 +1,4 @@
-"""A group: the sandboxes of one run, which end together when whoever runs them is gone.
+"""A group: the sandboxes of one run, which end together when the program that runs them is gone.
 
 Owns the lease and its heartbeats. The service frees the sandboxes; each of them is used through its own object.
 """
@@ -12,7 +12,7 @@ from holdfast._async.rest import LEAST_BEAT_S, AsyncRest
 from holdfast._errors import HoldfastError
 from holdfast._public import public
 from holdfast._results import GroupInfo
-from holdfast._transport.aio import Background, Flag
+from holdfast._transport.aio import Background, Event
 
 HEARTBEATS_PER_TTL = 3
 
@@ -34,7 +34,7 @@ class AsyncGroup:
         self._rest = rest
         self._lease = ""
         self._background = Background()
-        self._stopped = Flag()
+        self._stopped = Event()
 
     async def begin(self) -> None:
         """Begin the lease, and heartbeats until ``close`` or ``delete``. Raises ``ServiceUnavailableError``."""

@@ -1,4 +1,4 @@
-"""The REST face of the service: lifecycle of sandboxes, and one-off commands and files where WebSockets cannot pass.
+"""The REST client of the service: lifecycle of sandboxes, and one-off commands and files where WebSockets cannot pass.
 
 Owns routes and bodies, and the loop that tries idempotent requests again. Sessions (``_transport``) are the default path for all
 that happens inside a sandbox.
@@ -54,7 +54,7 @@ _LEAST_WAIT_S = 1.0
 _HOLD_S = 60.0
 """Longest time for one answer while a sandbox is made: another replica may say more than one that hangs."""
 _HELD_S = 10.0
-"""A request that was held for so long was heard: what cut it then is a balancer's patience."""
+"""A request that waited for so long had arrived: a balancer's time limit cut it."""
 _PAGE = 500
 _MOST_PAGES = 10_000
 
@@ -424,15 +424,15 @@ def _job_result(job: dict[str, Any], command_id: str) -> CommandResult:
         truncated=take(job, "truncated", bool, default=False),
         signal=take(job, "signal", str),
         cause=cause,
-        streams=_accounts(job.get("streams")),
+        streams=_stream_counts(job.get("streams")),
     )
 
 
-def _accounts(told: object) -> dict[int, StreamCount]:
-    """What a job tells of its streams; nothing where the service is an older one."""
-    if not isinstance(told, dict):
+def _stream_counts(counts: object) -> dict[int, StreamCount]:
+    """What a job reports of its streams; nothing where the service is an older one."""
+    if not isinstance(counts, dict):
         return {}
-    rows = {number: take(told, name, dict, default={}) for number, name in ((1, "stdout"), (2, "stderr"))}
+    rows = {number: take(counts, name, dict, default={}) for number, name in ((1, "stdout"), (2, "stderr"))}
     return {
         number: StreamCount(take(row, "seen", int, default=0), take(row, "dropped", int, default=0), take(row, "sha256", str, default=""))
         for number, row in rows.items()

@@ -9,20 +9,20 @@ from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Self
 
-from holdfast._arguments import content_of, patience_of
+from holdfast._arguments import content_of, wait_time_of
 from holdfast._errors import InputClosedError, WaitTimeoutError
 from holdfast._public import public
 from holdfast._results import Chunk, CommandResult
 from holdfast._signals import signal_of
-from holdfast._transport.aio import Cancelled, Gate, Link
+from holdfast._transport.aio import Cancelled, Link, LinkEvent
 from holdfast._transport.calls import cancel_command, close_channel, kill_in_shell, signal_call
 from holdfast._transport.command_call import Call
 from holdfast._transport.sinks import CommandSink, ShellSink
 
 
-async def opened(gate: Gate) -> None:
-    """Wait for ``gate``."""
-    await gate.wait()
+async def opened(changed: LinkEvent) -> None:
+    """Wait for ``changed``."""
+    await changed.wait()
 
 
 async def outcome(link: Link, call: Call, send: Callable[[], None]) -> CommandResult:
@@ -30,10 +30,10 @@ async def outcome(link: Link, call: Call, send: Callable[[], None]) -> CommandRe
 
     A local cancellation, also one before it is sent, cancels the remote command, waits a bounded time for its end, and goes on.
     """
-    gate: Gate = call.gate  # type: ignore[assignment]
+    changed: LinkEvent = call.changed  # type: ignore[assignment]
     try:
         link.perform(send)
-        await gate.wait()
+        await changed.wait()
     except Cancelled:
         await cancel(link, call)
         raise
@@ -42,13 +42,13 @@ async def outcome(link: Link, call: Call, send: Callable[[], None]) -> CommandRe
 
 async def cancel(link: Link, call: Call) -> None:
     """End the remote command and wait for that, at most ``cancel_timeout_s``."""
-    gate: Gate = call.gate  # type: ignore[assignment]
-    patience_s = link.options.cancel_timeout_s / 2
+    changed: LinkEvent = call.changed  # type: ignore[assignment]
+    step_limit_s = link.options.cancel_timeout_s / 2
     link.perform(cancel_command, call)
-    if not call.done and isinstance(call.sink, ShellSink) and not await gate.wait(patience_s):
+    if not call.done and isinstance(call.sink, ShellSink) and not await changed.wait(step_limit_s):
         link.perform(kill_in_shell, call)
     if not call.done:
-        await gate.wait(patience_s)
+        await changed.wait(step_limit_s)
 
 
 @public
@@ -75,8 +75,8 @@ class AsyncRunning:
         Raises ``WaitTimeoutError`` after ``timeout`` seconds, and the typed error when the session ends first.
         """
         call = self._call
-        gate: Gate = call.gate  # type: ignore[assignment]
-        timeout = patience_of(timeout)
+        changed: LinkEvent = call.changed  # type: ignore[assignment]
+        timeout = wait_time_of(timeout)
         while True:
             ended = call.done  # asked first: all that came before the end is there then
             chunk = self._link.perform(call.take)
@@ -86,7 +86,7 @@ class AsyncRunning:
                 if call.error is not None:
                     raise call.error
                 return None
-            if not await gate.wait(timeout):
+            if not await changed.wait(timeout):
                 raise WaitTimeoutError(message=f"no output within {timeout:g} s")
 
     def __aiter__(self) -> AsyncIterator[Chunk]:
@@ -104,10 +104,10 @@ class AsyncRunning:
         Raises ``WaitTimeoutError`` after ``timeout`` seconds: the command goes on. A cancelled wait leaves it running too.
         """
         call = self._call
-        gate: Gate = call.gate  # type: ignore[assignment]
-        timeout = patience_of(timeout)
-        self._link.perform(call.collect)  # from now on only the end opens the gate
-        if not await gate.wait(timeout):
+        changed: LinkEvent = call.changed  # type: ignore[assignment]
+        timeout = wait_time_of(timeout)
+        self._link.perform(call.collect)  # from now on only the end sets the event
+        if not await changed.wait(timeout):
             raise WaitTimeoutError(message=f"the command did not end within {timeout:g} s")
         return call.result()
 
@@ -161,10 +161,10 @@ class AsyncInput(AsyncRunning):
     async def _start(self, send: Callable[[], None]) -> None:
         """Return once it has been sent and has started, or raise why it could not."""
         call = self._call
-        gate: Gate = call.started_gate  # type: ignore[assignment]
+        changed: LinkEvent = call.started_event  # type: ignore[assignment]
         try:
             self._link.perform(send)
-            await gate.wait()
+            await changed.wait()
         except Cancelled:
             await cancel(self._link, call)
             raise
@@ -178,7 +178,7 @@ class AsyncInput(AsyncRunning):
         return pid if isinstance(pid, int) else None
 
     async def write(self, data: bytes | str) -> None:
-        """Write to its input; waits while the command does not read. Raises ``InputClosedError`` when nobody will.
+        """Write to its input; waits while the command does not read. Raises ``InputClosedError`` when it never will.
 
         ``data`` is bytes, or text as UTF-8.
         """
@@ -188,7 +188,7 @@ class AsyncInput(AsyncRunning):
         if self._no_input:
             raise InputClosedError("input_closed", self._no_input, fault="caller")
         sink = self._call.sink
-        space: Gate = sink.space  # type: ignore[assignment]
+        space: LinkEvent = sink.space  # type: ignore[assignment]
         left = memoryview(data)
         while True:
             sent = self._link.perform(sink.write, left, eof)

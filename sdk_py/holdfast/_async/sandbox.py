@@ -25,10 +25,10 @@ from holdfast._arguments import (
     new_id,
     output_limit,
     path_of,
-    patience_of,
     port_of,
     size_of,
     time_limit,
+    wait_time_of,
 )
 from holdfast._async.attachable import AsyncAttachable
 from holdfast._async.files import AsyncFiles
@@ -54,7 +54,7 @@ from holdfast._requests import (
 )
 from holdfast._results import CommandResult, PatchResult, SandboxInfo, cut, ending, read_patch
 from holdfast._session_token import SessionToken
-from holdfast._transport.aio import Background, Cancelled, Flag, Gate, Link
+from holdfast._transport.aio import Background, Cancelled, Event, Link, LinkEvent
 from holdfast._transport.aio_opening import opening
 from holdfast._transport.calls import close_channel, new_command, open_channel, open_command
 from holdfast._transport.command_call import GONE
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 class AsyncSandbox(AsyncAttachable):
     """A sandbox. Leaving its ``with`` block deletes it, unless another client took the session over; ``close`` only lets go of it.
 
-    Methods raise ``SandboxLostError`` when it is gone, ``OutcomeUnknownError`` when nobody can know whether a command ran, and
+    Methods raise ``SandboxLostError`` when it is gone, ``OutcomeUnknownError`` when it cannot be known whether a command ran, and
     ``ServiceUnavailableError`` when the service stays away for longer than ``resume_timeout_s``.
     """
 
@@ -90,7 +90,7 @@ class AsyncSandbox(AsyncAttachable):
         self._shells: set[AsyncShell] = set()
         self._tunnels: set[AsyncTunnel] = set()
         self._background = Background()
-        self._stopped = Flag()
+        self._stopped = Event()
         self._deleted = False
         self._made_here = info is not None
         self._owns_client = False
@@ -214,7 +214,7 @@ class AsyncSandbox(AsyncAttachable):
         ``command``, ``arguments``, ``cwd``, ``env``, ``user``, ``timeout``, ``login``, ``outlive``, ``stderr``, ``command_id``,
         ``max_output_bytes``, ``keep``.
 
-        The sandbox holds at most ``spool_bytes`` of output that nobody has read; beyond them the command waits, or with ``spool="tail"``
+        The sandbox holds at most ``spool_bytes`` of unread output; beyond them the command waits, or with ``spool="tail"``
         the oldest go: ``streams`` of the result counts them. ``detached``: it runs on when this client goes.
         """
         params = command_params(
@@ -276,11 +276,11 @@ class AsyncSandbox(AsyncAttachable):
         """
         params = shell_params(name, shell, cwd, env, user, size_of(rows, cols) if tty else None)
         link = await self._attached()
-        sink = ShellSink(link.engine.session, link.engine.gates)
-        gate: Gate = sink.gate  # type: ignore[assignment]
+        sink = ShellSink(link.engine.session, link.engine.new_event)
+        changed: LinkEvent = sink.changed  # type: ignore[assignment]
         try:
             link.perform(open_channel, link.engine, "shell", params, sink)
-            await gate.wait()
+            await changed.wait()
         except Cancelled:
             link.perform(close_channel, sink, name is not None)
             raise
@@ -370,7 +370,7 @@ class AsyncSandbox(AsyncAttachable):
         """
         tunnel = AsyncTunnel(self, port_of(port), None if host is None else host_of(host, "host"), self._tunnels)
         place = host_of(local_host, "local_host"), local_port_of(local_port)
-        patience_s = None if wait_s is None else patience_of(wait_s, "wait_s")
+        patience_s = None if wait_s is None else wait_time_of(wait_s, "wait_s")
         await self._attached()
         if patience_s is not None:
             await tunnel._until_served(patience_s)
@@ -429,7 +429,7 @@ class AsyncSandbox(AsyncAttachable):
             raise UnsupportedError("unsupported", f"sandbox {self.id} was not made by this client, which cannot make it again", hint=hint)
         self._check_own()
         self._check_not_deleted()
-        async with self._lock.own:  # what is asked for meanwhile waits, and finds the new one
+        async with self._lock.own:  # requests made during this wait find the new one
             link, self._link = self._link, None
             if link is not None and link.here:
                 link.perform(link.engine.reset)
@@ -471,8 +471,8 @@ class AsyncSandbox(AsyncAttachable):
         link = self._link
         if link is not None and link.engine.error is None and link.here:
             end = time.monotonic() + self._options.cancel_timeout_s
-            for gate in [shell._leave(shell.named) for shell in self._shells]:
-                await gate.wait(max(end - time.monotonic(), 0.0))  # all of them together, however many there are
+            for changed in [shell._leave(shell.named) for shell in self._shells]:
+                await changed.wait(max(end - time.monotonic(), 0.0))  # all of them together, however many there are
         await self._let_go()
         await self._close_own_client()
 
@@ -516,7 +516,7 @@ class AsyncSandbox(AsyncAttachable):
 
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         if self._fenced:
-            await self.close()  # it is somebody else's now
+            await self.close()  # it is another client's now
         else:
             await self.delete()
 
@@ -529,8 +529,8 @@ class AsyncSandbox(AsyncAttachable):
     def __del__(self) -> None:
         if getattr(self, "_made_here", False) and not self._client._closed:
             lives = ending(self._info) or " until it is deleted"
-            said = f"sandbox {self.id} was never deleted nor closed, and lives on{lives}: use 'with'"
-            warn(said, ResourceWarning, stacklevel=2)
+            message = f"sandbox {self.id} was never deleted nor closed, and lives on{lives}: use 'with'"
+            warn(message, ResourceWarning, stacklevel=2)
 
     # What the session asks ---------------------------------------------------------------------------------------
 
@@ -538,7 +538,7 @@ class AsyncSandbox(AsyncAttachable):
         self._client._in_use.add(self)
 
     def _start_over(self) -> None:
-        self._background, self._stopped = Background(), Flag()
+        self._background, self._stopped = Background(), Event()
         self._shells, self._tunnels = set(), set()
         if self._heartbeat_s is not None:
             self._heartbeat(self._heartbeat_s)

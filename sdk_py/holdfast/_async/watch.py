@@ -14,11 +14,11 @@ from typing import Any, Self
 import msgpack
 from holdfast_wire.errors import ProtocolError
 
-from holdfast._arguments import patience_of
+from holdfast._arguments import wait_time_of
 from holdfast._errors import RemoteFileError, WaitTimeoutError
 from holdfast._public import public
 from holdfast._results import FileEvent, read_event
-from holdfast._transport.aio import Cancelled, Gate, Link
+from holdfast._transport.aio import Cancelled, Link, LinkEvent
 from holdfast._transport.calls import open_watch
 from holdfast._transport.sinks import WatchSink
 
@@ -47,10 +47,10 @@ class AsyncWatch:
     async def _start(self) -> None:
         """Return once it watches, or raise why it cannot."""
         sink = self._channel()
-        gate: Gate = sink.gate  # type: ignore[assignment]
+        changed: LinkEvent = sink.changed  # type: ignore[assignment]
         while sink.opened is None and not sink.ended:
             try:
-                await gate.wait()
+                await changed.wait()
             except Cancelled:
                 self._stop()
                 raise
@@ -63,15 +63,15 @@ class AsyncWatch:
         Raises ``WaitTimeoutError`` after ``timeout`` seconds, and the typed error when the session ends first.
         """
         sink = self._channel()
-        gate: Gate = sink.gate  # type: ignore[assignment]
-        timeout = patience_of(timeout)
+        changed: LinkEvent = sink.changed  # type: ignore[assignment]
+        timeout = wait_time_of(timeout)
         end = None if timeout is None else time.monotonic() + timeout
         while not self._found:
             if self._closed:
                 return None
             data = self._link.perform(self._take)
             if data is None:
-                if not await gate.wait(None if end is None else max(end - time.monotonic(), 0.0)):
+                if not await changed.wait(None if end is None else max(end - time.monotonic(), 0.0)):
                     raise WaitTimeoutError(message=f"nothing changed within {timeout:g} s")
             elif not data:
                 if sink.error is not None and not self._closed:

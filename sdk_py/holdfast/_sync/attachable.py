@@ -2,7 +2,7 @@
 """What a sandbox reaches its agent by: one link, attached when first needed, or REST where WebSockets do not pass.
 
 Owns when a link is made, replaced or left to another process, and the choice between session and REST. Does not own the link's inside
-(``_transport``) nor what is done over it (``sandbox``, its only heir).
+(``_transport``) nor what is done over it (``sandbox``, its only subclass).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Attachable:
         self._by_rest = options.transport == "rest"
 
     def _in_use_now(self) -> None:
-        """A link is attached: whoever closes the client closes this too."""
+        """A link is attached: closing the client closes this too."""
         raise NotImplementedError
 
     def _start_over(self) -> None:
@@ -78,17 +78,17 @@ class Attachable:
         try:
             link.start()
         except HoldfastError:
-            if self._options.transport != "auto" or not link.engine.foreign:
+            if self._options.transport != "auto" or not link.engine.not_holdfast:
                 raise
             if not link.engine.blocked:
-                # Connections that end without an answer: something that swallows WebSockets, or an outage. REST tells which.
+                # Connections that end without an answer: something that swallows WebSockets, or an outage. A REST request shows which.
                 if not self._answers_rest():
                     raise
                 link = Link(self._options, self.id, token)
                 try:
                     link.start()
                 except HoldfastError:
-                    self._by_rest = link.engine.foreign
+                    self._by_rest = link.engine.not_holdfast
                     raise
                 return link
             self._by_rest = True
@@ -103,7 +103,7 @@ class Attachable:
         return True
 
     def _fallback(self) -> RestSandbox | None:
-        """The REST face, where that is chosen or WebSockets do not pass; None where a session is."""
+        """The REST client, where that is chosen or WebSockets do not pass; None where a session is."""
         if self._link is None and not self._by_rest:
             try:
                 self._attached()

@@ -107,7 +107,7 @@ class SandboxClient:
 
         ``cpu`` is cores (``2``, ``"500m"``), ``memory`` and ``disk`` bytes (``"4Gi"``). It is deleted after ``lifetime_s``
         (the service's default is in ``info``; ``extend`` and ``set_lifetime`` change it), or when idle
-        for ``idle_timeout_s``: no command ran in it, detached ones too, and nobody asked for anything (an attached client alone is no use);
+        for ``idle_timeout_s``: no command ran in it, detached ones too, and no request came (an attached client alone does not count);
         with ``heartbeat_timeout_s`` also when this process stops sending heartbeats, which it does by itself.
         ``network`` says more than ``block_network``: ``{"mode": "none" | "internet" | "listed", "reaches": [{"cidr": …, "ports": […]}],
         "domains": […], "dns": True}``. What else a cluster can give, from ``gpu`` to ``volumes``, is listed in ``ClusterOptions``.
@@ -117,7 +117,7 @@ class SandboxClient:
         ``{"nofile": (1024, 4096), "core": 0}``, -1 for none. ``shm_size`` is how large /dev/shm may grow, in bytes (``"1g"``), by default
         64 MiB on one machine.
         ``sandbox_id`` names it. One of yours that has the name raises ``ConflictError``; with ``exist_ok`` it is shared, as it was made
-        with the same arguments: whoever leaves its ``with`` block first deletes it.
+        with the same arguments: the first client to leave its ``with`` block deletes it.
         Safe to call again: requests carry an idempotency key. Raises ``ConflictError``, ``ImageNotFoundError``, ``QuotaError``,
         ``SandboxNotReadyError``, ``ServiceUnavailableError``, ``InvalidArgumentError``, ``UnsupportedError``.
         ``image`` is its name in the store or a registry, ``env`` variables of all that runs in it, ``labels`` what
@@ -211,7 +211,7 @@ class SandboxClient:
         return Sandbox(self, self._rest, self._options, sandbox_id_of(sandbox_id), None)
 
     def take_over(self, token: str) -> Sandbox:
-        """The sandbox of ``sandbox.session_token()``, with its session: whoever held it gets ``SessionFencedError`` from now on.
+        """The sandbox of ``sandbox.session_token()``, with its session: its previous holder gets ``SessionFencedError`` from now on.
 
         What runs goes on: reach commands with ``follow(command_id)``, shells and terminals by their names. The new holder also sends the
         heartbeats. Raises ``InvalidArgumentError`` when it is no token, ``AuthenticationError`` when its secret is wrong,

@@ -1,5 +1,5 @@
 # Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
-"""A group: the sandboxes of one run, which end together when whoever runs them is gone.
+"""A group: the sandboxes of one run, which end together when the program that runs them is gone.
 
 Owns the lease and its heartbeats. The service frees the sandboxes; each of them is used through its own object.
 """
@@ -13,7 +13,7 @@ from holdfast._sync.rest import LEAST_BEAT_S, Rest
 from holdfast._errors import HoldfastError
 from holdfast._public import public
 from holdfast._results import GroupInfo
-from holdfast._transport.threads import Background, Flag
+from holdfast._transport.threads import Background, Event
 
 HEARTBEATS_PER_TTL = 3
 
@@ -35,7 +35,7 @@ class Group:
         self._rest = rest
         self._lease = ""
         self._background = Background()
-        self._stopped = Flag()
+        self._stopped = Event()
 
     def begin(self) -> None:
         """Begin the lease, and heartbeats until ``close`` or ``delete``. Raises ``ServiceUnavailableError``."""

@@ -10,20 +10,20 @@ from collections.abc import Iterator, Callable
 from types import TracebackType
 from typing import Self
 
-from holdfast._arguments import content_of, patience_of
+from holdfast._arguments import content_of, wait_time_of
 from holdfast._errors import InputClosedError, WaitTimeoutError
 from holdfast._public import public
 from holdfast._results import Chunk, CommandResult
 from holdfast._signals import signal_of
-from holdfast._transport.threads import Cancelled, Gate, Link
+from holdfast._transport.threads import Cancelled, Link, LinkEvent
 from holdfast._transport.calls import cancel_command, close_channel, kill_in_shell, signal_call
 from holdfast._transport.command_call import Call
 from holdfast._transport.sinks import CommandSink, ShellSink
 
 
-def opened(gate: Gate) -> None:
-    """Wait for ``gate``."""
-    gate.wait()
+def opened(changed: LinkEvent) -> None:
+    """Wait for ``changed``."""
+    changed.wait()
 
 
 def outcome(link: Link, call: Call, send: Callable[[], None]) -> CommandResult:
@@ -31,10 +31,10 @@ def outcome(link: Link, call: Call, send: Callable[[], None]) -> CommandResult:
 
     A local cancellation, also one before it is sent, cancels the remote command, waits a bounded time for its end, and goes on.
     """
-    gate: Gate = call.gate  # type: ignore[assignment]
+    changed: LinkEvent = call.changed  # type: ignore[assignment]
     try:
         link.perform(send)
-        gate.wait()
+        changed.wait()
     except Cancelled:
         cancel(link, call)
         raise
@@ -43,13 +43,13 @@ def outcome(link: Link, call: Call, send: Callable[[], None]) -> CommandResult:
 
 def cancel(link: Link, call: Call) -> None:
     """End the remote command and wait for that, at most ``cancel_timeout_s``."""
-    gate: Gate = call.gate  # type: ignore[assignment]
-    patience_s = link.options.cancel_timeout_s / 2
+    changed: LinkEvent = call.changed  # type: ignore[assignment]
+    step_limit_s = link.options.cancel_timeout_s / 2
     link.perform(cancel_command, call)
-    if not call.done and isinstance(call.sink, ShellSink) and not gate.wait(patience_s):
+    if not call.done and isinstance(call.sink, ShellSink) and not changed.wait(step_limit_s):
         link.perform(kill_in_shell, call)
     if not call.done:
-        gate.wait(patience_s)
+        changed.wait(step_limit_s)
 
 
 @public
@@ -76,8 +76,8 @@ class Running:
         Raises ``WaitTimeoutError`` after ``timeout`` seconds, and the typed error when the session ends first.
         """
         call = self._call
-        gate: Gate = call.gate  # type: ignore[assignment]
-        timeout = patience_of(timeout)
+        changed: LinkEvent = call.changed  # type: ignore[assignment]
+        timeout = wait_time_of(timeout)
         while True:
             ended = call.done  # asked first: all that came before the end is there then
             chunk = self._link.perform(call.take)
@@ -87,7 +87,7 @@ class Running:
                 if call.error is not None:
                     raise call.error
                 return None
-            if not gate.wait(timeout):
+            if not changed.wait(timeout):
                 raise WaitTimeoutError(message=f"no output within {timeout:g} s")
 
     def __iter__(self) -> Iterator[Chunk]:
@@ -105,10 +105,10 @@ class Running:
         Raises ``WaitTimeoutError`` after ``timeout`` seconds: the command goes on. A cancelled wait leaves it running too.
         """
         call = self._call
-        gate: Gate = call.gate  # type: ignore[assignment]
-        timeout = patience_of(timeout)
-        self._link.perform(call.collect)  # from now on only the end opens the gate
-        if not gate.wait(timeout):
+        changed: LinkEvent = call.changed  # type: ignore[assignment]
+        timeout = wait_time_of(timeout)
+        self._link.perform(call.collect)  # from now on only the end sets the event
+        if not changed.wait(timeout):
             raise WaitTimeoutError(message=f"the command did not end within {timeout:g} s")
         return call.result()
 
@@ -162,10 +162,10 @@ class Input(Running):
     def _start(self, send: Callable[[], None]) -> None:
         """Return once it has been sent and has started, or raise why it could not."""
         call = self._call
-        gate: Gate = call.started_gate  # type: ignore[assignment]
+        changed: LinkEvent = call.started_event  # type: ignore[assignment]
         try:
             self._link.perform(send)
-            gate.wait()
+            changed.wait()
         except Cancelled:
             cancel(self._link, call)
             raise
@@ -179,7 +179,7 @@ class Input(Running):
         return pid if isinstance(pid, int) else None
 
     def write(self, data: bytes | str) -> None:
-        """Write to its input; waits while the command does not read. Raises ``InputClosedError`` when nobody will.
+        """Write to its input; waits while the command does not read. Raises ``InputClosedError`` when it never will.
 
         ``data`` is bytes, or text as UTF-8.
         """
@@ -189,7 +189,7 @@ class Input(Running):
         if self._no_input:
             raise InputClosedError("input_closed", self._no_input, fault="caller")
         sink = self._call.sink
-        space: Gate = sink.space  # type: ignore[assignment]
+        space: LinkEvent = sink.space  # type: ignore[assignment]
         left = memoryview(data)
         while True:
             sent = self._link.perform(sink.write, left, eof)

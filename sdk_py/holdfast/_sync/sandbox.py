@@ -26,10 +26,10 @@ from holdfast._arguments import (
     new_id,
     output_limit,
     path_of,
-    patience_of,
     port_of,
     size_of,
     time_limit,
+    wait_time_of,
 )
 from holdfast._sync.attachable import Attachable
 from holdfast._sync.files import Files
@@ -55,7 +55,7 @@ from holdfast._requests import (
 )
 from holdfast._results import CommandResult, PatchResult, SandboxInfo, cut, ending, read_patch
 from holdfast._session_token import SessionToken
-from holdfast._transport.threads import Background, Cancelled, Flag, Gate, Link
+from holdfast._transport.threads import Background, Cancelled, Event, Link, LinkEvent
 from holdfast._transport.threads_opening import opening
 from holdfast._transport.calls import close_channel, new_command, open_channel, open_command
 from holdfast._transport.command_call import GONE
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 class Sandbox(Attachable):
     """A sandbox. Leaving its ``with`` block deletes it, unless another client took the session over; ``close`` only lets go of it.
 
-    Methods raise ``SandboxLostError`` when it is gone, ``OutcomeUnknownError`` when nobody can know whether a command ran, and
+    Methods raise ``SandboxLostError`` when it is gone, ``OutcomeUnknownError`` when it cannot be known whether a command ran, and
     ``ServiceUnavailableError`` when the service stays away for longer than ``resume_timeout_s``.
     """
 
@@ -91,7 +91,7 @@ class Sandbox(Attachable):
         self._shells: set[Shell] = set()
         self._tunnels: set[Tunnel] = set()
         self._background = Background()
-        self._stopped = Flag()
+        self._stopped = Event()
         self._deleted = False
         self._made_here = info is not None
         self._owns_client = False
@@ -215,7 +215,7 @@ class Sandbox(Attachable):
         ``command``, ``arguments``, ``cwd``, ``env``, ``user``, ``timeout``, ``login``, ``outlive``, ``stderr``, ``command_id``,
         ``max_output_bytes``, ``keep``.
 
-        The sandbox holds at most ``spool_bytes`` of output that nobody has read; beyond them the command waits, or with ``spool="tail"``
+        The sandbox holds at most ``spool_bytes`` of unread output; beyond them the command waits, or with ``spool="tail"``
         the oldest go: ``streams`` of the result counts them. ``detached``: it runs on when this client goes.
         """
         params = command_params(
@@ -277,11 +277,11 @@ class Sandbox(Attachable):
         """
         params = shell_params(name, shell, cwd, env, user, size_of(rows, cols) if tty else None)
         link = self._attached()
-        sink = ShellSink(link.engine.session, link.engine.gates)
-        gate: Gate = sink.gate  # type: ignore[assignment]
+        sink = ShellSink(link.engine.session, link.engine.new_event)
+        changed: LinkEvent = sink.changed  # type: ignore[assignment]
         try:
             link.perform(open_channel, link.engine, "shell", params, sink)
-            gate.wait()
+            changed.wait()
         except Cancelled:
             link.perform(close_channel, sink, name is not None)
             raise
@@ -371,7 +371,7 @@ class Sandbox(Attachable):
         """
         tunnel = Tunnel(self, port_of(port), None if host is None else host_of(host, "host"), self._tunnels)
         place = host_of(local_host, "local_host"), local_port_of(local_port)
-        patience_s = None if wait_s is None else patience_of(wait_s, "wait_s")
+        patience_s = None if wait_s is None else wait_time_of(wait_s, "wait_s")
         self._attached()
         if patience_s is not None:
             tunnel._until_served(patience_s)
@@ -430,7 +430,7 @@ class Sandbox(Attachable):
             raise UnsupportedError("unsupported", f"sandbox {self.id} was not made by this client, which cannot make it again", hint=hint)
         self._check_own()
         self._check_not_deleted()
-        with self._lock.own:  # what is asked for meanwhile waits, and finds the new one
+        with self._lock.own:  # requests made during this wait find the new one
             link, self._link = self._link, None
             if link is not None and link.here:
                 link.perform(link.engine.reset)
@@ -472,8 +472,8 @@ class Sandbox(Attachable):
         link = self._link
         if link is not None and link.engine.error is None and link.here:
             end = time.monotonic() + self._options.cancel_timeout_s
-            for gate in [shell._leave(shell.named) for shell in self._shells]:
-                gate.wait(max(end - time.monotonic(), 0.0))  # all of them together, however many there are
+            for changed in [shell._leave(shell.named) for shell in self._shells]:
+                changed.wait(max(end - time.monotonic(), 0.0))  # all of them together, however many there are
         self._let_go()
         self._close_own_client()
 
@@ -517,7 +517,7 @@ class Sandbox(Attachable):
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         if self._fenced:
-            self.close()  # it is somebody else's now
+            self.close()  # it is another client's now
         else:
             self.delete()
 
@@ -530,8 +530,8 @@ class Sandbox(Attachable):
     def __del__(self) -> None:
         if getattr(self, "_made_here", False) and not self._client._closed:
             lives = ending(self._info) or " until it is deleted"
-            said = f"sandbox {self.id} was never deleted nor closed, and lives on{lives}: use 'with'"
-            warn(said, ResourceWarning, stacklevel=2)
+            message = f"sandbox {self.id} was never deleted nor closed, and lives on{lives}: use 'with'"
+            warn(message, ResourceWarning, stacklevel=2)
 
     # What the session asks ---------------------------------------------------------------------------------------
 
@@ -539,7 +539,7 @@ class Sandbox(Attachable):
         self._client._in_use.add(self)
 
     def _start_over(self) -> None:
-        self._background, self._stopped = Background(), Flag()
+        self._background, self._stopped = Background(), Event()
         self._shells, self._tunnels = set(), set()
         if self._heartbeat_s is not None:
             self._heartbeat(self._heartbeat_s)

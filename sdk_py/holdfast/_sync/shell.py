@@ -1,7 +1,7 @@
 # Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
 """A living shell: its working directory, variables, functions and jobs stay from command to command.
 
-Made by ``sandbox.shell()``. Commands run one after the other, each exactly once; what a connection loses is resumed beneath it.
+Made by ``sandbox.shell()``. Commands run one after the other, each exactly once; a lost connection is resumed without the caller's part.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast._public import public
 from holdfast._requests import Keep, run_params
 from holdfast._results import CommandResult
 from holdfast._signals import signal_of
-from holdfast._transport.threads import Gate, Link
+from holdfast._transport.threads import Link, LinkEvent
 from holdfast._transport.calls import close_channel, new_shell_command, resize_shell, run_in_shell, signal_call
 from holdfast._transport.command_call import Call
 from holdfast._transport.sinks import ShellSink
@@ -26,7 +26,7 @@ from holdfast._transport.sinks import ShellSink
 
 @public
 class Shell:
-    """A bash (or POSIX sh) that lives in the sandbox until it is closed, also while nobody is connected."""
+    """A bash (or POSIX sh) that lives in the sandbox until it is closed, also while no client is connected."""
 
     def __init__(self, link: Link, sink: ShellSink, *, named: bool = False) -> None:
         self._link = link
@@ -94,7 +94,7 @@ class Shell:
         self._check_terminal("write")
         left = memoryview(content_of(data))
         sink = self._sink
-        space: Gate = sink.space  # type: ignore[assignment]
+        space: LinkEvent = sink.space  # type: ignore[assignment]
         while left:
             sent = self._link.perform(sink.write, left, False)
             if sent < 0:
@@ -140,11 +140,11 @@ class Shell:
     def _end(self, detach: bool) -> None:
         self._leave(detach).wait(self._link.options.cancel_timeout_s)
 
-    def _leave(self, detach: bool) -> Gate:
+    def _leave(self, detach: bool) -> LinkEvent:
         """Say so; what opens when it has ended."""
         self._link.perform(close_channel, self._sink, detach)
-        gate: Gate = self._sink.gate  # type: ignore[assignment]
-        return gate
+        changed: LinkEvent = self._sink.changed  # type: ignore[assignment]
+        return changed
 
     def _new(
         self,

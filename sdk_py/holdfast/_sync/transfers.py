@@ -12,7 +12,7 @@ from holdfast_wire.errors import ProtocolError
 
 from holdfast._errors import HoldfastError, RemoteFileError
 from holdfast._requests import bounded
-from holdfast._transport.threads import Cancelled, Gate, Link
+from holdfast._transport.threads import Cancelled, Link, LinkEvent
 from holdfast._transport.calls import open_channel
 from holdfast._transport.sinks import TransferSink
 
@@ -25,7 +25,7 @@ class Transfer:
     def __init__(self, link: Link, kind: str, params: dict[str, Any]) -> None:
         self._link = link
         self._path = params.get("path")
-        self._sink = TransferSink(link.engine.session, link.engine.gates)
+        self._sink = TransferSink(link.engine.session, link.engine.new_event)
         try:
             link.perform(open_channel, link.engine, kind, bounded(params), self._sink)
         except Cancelled:
@@ -35,9 +35,9 @@ class Transfer:
     def opened(self) -> dict[str, Any]:
         """What the channel was opened with. Raises the typed refusal."""
         sink = self._sink
-        gate: Gate = sink.gate  # type: ignore[assignment]
+        changed: LinkEvent = sink.changed  # type: ignore[assignment]
         if sink.opened is None:
-            self._wait(gate)
+            self._wait(changed)
         if sink.error is not None:
             raise self._refusal(sink.error)
         return sink.opened or {}
@@ -45,9 +45,9 @@ class Transfer:
     def read(self) -> bytes:
         """The next bytes; b"" at the end of what the far end sends. Raises the typed error that ended it early."""
         sink = self._sink
-        gate: Gate = sink.gate  # type: ignore[assignment]
+        changed: LinkEvent = sink.changed  # type: ignore[assignment]
         while (data := self._link.perform(sink.take)) is None:
-            self._wait(gate)
+            self._wait(changed)
         if not data and sink.error is not None:
             raise self._refusal(sink.error)
         return data
@@ -55,7 +55,7 @@ class Transfer:
     def write(self, data: bytes | memoryview, eof: bool = False) -> None:
         """Send ``data``; waits while the far end does not take it. Raises the typed error that ended the channel."""
         sink = self._sink
-        space: Gate = sink.space  # type: ignore[assignment]
+        space: LinkEvent = sink.space  # type: ignore[assignment]
         left = memoryview(data)
         while True:
             sent = self._link.perform(sink.write, left, eof)
@@ -69,10 +69,10 @@ class Transfer:
     def closed(self) -> dict[str, Any]:
         """The result, once the channel has done its work."""
         sink = self._sink
-        gate: Gate = sink.gate  # type: ignore[assignment]
+        changed: LinkEvent = sink.changed  # type: ignore[assignment]
         while not sink.ended:
             self._link.perform(sink.pass_over)
-            self._wait(gate)
+            self._wait(changed)
         if sink.error is not None:
             raise self._refusal(sink.error)
         if sink.closed is None:
@@ -95,9 +95,9 @@ class Transfer:
             why.filename = self._path
         return why
 
-    def _wait(self, gate: Gate) -> None:
+    def _wait(self, changed: LinkEvent) -> None:
         try:
-            gate.wait()
+            changed.wait()
         except Cancelled:
             self.stop()
             raise

@@ -15,11 +15,11 @@ from typing import Any, Self
 import msgpack
 from holdfast_wire.errors import ProtocolError
 
-from holdfast._arguments import patience_of
+from holdfast._arguments import wait_time_of
 from holdfast._errors import RemoteFileError, WaitTimeoutError
 from holdfast._public import public
 from holdfast._results import FileEvent, read_event
-from holdfast._transport.threads import Cancelled, Gate, Link
+from holdfast._transport.threads import Cancelled, Link, LinkEvent
 from holdfast._transport.calls import open_watch
 from holdfast._transport.sinks import WatchSink
 
@@ -48,10 +48,10 @@ class Watch:
     def _start(self) -> None:
         """Return once it watches, or raise why it cannot."""
         sink = self._channel()
-        gate: Gate = sink.gate  # type: ignore[assignment]
+        changed: LinkEvent = sink.changed  # type: ignore[assignment]
         while sink.opened is None and not sink.ended:
             try:
-                gate.wait()
+                changed.wait()
             except Cancelled:
                 self._stop()
                 raise
@@ -64,15 +64,15 @@ class Watch:
         Raises ``WaitTimeoutError`` after ``timeout`` seconds, and the typed error when the session ends first.
         """
         sink = self._channel()
-        gate: Gate = sink.gate  # type: ignore[assignment]
-        timeout = patience_of(timeout)
+        changed: LinkEvent = sink.changed  # type: ignore[assignment]
+        timeout = wait_time_of(timeout)
         end = None if timeout is None else time.monotonic() + timeout
         while not self._found:
             if self._closed:
                 return None
             data = self._link.perform(self._take)
             if data is None:
-                if not gate.wait(None if end is None else max(end - time.monotonic(), 0.0)):
+                if not changed.wait(None if end is None else max(end - time.monotonic(), 0.0)):
                     raise WaitTimeoutError(message=f"nothing changed within {timeout:g} s")
             elif not data:
                 if sink.error is not None and not self._closed:

@@ -1,4 +1,4 @@
-"""The asyncio face of the transport: sockets, timers and waiting on one event loop.
+"""The asyncio implementation of the transport: sockets, timers and waiting on one event loop.
 
 Owns the connection's task and socket. What arrives is parsed and dispatched inside ``data_received``: no task switch and no queue
 stand between the socket and the future a caller waits on. ``threads`` has the same names for the synchronous SDK.
@@ -32,33 +32,33 @@ Cancelled = asyncio.CancelledError
 sleep = asyncio.sleep
 
 
-class Gate:
-    """A flag to wait for. Setting it wakes every waiter."""
+class LinkEvent:
+    """An event to wait for. Setting it wakes every waiter."""
 
-    __slots__ = ("_open", "_waiters")
+    __slots__ = ("_is_set", "_waiters")
 
     def __init__(self) -> None:
-        self._open = False
+        self._is_set = False
         self._waiters: list[asyncio.Future[bool]] = []
 
     def set(self) -> None:
-        self._open = True
+        self._is_set = True
         if self._waiters:
             for waiter in self._waiters:
                 _wake(waiter, False)
             self._waiters.clear()
 
     def clear(self) -> None:
-        self._open = False
+        self._is_set = False
 
     async def wait(self, timeout_s: float | None = None) -> bool:
-        """Until the gate is open; False when ``timeout_s`` passed first."""
-        if self._open:
+        """Until the event is set; False when ``timeout_s`` passed first."""
+        if self._is_set:
             return True
         loop = asyncio.get_running_loop()
         end = None if timeout_s is None else loop.time() + max(timeout_s, 0)
         late = False
-        while not (self._open or late):  # another that was woken too may have closed it since
+        while not (self._is_set or late):  # another waiter may have cleared it since
             waiter: asyncio.Future[bool] = loop.create_future()
             self._waiters.append(waiter)
             timer = None if end is None else loop.call_at(end, _wake, waiter, True)
@@ -69,11 +69,11 @@ class Gate:
                     timer.cancel()
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)
-        return self._open
+        return self._is_set
 
 
 class Lock:
-    """A lock that another event loop finds free: whoever held it is not there."""
+    """A lock that another event loop finds free: its holder does not run there."""
 
     def __init__(self) -> None:
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
@@ -84,8 +84,8 @@ class Lock:
         return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
 
-Flag = Gate
-"""A gate that belongs to no link."""
+Event = LinkEvent
+"""An event that belongs to no link."""
 
 
 def _wake(waiter: asyncio.Future[bool], late: bool) -> None:
@@ -100,16 +100,16 @@ class Link:
         self.options = options
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
-        self.engine = Engine(options, sandbox_id, Gate, token=token)
+        self.engine = Engine(options, sandbox_id, LinkEvent, token=token)
         self._task: asyncio.Task[None] | None = None
         self._wire: _Wire | None = None
         self._wires: set[_Wire] = set()
-        """Those that are not gone yet: what was said last may still be on its way."""
+        """Those that are not closed yet: their last bytes may still be unsent."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
 
-    def gate(self) -> Gate:
-        return Gate()
+    def event(self) -> LinkEvent:
+        return LinkEvent()
 
     @property
     def here(self) -> bool:
@@ -121,7 +121,7 @@ class Link:
 
     @property
     def left_behind(self) -> bool:
-        """Whether its event loop no longer runs, so that a session in this one disturbs nobody."""
+        """Whether its event loop no longer runs, so that a session in this one disturbs no other."""
         return not self._loop.is_running() or os.getpid() != self._pid
 
     async def start(self) -> None:
@@ -167,7 +167,7 @@ class Link:
             wire.end(self.engine.close_code())
         end = self._loop.time() + CLOSE_S
         for one in list(self._wires):
-            if not await one.lost.wait(end - self._loop.time()):  # TLS waits for the other end to agree, and last words for a reader
+            if not await one.lost.wait(end - self._loop.time()):  # TLS waits for the other end's close, and unsent bytes for a reader
                 one.abort()
         if self._task is not None:
             self._task.cancel()
@@ -205,7 +205,7 @@ class Link:
             except Cancelled:
                 wire.abort()  # its loop is ending, perhaps without ``close``
                 raise
-            except Exception as failure:  # noqa: BLE001  also a name that is none, or no thread to look it up: nobody else would tell
+            except Exception as failure:  # noqa: BLE001  also an invalid host name, or no thread to look it up: nothing else would report it
                 why = f"cannot connect to {parts.hostname}:{port}: {getattr(failure, 'strerror', None) or type(failure).__name__}"
             finally:
                 self._wire = None
@@ -216,19 +216,19 @@ class Link:
 
     async def _pause(self, delay_s: float) -> None:
         """Until the next attempt is due, or another session of the client got through."""
-        gate, peers, loop = Gate(), self.options.peers, self._loop
+        changed, peers, loop = LinkEvent(), self.options.peers, self._loop
 
         def wake(after_s: float) -> None:  # by any thread
             if not loop.is_closed():
-                loop.call_soon_threadsafe(loop.call_later, after_s, gate.set)
+                loop.call_soon_threadsafe(loop.call_later, after_s, changed.set)
 
-        peers.wait(gate, wake)
+        peers.wait(changed, wake)
         try:
             end = loop.time() + delay_s
-            if await gate.wait(delay_s) and not self.engine.may_wake():
+            if await changed.wait(delay_s) and not self.engine.may_wake():
                 await asyncio.sleep(end - loop.time())
         finally:
-            peers.leave(gate)
+            peers.leave(changed)
 
     def _flush(self) -> None:
         """Write what there is."""
@@ -265,9 +265,9 @@ class _Wire(asyncio.Protocol):
     def __init__(self, link: Link, websocket: WebSocket) -> None:
         self._link = link
         self.websocket = websocket
-        self.shaken = Gate()
-        self.over = Gate()
-        self.lost = Gate()
+        self.shaken = LinkEvent()
+        self.over = LinkEvent()
+        self.lost = LinkEvent()
         self._transport: asyncio.Transport | None = None
         self._paused = False
 
@@ -279,7 +279,7 @@ class _Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         websocket, link = self.websocket, self._link
-        if self.over._open:
+        if self.over._is_set:
             return
         was_open = websocket.open
         messages = websocket.feed(data)
@@ -318,7 +318,7 @@ class _Wire(asyncio.Protocol):
     def flush(self, engine: Engine) -> None:
         """Write what there is, unless the socket is behind: then the session keeps it."""
         transport, websocket = self._transport, self.websocket
-        if transport is None or self.over._open:
+        if transport is None or self.over._is_set:
             return
         more = True
         while more and not self._paused and not transport.is_closing():  # what a broken socket is given, asyncio complains of
@@ -332,13 +332,13 @@ class _Wire(asyncio.Protocol):
             transport.write(websocket.reply())
 
     def end(self, code: int) -> None:
-        """Say goodbye and close."""
-        if self._transport is not None and not self.over._open and self.websocket.open:
+        """Send a close frame and close."""
+        if self._transport is not None and not self.over._is_set and self.websocket.open:
             self._transport.write(self.websocket.close(code))
         self._finish()
 
     def abort(self) -> None:
-        """Close without a word."""
+        """Close without a close frame."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -371,7 +371,7 @@ class Background:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # what went wrong is told to whom it concerns; here it only must not be "never retrieved"
+            task.exception()  # the work reports its own failures; this only marks the exception as retrieved
 
     async def stop(self) -> None:
         """Cancel what runs and wait for its end."""

@@ -1,4 +1,4 @@
-"""The HTTP client of the asynchronous face: one request, one answer.
+"""The HTTP client of the asynchronous API: one request, one answer.
 
 Owns the connection pool. The library is loaded with the first request: who only attaches does not pay for it.
 """

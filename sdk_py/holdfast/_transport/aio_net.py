@@ -1,4 +1,4 @@
-"""Local listening sockets of the asynchronous face, for tunnels. ``threads_net`` has the same names."""
+"""Local listening sockets of the asynchronous API, for tunnels. ``threads_net`` has the same names."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Steps of the engine that open channels and run, cancel or end what is on them.
 
-Pure and synchronous: each is one ``link.perform(…)`` of either face, decided and queued as a whole before anything is written.
+Pure and synchronous: each is one ``link.perform(…)`` of either API, decided and queued as a whole before anything is written.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from holdfast._transport.sinks import CommandSink, ShellSink, WatchSink
 
 def new_command(engine: Engine, command_id: str, limit: int, *, collecting: bool = True) -> Call:
     """A command that ``open_command`` opens. The caller has it before it is sent, and so can cancel it at any time."""
-    sink = CommandSink(engine.session, engine.gates)
-    sink.call = call = Call(sink, engine.gates, command_id, limit, collecting=collecting)
+    sink = CommandSink(engine.session, engine.new_event)
+    sink.call = call = Call(sink, engine.new_event, command_id, limit, collecting=collecting)
     return call
 
 
@@ -39,7 +39,7 @@ def open_channel(engine: Engine, kind: str, params: dict[str, Any], sink: Sink) 
 
 def open_watch(engine: Engine, params: dict[str, Any]) -> WatchSink:
     """Open a ``watch`` channel."""
-    sink = WatchSink(engine.session, engine.gates)
+    sink = WatchSink(engine.session, engine.new_event)
     sink.path = str(params["path"])
     engine.open("watch", params, sink)
     return sink
@@ -55,7 +55,7 @@ def new_shell_command(
     collecting: bool,
 ) -> Call:
     """A command that ``run_in_shell`` sends."""
-    call = Call(sink, engine.gates, command_id, limit, collecting=collecting)
+    call = Call(sink, engine.new_event, command_id, limit, collecting=collecting)
     call.params = params
     if input_ is not None:
         call.give(input_)
@@ -88,7 +88,7 @@ def cancel_command(call: Call) -> None:
 
 
 def kill_in_shell(call: Call) -> None:
-    """The interrupt was not heeded, or met nothing yet: then the end comes with the start."""
+    """The interrupt had no effect, or the command has not started: then it ends as soon as it starts."""
     if not call.done and call.started:
         call.sink.send(Signal(call.sink.number, "KILL"))
     else:
@@ -115,5 +115,5 @@ def resize_shell(sink: ShellSink, rows: int, columns: int) -> None:
 def close_channel(sink: CommandSink | ShellSink, detach: bool) -> None:
     """End the channel, or with ``detach`` leave what runs running."""
     if sink.number and not sink.ended:
-        sink.gate.clear()
+        sink.changed.clear()
         sink.send(Close(sink.number, detach))

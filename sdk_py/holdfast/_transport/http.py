@@ -1,6 +1,6 @@
-"""What REST requests of both faces share: the answer, the reading of failures, and when to try again.
+"""What REST requests of both APIs share: the answer, the reading of failures, and when to try again.
 
-Pure. The faces own the HTTP client (``aio_http``, ``threads_http``); ``_async.rest`` owns the routes and the loop.
+Pure. Each API owns its HTTP client (``aio_http``, ``threads_http``); ``_async.rest`` owns the routes and the loop.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Effect:
     reached: bool = False
     """Whether it may have happened."""
     started: bool = False
-    """Whether the service said that it had begun."""
+    """Whether the service reported that it had begun."""
 
     def note(self, failure: Failure) -> None:
         """One attempt failed."""
@@ -120,11 +120,11 @@ def judge_answer(answer: Answer) -> Failure | None:
     else:
         code = _BY_STATUS.get(answer.status, "internal")
         why = error(code, f"the service answered HTTP {answer.status}", **({"hint": _FOREIGN} if code == "not_found" else {}))
-    return Failure(why, again, after_s, reached=answer.status in (500, 502, 504))  # somebody on the way lost it half-way
+    return Failure(why, again, after_s, reached=answer.status in (500, 502, 504))  # a proxy lost it half-way
 
 
 def unreachable(url: str, why: str, *, reached: bool) -> UnreachableError:
-    """Nobody answers."""
+    """There was no answer."""
     lost = UnreachableError("service_unreachable", f"cannot reach {url}: {why}")
     lost.reached = reached
     return lost

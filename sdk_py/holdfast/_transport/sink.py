@@ -14,25 +14,25 @@ from holdfast_wire.limits import DATA_BYTES
 from holdfast_wire.session import ClientSession
 
 
-class AnyGate(Protocol):
-    """What both faces' gates have in common: a flag that wakes who waits for it."""
+class AnyEvent(Protocol):
+    """What the events of both APIs have in common: setting one wakes its waiters."""
 
     def set(self) -> None: ...
     def clear(self) -> None: ...
 
 
-GateFactory = Callable[[], AnyGate]
+EventFactory = Callable[[], AnyEvent]
 
 
 class Sink:
-    """One channel's end in this process. ``gate`` opens on news, ``space`` when bytes may be written again."""
+    """One channel's end in this process. ``changed`` is set on news, ``space`` when bytes may be written again."""
 
-    def __init__(self, session: ClientSession, gates: GateFactory) -> None:
+    def __init__(self, session: ClientSession, new_event: EventFactory) -> None:
         self.session = session
         self.number = 0
-        self.gate = gates()
-        self.space = gates()
-        self.handed = False
+        self.changed = new_event()
+        self.space = new_event()
+        self.transmitted = False
         self.ended = False
         self.error: HoldfastError | None = None
         self._params = memoryview(b"")
@@ -71,7 +71,7 @@ class Sink:
         self._params = memoryview(b"")
         if self.error is None:
             self.error = why
-        self.gate.set()
+        self.changed.set()
         self.space.set()
 
     def write(self, data: memoryview, eof: bool) -> int:
@@ -98,6 +98,6 @@ class Sink:
         return sent
 
     def send(self, item: Any) -> None:
-        """Send an imperative, unless the channel is over: then there is nobody left to tell."""
+        """Send an imperative, unless the channel has ended."""
         if not self.ended:
             self.session.send(item)

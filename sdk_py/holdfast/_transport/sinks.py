@@ -1,7 +1,7 @@
 """Where the facts of a channel go: one command's outcome, a living shell, or a transfer.
 
-Pure: the engine calls ``fact``, ``writable`` and ``fail`` while it dispatches, callers read the state afterwards, and gates tell
-them when to look. Nothing here waits, so the same code serves both faces. Whatever a fact holds is attacker input.
+Pure: the engine calls ``fact``, ``writable`` and ``fail`` while it dispatches, callers read the state afterwards, and events show
+them when to look. Nothing here waits, so the same code serves both APIs. Whatever a fact holds is attacker input.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast_wire.limits import DATA_BYTES, RUN_QUEUE, WINDOW_BYTES
 
 from holdfast._errors import error, from_map
 from holdfast._transport.command_call import SMALL_BYTES, Call, given_up
-from holdfast._transport.sink import GateFactory, Sink
+from holdfast._transport.sink import EventFactory, Sink
 
 
 class CommandSink(Sink):
@@ -46,14 +46,14 @@ class CommandSink(Sink):
         self.space.set()
 
     def fail(self, why: HoldfastError) -> None:
-        if self.handed:
-            self.call.handed = True
+        if self.transmitted:
+            self.call.transmitted = True
         self.call.lose(why)
         self.end(self.call.error or why)
 
     def abandon(self, why: HoldfastError) -> None:
         call = self.call
-        if call.started_gate is None or not call.started:
+        if call.started_event is None or not call.started:
             self.fail(why)
             return
         name = call.info.get("name")
@@ -66,8 +66,8 @@ class CommandSink(Sink):
 class ShellSink(Sink):
     """A living shell. Its commands run one after the other; those that wait, wait here, so that a signal meets the right one."""
 
-    def __init__(self, session: ClientSession, gates: GateFactory) -> None:
-        super().__init__(session, gates)
+    def __init__(self, session: ClientSession, new_event: EventFactory) -> None:
+        super().__init__(session, new_event)
         self.info: dict[str, Any] | None = None
         self.current: Call | None = None
         self.waiting: deque[Call] = deque()
@@ -102,14 +102,14 @@ class ShellSink(Sink):
     def _start(self, call: Call) -> None:
         self.session.send(Run(self.number, call.command_id, call.params))
         self.current = call
-        call.handed = self.session.attached
-        self.handed = self.handed and call.handed
+        call.transmitted = self.session.attached
+        self.transmitted = self.transmitted and call.transmitted
 
     def fact(self, item: Item) -> None:
         kind, call = type(item), self.current
         if kind is Opened:
             self.info = item.info  # type: ignore[attr-defined]
-            self.gate.set()
+            self.changed.set()
         elif kind is Closed or kind is Failed:
             why = None if kind is Closed else from_map(item.error)  # type: ignore[attr-defined]
             self.end(why)
@@ -138,8 +138,8 @@ class ShellSink(Sink):
         self.space.set()
 
     def fail(self, why: HoldfastError) -> None:
-        if self.current is not None and self.handed:
-            self.current.handed = True
+        if self.current is not None and self.transmitted:
+            self.current.transmitted = True
         self.end(why)
         self._drop(why)
 
@@ -160,8 +160,8 @@ class ShellSink(Sink):
 class TransferSink(Sink):
     """A file, archive, patch or tunnel channel: opened, bytes both ways, closed with a result."""
 
-    def __init__(self, session: ClientSession, gates: GateFactory) -> None:
-        super().__init__(session, gates)
+    def __init__(self, session: ClientSession, new_event: EventFactory) -> None:
+        super().__init__(session, new_event)
         self.opened: dict[str, Any] | None = None
         self.closed: dict[str, Any] | None = None
         self.chunks: deque[bytes] = deque()
@@ -179,10 +179,10 @@ class TransferSink(Sink):
                 self.chunks.append(data)
             else:
                 self.half_closed = True
-            self.gate.set()
+            self.changed.set()
         elif kind is Opened:
             self.opened = item.info  # type: ignore[attr-defined]
-            self.gate.set()
+            self.changed.set()
             self.space.set()
         elif kind is Closed:
             self.closed = item.result  # type: ignore[attr-defined]
@@ -193,29 +193,29 @@ class TransferSink(Sink):
             raise ProtocolError(f"the agent sent {kind.__name__} on a transfer")
 
     def take(self) -> bytes | None:
-        """Bytes that have come (their credit goes back now), b"" when no more will; None while there are none, and the gate opens then."""
+        """Bytes that have come (their credit goes back now), b"" at the end. None: not yet, and ``changed`` is set when there are."""
         if self.chunks:
             data = self.chunks.popleft()
             self.session.consume(self.number, len(data))
             return data
         if self.half_closed or self.ended:
             return b""
-        self.gate.clear()
+        self.changed.clear()
         return None
 
     def stop(self) -> None:
         """Nothing more is wanted."""
         self.chunks.clear()
         if self.number and not self.ended:
-            self.gate.clear()
+            self.changed.clear()
             self.session.send(Close(self.number, False))
 
     def pass_over(self) -> None:
-        """Give back the credit of what nobody reads; the gate opens with the next fact."""
+        """Give back the credit of unread bytes; ``changed`` is set with the next fact."""
         while self.chunks:
             self.session.consume(self.number, len(self.chunks.popleft()))
         if not self.ended:
-            self.gate.clear()
+            self.changed.clear()
 
     def fail(self, why: HoldfastError) -> None:
         self.end(from_map(why.to_map()))

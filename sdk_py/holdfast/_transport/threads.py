@@ -25,7 +25,7 @@ from holdfast._options import Options
 from holdfast._session_token import SessionToken
 from holdfast._transport.engine import Engine, elsewhere
 from holdfast._transport.threads_connect import NotConnectedError, connect
-from holdfast._transport.threads_gates import Flag, Gate, Lock
+from holdfast._transport.threads_events import Event, LinkEvent, Lock
 from holdfast._transport.threads_loop import warn_in_loop
 from holdfast._transport.threads_stops import sleep
 from holdfast._transport.websocket import WebSocket
@@ -39,7 +39,7 @@ Cancelled = KeyboardInterrupt
 RECEIVE_BYTES = 256 * 1024
 _JOIN_S = 2.0
 
-__all__ = ["Background", "Cancelled", "Flag", "Gate", "Link", "Lock", "run_blocking", "sleep"]
+__all__ = ["Background", "Cancelled", "Event", "Link", "LinkEvent", "Lock", "run_blocking", "sleep"]
 
 
 class Link:
@@ -50,7 +50,7 @@ class Link:
         self._pid = os.getpid()
         self.tls = options.url.startswith("https:")
         self.would_block = _would_block(self.tls)
-        self.engine = Engine(options, sandbox_id, self.gate, token=token)
+        self.engine = Engine(options, sandbox_id, self.event, token=token)
         self._thread = threading.Thread(target=self._run, name=f"holdfast-link-{sandbox_id}", daemon=True)
         self._steps: deque[_Step[Any]] = deque()
         self._lock = threading.RLock()
@@ -65,8 +65,8 @@ class Link:
         self._connecting = False
         self._retry_at: float | None = None
 
-    def gate(self) -> Gate:
-        return Gate(self)
+    def event(self) -> LinkEvent:
+        return LinkEvent(self)
 
     @property
     def here(self) -> bool:
@@ -325,7 +325,7 @@ class Link:
         self._retry(websocket, why)
 
     def _retry(self, websocket: WebSocket | None, why: str) -> None:
-        """Connect again when the engine says, or sooner when another session of the client gets through."""
+        """Connect again after the engine's delay, or sooner when another session of the client gets through."""
         delay_s = self.engine.broken(websocket, why, time.monotonic())
         if delay_s is not None:
             self._retry_at = time.monotonic() + delay_s
@@ -379,7 +379,7 @@ class _Step(Generic[T]):
 
 
 def _would_block(tls: bool) -> tuple[type[OSError], ...]:
-    """What a socket says that has nothing to read, or no room to write."""
+    """The errors of a socket that has nothing to read, or no room to write."""
     if not tls:
         return (BlockingIOError,)
     import ssl

@@ -1,4 +1,4 @@
-"""``aio_mapping``'s name for the blocking face: one function on many items, in at most so many threads.
+"""``aio_mapping``'s name for the blocking API: one function on many items, in at most so many threads.
 
 When one fails and exceptions are not kept, or Ctrl-C ends the map, no further item is begun and the others are cancelled: the SDK's
 calls in them raise ``KeyboardInterrupt`` (``threads_stops``), so their ``with`` blocks delete what they made. The map ends when they have.

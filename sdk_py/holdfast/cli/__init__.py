@@ -1,4 +1,4 @@
-"""The command line ``holdfast``: a thin face of the synchronous SDK.
+"""The command line ``holdfast``: thin, on the synchronous SDK.
 
 Owns arguments, printing and exit codes; what it can do, the SDK can. Modules of commands are imported when they are used.
 """

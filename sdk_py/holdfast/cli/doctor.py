@@ -81,6 +81,6 @@ def _node() -> list[Check]:
 
 
 def read(row: dict[str, Any]) -> Check:
-    """A check as the service or a node tells it."""
+    """A check as the service or a node reports it."""
     detail, fix = str(row.get("detail") or ""), str(row.get("fix") or "")
     return Check(str(row.get("name", "?")), row.get("ok") is True, detail, fix, row.get("required") is not False)

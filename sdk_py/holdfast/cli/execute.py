@@ -142,7 +142,7 @@ def _live(sandbox: Sandbox, command: Command, options: dict[str, object], stdin:
                 screen.show(chunk)
             screen.end()
             return finish(process.wait())
-    except BaseException:  # whatever ended us ends it too
+    except BaseException:  # Ctrl-C or a signal: end it too
         process.close()
         raise
 
@@ -156,7 +156,7 @@ def _fed(process: Process) -> threading.Thread:
 
 
 def _feed(process: Process) -> None:
-    """Standard input, passed on until it ends or nobody reads it. Past Python's buffer, whose lock nobody may hold when we end."""
+    """Standard input, passed on until it ends or is not read any more. Bypasses Python's buffer, whose lock must be free when we end."""
     try:
         while data := _piece(sys.stdin.fileno()):
             process.write(data)
@@ -170,7 +170,7 @@ def _piece(source: int) -> bytes:
     while True:
         try:
             return os.read(source, PIECE_BYTES)
-        except BlockingIOError:  # whoever handed it down reads it without waiting
+        except BlockingIOError:  # it was inherited as non-blocking
             select.select([source], [], [])
         except OSError:
             return b""

@@ -40,7 +40,7 @@ class Row:
 
 
 def rows(sandbox: Sandbox) -> Iterator[Row]:
-    """All processes but the agent; one that ends meanwhile is left out."""
+    """All processes but the agent; one that ends during the reading is left out."""
     files = sandbox.files
     up_s = float(files.read_text("/proc/uptime").split()[0])
     for entry in files.list("/proc"):

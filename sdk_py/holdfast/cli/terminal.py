@@ -76,7 +76,7 @@ def size() -> tuple[int, int]:
         known = os.get_terminal_size(sys.stdout.fileno())
     except OSError:
         return 24, 80
-    return known.lines or 24, known.columns or 80  # a terminal that was never told its size says 0
+    return known.lines or 24, known.columns or 80  # a terminal without a size reports 0
 
 
 @contextlib.contextmanager
