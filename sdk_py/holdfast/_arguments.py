@@ -225,7 +225,7 @@ def port_of(port: int) -> int:
 
 
 def host_of(host: str | None, name: str) -> str:
-    """A name or an address of a machine. An empty one means every interface to those who listen: that has to be said."""
+    """A name or an address of a machine. An empty one would mean every interface for a listener: that has to be written out."""
     if not isinstance(host, str) or not host or "\0" in host:
         raise bad(f"{name} is the name or address of a host", hint="'127.0.0.1' for this machine alone, '0.0.0.0' for all its interfaces")
     return host

@@ -13,7 +13,7 @@
     │   ├── SandboxNotFoundError
     │   └── ImageNotFoundError
     ├── ServiceError                    the service failed
-    │   └── ServiceUnavailableError     it cannot be reached, or says "later"
+    │   └── ServiceUnavailableError     it cannot be reached, or answers "later"
     ├── SandboxNotReadyError
     ├── WaitTimeoutError                (a TimeoutError) a local wait ran out; nothing was cancelled
     ├── SandboxLostError                the sandbox is gone: reason, fault, and what is known of the command

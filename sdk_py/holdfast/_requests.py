@@ -185,7 +185,7 @@ def cluster_body(options: ClusterOptions) -> dict[str, Any]:
 
 
 def unknown_argument(name: str) -> InvalidArgumentError:
-    """What says of an argument that ``create_sandbox`` does not have which one does it."""
+    """The function that names, for an argument that ``create_sandbox`` does not have, the one that does it."""
     from holdfast._habits import no_argument
 
     return no_argument("SandboxClient", "create_sandbox", name, [*_CREATE, *ClusterOptions.__annotations__])

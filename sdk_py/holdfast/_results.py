@@ -71,13 +71,13 @@ class StreamCount:
 class CommandResult:
     """The one outcome of a command.
 
-    Where no process ran there is no result but an exception. ``cause.is_infrastructure`` says when to mask it instead of scoring it.
+    Where no process ran there is no result but an exception. ``cause.is_infrastructure`` is true when to mask it instead of scoring it.
     """
 
     exit_code: int
     """What a shell would show: 128+n after signal n, 124 after a time-out, 127 for a command that was not found."""
     stdout_bytes: bytes
-    """Standard output, up to ``max_output_bytes``: its head, tail or both ends, as ``keep`` said."""
+    """Standard output, up to ``max_output_bytes``: its head, tail or both ends, as ``keep`` selected."""
     stderr_bytes: bytes
     """Standard error, likewise; empty with ``stderr="stdout"``."""
     duration_s: float
@@ -197,7 +197,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class FileEvent:
-    """A change that ``files.watch`` saw. ``overflow`` says that others were lost: look at what is there anew."""
+    """A change that ``files.watch`` saw. ``overflow``: others were lost; list the directory again."""
 
     type: Literal["created", "modified", "deleted", "moved", "overflow"]
     """What happened; ``modified`` is content or attributes, ``moved`` a new name in what is watched."""
@@ -391,7 +391,7 @@ def read_match(body: Any) -> FileMatch:
 
 
 def read_event(body: Any) -> FileEvent:
-    """One event of a watch. A kind that is not known here says, at the least, that something is to be looked at."""
+    """One event of a watch. An unknown kind means that something changed."""
     if not isinstance(body, dict):
         raise ProtocolError("the agent answered a malformed event")
     kind = take(body, "type", str, default="overflow")

@@ -108,10 +108,10 @@ class AsyncSandboxClient:
         (the service's default is in ``info``; ``extend`` and ``set_lifetime`` change it), or when idle
         for ``idle_timeout_s``: no command ran in it, detached ones too, and no request came (an attached client alone does not count);
         with ``heartbeat_timeout_s`` also when this process stops sending heartbeats, which it does by itself.
-        ``network`` says more than ``block_network``: ``{"mode": "none" | "internet" | "listed", "reaches": [{"cidr": …, "ports": […]}],
+        ``network`` is more exact than ``block_network``: ``{"mode": "none" | "internet" | "listed", "reaches": [{"cidr": …, "ports": […]}],
         "domains": […], "dns": True}``. What else a cluster can give, from ``gpu`` to ``volumes``, is listed in ``ClusterOptions``.
         ``group``: it ends with that group, a name or what ``client.group`` gives. While the service is full, or the quota is, this waits.
-        ``entrypoint``: start what the image says (``True``, on one machine) or these words, as the command ``"entrypoint"`` that
+        ``entrypoint``: start what the image defines (``True``, on one machine) or these words, as the command ``"entrypoint"`` that
         ``sandbox.follow`` reaches; the sandbox lives on when it ends. ``ulimits`` are of all that is started, as
         ``{"nofile": (1024, 4096), "core": 0}``, -1 for none. ``shm_size`` is how large /dev/shm may grow, in bytes (``"1g"``), by default
         64 MiB on one machine.
@@ -188,7 +188,7 @@ class AsyncSandboxClient:
         For rollouts: a function that creates a sandbox, works in it and returns. ``progress`` shows a line of how many are done and failed
         (None: where standard error is a terminal; True: also into a log, every ten seconds). The first exception, and Ctrl-C, ends the
         map, cancels the others and is raised; with ``return_exceptions`` an exception stands in the place of its result, and
-        ``error.is_infrastructure`` says which to mask.
+        ``error.is_infrastructure`` is true of those to mask.
         """
         if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
             raise bad(f"concurrency is a number of items at a time, 1 or more, not {concurrency!r:.40}")

@@ -362,7 +362,7 @@ class AsyncFiles:
             result = await transfer.closed()
         finally:
             transfer.stop()
-            with contextlib.suppress(ValueError):  # cancelled while a thread reads: then it is closed when that one lets go of it
+            with contextlib.suppress(ValueError):  # cancelled while a thread reads: then it is closed when that thread ends
                 pieces.close()  # type: ignore[attr-defined]
         skipped = take(result, "skipped", int, default=0) + len(left_out)
         return TransferResult(take(result, "bytes", int, default=0), take(result, "entries", int, default=0), skipped=skipped)

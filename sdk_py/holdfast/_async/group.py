@@ -22,7 +22,7 @@ class AsyncGroup:
     """``async with client.group("run-7", ttl_s=60) as group``, then ``client.create_sandbox(image, group=group)``.
 
     While the block runs, heartbeats go out by themselves; at its end the group is deleted with all its sandboxes. When this process
-    dies, or cannot reach the service for ``ttl_s`` seconds, the service deletes them (reason ``group-lease``), and ``lost`` says so.
+    dies, or cannot reach the service for ``ttl_s`` seconds, the service deletes them (reason ``group-lease``), and ``lost`` is set.
     """
 
     def __init__(self, rest: AsyncRest, name: str, ttl_s: float, groups: set[AsyncGroup]) -> None:

@@ -140,7 +140,9 @@ class AsyncCommandStream:
 
 
 class _Chunks:
-    """One iteration over a stream. It goes when its loop is left, and the command with it: the stream itself may be held for its result."""
+    """One iteration over a stream. Leaving its loop ends it and cancels the command: the caller may keep the stream itself for its
+    result.
+    """
 
     def __init__(self, stream: AsyncCommandStream) -> None:
         self._stream = stream

@@ -83,7 +83,7 @@ class AsyncRest:
         headers: dict[str, str] | None = None,
         **more: Any,
     ) -> Answer:
-        """One request, tried again while that is harmless and the service says "later". Raises the typed error."""
+        """One request, tried again while that is harmless and the service answers "later". Raises the typed error."""
         backoff = Backoff(BACKOFF_BASE_S, BACKOFF_CAP_S)
         began = time.monotonic()
         while True:
@@ -146,7 +146,7 @@ class AsyncRest:
         return info if info.ready else await self.wait(info.sandbox_id, max(end - time.monotonic(), _LEAST_WAIT_S))
 
     async def _create(self, body: dict[str, Any], key: str, end: float) -> Answer:
-        """A service that says "later" is asked again until ``end``; one that says nothing, a few times."""
+        """A service that answers "later" is asked again until ``end``; one that does not answer, a few times."""
         backoff = Backoff(BACKOFF_BASE_S, BACKOFF_CAP_S)
         unheard, began = 0, time.monotonic()
         while True:

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 @public
 class AsyncSandbox(AsyncAttachable):
-    """A sandbox. Leaving its ``with`` block deletes it, unless another client took the session over; ``close`` only lets go of it.
+    """A sandbox. Leaving its ``with`` block deletes it, unless another client took the session over; ``close`` leaves it running.
 
     Methods raise ``SandboxLostError`` when it is gone, ``OutcomeUnknownError`` when it cannot be known whether a command ran, and
     ``ServiceUnavailableError`` when the service stays away for longer than ``resume_timeout_s``.
@@ -153,12 +153,12 @@ class AsyncSandbox(AsyncAttachable):
         bash, or sh. ``cwd`` is where (default: the image's directory), ``env`` adds variables, ``user`` is a name or uid, ``login``
         has the shell read the profile.
         ``timeout`` (seconds) ends everything it started and answers exit code 124 with the output so far. ``input`` is its standard
-        input, all of it; without one it reads end of file. ``outlive`` says what happens to children that live on after it:
+        input, all of it; without one it reads end of file. ``outlive`` selects what happens to children that live on after it:
         ``adopt`` (they go on, as after `docker exec`; what they still write goes nowhere), ``kill`` or ``wait``.
         The same ``command_id`` again attaches to the same command. Cancelling the wait kills it.
         ``spool`` and ``spool_bytes`` as for ``start``: what happens to output while this client cannot be reached.
         ``stderr="stdout"`` makes one stream of both, in the order of writing: ``result.output``. Of each stream ``max_output_bytes`` are
-        kept; ``keep`` says which: the ``head``, the ``tail``, or ``both`` ends, half of each.
+        kept; ``keep`` selects which: the ``head``, the ``tail``, or ``both`` ends, half of each.
         """
         data = input_of(input)
         params = command_params(
@@ -366,7 +366,7 @@ class AsyncSandbox(AsyncAttachable):
 
         ``host`` is where in the sandbox (default: its loopback), ``local_host`` the address to listen on here. With ``wait_s`` this returns
         once something listens there, and raises ``PortUnreachableError`` after so many seconds (0: where nothing does now). Without it
-        each connection finds out: one that reaches nothing is closed, and ``last_error`` says why.
+        each connection finds out: one that reaches nothing is closed, and ``last_error`` is the reason.
         """
         tunnel = AsyncTunnel(self, port_of(port), None if host is None else host_of(host, "host"), self._tunnels)
         place = host_of(local_host, "local_host"), local_port_of(local_port)

@@ -58,7 +58,7 @@ class AsyncShell:
 
         ``timeout`` (seconds) ends the command's whole tree and answers exit code 124 with the output so far. ``command_id`` makes
         it idempotent: the same id again attaches to the same command. ``input`` is its standard input, all of it.
-        ``max_output_bytes`` bounds what is kept of each stream, and ``keep`` says which: the ``head``, the ``tail`` or ``both`` ends.
+        ``max_output_bytes`` bounds what is kept of each stream, and ``keep`` selects which: the ``head``, the ``tail`` or ``both`` ends.
         Raises ``SandboxLostError``, ``OutcomeUnknownError``, ``ShellLostError`` and what else a session can meet. Cancelling the
         wait interrupts the command.
         """

@@ -141,7 +141,9 @@ class CommandStream:
 
 
 class _Chunks:
-    """One iteration over a stream. It goes when its loop is left, and the command with it: the stream itself may be held for its result."""
+    """One iteration over a stream. Leaving its loop ends it and cancels the command: the caller may keep the stream itself for its
+    result.
+    """
 
     def __init__(self, stream: CommandStream) -> None:
         self._stream = stream

@@ -84,7 +84,7 @@ class Rest:
         headers: dict[str, str] | None = None,
         **more: Any,
     ) -> Answer:
-        """One request, tried again while that is harmless and the service says "later". Raises the typed error."""
+        """One request, tried again while that is harmless and the service answers "later". Raises the typed error."""
         backoff = Backoff(BACKOFF_BASE_S, BACKOFF_CAP_S)
         began = time.monotonic()
         while True:
@@ -147,7 +147,7 @@ class Rest:
         return info if info.ready else self.wait(info.sandbox_id, max(end - time.monotonic(), _LEAST_WAIT_S))
 
     def _create(self, body: dict[str, Any], key: str, end: float) -> Answer:
-        """A service that says "later" is asked again until ``end``; one that says nothing, a few times."""
+        """A service that answers "later" is asked again until ``end``; one that does not answer, a few times."""
         backoff = Backoff(BACKOFF_BASE_S, BACKOFF_CAP_S)
         unheard, began = 0, time.monotonic()
         while True:

@@ -97,7 +97,7 @@ class Watch:
             raise ProtocolError(f"the agent answered a malformed event: {type(wrong).__name__}") from None
 
     def close(self) -> None:
-        """Watch no longer; who waits for an event gets None."""
+        """Stop watching; a call that waits for an event gets None."""
         self._closed = True
         self._stop()
 

@@ -113,7 +113,7 @@ class Link:
 
     @property
     def here(self) -> bool:
-        """Whether this is the event loop it was made in; nothing would wake who waits in another."""
+        """Whether this is the event loop it was made in; a wait in another would never end."""
         try:
             return asyncio.get_running_loop() is self._loop
         except RuntimeError:
@@ -241,7 +241,7 @@ class Link:
             wire.flush(engine)
 
     def _arm(self) -> None:
-        """See that time passes for the engine. Only what arrives brings its deadline nearer, so this is asked for then."""
+        """Set the timer for the engine's deadline. Only received messages bring it nearer, so this is called then."""
         due = self.engine.deadline()
         if due is None or (self._timer is not None and self._timer_due <= due):
             return  # a timer that fires early asks again, which costs less than moving it for every message

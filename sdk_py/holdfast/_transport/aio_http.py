@@ -1,6 +1,6 @@
 """The HTTP client of the asynchronous API: one request, one answer.
 
-Owns the connection pool. The library is loaded with the first request: who only attaches does not pay for it.
+Owns the connection pool. The library is loaded with the first request: a program that only attaches does not load it.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ Coroutine.register(Opening)
 
 
 class _Method:
-    """A coroutine function as a method. ``inspect.iscoroutinefunction`` says that it is one: it has the function's code."""
+    """A coroutine function as a method. ``inspect.iscoroutinefunction`` is true of it: it has the function's code."""
 
     def __init__(self, function: Callable[..., Coroutine[Any, Any, Any]]) -> None:
         functools.update_wrapper(self, function)

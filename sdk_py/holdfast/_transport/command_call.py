@@ -105,7 +105,7 @@ class Call:
         self.begun()
 
     def begun(self) -> None:
-        """It runs: Started says so or, in a shell, whatever comes instead of it (PROTOCOL §7.2)."""
+        """It runs: Started reports it or, in a shell, whatever comes instead of it (PROTOCOL §7.2)."""
         self.started = True
         if self.started_event is not None:
             self.started_event.set()

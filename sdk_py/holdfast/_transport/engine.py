@@ -56,7 +56,7 @@ class Engine:
             self.session = ClientSession(os.urandom(16).hex(), os.urandom(32), options.timing)
         else:
             self.session = ClientSession(token.session_id, token.secret, options.timing, take_over=True)
-            self.session.agent_epoch = token.agent_epoch  # an agent that lost the session says so, instead of making an empty one
+            self.session.agent_epoch = token.agent_epoch  # an agent that lost the session refuses, instead of making an empty one
         self.ready = new_event()
         self.error: HoldfastError | None = None
         self.not_holdfast = False
@@ -276,7 +276,7 @@ class Engine:
         self.fail(error("session_lost", "the session was closed here", reason="closed", hint="", fault="caller"))
 
     def reset(self) -> None:
-        """The sandbox is about to be made anew by who uses this session."""
+        """The sandbox is about to be reset by the caller of this session."""
         message = f"sandbox {self.sandbox_id} was reset: what was opened before is gone"
         hint = "ask the sandbox for another: it is as it was made"
         self.fail(error("session_lost", message, reason="reset", hint=hint, fault="caller", retryable=False))

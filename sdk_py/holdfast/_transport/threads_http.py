@@ -1,7 +1,7 @@
 """The HTTP client of the blocking API: one request, one answer.
 
 Owns the connections: each carries one request at a time, and idle ones are kept for a while. No library: the one that the asynchronous
-face uses takes longer to import than a short command takes altogether (decision 0042).
+API uses takes longer to import than a short command takes altogether (decision 0042).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast import STDERR, STDOUT, Chunk, CommandResult, HoldfastError, Process, Sandbox, SandboxClient, UnsupportedError
 from holdfast._requests import command_params
 from holdfast.cli.finding import opened
-from holdfast.cli.output import TerminalFilter, finish, note, say, say_json, variables
+from holdfast.cli.output import TerminalFilter, finish, print_json, print_line, print_note, variables
 from holdfast.cli.signals import passed_to_command, raised_on_exit_signals
 from holdfast.cli.words import Arguments, bad
 
@@ -74,7 +74,7 @@ def _hint(command: Command) -> None:
     if isinstance(command, list) and len(command) == 1 and _SHELL_SIGNS & set(command[0]):
         import shlex
 
-        note(f"holdfast: words are passed on as they are; a shell reads them with -c {shlex.quote(command[0])}, or bash -c")
+        print_note(f"holdfast: words are passed on as they are; a shell reads them with -c {shlex.quote(command[0])}, or bash -c")
 
 
 def run(sandbox: Sandbox, command: Command, options: dict[str, Any], *, stdin: bool, raw: bool = False, as_json: bool = False) -> int:
@@ -101,9 +101,9 @@ def _detached(sandbox: Sandbox, command: Command, options: dict[str, Any], argum
         )
     process, status = leave(sandbox, command, options, None)
     if arguments.json:
-        say_json({"sandbox_id": sandbox.id, "command_id": process.command_id})
+        print_json({"sandbox_id": sandbox.id, "command_id": process.command_id})
     elif not status:
-        say(process.command_id)
+        print_line(process.command_id)
     return status
 
 
@@ -201,7 +201,7 @@ class Screen:
 
 
 def _as_json(sandbox: Sandbox, result: CommandResult) -> int:
-    say_json(
+    print_json(
         {
             "sandbox_id": sandbox.id,
             "command_id": result.command_id,

@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast import InvalidArgumentError, Sandbox, SandboxClient, UnsupportedError
 from holdfast.cli.execute import Command, Screen, attached, command_of, leave, options_of
-from holdfast.cli.output import finish, note, say, say_json
+from holdfast.cli.output import finish, print_json, print_line, print_note
 from holdfast.cli.sandboxes import make
 from holdfast.cli.signals import passed_to_command, raised_on_exit_signals
 from holdfast.cli.words import Arguments, bad
@@ -56,7 +56,7 @@ def run(arguments: Arguments) -> int:
             else:
                 sandbox.close()
                 if not arguments.detach and sys.stderr.isatty():
-                    note(f"holdfast: the sandbox stays: holdfast rm {sandbox.id}")
+                    print_note(f"holdfast: the sandbox stays: holdfast rm {sandbox.id}")
 
 
 def _of_image(sandbox: Sandbox, arguments: Arguments) -> int:
@@ -79,7 +79,7 @@ def _left(sandbox: Sandbox, command: Command | None, options: dict[str, Any], ar
     elif command is not None:
         status = leave(sandbox, command, options, MAIN)[1]
     if arguments.json:
-        say_json({"sandbox_id": sandbox.id, "command_id": None if command is None or arguments.tty else MAIN})
+        print_json({"sandbox_id": sandbox.id, "command_id": None if command is None or arguments.tty else MAIN})
     else:
-        say(sandbox.id)
+        print_line(sandbox.id)
     return status

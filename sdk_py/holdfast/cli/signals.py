@@ -17,7 +17,7 @@ from holdfast import HoldfastError
 
 
 class ExitSignal(KeyboardInterrupt):
-    """A signal other than SIGINT that ends this process; ``number`` says which. What waits for a command cancels it, as for Ctrl-C."""
+    """A signal other than SIGINT that ends this process; ``number`` is its number. What waits for a command cancels it, as for Ctrl-C."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -55,11 +55,11 @@ def run_on(number: signal.Signals, action: Callable[[], None]) -> Iterator[None]
                 return
             action()
 
-    def note(_number: int, _frame: FrameType | None) -> None:
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
         arrived.set()
 
     threading.Thread(target=follow, daemon=True).start()
-    before = signal.signal(number, note)
+    before = signal.signal(number, on_signal)
     try:
         yield
     finally:
@@ -83,7 +83,7 @@ def passed_to_command(interrupt: Callable[[], None], close: Callable[[], None]) 
             with contextlib.suppress(HoldfastError):
                 step()
 
-    def note(number: int, _frame: FrameType | None) -> None:
+    def on_signal(number: int, _frame: FrameType | None) -> None:
         if received:
             raise received[0]
         if number == signal.SIGINT and not next(interrupts):
@@ -94,7 +94,7 @@ def passed_to_command(interrupt: Callable[[], None], close: Callable[[], None]) 
 
     threading.Thread(target=follow, daemon=True).start()
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, note) for number in numbers if signal.getsignal(number) is not signal.SIG_IGN}
+    before = {number: signal.signal(number, on_signal) for number in numbers if signal.getsignal(number) is not signal.SIG_IGN}
     try:
         yield
     except Exception:

@@ -15,7 +15,7 @@ import tty
 from collections.abc import Iterator
 
 from holdfast import CancelledRemotelyError, HoldfastError, Terminal
-from holdfast.cli.output import finish, note, say_json
+from holdfast.cli.output import finish, print_json, print_note
 from holdfast.cli.signals import run_on
 
 DETACH_KEY = b"\x1d"  # Ctrl-]
@@ -24,9 +24,9 @@ _END_AGAIN_S = 0.25
 
 
 def run_terminal(terminal: Terminal, *, attach: str | None = None, as_json: bool = False) -> int:
-    """Pass keys and screen on until it ends or, where it has a name, is let go of. The exit status."""
+    """Pass keys and screen on until it ends or, where it has a name, is detached. The exit status."""
     if attach and sys.stdin.isatty():
-        note(f"holdfast: attached to {attach}; Ctrl-] lets go of it")
+        print_note(f"holdfast: attached to {attach}; Ctrl-] lets go of it")
     detached = threading.Event()
     feeder = threading.Thread(target=_feed, args=(terminal, detached, bool(attach)), daemon=True)
     try:
@@ -48,7 +48,7 @@ def run_terminal(terminal: Terminal, *, attach: str | None = None, as_json: bool
     if result is None:
         return 0
     if as_json:
-        say_json({"exit_code": result.exit_code, "signal": result.signal})
+        print_json({"exit_code": result.exit_code, "signal": result.signal})
     return finish(result)
 
 
