@@ -183,7 +183,7 @@ print("whole")
 
 
 def test_ctrl_c_in_the_middle_of_a_flood_tears_nothing(agent: FakeAgent) -> None:
-    """The link's thread is nearly always inside a step of the engine here: the interrupt must not reach it."""
+    """Both threads are nearly always inside a step of the engine here: the interrupt must wait for its end."""
     command = [sys.executable, "-c", textwrap.dedent(_INTERRUPTED_FLOOD), agent.url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.stderr) == ("whole\n", "")
@@ -222,8 +222,29 @@ def test_ctrl_c_while_a_command_is_sent_ends_it_too(agent: FakeAgent) -> None:
     assert {"h0", "h1"} <= agent.records.keys()
 
 
+_INHERITED = """
+import os, signal, sys
+from holdfast._transport.threads_signals import Uninterrupted
+with Uninterrupted():
+    if child := os.fork():
+        assert os.waitpid(child, 0)[1] == 0
+    else:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            os._exit(0 if signal.getsignal(signal.SIGINT) is signal.default_int_handler else 2)
+        os._exit(1)
+print("raised")
+"""
+
+
+def test_a_fork_in_the_middle_of_a_step_is_interrupted_at_once() -> None:
+    done = subprocess.run([sys.executable, "-c", _INHERITED], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("raised\n", "")
+
+
 _INTERRUPTED_ANYWHERE = """
-import sys
+import signal, sys
 from holdfast import SandboxClient
 sandbox = SandboxClient(sys.argv[1], "k").get_sandbox("sb")
 shell = sandbox.shell()
@@ -236,7 +257,7 @@ def trace(frame, event, argument):
         left -= 1
         if left == 0:
             sys.settrace(None)
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
     return trace
 def stream(command, command_id):
     for _ in shell.stream(command, command_id=command_id): pass
@@ -261,11 +282,51 @@ print("whole")
 """
 
 
-def test_an_interrupt_at_any_line_leaves_the_session_whole(agent: FakeAgent) -> None:
-    """Steps of the session run in a thread of their own; the caller only posts them and waits."""
+def test_ctrl_c_at_any_line_leaves_the_session_whole(agent: FakeAgent) -> None:
+    """A step that it meets goes on to its end; everywhere else it is raised at once."""
     done = subprocess.run([sys.executable, "-c", _INTERRUPTED_ANYWHERE, agent.url], capture_output=True, text=True, timeout=120)
     assert done.stdout == "whole\n", done.stderr  # an interrupt in a finalizer is printed, not raised
     assert agent.attaches == 1, "one session went through it all"
+
+
+_TIMED_OUT_ANYWHERE = """
+import signal, sys
+from holdfast import SandboxClient, SessionLostError
+sandbox = SandboxClient(sys.argv[1], "k").get_sandbox("sb")
+sandbox.exec("echo attached")
+armed, raised, lost = False, 0, 0
+def on_alarm(number, frame):
+    if armed:
+        raise TimeoutError
+signal.signal(signal.SIGALRM, on_alarm)
+for number in range(600):
+    shell = sandbox.shell()
+    try:
+        armed = True
+        signal.setitimer(signal.ITIMER_REAL, 1e-6 + number % 60 * 2e-5)
+        shell.run("echo text", command_id=f"c{number}")
+    except TimeoutError:
+        raised += 1
+    except SessionLostError as why:
+        assert why.reason == "interrupted"
+    finally:
+        armed = False
+    for attempt in range(2):
+        try:
+            assert sandbox.exec("echo on").stdout == "on\\n"
+            break
+        except SessionLostError as why:
+            assert why.reason == "interrupted" and not attempt
+            lost += 1
+assert raised > 100, raised
+print("whole")
+"""
+
+
+def test_what_a_handler_raises_ends_the_session_at_most(agent: FakeAgent) -> None:
+    """A step that was interrupted half-way is never trusted: the session ends with a typed error, and the next call makes another."""
+    done = subprocess.run([sys.executable, "-c", _TIMED_OUT_ANYWHERE, agent.url], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "whole\n", done.stderr
 
 
 def _sleeping(pid: int) -> bool:

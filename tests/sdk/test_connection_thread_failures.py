@@ -27,7 +27,7 @@ def test_a_link_thread_that_fails_ends_the_waits(agent: FakeAgent, monkeypatch: 
     with SandboxClient(agent.url, "key") as client:
         sandbox = client.get_sandbox("sb")
         process = sandbox.start("hang", command_id="h")
-        monkeypatch.setattr("holdfast._transport.threads.Link._retry", broken)
+        monkeypatch.setattr("holdfast._transport.threads.Link._pause", broken)
         agent.cut()
         with pytest.raises(OutcomeUnknownError, match="ZeroDivisionError"):
             process.wait(20)

@@ -14,7 +14,6 @@ from holdfast._options import Options
 from holdfast._transport.threads import Link
 
 from tests.sdk.support.fake_agent import FakeAgent
-from tests.support.until import until
 
 
 def test_closing_wakes_no_file_that_was_opened_meanwhile(agent: FakeAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +31,6 @@ def test_closing_wakes_no_file_that_was_opened_meanwhile(agent: FakeAgent, tmp_p
                 opened.extend((tmp_path / str(number)).open("wb", buffering=0) for number in range(len(opened), len(opened) + 4))
             return write(descriptor, data)
 
-        until(lambda: link._asleep, deadline_s=20, what="the link's thread to poll")
         monkeypatch.setattr(os, "write", late)
         link.close()
         monkeypatch.undo()

@@ -1,8 +1,8 @@
-"""The blocking API's transport: one thread per session owns its engine and its socket.
+"""The blocking API's transport: callers send, and one thread per session receives.
 
-Callers post steps to that thread and wait for their results, and for events, on locks. So no signal handler and no exception in a caller,
-Ctrl-C above all, can interrupt a step half-way. Connections are made in threads of their own (``threads_connect``). ``aio`` has the same
-names for the asynchronous SDK. Decision 0048 has the figures.
+A caller runs its step of the engine under the session's lock, writes what the step caused, and waits on a lock of its own. The
+session's thread connects, reads the socket, wakes the callers and keeps the session alive. Ctrl-C in a step is raised after the step
+(``threads_signals``), so an interrupted caller leaves the session whole. ``aio`` has the same names for the asynchronous SDK.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from holdfast_wire.errors import HoldfastError
 
@@ -27,6 +26,7 @@ from holdfast._transport.engine import Engine, elsewhere
 from holdfast._transport.threads_connect import NotConnectedError, connect
 from holdfast._transport.threads_events import Event, LinkEvent, Lock
 from holdfast._transport.threads_loop import warn_in_loop
+from holdfast._transport.threads_signals import Uninterrupted
 from holdfast._transport.threads_stops import sleep
 from holdfast._transport.websocket import WebSocket
 
@@ -38,6 +38,8 @@ Cancelled = KeyboardInterrupt
 
 RECEIVE_BYTES = 256 * 1024
 _JOIN_S = 2.0
+_REFUSALS = (HoldfastError, TypeError, ValueError)
+"""What a step raises itself, with the session whole. Anything else came from a signal handler, in the middle of the step."""
 
 __all__ = ["Background", "Cancelled", "Event", "Link", "LinkEvent", "Lock", "run_blocking", "sleep"]
 
@@ -52,18 +54,17 @@ class Link:
         self.would_block = _would_block(self.tls)
         self.engine = Engine(options, sandbox_id, self.event, token=token)
         self._thread = threading.Thread(target=self._run, name=f"holdfast-link-{sandbox_id}", daemon=True)
-        self._steps: deque[_Step[Any]] = deque()
-        self._lock = threading.RLock()
-        """Around the wake-up pipe's descriptors, and around steps while no thread serves them."""
-        self._serving = False
-        self._asleep = False
+        self._lock: Any = threading.RLock()
+        """Around each step of the engine and its sinks, and each use of the socket. It knows its owner, but is never acquired twice."""
+        self._in_step = False
+        """True when the lock was free: a step was interrupted half-way."""
+        self._later: deque[Callable[[], object]] = deque()
+        self._wake_lock = threading.RLock()
+        """Around the wake-up pipe's descriptors, also for a finalizer that runs while this thread holds it."""
         self._wake_read = self._wake_write = -1
-        self._poll = select.poll()
         self._socket: socket.socket | None = None
         self._websocket: WebSocket | None = None
         self._unwritten = b""
-        self._connecting = False
-        self._retry_at: float | None = None
 
     def event(self) -> LinkEvent:
         return LinkEvent(self)
@@ -77,11 +78,11 @@ class Link:
     """A fork always may have a session of its own."""
 
     def check_here(self) -> None:
-        """Raise where a step or a wait would never end: in a fork, and in the link's own thread, where a finalizer may run."""
-        if not self.here:
+        """Raise where a step or a wait would never end: in a fork, and in a finalizer or signal handler that interrupted a step."""
+        if os.getpid() != self._pid:
             raise elsewhere()
-        if threading.current_thread() is self._thread:
-            raise RuntimeError("a finalizer cannot wait for a session")
+        if threading.get_ident() == self._thread.ident or self._lock._is_owned():
+            raise RuntimeError("a finalizer or signal handler that interrupts the session cannot wait for it")
 
     def start(self) -> None:
         """Return once the session is attached. Raises the typed error that prevents it."""
@@ -91,7 +92,6 @@ class Link:
             self._wake_read, self._wake_write = os.pipe()
             os.set_blocking(self._wake_read, False)
             os.set_blocking(self._wake_write, False)
-            self._serving = True
             self._thread.start()
             ready.wait()
         except BaseException:
@@ -103,142 +103,59 @@ class Link:
             raise why
 
     def perform(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a step of engine or sinks in the link's thread, write what it caused, and return its result.
-
-        An interrupted caller does not interrupt the step. Steps run in the order in which they were posted.
-        """
+        """Run a step of engine or sinks, then write what it caused."""
         self.check_here()
-        posted = _Step(partial(step, *args, **kwargs))
-        self._post(posted)
-        return posted.result()
+        with Uninterrupted(), self._lock:
+            self._begin_step()
+            try:
+                result = step(*args, **kwargs)
+            except _REFUSALS:
+                self._end_step()
+                raise
+            self._end_step()
+            return result
 
     def later(self, step: Callable[[], object]) -> None:
         """``perform`` without waiting, from anywhere, also from a finalizer. An error of the step has no receiver."""
         if self.here:
-            self._post(_Step(step))
+            self._later.append(step)
+            self._wake()
 
     def close(self) -> None:
         """End the session's connection; waiting calls fail with ``session_lost``, reason ``closed``."""
         if not self.here:
             return
-        self.later(self.engine.close)
+        try:
+            self.perform(self.engine.close)
+        except RuntimeError:
+            self.later(self.engine.close)
+            return
+        self._wake()
         if self._thread.is_alive():
-            if threading.current_thread() is not self._thread:
-                self._thread.join(_JOIN_S)
+            self._thread.join(_JOIN_S)
         elif self._thread.ident is None:  # it could not be started
             self._finish()
 
     def drop(self) -> None:
         """Break the connection as a failing network would. The session resumes; for tests."""
-        self.perform(self._shut_down)
-
-    # Posting ----------------------------------------------------------------------------------------------------
-
-    def _post(self, step: _Step[Any]) -> None:
-        self._steps.append(step)
-        if not self._serving:
-            self._run_steps()
-        elif self._asleep:
-            with self._lock:
-                if self._wake_write >= 0:
-                    with suppress(BlockingIOError):
-                        os.write(self._wake_write, b"\0")
-
-    def _run_steps(self) -> None:
-        """Run what was posted, then write, then wake the callers. In the link's thread, or under the lock where there is none."""
-        if self._serving:
-            self._run_steps_now()
-        else:
-            with self._lock:
-                self._run_steps_now()
-
-    def _run_steps_now(self) -> None:
-        steps: list[_Step[Any]] = []
-        try:
-            while self._steps:
-                steps.append(self._steps.popleft())
-                steps[-1].run()
-            self._flush()
-        finally:
-            for step in steps:
-                step.done()
-
-    # The link's thread ------------------------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        try:
-            self._poll.register(self._wake_read, select.POLLIN)
-            self._connect()
-            while self.engine.error is None:
-                self._serve_once()
-        except Exception as bug:
-            self.engine.fail(error("internal", f"the session's thread ended: {bug!r}"))  # or its callers would wait for ever
-            raise
-        finally:
-            self._finish()
-
-    def _finish(self) -> None:
-        self.options.peers.leave(self)
-        self._hang_up()
         with self._lock:
-            self._serving = False
-            wake_ends, self._wake_read, self._wake_write = (self._wake_read, self._wake_write), -1, -1
-            for descriptor in wake_ends:
-                if descriptor >= 0:
-                    os.close(descriptor)
-        self._run_steps()
+            if self._socket is not None:
+                self._socket.shutdown(socket.SHUT_RDWR)
 
-    def _serve_once(self) -> None:
-        """Wait for the socket, a step or a time, then do what is due."""
-        self._asleep = True  # before the steps are looked at: one that is posted afterwards wakes the poll
-        ready = self._poll.poll(0 if self._steps else self._wait_ms())
-        self._asleep = False
-        for descriptor, _ in ready:
-            if descriptor == self._wake_read:
-                os.read(descriptor, 4096)
-            else:
-                self._receive()
-        if self._steps:
-            self._run_steps()
-        now = time.monotonic()
-        if self._socket is not None:
-            due = self.engine.deadline()
-            if due is not None and due <= now:
-                self.engine.tick(now)
-        elif self._retry_at is not None and self._retry_at <= now:
-            self._connect()
+    # Under the lock ---------------------------------------------------------------------------------------------
+
+    def _begin_step(self) -> None:
+        if self._in_step:
+            lost = error("session_lost", "a step of this session was interrupted half-way", reason="interrupted", fault="caller")
+            self.engine.fail(lost)
+        self._in_step = True
+        while self._later:
+            with suppress(HoldfastError):
+                self._later.popleft()()
+
+    def _end_step(self) -> None:
         self._flush()
-        if self._socket is None and self._retry_at is None and not self._connecting:
-            self._retry(self._websocket, "the connection was lost")
-
-    def _wait_ms(self) -> float | None:
-        due = self.engine.deadline() if self._socket is not None else self._retry_at
-        return None if due is None else max((due - time.monotonic()) * 1000, 0) + 1
-
-    def _receive(self) -> None:
-        """Take what the socket has."""
-        connection, websocket = self._socket, self._websocket
-        if connection is None or websocket is None:
-            return
-        while True:
-            try:
-                data = connection.recv(RECEIVE_BYTES)
-            except self.would_block:
-                return
-            except OSError:
-                data = b""
-            if data:
-                messages = websocket.feed(data)
-                if messages:
-                    self.engine.receive(messages, time.monotonic())
-            else:
-                websocket.feed_eof()
-            if websocket.over:
-                self._write(websocket.reply())
-                self._hang_up()
-                return
-            if not self.tls:  # what TLS has decrypted already never shows up in poll
-                return
+        self._in_step = False
 
     def _flush(self) -> None:
         """Write what there is, unless the socket is behind: then the session keeps it."""
@@ -246,10 +163,12 @@ class Link:
         if self._socket is None or websocket is None:
             return
         if engine.error is not None or engine.leave:
-            self._write(websocket.close(engine.close_code()))
-            self._hang_up()
+            if websocket.closed is None:
+                self._write(websocket.close(engine.close_code()))
+                self._wake()  # the session's thread closes the socket, which it may be polling
             return
-        if self._unwritten:
+        behind = bool(self._unwritten)
+        if behind:
             self._write(b"")
         while not self._unwritten:
             messages = engine.outgoing()
@@ -258,10 +177,11 @@ class Link:
             self._write(websocket.pack(messages))
         if not self._unwritten and websocket.has_reply:
             self._write(websocket.reply())
+        if self._unwritten and not behind:
+            self._wake()  # it writes on when there is room
 
     def _write(self, data: bytes) -> None:
-        behind = bool(self._unwritten)
-        data = self._unwritten + data if behind else data
+        data = self._unwritten + data if self._unwritten else data
         self._unwritten = b""
         connection = self._socket
         if not data or connection is None:
@@ -274,108 +194,150 @@ class Link:
             return  # the reading side will see the end
         if sent < len(data):
             self._unwritten = data[sent:]
-        if behind != bool(self._unwritten):
-            self._poll.modify(connection, select.POLLIN if behind else select.POLLIN | select.POLLOUT)
 
-    def _shut_down(self) -> None:
-        if self._socket is not None:
-            self._socket.shutdown(socket.SHUT_RDWR)
+    def _wake(self) -> None:
+        """End the poll of the session's thread."""
+        with self._wake_lock:
+            if self._wake_write >= 0:
+                with suppress(BlockingIOError):
+                    os.write(self._wake_write, b"\0")
 
-    # Connecting -------------------------------------------------------------------------------------------------
+    # The session's thread ---------------------------------------------------------------------------------------
 
-    def _connect(self) -> None:
-        """Begin an attempt to connect. Meanwhile this thread runs the callers' steps."""
-        self._retry_at = None
-        self.options.peers.leave(self)
-        websocket, limit_s = self.engine.websocket(), self.engine.attempt_s(time.monotonic())
-        name = f"holdfast-connect-{self.engine.sandbox_id}"
+    def _run(self) -> None:
         try:
-            threading.Thread(target=self._attempt, args=(websocket, limit_s), name=name, daemon=True).start()
-        except RuntimeError as no_thread:
-            self._retry(websocket, str(no_thread))
-        else:
-            self._connecting = True
+            while self.engine.error is None:
+                websocket = self.engine.websocket()
+                try:
+                    connection, messages = connect(self.options, websocket, self.engine.attempt_s(time.monotonic()))
+                    self._perform_here(self._connected, websocket, connection, messages)
+                    self._serve(connection)
+                    why = "the connection was lost"
+                except NotConnectedError as failure:
+                    why = str(failure)
+                    if failure.fatal is not None:
+                        self._perform_here(self.engine.fail, failure.fatal)
+                delay_s = self._perform_here(self.engine.broken, websocket, why, time.monotonic())
+                if delay_s is not None:
+                    self._pause(delay_s)
+        except Exception as bug:
+            # Without this its callers would wait for ever.
+            self._perform_here(self.engine.fail, error("internal", f"the session's thread ended: {bug!r}"))
+            raise
+        finally:
+            self._finish()
 
-    def _attempt(self, websocket: WebSocket, limit_s: float) -> None:
-        """In a thread of its own: connect, then report to the link's thread."""
-        try:
-            connection, messages = connect(self.options, websocket, limit_s)
-        except NotConnectedError as failure:
-            self.later(partial(self._not_connected, websocket, str(failure), failure.fatal))
-        else:
-            self.later(partial(self._connected, connection, websocket, messages))
+    def _perform_here(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """``perform`` in the session's thread, where no signal handler runs."""
+        with self._lock:
+            self._begin_step()
+            try:
+                return step(*args, **kwargs)
+            finally:
+                self._end_step()
 
-    def _connected(self, connection: socket.socket, websocket: WebSocket, messages: list[bytes]) -> None:
-        self._connecting = False
-        if self.engine.error is not None:
-            connection.close()
-            return
+    def _connected(self, websocket: WebSocket, connection: socket.socket, messages: list[bytes]) -> None:
         now = time.monotonic()
         self._socket, self._websocket, self._unwritten = connection, websocket, b""
-        self._poll.register(connection, select.POLLIN)
-        self.engine.connected(websocket.headers, now)
-        self.engine.receive(messages, now)
-        if self.tls:
-            self._receive()
+        if self.engine.error is None:
+            self.engine.connected(websocket.headers, now)
+            self.engine.receive(messages, now)
 
-    def _not_connected(self, websocket: WebSocket, why: str, fatal: HoldfastError | None) -> None:
-        self._connecting = False
-        if fatal is not None:
-            self.engine.fail(fatal)
-        self._retry(websocket, why)
+    def _serve(self, connection: socket.socket) -> None:
+        """Read, write and keep time until the connection is over."""
+        engine = self.engine
+        poll, polled = select.poll(), select.POLLIN
+        poll.register(self._wake_read, select.POLLIN)
+        poll.register(connection, polled)
+        more = self.tls  # what TLS has decrypted already never shows up in poll
+        try:
+            while engine.error is None and not engine.leave:
+                due = engine.deadline()
+                wanted = select.POLLIN | select.POLLOUT if self._unwritten else select.POLLIN
+                if wanted != polled:
+                    polled = wanted
+                    poll.modify(connection, polled)
+                wait_ms = None if due is None else max((due - time.monotonic()) * 1000, 0) + 1
+                for ready, _ in poll.poll(0 if more else wait_ms):
+                    if ready == self._wake_read:
+                        os.read(ready, 4096)
+                    else:
+                        more = True
+                if not self._perform_here(self._serve_once, connection, more):
+                    return
+                more = False
+        finally:
+            with self._lock:
+                self._hang_up()
 
-    def _retry(self, websocket: WebSocket | None, why: str) -> None:
-        """Connect again after the engine's delay, or sooner when another session of the client gets through."""
-        delay_s = self.engine.broken(websocket, why, time.monotonic())
-        if delay_s is not None:
-            self._retry_at = time.monotonic() + delay_s
-            self.options.peers.wait(self, self._peer_attached)
+    def _serve_once(self, connection: socket.socket, readable: bool) -> bool:
+        """What is due now. False: the connection is over."""
+        if readable and not self._receive(connection):
+            return False
+        due, now = self.engine.deadline(), time.monotonic()
+        if due is not None and due <= now:
+            self.engine.tick(now)
+        return True
 
-    def _peer_attached(self, after_s: float) -> None:
-        """Called by the thread of the session that got through."""
-        self.later(partial(self._retry_sooner, time.monotonic() + after_s))
+    def _receive(self, connection: socket.socket) -> bool:
+        """Take what the socket has. False: the connection is over."""
+        websocket = self._websocket
+        assert websocket is not None
+        while True:
+            try:
+                data = connection.recv(RECEIVE_BYTES)
+            except self.would_block:
+                return True
+            except OSError:
+                data = b""
+            if data:
+                messages = websocket.feed(data)
+                if messages:
+                    self.engine.receive(messages, time.monotonic())
+            else:
+                websocket.feed_eof()
+            if websocket.over:
+                self._write(websocket.reply())
+                return False
+            if not self.tls:
+                return True
 
-    def _retry_sooner(self, at: float) -> None:
-        if self._retry_at is not None and self.engine.may_wake():
-            self._retry_at = min(self._retry_at, at)
+    def _pause(self, delay_s: float) -> None:
+        """Until the next attempt is due, or soon after another session of the client got through."""
+        until = time.monotonic() + delay_s
+        attached: list[float] = []
+
+        def peer_attached(after_s: float) -> None:  # called by the thread of the session that got through
+            attached.append(time.monotonic() + after_s)
+            self._wake()
+
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        self.options.peers.wait(self, peer_attached)
+        try:
+            while self.engine.error is None and (left_s := until - time.monotonic()) > 0:
+                if poll.poll(left_s * 1000 + 1):
+                    os.read(self._wake_read, 4096)
+                if self._later:
+                    self._perform_here(bool)
+                if attached and self.engine.may_wake():
+                    until = min(until, attached[0])
+        finally:
+            self.options.peers.leave(self)
 
     def _hang_up(self) -> None:
-        """Close the connection."""
         connection, self._socket = self._socket, None
         self._unwritten = b""
         if connection is not None:
-            self._poll.unregister(connection)
             connection.close()
         self.engine.session.disconnected()
 
-
-class _Step(Generic[T]):
-    """One posted call, and its result once the link's thread has run it."""
-
-    __slots__ = ("_done", "_error", "_result", "_step")
-
-    def __init__(self, step: Callable[[], T]) -> None:
-        self._step = step
-        self._error: BaseException | None = None
-        self._result: T
-        self._done = threading.Lock()
-        self._done.acquire()
-
-    def run(self) -> None:
-        try:
-            self._result = self._step()
-        except BaseException as failure:  # noqa: BLE001  it is raised where the result is waited for
-            self._error = failure
-
-    def done(self) -> None:
-        self._done.release()
-
-    def result(self) -> T:
-        """Wait for the result, or raise what the step raised."""
-        self._done.acquire()
-        if self._error is not None:
-            raise self._error
-        return self._result
+    def _finish(self) -> None:
+        with self._wake_lock:
+            descriptors, self._wake_read, self._wake_write = (self._wake_read, self._wake_write), -1, -1
+            for descriptor in descriptors:
+                if descriptor >= 0:
+                    os.close(descriptor)
 
 
 def _would_block(tls: bool) -> tuple[type[OSError], ...]:

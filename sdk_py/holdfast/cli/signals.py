@@ -14,6 +14,7 @@ from queue import SimpleQueue
 from types import FrameType
 
 from holdfast import HoldfastError
+from holdfast._transport.threads_signals import raise_between_steps
 
 
 class ExitSignal(KeyboardInterrupt):
@@ -25,7 +26,7 @@ class ExitSignal(KeyboardInterrupt):
 
 
 def _raise(number: int, _frame: FrameType | None) -> None:
-    raise ExitSignal(number)
+    raise_between_steps(ExitSignal(number))
 
 
 @contextlib.contextmanager
