@@ -6,7 +6,7 @@ Owns when a link is made, replaced or left to another process, and the choice be
 
 from __future__ import annotations
 
-from holdfast._async.rest import AsyncRest, AsyncRestSandbox
+from holdfast._async.rest import AsyncRest
 from holdfast._errors import HoldfastError, ServiceUnavailableError, UnsupportedError, from_map
 from holdfast._options import Options
 from holdfast._public import public
@@ -57,7 +57,7 @@ class AsyncAttachable:
             if link is not None and not link.here:
                 if not link.left_behind:
                     raise elsewhere()
-                link = self._link = None  # it stays the other's, and what is asked for here gets a session of its own
+                link = self._link = None  # it belongs to the other process; this one makes a session of its own
                 self._start_over()
             if link is not None and link.engine.error is not None:
                 if link.engine.error.code in GONE or self._fenced:
@@ -101,7 +101,7 @@ class AsyncAttachable:
             return not isinstance(why, ServiceUnavailableError)
         return True
 
-    async def _fallback(self) -> AsyncRestSandbox | None:
+    async def _fallback(self) -> AsyncRest | None:
         """The REST client, where that is chosen or WebSockets do not pass; None where a session is."""
         if self._link is None and not self._by_rest:
             try:
@@ -109,4 +109,4 @@ class AsyncAttachable:
             except HoldfastError:
                 if not self._by_rest:
                     raise
-        return AsyncRestSandbox(self._rest, self.id) if self._by_rest else None
+        return self._rest if self._by_rest else None

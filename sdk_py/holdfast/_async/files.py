@@ -87,7 +87,7 @@ class AsyncFiles:
         part_of(offset, length)
         rest = await self._sandbox._fallback()
         if rest is not None:
-            data = await rest.read_file(text_path(path), user)
+            data = await rest.read_file(self._sandbox.id, text_path(path), user)
             return data[offset:] if length is None else data[offset : offset + length]
         return b"".join([piece async for piece in self.stream(path, offset=offset, length=length, user=user)])
 
@@ -104,7 +104,7 @@ class AsyncFiles:
     ) -> AsyncIterator[bytes]:
         """The content of a file piece by piece, checked at the end. Raises ``ChecksumError`` when it is not what was sent.
 
-        ``path`` is the file; ``offset`` and ``length`` say which bytes of it.
+        ``path`` is the file; ``offset`` and ``length`` select a range of its bytes.
         ``user``: the user whose permissions apply (default: nothing is refused).
         """
         async for piece in self._pieces(path, offset, length, _Seen(), user):
@@ -150,7 +150,7 @@ class AsyncFiles:
             if mode is not None or not parents or not atomic:
                 raise UnsupportedError("unsupported", "files over REST take no options", hint="use a session (WebSocket)")
             content = content_of(await run_blocking(data.read)) if whole is None else whole  # type: ignore[union-attr]
-            return TransferResult(await rest.write_file(text_path(path), content, user))
+            return TransferResult(await rest.write_file(self._sandbox.id, text_path(path), content, user))
         params = given(path=path_of(path), mode=mode, user=user)
         params |= {"parents": parents, "atomic": atomic}
         if whole is not None:
@@ -205,7 +205,7 @@ class AsyncFiles:
         if rest is not None:
             if recursive:
                 raise UnsupportedError("unsupported", "a list over REST is of one directory", hint="use a session (WebSocket)")
-            return await rest.list_files(text_path(path), user)
+            return await rest.list_files(self._sandbox.id, text_path(path), user)
         return await self._maps("list", path, read_entry, recursive=recursive or None, user=user)
 
     async def search(
@@ -380,7 +380,7 @@ class AsyncFiles:
             return await self._download_tree(remote, target, user)
         if await run_blocking(target.is_dir):
             target /= PurePosixPath(os.fsdecode(path_of(remote))).name
-        special = await run_blocking(_is_special, target)  # /dev/null, say: it takes the bytes, and stays what it is
+        special = await run_blocking(_is_special, target)  # such as /dev/null: it takes the bytes and is not replaced
         part = target if special else target.with_name(f".holdfast-{os.urandom(8).hex()}.part")
         seen = _Seen()
         try:

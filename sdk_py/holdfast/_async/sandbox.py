@@ -185,7 +185,7 @@ class AsyncSandbox(AsyncAttachable):
                 raise UnsupportedError("unsupported", "commands over REST take no input", hint="use a session (WebSocket)")
             if "stderr" in params or keep != "head":
                 raise UnsupportedError("unsupported", "commands over REST keep the heads of two streams", hint="use a session (WebSocket)")
-            return cut(await rest.exec(params), limit)
+            return cut(await rest.exec(self.id, params), limit)
         link = await self._attached()
         call = new_command(link.engine, params["id"], limit)
         return await outcome(link, call, partial(open_command, link.engine, call, "command", params, data))
@@ -343,7 +343,7 @@ class AsyncSandbox(AsyncAttachable):
         if rest is not None:
             if cwd is not None or strip is not None or check or user is not None:
                 raise UnsupportedError("unsupported", "patches over REST take no options", hint="use a session (WebSocket)")
-            return await rest.patch(data.decode("utf-8", "surrogateescape"))
+            return await rest.patch(self.id, data.decode("utf-8", "surrogateescape"))
         params = given(cwd=None if cwd is None else path_of(cwd), strip=strip, check=check or None, user=user)
         transfer = AsyncTransfer(await self._attached(), "patch", params)
         try:
@@ -413,7 +413,7 @@ class AsyncSandbox(AsyncAttachable):
         return SessionToken(self.id, session.session_id, session.secret, session.agent_epoch, self._heartbeat_s).write()
 
     async def keep_alive(self) -> None:
-        """Tell the service that it is still needed: idle and heartbeat time-outs begin anew."""
+        """Report that the sandbox is still needed: idle and heartbeat time-outs begin anew."""
         await self._rest.heartbeat(self.id)
 
     async def reset(self) -> SandboxInfo:
@@ -440,7 +440,7 @@ class AsyncSandbox(AsyncAttachable):
             except Cancelled:
                 await self._client._forget(self.id)
                 raise
-            if self._deleted:  # meanwhile, by another task or thread: its delete met the old one, or none
+            if self._deleted:  # by another task or thread during the reset: its delete found the old one, or none
                 await self._client._forget(self.id)
                 self._check_not_deleted()
             self._start_over()
@@ -467,7 +467,7 @@ class AsyncSandbox(AsyncAttachable):
             await self._close_own_client()
 
     async def close(self) -> None:
-        """Let go of it: named shells and detached commands live on, unnamed shells and tunnels end; the sandbox stays."""
+        """End this client's session: named shells and detached commands live on, unnamed shells and tunnels end; the sandbox stays."""
         link = self._link
         if link is not None and link.engine.error is None and link.here:
             end = time.monotonic() + self._options.cancel_timeout_s
@@ -532,7 +532,7 @@ class AsyncSandbox(AsyncAttachable):
             message = f"sandbox {self.id} was never deleted nor closed, and lives on{lives}: use 'with'"
             warn(message, ResourceWarning, stacklevel=2)
 
-    # What the session asks ---------------------------------------------------------------------------------------
+    # Answers for the session ---------------------------------------------------------------------------------------
 
     def _in_use_now(self) -> None:
         self._client._in_use.add(self)

@@ -7,7 +7,7 @@ Owns when a link is made, replaced or left to another process, and the choice be
 
 from __future__ import annotations
 
-from holdfast._sync.rest import Rest, RestSandbox
+from holdfast._sync.rest import Rest
 from holdfast._errors import HoldfastError, ServiceUnavailableError, UnsupportedError, from_map
 from holdfast._options import Options
 from holdfast._public import public
@@ -58,7 +58,7 @@ class Attachable:
             if link is not None and not link.here:
                 if not link.left_behind:
                     raise elsewhere()
-                link = self._link = None  # it stays the other's, and what is asked for here gets a session of its own
+                link = self._link = None  # it belongs to the other process; this one makes a session of its own
                 self._start_over()
             if link is not None and link.engine.error is not None:
                 if link.engine.error.code in GONE or self._fenced:
@@ -102,7 +102,7 @@ class Attachable:
             return not isinstance(why, ServiceUnavailableError)
         return True
 
-    def _fallback(self) -> RestSandbox | None:
+    def _fallback(self) -> Rest | None:
         """The REST client, where that is chosen or WebSockets do not pass; None where a session is."""
         if self._link is None and not self._by_rest:
             try:
@@ -110,4 +110,4 @@ class Attachable:
             except HoldfastError:
                 if not self._by_rest:
                     raise
-        return RestSandbox(self._rest, self.id) if self._by_rest else None
+        return self._rest if self._by_rest else None

@@ -88,7 +88,7 @@ class Files:
         part_of(offset, length)
         rest = self._sandbox._fallback()
         if rest is not None:
-            data = rest.read_file(text_path(path), user)
+            data = rest.read_file(self._sandbox.id, text_path(path), user)
             return data[offset:] if length is None else data[offset : offset + length]
         return b"".join([piece for piece in self.stream(path, offset=offset, length=length, user=user)])
 
@@ -105,7 +105,7 @@ class Files:
     ) -> Iterator[bytes]:
         """The content of a file piece by piece, checked at the end. Raises ``ChecksumError`` when it is not what was sent.
 
-        ``path`` is the file; ``offset`` and ``length`` say which bytes of it.
+        ``path`` is the file; ``offset`` and ``length`` select a range of its bytes.
         ``user``: the user whose permissions apply (default: nothing is refused).
         """
         for piece in self._pieces(path, offset, length, _Seen(), user):
@@ -151,7 +151,7 @@ class Files:
             if mode is not None or not parents or not atomic:
                 raise UnsupportedError("unsupported", "files over REST take no options", hint="use a session (WebSocket)")
             content = content_of(run_blocking(data.read)) if whole is None else whole  # type: ignore[union-attr]
-            return TransferResult(rest.write_file(text_path(path), content, user))
+            return TransferResult(rest.write_file(self._sandbox.id, text_path(path), content, user))
         params = given(path=path_of(path), mode=mode, user=user)
         params |= {"parents": parents, "atomic": atomic}
         if whole is not None:
@@ -206,7 +206,7 @@ class Files:
         if rest is not None:
             if recursive:
                 raise UnsupportedError("unsupported", "a list over REST is of one directory", hint="use a session (WebSocket)")
-            return rest.list_files(text_path(path), user)
+            return rest.list_files(self._sandbox.id, text_path(path), user)
         return self._maps("list", path, read_entry, recursive=recursive or None, user=user)
 
     def search(
@@ -381,7 +381,7 @@ class Files:
             return self._download_tree(remote, target, user)
         if run_blocking(target.is_dir):
             target /= PurePosixPath(os.fsdecode(path_of(remote))).name
-        special = run_blocking(_is_special, target)  # /dev/null, say: it takes the bytes, and stays what it is
+        special = run_blocking(_is_special, target)  # such as /dev/null: it takes the bytes and is not replaced
         part = target if special else target.with_name(f".holdfast-{os.urandom(8).hex()}.part")
         seen = _Seen()
         try:

@@ -186,7 +186,7 @@ class Sandbox(Attachable):
                 raise UnsupportedError("unsupported", "commands over REST take no input", hint="use a session (WebSocket)")
             if "stderr" in params or keep != "head":
                 raise UnsupportedError("unsupported", "commands over REST keep the heads of two streams", hint="use a session (WebSocket)")
-            return cut(rest.exec(params), limit)
+            return cut(rest.exec(self.id, params), limit)
         link = self._attached()
         call = new_command(link.engine, params["id"], limit)
         return outcome(link, call, partial(open_command, link.engine, call, "command", params, data))
@@ -344,7 +344,7 @@ class Sandbox(Attachable):
         if rest is not None:
             if cwd is not None or strip is not None or check or user is not None:
                 raise UnsupportedError("unsupported", "patches over REST take no options", hint="use a session (WebSocket)")
-            return rest.patch(data.decode("utf-8", "surrogateescape"))
+            return rest.patch(self.id, data.decode("utf-8", "surrogateescape"))
         params = given(cwd=None if cwd is None else path_of(cwd), strip=strip, check=check or None, user=user)
         transfer = Transfer(self._attached(), "patch", params)
         try:
@@ -414,7 +414,7 @@ class Sandbox(Attachable):
         return SessionToken(self.id, session.session_id, session.secret, session.agent_epoch, self._heartbeat_s).write()
 
     def keep_alive(self) -> None:
-        """Tell the service that it is still needed: idle and heartbeat time-outs begin anew."""
+        """Report that the sandbox is still needed: idle and heartbeat time-outs begin anew."""
         self._rest.heartbeat(self.id)
 
     def reset(self) -> SandboxInfo:
@@ -441,7 +441,7 @@ class Sandbox(Attachable):
             except Cancelled:
                 self._client._forget(self.id)
                 raise
-            if self._deleted:  # meanwhile, by another task or thread: its delete met the old one, or none
+            if self._deleted:  # by another task or thread during the reset: its delete found the old one, or none
                 self._client._forget(self.id)
                 self._check_not_deleted()
             self._start_over()
@@ -468,7 +468,7 @@ class Sandbox(Attachable):
             self._close_own_client()
 
     def close(self) -> None:
-        """Let go of it: named shells and detached commands live on, unnamed shells and tunnels end; the sandbox stays."""
+        """End this client's session: named shells and detached commands live on, unnamed shells and tunnels end; the sandbox stays."""
         link = self._link
         if link is not None and link.engine.error is None and link.here:
             end = time.monotonic() + self._options.cancel_timeout_s
@@ -533,7 +533,7 @@ class Sandbox(Attachable):
             message = f"sandbox {self.id} was never deleted nor closed, and lives on{lives}: use 'with'"
             warn(message, ResourceWarning, stacklevel=2)
 
-    # What the session asks ---------------------------------------------------------------------------------------
+    # Answers for the session ---------------------------------------------------------------------------------------
 
     def _in_use_now(self) -> None:
         self._client._in_use.add(self)
