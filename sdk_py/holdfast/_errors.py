@@ -114,7 +114,7 @@ class ServiceError(HoldfastError):
 
 
 class ServiceUnavailableError(ServiceError):
-    """The service cannot be reached, or asks to come again later."""
+    """The service cannot be reached, or asks to repeat the request later."""
 
 
 class SandboxNotReadyError(HoldfastError):

@@ -342,7 +342,7 @@ def read_cause(body: Any) -> Cause | None:
 
 
 def read_streams(body: Any, dropped: Mapping[int, int]) -> dict[int, StreamCount]:
-    """``streams`` of an exit record: {1: [seen, dropped, sha256], 2: …}. What another reader missed or got is not this one's affair:
+    """``streams`` of an exit record: {1: [seen, dropped, sha256], 2: …}. What another reader missed or got does not concern this one:
     to it, exactly the reported gaps are ``dropped``."""
     counts: dict[int, StreamCount] = {}
     if body is None:

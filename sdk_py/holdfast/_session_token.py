@@ -1,4 +1,4 @@
-"""The token by which one client hands its session to another: what ``sandbox.session_token()`` gives and ``client.take_over`` takes.
+"""The token by which one client passes its session to another: what ``sandbox.session_token()`` gives and ``client.take_over`` takes.
 
 Owns the token's form, which is private: a prefix and a URL-safe text. It holds the session's secret, so no message and no
 ``repr`` shows it. ``read`` validates untrusted input.
@@ -49,7 +49,7 @@ class SessionToken:
         body = text[len(_PREFIX) :]
         try:
             fields = msgpack.unpackb(base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True))
-        except Exception:  # noqa: BLE001  whatever the decoders say, it may quote the secret
+        except Exception:  # noqa: BLE001  the decoder's message may quote the secret
             fields = None
         if not _plausible(fields):
             raise _bad()

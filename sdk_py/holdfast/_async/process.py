@@ -59,7 +59,7 @@ class AsyncCommandStream:
     """
 
     _running: AsyncRunning | None = None
-    """Also where ``__init__`` was interrupted: the finalizer asks."""
+    """None also where ``__init__`` was interrupted: the finalizer reads it."""
     _abandoned = False
 
     def __init__(self, link: Link, new: Callable[[], Call]) -> None:

@@ -78,7 +78,7 @@ class AsyncRunning:
         changed: LinkEvent = call.changed  # type: ignore[assignment]
         timeout = wait_time_of(timeout)
         while True:
-            ended = call.done  # asked first: all that came before the end is there then
+            ended = call.done  # read first: all output that came before the end is then there
             chunk = self._link.perform(call.take)
             if chunk is not None:
                 return chunk
@@ -112,7 +112,7 @@ class AsyncRunning:
         return call.result()
 
     async def signal(self, name: str | int) -> None:
-        """Send a signal (``"INT"``, ``"SIGTERM"``, 15, …) to the command's process group; ``"KILL"`` meets its whole tree.
+        """Send a signal (``"INT"``, ``"SIGTERM"``, 15, …) to the command's process group; ``"KILL"`` ends its whole tree.
 
         ``name`` is a name or a number.
         """

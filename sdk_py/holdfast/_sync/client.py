@@ -197,14 +197,14 @@ class SandboxClient:
         return mapped(function, wanted, concurrency, Progress(len(wanted), progress), keep=return_exceptions)
 
     def group(self, name: str, *, ttl_s: float = 60.0) -> Group:
-        """A group of sandboxes that end together; nothing is asked until its ``with`` block, or ``begin``.
+        """A group of sandboxes that end together; no request is sent until its ``with`` block, or ``begin``.
 
         ``name`` is its name among yours; ``ttl_s``: how many seconds its sandboxes outlive the last heartbeat.
         """
         return Group(self._rest, group_name_of(name), ttl_of(ttl_s), self._groups)
 
     def get_sandbox(self, sandbox_id: str) -> Sandbox:
-        """The sandbox of that id; nothing is asked until it is used. Leaving its ``with`` block deletes it, ``close`` does not.
+        """The sandbox of that id; no request is sent until it is used. Leaving its ``with`` block deletes it, ``close`` does not.
 
         ``sandbox_id`` is what ``create_sandbox`` was given, or ``sandbox.id``.
         """

@@ -79,7 +79,7 @@ class Running:
         changed: LinkEvent = call.changed  # type: ignore[assignment]
         timeout = wait_time_of(timeout)
         while True:
-            ended = call.done  # asked first: all that came before the end is there then
+            ended = call.done  # read first: all output that came before the end is then there
             chunk = self._link.perform(call.take)
             if chunk is not None:
                 return chunk
@@ -113,7 +113,7 @@ class Running:
         return call.result()
 
     def signal(self, name: str | int) -> None:
-        """Send a signal (``"INT"``, ``"SIGTERM"``, 15, …) to the command's process group; ``"KILL"`` meets its whole tree.
+        """Send a signal (``"INT"``, ``"SIGTERM"``, 15, …) to the command's process group; ``"KILL"`` ends its whole tree.
 
         ``name`` is a name or a number.
         """

@@ -60,7 +60,7 @@ class Shell:
         ``timeout`` (seconds) ends the command's whole tree and answers exit code 124 with the output so far. ``command_id`` makes
         it idempotent: the same id again attaches to the same command. ``input`` is its standard input, all of it.
         ``max_output_bytes`` bounds what is kept of each stream, and ``keep`` selects which: the ``head``, the ``tail`` or ``both`` ends.
-        Raises ``SandboxLostError``, ``OutcomeUnknownError``, ``ShellLostError`` and what else a session can meet. Cancelling the
+        Raises ``SandboxLostError``, ``OutcomeUnknownError``, ``ShellLostError`` and the other errors of a session. Cancelling the
         wait interrupts the command.
         """
         call = self._new(command, timeout, input_of(input), command_id, self._limit(max_output_bytes, keep), True)
@@ -141,7 +141,7 @@ class Shell:
         self._leave(detach).wait(self._link.options.cancel_timeout_s)
 
     def _leave(self, detach: bool) -> LinkEvent:
-        """Say so; what opens when it has ended."""
+        """Send the request; returns the event that is set when it has ended."""
         self._link.perform(close_channel, self._sink, detach)
         changed: LinkEvent = self._sink.changed  # type: ignore[assignment]
         return changed

@@ -35,7 +35,7 @@ class Watch:
     """
 
     _sink: WatchSink | None = None
-    """Also where ``__init__`` was interrupted: the finalizer asks."""
+    """None also where ``__init__`` was interrupted: the finalizer reads it."""
 
     def __init__(self, link: Link, params: dict[str, Any]) -> None:
         self._link = link

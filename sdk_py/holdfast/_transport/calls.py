@@ -80,7 +80,7 @@ def cancel_command(call: Call) -> None:
             return
         sink.send(Signal(sink.number, "INT"))
         if not call.started:
-            call.abandoned = "INT"  # it may wait behind another client's command, where no signal meets it yet
+            call.abandoned = "INT"  # it may wait behind another client's command, where no signal reaches it yet
     elif not sink.number:
         call.finish(error("cancelled", "the command was cancelled before it was sent", detail=call.facts()))
     else:

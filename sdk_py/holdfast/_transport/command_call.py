@@ -22,7 +22,7 @@ SMALL_BYTES = 4096
 """Untaken pieces up to this size become one: each of a few bytes would take ten times as many."""
 _NOTHING: dict[str, Any] = {}
 PASSED_ON = frozenset({"closed", "reset"})
-"""Reasons of the caller's own: the session ended because of what was asked for here."""
+"""Reasons of the caller's own: the session ended because of a request made here."""
 _PASSED_ON = frozenset({"session_fenced", "session_forbidden", "key_invalid", "key_missing"})
 
 
@@ -290,7 +290,7 @@ def lost_command(why: HoldfastError, command_id: str, facts: dict[str, Any]) -> 
         return typed(why, **facts)
     message = f"the outcome of command {command_id} cannot be known: {why.message}"
     # Only the connection is lost: the agent has the outcome, or will.
-    hint = f"sandbox.follow({command_id!r}) says what became of it, once the service answers" if "waited_s" in why.detail else None
+    hint = f"sandbox.follow({command_id!r}) returns its outcome, once the service answers" if "waited_s" in why.detail else None
     return error("outcome_unknown", message, reason=why.reason or why.code, fault=why.fault, detail=facts, hint=hint)
 
 

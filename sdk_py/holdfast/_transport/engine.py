@@ -100,7 +100,7 @@ class Engine:
         self.session.connect(now)
 
     def receive(self, messages: list[bytes], now: float) -> None:
-        """Take messages and hand their facts to the sinks. A breach of the protocol ends the session."""
+        """Take messages and pass their facts to the sinks. A breach of the protocol ends the session."""
         session = self.session
         try:
             for message in messages:
@@ -255,7 +255,7 @@ class Engine:
         self.ready.set()
 
     def _give_up(self, why: HoldfastError) -> None:
-        """The service stays away. What was asked once may be asked again; what belongs to the session has lost it, and raises that."""
+        """The service does not answer. One-off requests may be repeated; what belongs to the session is lost, and raises so."""
         log("warning", "sandbox %s: gave up after %.1f s: %s", self.sandbox_id, why.detail.get("waited_s", 0.0), why.message)
         for sink in self._over(why):
             sink.abandon(why)

@@ -28,11 +28,11 @@ def mapped(function: Step[T, R], items: list[T], concurrency: int, progress: Pro
     results: dict[int, R | Exception] = {}
     failures: list[BaseException] = []
     waiting = iter(enumerate(items))
-    turn, stopped = threading.Lock(), threading.Event()
+    lock, stopped = threading.Lock(), threading.Event()
     stops = [Stop() for _ in range(min(concurrency, len(items)))]
 
     def end(failure: BaseException | None = None) -> None:
-        with turn:
+        with lock:
             if stopped.is_set():
                 return
             stopped.set()
@@ -44,7 +44,7 @@ def mapped(function: Step[T, R], items: list[T], concurrency: int, progress: Pro
     def work(stop: Stop) -> None:
         with stop:
             while not stopped.is_set():
-                with turn:
+                with lock:
                     found = next(waiting, None)
                 if found is None:
                     return

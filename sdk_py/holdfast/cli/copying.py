@@ -153,7 +153,7 @@ def _to_output(sandbox: Sandbox, path: str) -> TransferResult:
             for member in packed:
                 inner = posixpath.normpath(member.name) if source.is_dir else ""
                 member.name = top if inner in ("", ".") else f"{top}/{inner}"
-                member.pax_headers = {}  # they would say the old name again
+                member.pax_headers = {}  # they hold the old name
                 archive.addfile(member, packed.extractfile(member) if member.isreg() else None)
                 entries, size = entries + 1, size + member.size
         out.flush()

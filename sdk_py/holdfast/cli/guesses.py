@@ -46,7 +46,7 @@ OPTIONS = {
     "--gpus": "GPUs are asked for in the SDK: create_sandbox(…, gpu=1)",
     "--privileged": "a sandbox has the rights of an ordinary container, root included",
     **dict.fromkeys(("--cap-add", "--cap-drop", "--security-opt"), "a sandbox has the rights of an ordinary container"),
-    "--restart": "a sandbox is not started again; --lifetime says how long it may live",
+    "--restart": "a sandbox is not started again; --lifetime sets how long it may live",
     "--init": "the first process is the agent, which reaps orphans",
     "--platform": "an image is run as it is",
     "--hostname": "--name names the sandbox, and its host name is its id",

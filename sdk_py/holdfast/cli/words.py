@@ -134,7 +134,7 @@ class Command:
         return None
 
     def read(self, words: Sequence[str], argv: list[str] | None = None) -> Arguments:
-        """What the words say. Raises ``UsageError``."""
+        """The values of a command line. Raises ``UsageError``."""
         found = Arguments(entry=self.entry, argv=argv, command=self)
         for option in self.options:
             setattr(found, option.dest, [] if option.many else None if option.metavar else False)
