@@ -18,9 +18,9 @@ from holdfast import HoldfastError
 from holdfast._errors import error
 from holdfast._options import Options
 from holdfast._session_token import SessionToken
-from holdfast._transport.calls import new_command, open_command
-from holdfast._transport.command_call import Call
-from holdfast._transport.engine import Engine
+from holdfast._transport.session.calls import new_command, open_command
+from holdfast._transport.session.command_call import Call
+from holdfast._transport.session.engine import Engine
 from holdfast_wire.codec import decode
 from holdfast_wire.frames import Hello
 from holdfast_wire.limits import WINDOW_BYTES, Timing

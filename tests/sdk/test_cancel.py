@@ -196,7 +196,7 @@ import signal, sys
 from holdfast import SandboxClient
 sandbox = SandboxClient(sys.argv[1], "k").get_sandbox("sb")
 shell = sandbox.shell()
-engine = sandbox._link.engine
+engine = sandbox._driver.engine
 outgoing = engine.outgoing
 def interrupted():
     engine.outgoing = outgoing
@@ -224,7 +224,7 @@ def test_ctrl_c_while_a_command_is_sent_ends_it_too(agent: FakeAgent) -> None:
 
 _INHERITED = """
 import os, signal, sys
-from holdfast._transport.threads_signals import Uninterrupted
+from holdfast._transport.threads.signals import Uninterrupted
 with Uninterrupted():
     if child := os.fork():
         assert os.waitpid(child, 0)[1] == 0
@@ -368,7 +368,7 @@ def test_threads_share_a_sandbox(agent: FakeAgent) -> None:
 
 
 def test_an_idle_connection_answers_pings(agent: FakeAgent) -> None:
-    """No caller waits: the link's thread serves the socket, and the first call afterwards finds it alive."""
+    """No caller waits: the driver's thread serves the socket, and the first call afterwards finds it alive."""
     sandbox = SandboxClient(agent.url, "k").get_sandbox("sb")
     assert sandbox.exec("true").ok
     (held,) = agent.sessions.values()

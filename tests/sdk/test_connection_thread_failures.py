@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from holdfast import OutcomeUnknownError, SandboxClient, ServiceUnavailableError
-from holdfast._transport.threads import Link
+from holdfast._transport.threads.driver import SessionDriver
 
 from tests.sdk.support.fake_agent import FakeAgent
 
@@ -21,13 +21,13 @@ async def test_a_host_that_no_name_can_be_is_told(face: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_link_thread_that_fails_ends_the_waits(agent: FakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(link: Link, *args: object) -> None:
+    def broken(driver: SessionDriver, *args: object) -> None:
         raise ZeroDivisionError
 
     with SandboxClient(agent.url, "key") as client:
         sandbox = client.get_sandbox("sb")
         process = sandbox.start("hang", command_id="h")
-        monkeypatch.setattr("holdfast._transport.threads.Link._pause", broken)
+        monkeypatch.setattr("holdfast._transport.threads.driver.SessionDriver._pause", broken)
         agent.cut()
         with pytest.raises(OutcomeUnknownError, match="ZeroDivisionError"):
             process.wait(20)

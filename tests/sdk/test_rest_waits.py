@@ -77,7 +77,7 @@ def slow() -> Iterator[Slow]:
 @pytest.fixture
 def constant(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, float], None]:
     """Sets a constant of the rule when requests are sent again."""
-    return lambda name, value: monkeypatch.setattr(f"holdfast._transport.retry.{name}", value)
+    return lambda name, value: monkeypatch.setattr(f"holdfast._transport.rest.retry.{name}", value)
 
 
 async def test_creates_that_wait_do_not_hold_up_heartbeats(slow: Slow, face: Any) -> None:

@@ -245,7 +245,7 @@ async def test_the_newest_connection_wins(sandbox: Any, agent: FakeAgent) -> Non
 async def test_a_session_that_expired_is_replaced(sandbox: Any, agent: FakeAgent) -> None:
     assert (await sandbox.exec("true")).ok
     agent.close(4414, "session_lost")
-    link = getattr(sandbox, "inner", sandbox)._link
+    link = getattr(sandbox, "inner", sandbox)._driver
     await eventually(lambda: link.engine.error is not None, "the client to notice the close")
     assert (await sandbox.exec("echo again")).stdout == "again\n"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast._transport.command_call import Call
-from holdfast._transport.sinks import CommandSink, TransferSink
+from holdfast._transport.session.command_call import Call
+from holdfast._transport.session.sinks import CommandSink, TransferSink
 from holdfast_wire.frames import Exited, Output
 from holdfast_wire.session import ClientSession
 

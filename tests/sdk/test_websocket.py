@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from holdfast._transport.policy import Backoff, judge_close, judge_refusal
-from holdfast._transport.websocket import CloseInfo, Refusal, WebSocket
+from holdfast._transport.session.policy import Backoff, judge_close, judge_refusal
+from holdfast._transport.session.websocket import CloseInfo, Refusal, WebSocket
 from holdfast_wire.limits import MESSAGE_BYTES
 from hypothesis import given
 from hypothesis import strategies as st

@@ -22,9 +22,9 @@ from holdfast._progress import Progress
 from holdfast._public import public
 from holdfast._requests import ClusterOptions, create_body
 from holdfast._session_token import SessionToken
-from holdfast._transport.aio import Cancelled
-from holdfast._transport.aio_mapping import Step, mapped
-from holdfast._transport.aio_opening import opening
+from holdfast._transport.aio.driver import Cancelled
+from holdfast._transport.aio.mapping import Step, mapped
+from holdfast._transport.aio.opening import opening
 
 HEARTBEATS_PER_TIMEOUT = 3
 T = TypeVar("T")

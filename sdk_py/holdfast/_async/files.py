@@ -31,8 +31,8 @@ from holdfast._errors import (
 from holdfast._public import public
 from holdfast._requests import bounded
 from holdfast._results import FileEntry, FileMatch, TransferResult, read_entry, read_match, take
-from holdfast._transport.aio import run_blocking
-from holdfast._transport.aio_opening import opening
+from holdfast._transport.aio.driver import run_blocking
+from holdfast._transport.aio.opening import opening
 
 if TYPE_CHECKING:
     from holdfast._async.attachable import AsyncAttachable

@@ -12,9 +12,9 @@ from holdfast._arguments import size_of
 from holdfast._async.running import AsyncInput, AsyncRunning
 from holdfast._public import public
 from holdfast._results import Chunk, CommandResult
-from holdfast._transport.aio import Cancelled, Link
-from holdfast._transport.calls import cancel_command, resize_call, run_in_shell
-from holdfast._transport.command_call import Call
+from holdfast._transport.aio.driver import Cancelled, SessionDriver
+from holdfast._transport.session.calls import cancel_command, resize_call, run_in_shell
+from holdfast._transport.session.command_call import Call
 
 
 @public
@@ -48,7 +48,7 @@ class AsyncTerminal(AsyncInput):
 
         ``rows`` and ``cols`` are from 1 to 4096.
         """
-        self._link.perform(resize_call, self._call, *size_of(rows, cols))
+        self._driver.perform(resize_call, self._call, *size_of(rows, cols))
 
 
 @public
@@ -62,17 +62,17 @@ class AsyncCommandStream:
     """None also where ``__init__`` was interrupted: the finalizer reads it."""
     _abandoned = False
 
-    def __init__(self, link: Link, new: Callable[[], Call]) -> None:
-        self._link = link
+    def __init__(self, driver: SessionDriver, new: Callable[[], Call]) -> None:
+        self._driver = driver
         self._new = new
         self._result: CommandResult | None = None
 
     def _started(self) -> AsyncRunning:
         if self._running is None:
             call = self._new()
-            self._running = AsyncRunning(self._link, call)
+            self._running = AsyncRunning(self._driver, call)
             try:
-                self._link.perform(run_in_shell, call)
+                self._driver.perform(run_in_shell, call)
             except Cancelled:
                 self._abandon()
                 raise
@@ -133,7 +133,7 @@ class AsyncCommandStream:
         if running is not None and not running._call.done and not self._abandoned:
             self._abandoned = True
             call = running._call
-            self._link.later(lambda: cancel_command(call))
+            self._driver.later(lambda: cancel_command(call))
 
     def __del__(self) -> None:
         self._abandon()

@@ -1,6 +1,6 @@
 """One sandbox: commands, shells, terminals, files and tunnels over one session that is attached when first needed.
 
-Owns the sandbox's methods and what must end with it. Does not own its link (``attachable``), the protocol (``_transport``) or REST
+Owns the sandbox's methods and what must end with it. Does not own its driver (``attachable``), the protocol (``_transport``) or REST
 routes (``rest``). Made by the client's ``create_sandbox`` and ``get_sandbox``.
 """
 
@@ -54,11 +54,11 @@ from holdfast._requests import (
 )
 from holdfast._results import CommandResult, PatchResult, SandboxInfo, cut, ending, read_patch
 from holdfast._session_token import SessionToken
-from holdfast._transport.aio import Background, Cancelled, Event, Link, LinkEvent
-from holdfast._transport.aio_opening import opening
-from holdfast._transport.calls import close_channel, new_command, open_channel, open_command
-from holdfast._transport.command_call import GONE
-from holdfast._transport.sinks import ShellSink
+from holdfast._transport.aio.driver import Background, Cancelled, Event, SessionDriver, SessionEvent
+from holdfast._transport.aio.opening import opening
+from holdfast._transport.session.calls import close_channel, new_command, open_channel, open_command
+from holdfast._transport.session.command_call import GONE
+from holdfast._transport.session.sinks import ShellSink
 
 if TYPE_CHECKING:
     from holdfast._async.client import AsyncSandboxClient
@@ -186,9 +186,9 @@ class AsyncSandbox(AsyncAttachable):
             if "stderr" in params or keep != "head":
                 raise UnsupportedError("unsupported", "commands over REST keep the heads of two streams", hint="use a session (WebSocket)")
             return cut(await rest.exec(self.id, params), limit)
-        link = await self._attached()
-        call = new_command(link.engine, params["id"], limit)
-        return await outcome(link, call, partial(open_command, link.engine, call, "command", params, data))
+        driver = await self._attached()
+        call = new_command(driver.engine, params["id"], limit)
+        return await outcome(driver, call, partial(open_command, driver.engine, call, "command", params, data))
 
     @opening
     async def start(
@@ -246,11 +246,11 @@ class AsyncSandbox(AsyncAttachable):
         return await self._process("follow", {"id": name_of(command_id, "command_id")}, self._limit(max_output_bytes))
 
     async def _process(self, kind: str, params: dict[str, Any], limit: int | None) -> AsyncProcess:
-        link = await self._attached()
+        driver = await self._attached()
         limit = self._limit(None) if limit is None else limit
-        call = new_command(link.engine, params["id"], limit, collecting=False)
-        process = AsyncProcess(link, call)
-        await process._start(partial(open_command, link.engine, call, kind, params))
+        call = new_command(driver.engine, params["id"], limit, collecting=False)
+        process = AsyncProcess(driver, call)
+        await process._start(partial(open_command, driver.engine, call, kind, params))
         return process
 
     @opening
@@ -275,20 +275,20 @@ class AsyncSandbox(AsyncAttachable):
         no terminal. For one program on a terminal, as an editor, see ``terminal``.
         """
         params = shell_params(name, shell, cwd, env, user, size_of(rows, cols) if tty else None)
-        link = await self._attached()
-        sink = ShellSink(link.engine.session, link.engine.new_event)
-        changed: LinkEvent = sink.changed  # type: ignore[assignment]
+        driver = await self._attached()
+        sink = ShellSink(driver.engine.session, driver.engine.new_event)
+        changed: SessionEvent = sink.changed  # type: ignore[assignment]
         try:
-            link.perform(open_channel, link.engine, "shell", params, sink)
+            driver.perform(open_channel, driver.engine, "shell", params, sink)
             await changed.wait()
         except Cancelled:
-            link.perform(close_channel, sink, name is not None)
+            driver.perform(close_channel, sink, name is not None)
             raise
         if sink.info is None:
             raise sink.over()
-        living = AsyncShell(link, sink, named=name is not None)
+        living = AsyncShell(driver, sink, named=name is not None)
         if tty and not living.tty:
-            link.perform(close_channel, sink, name is not None)
+            driver.perform(close_channel, sink, name is not None)
             raise UnsupportedError("unsupported", "the agent of this sandbox has no shells with a terminal", hint="use terminal()")
         self._shells = {other for other in self._shells if not other._sink.ended} | {living}
         return living
@@ -314,11 +314,11 @@ class AsyncSandbox(AsyncAttachable):
         """
         params = terminal_params(command, rows, cols, name, cwd, env, user, login)
         params["id"] = new_id()
-        link = await self._attached()
+        driver = await self._attached()
         limit = self._limit(max_output_bytes)
-        call = new_command(link.engine, params["id"], limit, collecting=False)
-        terminal = AsyncTerminal(link, call)
-        await terminal._start(partial(open_command, link.engine, call, "terminal", params))
+        call = new_command(driver.engine, params["id"], limit, collecting=False)
+        terminal = AsyncTerminal(driver, call)
+        await terminal._start(partial(open_command, driver.engine, call, "terminal", params))
         return terminal
 
     # Files and ports --------------------------------------------------------------------------------------------
@@ -430,10 +430,10 @@ class AsyncSandbox(AsyncAttachable):
         self._check_own()
         self._check_not_deleted()
         async with self._lock.own:  # requests made during this wait find the new one
-            link, self._link = self._link, None
-            if link is not None and link.here:
-                link.perform(link.engine.reset)
-            await self._end_all(link)
+            driver, self._driver = self._driver, None
+            if driver is not None and driver.here:
+                driver.perform(driver.engine.reset)
+            await self._end_all(driver)
             await self._rest.delete(self.id)
             try:
                 self._info = await self._rest.create(body | {"exist_ok": False}, new_id())
@@ -453,9 +453,9 @@ class AsyncSandbox(AsyncAttachable):
 
     def _check_own(self) -> None:
         """Raise where another client took it over: it is not ours to delete."""
-        link = self._link
-        if link is not None and link.engine.error is not None and self._fenced:
-            raise from_map(link.engine.error.to_map())
+        driver = self._driver
+        if driver is not None and driver.engine.error is not None and self._fenced:
+            raise from_map(driver.engine.error.to_map())
 
     async def delete(self) -> bool:
         """Delete it with everything in it; False when it was gone already."""
@@ -468,8 +468,8 @@ class AsyncSandbox(AsyncAttachable):
 
     async def close(self) -> None:
         """End this client's session: named shells and detached commands live on, unnamed shells and tunnels end; the sandbox stays."""
-        link = self._link
-        if link is not None and link.engine.error is None and link.here:
+        driver = self._driver
+        if driver is not None and driver.engine.error is None and driver.here:
             end = time.monotonic() + self._options.cancel_timeout_s
             for changed in [shell._leave(shell.named) for shell in self._shells]:
                 await changed.wait(max(end - time.monotonic(), 0.0))  # all of them together, however many there are
@@ -484,18 +484,18 @@ class AsyncSandbox(AsyncAttachable):
         self._made_here = False
         self._stopped.set()
         self._client._in_use.discard(self)
-        link = self._link
+        driver = self._driver
         if not self._fenced:  # that answer stays: a new session here would be news to the new holder
-            self._link = None
-        await self._end_all(link)
+            self._driver = None
+        await self._end_all(driver)
 
-    async def _end_all(self, link: Link | None) -> None:
+    async def _end_all(self, driver: SessionDriver | None) -> None:
         self._stopped.set()
-        if link is None or link.here:
+        if driver is None or driver.here:
             for tunnel in list(self._tunnels):
                 await tunnel.close()
-        if link is not None:
-            await link.close()
+        if driver is not None:
+            await driver.close()
         await self._background.stop()
 
     def _heartbeat(self, interval_s: float) -> None:

@@ -14,8 +14,8 @@ from holdfast._async.transfers import AsyncTransfer
 from holdfast._errors import HoldfastError, PortUnreachableError
 from holdfast._public import public
 from holdfast._results import Address
-from holdfast._transport.aio import Background, sleep
-from holdfast._transport.aio_net import Listener, Stream
+from holdfast._transport.aio.driver import Background, sleep
+from holdfast._transport.aio.net import Listener, Stream
 
 if TYPE_CHECKING:
     from holdfast._async.attachable import AsyncAttachable

@@ -18,9 +18,9 @@ from holdfast._arguments import wait_time_of
 from holdfast._errors import RemoteFileError, WaitTimeoutError
 from holdfast._public import public
 from holdfast._results import FileEvent, read_event
-from holdfast._transport.aio import Cancelled, Link, LinkEvent
-from holdfast._transport.calls import open_watch
-from holdfast._transport.sinks import WatchSink
+from holdfast._transport.aio.driver import Cancelled, SessionDriver, SessionEvent
+from holdfast._transport.session.calls import open_watch
+from holdfast._transport.session.sinks import WatchSink
 
 _MOST_BYTES = 1024 * 1024
 
@@ -36,18 +36,18 @@ class AsyncWatch:
     _sink: WatchSink | None = None
     """None also where ``__init__`` was interrupted: the finalizer reads it."""
 
-    def __init__(self, link: Link, params: dict[str, Any]) -> None:
-        self._link = link
+    def __init__(self, driver: SessionDriver, params: dict[str, Any]) -> None:
+        self._driver = driver
         self._path = params["path"]
         self._found: deque[FileEvent] = deque()
         self._closed = False
         self._unpacker = msgpack.Unpacker(raw=False, strict_map_key=True, max_buffer_size=_MOST_BYTES)
-        self._sink = link.perform(open_watch, link.engine, params)
+        self._sink = driver.perform(open_watch, driver.engine, params)
 
     async def _start(self) -> None:
         """Return once it watches, or raise why it cannot."""
         sink = self._channel()
-        changed: LinkEvent = sink.changed  # type: ignore[assignment]
+        changed: SessionEvent = sink.changed  # type: ignore[assignment]
         while sink.opened is None and not sink.ended:
             try:
                 await changed.wait()
@@ -63,13 +63,13 @@ class AsyncWatch:
         Raises ``WaitTimeoutError`` after ``timeout`` seconds, and the typed error when the session ends first.
         """
         sink = self._channel()
-        changed: LinkEvent = sink.changed  # type: ignore[assignment]
+        changed: SessionEvent = sink.changed  # type: ignore[assignment]
         timeout = wait_time_of(timeout)
         end = None if timeout is None else time.monotonic() + timeout
         while not self._found:
             if self._closed:
                 return None
-            data = self._link.perform(self._take)
+            data = self._driver.perform(self._take)
             if data is None:
                 if not await changed.wait(None if end is None else max(end - time.monotonic(), 0.0)):
                     raise WaitTimeoutError(message=f"nothing changed within {timeout:g} s")
@@ -103,7 +103,7 @@ class AsyncWatch:
     def _stop(self) -> None:
         sink = self._channel()
         if not sink.ended:
-            self._link.perform(sink.stop)
+            self._driver.perform(sink.stop)
 
     def _channel(self) -> WatchSink:
         assert self._sink is not None
@@ -136,4 +136,4 @@ class AsyncWatch:
     def __del__(self) -> None:
         sink = self._sink
         if sink is not None and not sink.ended and not self._closed:
-            self._link.later(sink.stop)
+            self._driver.later(sink.stop)

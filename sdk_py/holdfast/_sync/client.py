@@ -23,9 +23,9 @@ from holdfast._progress import Progress
 from holdfast._public import public
 from holdfast._requests import ClusterOptions, create_body
 from holdfast._session_token import SessionToken
-from holdfast._transport.threads import Cancelled
-from holdfast._transport.threads_mapping import Step, mapped
-from holdfast._transport.threads_opening import opening
+from holdfast._transport.threads.driver import Cancelled
+from holdfast._transport.threads.mapping import Step, mapped
+from holdfast._transport.threads.opening import opening
 
 HEARTBEATS_PER_TIMEOUT = 3
 T = TypeVar("T")

@@ -32,8 +32,8 @@ from holdfast._errors import (
 from holdfast._public import public
 from holdfast._requests import bounded
 from holdfast._results import FileEntry, FileMatch, TransferResult, read_entry, read_match, take
-from holdfast._transport.threads import run_blocking
-from holdfast._transport.threads_opening import opening
+from holdfast._transport.threads.driver import run_blocking
+from holdfast._transport.threads.opening import opening
 
 if TYPE_CHECKING:
     from holdfast._sync.attachable import Attachable

@@ -1,7 +1,7 @@
 # Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
 """Waiting for commands: until the end, chunk by chunk, and what a cancelled wait does to the command it waited for.
 
-Owns ``outcome`` and the base of streams, processes and terminals. Does not own how facts are gathered (``_transport.sinks``).
+Owns ``outcome`` and the base of streams, processes and terminals. Does not own how facts are gathered (``_transport.session.sinks``).
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ from holdfast._errors import InputClosedError, WaitTimeoutError
 from holdfast._public import public
 from holdfast._results import Chunk, CommandResult
 from holdfast._signals import signal_of
-from holdfast._transport.threads import Cancelled, Link, LinkEvent
-from holdfast._transport.calls import cancel_command, close_channel, kill_in_shell, signal_call
-from holdfast._transport.command_call import Call
-from holdfast._transport.sinks import CommandSink, ShellSink
+from holdfast._transport.threads.driver import Cancelled, SessionDriver, SessionEvent
+from holdfast._transport.session.calls import cancel_command, close_channel, kill_in_shell, signal_call
+from holdfast._transport.session.command_call import Call
+from holdfast._transport.session.sinks import CommandSink, ShellSink
 
 
-def opened(changed: LinkEvent) -> None:
+def opened(changed: SessionEvent) -> None:
     """Wait for ``changed``."""
     changed.wait()
 
 
-def outcome(link: Link, call: Call, send: Callable[[], None]) -> CommandResult:
+def outcome(driver: SessionDriver, call: Call, send: Callable[[], None]) -> CommandResult:
     """Send a command that collects its output and wait for its result.
 
     A local cancellation, also one before it is sent, cancels the remote command, waits a bounded time for its end, and goes on.
     """
-    changed: LinkEvent = call.changed  # type: ignore[assignment]
+    changed: SessionEvent = call.changed  # type: ignore[assignment]
     try:
-        link.perform(send)
+        driver.perform(send)
         changed.wait()
     except Cancelled:
-        cancel(link, call)
+        cancel(driver, call)
         raise
     return call.result()
 
 
-def cancel(link: Link, call: Call) -> None:
+def cancel(driver: SessionDriver, call: Call) -> None:
     """End the remote command and wait for that, at most ``cancel_timeout_s``."""
-    changed: LinkEvent = call.changed  # type: ignore[assignment]
-    step_limit_s = link.options.cancel_timeout_s / 2
-    link.perform(cancel_command, call)
+    changed: SessionEvent = call.changed  # type: ignore[assignment]
+    step_limit_s = driver.options.cancel_timeout_s / 2
+    driver.perform(cancel_command, call)
     if not call.done and isinstance(call.sink, ShellSink) and not changed.wait(step_limit_s):
-        link.perform(kill_in_shell, call)
+        driver.perform(kill_in_shell, call)
     if not call.done:
         changed.wait(step_limit_s)
 
@@ -56,8 +56,8 @@ def cancel(link: Link, call: Call) -> None:
 class Running:
     """Something that runs: iterate it for live output, ``wait`` for the result, leave its ``with`` block to end it."""
 
-    def __init__(self, link: Link, call: Call) -> None:
-        self._link = link
+    def __init__(self, driver: SessionDriver, call: Call) -> None:
+        self._driver = driver
         self._call = call
 
     @property
@@ -76,11 +76,11 @@ class Running:
         Raises ``WaitTimeoutError`` after ``timeout`` seconds, and the typed error when the session ends first.
         """
         call = self._call
-        changed: LinkEvent = call.changed  # type: ignore[assignment]
+        changed: SessionEvent = call.changed  # type: ignore[assignment]
         timeout = wait_time_of(timeout)
         while True:
             ended = call.done  # read first: all output that came before the end is then there
-            chunk = self._link.perform(call.take)
+            chunk = self._driver.perform(call.take)
             if chunk is not None:
                 return chunk
             if ended:
@@ -105,9 +105,9 @@ class Running:
         Raises ``WaitTimeoutError`` after ``timeout`` seconds: the command goes on. A cancelled wait leaves it running too.
         """
         call = self._call
-        changed: LinkEvent = call.changed  # type: ignore[assignment]
+        changed: SessionEvent = call.changed  # type: ignore[assignment]
         timeout = wait_time_of(timeout)
-        self._link.perform(call.collect)  # from now on only the end sets the event
+        self._driver.perform(call.collect)  # from now on only the end sets the event
         if not changed.wait(timeout):
             raise WaitTimeoutError(message=f"the command did not end within {timeout:g} s")
         return call.result()
@@ -120,7 +120,7 @@ class Running:
         number, call = signal_of(name), self._call
         if call.error is not None and call.error.code == "session_lost":
             raise call.error  # it may run, and the signal would not reach it
-        self._link.perform(signal_call, call, number)
+        self._driver.perform(signal_call, call, number)
 
     def terminate(self) -> None:
         """Ask the command to end: SIGTERM."""
@@ -134,13 +134,13 @@ class Running:
         """Stop reading and leave the command running; ``sandbox.follow(command_id)`` finds it again."""
         sink = self._call.sink
         if isinstance(sink, CommandSink):
-            self._link.perform(close_channel, sink, True)
-        self._link.perform(self._call.discard)
+            self._driver.perform(close_channel, sink, True)
+        self._driver.perform(self._call.discard)
 
     def close(self) -> None:
         """End the command if it still runs, and wait a bounded time for that."""
         if not self._call.done:
-            cancel(self._link, self._call)
+            cancel(self._driver, self._call)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.command_id}{' done' if self.done else ''}>"
@@ -162,12 +162,12 @@ class Input(Running):
     def _start(self, send: Callable[[], None]) -> None:
         """Return once it has been sent and has started, or raise why it could not."""
         call = self._call
-        changed: LinkEvent = call.started_event  # type: ignore[assignment]
+        changed: SessionEvent = call.started_event  # type: ignore[assignment]
         try:
-            self._link.perform(send)
+            self._driver.perform(send)
             changed.wait()
         except Cancelled:
-            cancel(self._link, call)
+            cancel(self._driver, call)
             raise
         if not call.started and call.error is not None:
             raise call.error
@@ -189,10 +189,10 @@ class Input(Running):
         if self._no_input:
             raise InputClosedError("input_closed", self._no_input, fault="caller")
         sink = self._call.sink
-        space: LinkEvent = sink.space  # type: ignore[assignment]
+        space: SessionEvent = sink.space  # type: ignore[assignment]
         left = memoryview(data)
         while True:
-            sent = self._link.perform(sink.write, left, eof)
+            sent = self._driver.perform(sink.write, left, eof)
             if sent < 0:
                 raise self._call.error or InputClosedError("input_closed", "the command has ended and takes no input")
             left = left[sent:]

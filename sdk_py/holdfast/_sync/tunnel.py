@@ -15,8 +15,8 @@ from holdfast._sync.transfers import Transfer
 from holdfast._errors import HoldfastError, PortUnreachableError
 from holdfast._public import public
 from holdfast._results import Address
-from holdfast._transport.threads import Background, sleep
-from holdfast._transport.threads_net import Listener, Stream
+from holdfast._transport.threads.driver import Background, sleep
+from holdfast._transport.threads.net import Listener, Stream
 
 if TYPE_CHECKING:
     from holdfast._sync.attachable import Attachable

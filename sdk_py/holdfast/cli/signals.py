@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from types import FrameType
 
 from holdfast import HoldfastError
-from holdfast._transport.threads_signals import raise_between_steps
+from holdfast._transport.threads.signals import raise_between_steps
 
 
 class ExitSignal(KeyboardInterrupt):

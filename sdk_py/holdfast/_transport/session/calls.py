@@ -1,6 +1,6 @@
 """Steps of the engine that open channels and run, cancel or end what is on them.
 
-Pure and synchronous: each is one ``link.perform(…)`` of either API, decided and queued as a whole before anything is written.
+Pure and synchronous: each is one ``driver.perform(…)`` of either API, decided and queued as a whole before anything is written.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Any
 from holdfast_wire.frames import Close, Resize, Signal
 
 from holdfast._errors import error
-from holdfast._transport.command_call import Call
-from holdfast._transport.engine import Engine
-from holdfast._transport.sink import Sink
-from holdfast._transport.sinks import CommandSink, ShellSink, WatchSink
+from holdfast._transport.session.command_call import Call
+from holdfast._transport.session.engine import Engine
+from holdfast._transport.session.sink import Sink
+from holdfast._transport.session.sinks import CommandSink, ShellSink, WatchSink
 
 
 def new_command(engine: Engine, command_id: str, limit: int, *, collecting: bool = True) -> Call:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
 from holdfast._options import Options
-from holdfast._transport.http import KEEPALIVE, KEPT, Answer, unreachable
-from holdfast._transport.http1 import AnswerError, AnswerReader, chunked, request_head
-from holdfast._transport.threads_events import Lock
-from holdfast._transport.threads_loop import warn_in_loop
+from holdfast._transport.rest.answer import KEEPALIVE, KEPT, Answer, unreachable
+from holdfast._transport.rest.http1 import AnswerError, AnswerReader, chunked, request_head
+from holdfast._transport.threads.events import Lock
+from holdfast._transport.threads.loop_warning import warn_in_loop
 
 if TYPE_CHECKING:
     from ssl import SSLContext

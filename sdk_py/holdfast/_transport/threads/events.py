@@ -1,6 +1,6 @@
-"""What threads of the blocking API wait on: an event of a link, and an event and a lock that belong to none.
+"""What threads of the blocking API wait on: an event of a driver, and an event and a lock that belong to none.
 
-Owns no sockets and no threads. A link's event is set and cleared by the link's thread, and waited for by any other.
+Owns no sockets and no threads. A driver's event is set and cleared by the driver's thread, and waited for by any other.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import threading
 import time
 from typing import Any, Protocol
 
-from holdfast._transport.threads_stops import current, free
+from holdfast._transport.threads.stops import current, free
 
 
 class EventOwner(Protocol):
-    """What sets events: a link."""
+    """What sets events: a driver."""
 
     def check_here(self) -> None:
         """Raise where a wait would never end."""
 
 
-class LinkEvent:
-    """An event of a link. Setting it wakes every waiter."""
+class SessionEvent:
+    """An event of a driver. Setting it wakes every waiter."""
 
     __slots__ = ("_is_set", "_owner", "_waiters")
 
@@ -41,7 +41,7 @@ class LinkEvent:
     def wait(self, timeout_s: float | None = None) -> bool:
         """Until the event is set; False when ``timeout_s`` passed first.
 
-        Ctrl-C raises ``KeyboardInterrupt`` here. It cannot interrupt a step of the session, which runs in the link's thread.
+        Ctrl-C raises ``KeyboardInterrupt`` here. It cannot interrupt a step of the session, which runs in the driver's thread.
         """
         if self._is_set:
             return True
@@ -80,7 +80,7 @@ class Lock:
 
 
 class Event:
-    """An event that belongs to no link."""
+    """An event that belongs to no driver."""
 
     def __init__(self) -> None:
         self._event = threading.Event()

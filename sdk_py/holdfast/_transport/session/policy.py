@@ -13,7 +13,7 @@ from holdfast_wire.errors import TABLE, HoldfastError
 from holdfast_wire.records import dataclass
 
 from holdfast._errors import error, from_map
-from holdfast._transport.websocket import CloseInfo, Refusal
+from holdfast._transport.session.websocket import CloseInfo, Refusal
 
 if TYPE_CHECKING:
     import random

@@ -20,10 +20,10 @@ from holdfast._log import log
 from holdfast._options import Options
 from holdfast._requests import LargeParams
 from holdfast._session_token import SessionToken
-from holdfast._transport.command_call import PASSED_ON
-from holdfast._transport.policy import Backoff, Verdict, jitter, judge_close, judge_refusal
-from holdfast._transport.sink import EventFactory, Sink
-from holdfast._transport.websocket import WebSocket
+from holdfast._transport.session.command_call import PASSED_ON
+from holdfast._transport.session.policy import Backoff, Verdict, jitter, judge_close, judge_refusal
+from holdfast._transport.session.sink import EventFactory, Sink
+from holdfast._transport.session.websocket import WebSocket
 
 if TYPE_CHECKING:
     import random

@@ -1,6 +1,6 @@
 """What REST requests of both APIs share: the answer and the reading of failures.
 
-Pure. Each API owns its HTTP client (``aio_http``, ``threads_http``); ``_async.rest`` owns the routes, ``retry`` when to send again.
+Pure. Each API owns its HTTP client (``aio.http``, ``threads.http``); ``_async.rest`` owns the routes, ``retry`` when to send again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.records import dataclass
 
 from holdfast._errors import ServiceError, ServiceUnavailableError, error
-from holdfast._transport.policy import BALANCER_STATUSES, problem, retry_after
+from holdfast._transport.session.policy import BALANCER_STATUSES, problem, retry_after
 
 _PROBES = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 KEEPALIVE = [

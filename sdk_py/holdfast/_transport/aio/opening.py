@@ -1,6 +1,6 @@
 """How a coroutine function that makes something is called: ``await make()`` or, without a second ``await``, ``async with make() as it``.
 
-Owns the decorator and the object between the call and the thing. ``threads_opening`` has the same name and does nothing: there a call
+Owns the decorator and the object between the call and the thing. ``threads.opening`` has the same name and does nothing: there a call
 gives the thing itself.
 """
 

@@ -1,6 +1,6 @@
 """Cancelling the calls of another thread: what Ctrl-C is for the main thread, for the threads of a map.
 
-Owns which threads can be cancelled and the one request for it. A wait for a session (``threads_events``) and a pause between requests raise
+Owns which threads can be cancelled and the one request for it. A wait for a session (``threads.events``) and a pause between requests raise
 ``KeyboardInterrupt`` then, once, so that what follows, such as deleting a sandbox, may wait again. Code that waits elsewhere is not
 interrupted.
 """

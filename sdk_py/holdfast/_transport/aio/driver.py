@@ -17,8 +17,8 @@ from weakref import WeakKeyDictionary
 from holdfast._errors import error
 from holdfast._options import Options
 from holdfast._session_token import SessionToken
-from holdfast._transport.engine import BATCH_BYTES, Engine, elsewhere
-from holdfast._transport.websocket import WebSocket
+from holdfast._transport.session.engine import BATCH_BYTES, Engine, elsewhere
+from holdfast._transport.session.websocket import WebSocket
 
 CLOSE_S = 1.0
 """How long a connection may take to close in good order."""
@@ -32,7 +32,7 @@ Cancelled = asyncio.CancelledError
 sleep = asyncio.sleep
 
 
-class LinkEvent:
+class SessionEvent:
     """An event to wait for. Setting it wakes every waiter."""
 
     __slots__ = ("_is_set", "_waiters")
@@ -84,8 +84,8 @@ class Lock:
         return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
 
-Event = LinkEvent
-"""An event that belongs to no link."""
+Event = SessionEvent
+"""An event that belongs to no driver."""
 
 
 def _wake(waiter: asyncio.Future[bool], late: bool) -> None:
@@ -93,14 +93,14 @@ def _wake(waiter: asyncio.Future[bool], late: bool) -> None:
         waiter.set_result(late)
 
 
-class Link:
+class SessionDriver:
     """One session's connection: made on ``start``, remade whenever it breaks, until ``close`` or a fatal refusal."""
 
     def __init__(self, options: Options, sandbox_id: str, token: SessionToken | None = None) -> None:
         self.options = options
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
-        self.engine = Engine(options, sandbox_id, LinkEvent, token=token)
+        self.engine = Engine(options, sandbox_id, SessionEvent, token=token)
         self._task: asyncio.Task[None] | None = None
         self._wire: _Wire | None = None
         self._wires: set[_Wire] = set()
@@ -108,8 +108,8 @@ class Link:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
 
-    def event(self) -> LinkEvent:
-        return LinkEvent()
+    def event(self) -> SessionEvent:
+        return SessionEvent()
 
     @property
     def here(self) -> bool:
@@ -126,7 +126,7 @@ class Link:
 
     async def start(self) -> None:
         """Return once the session is attached. Raises the typed error that prevents it."""
-        self._task = self._loop.create_task(self._supervise(), name=f"holdfast-link-{self.engine.sandbox_id}")
+        self._task = self._loop.create_task(self._supervise(), name=f"holdfast-driver-{self.engine.sandbox_id}")
         ready: Any = self.engine.ready
         try:
             await ready.wait()
@@ -216,7 +216,7 @@ class Link:
 
     async def _pause(self, delay_s: float) -> None:
         """Until the next attempt is due, or another session of the client got through."""
-        changed, peers, loop = LinkEvent(), self.options.peers, self._loop
+        changed, peers, loop = SessionEvent(), self.options.peers, self._loop
 
         def wake(after_s: float) -> None:  # by any thread
             if not loop.is_closed():
@@ -260,41 +260,41 @@ class Link:
 
 
 class _Wire(asyncio.Protocol):
-    """One TCP connection of a link."""
+    """One TCP connection of a driver."""
 
-    def __init__(self, link: Link, websocket: WebSocket) -> None:
-        self._link = link
+    def __init__(self, driver: SessionDriver, websocket: WebSocket) -> None:
+        self._driver = driver
         self.websocket = websocket
-        self.shaken = LinkEvent()
-        self.over = LinkEvent()
-        self.lost = LinkEvent()
+        self.shaken = SessionEvent()
+        self.over = SessionEvent()
+        self.lost = SessionEvent()
         self._transport: asyncio.Transport | None = None
         self._paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._link._wires.add(self)
+        self._driver._wires.add(self)
         transport.write(self.websocket.greeting())
 
     def data_received(self, data: bytes) -> None:
-        websocket, link = self.websocket, self._link
+        websocket, driver = self.websocket, self._driver
         if self.over._is_set:
             return
         was_open = websocket.open
         messages = websocket.feed(data)
-        now = link._loop.time()
+        now = driver._loop.time()
         if not was_open and websocket.open:
-            link._wire = self
-            link.engine.connected(websocket.headers, now)
+            driver._wire = self
+            driver.engine.connected(websocket.headers, now)
             self.shaken.set()
         if messages:
-            link.engine.receive(messages, now)
+            driver.engine.receive(messages, now)
         if websocket.over:
             self._finish()
         else:
-            link._flush()
-            link._arm()
+            driver._flush()
+            driver._arm()
 
     def eof_received(self) -> bool:
         self.websocket.feed_eof()
@@ -304,7 +304,7 @@ class _Wire(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.websocket.feed_eof()
         self._transport = None
-        self._link._wires.discard(self)
+        self._driver._wires.discard(self)
         self._finish()
         self.lost.set()
 
@@ -313,7 +313,7 @@ class _Wire(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._paused = False
-        self._link._flush()
+        self._driver._flush()
 
     def flush(self, engine: Engine) -> None:
         """Write what there is, unless the socket is behind: then the session keeps it."""

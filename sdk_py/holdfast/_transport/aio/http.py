@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from holdfast._options import Options
-from holdfast._transport.http import KEEPALIVE, KEPT, Answer, unreachable
+from holdfast._transport.rest.answer import KEEPALIVE, KEPT, Answer, unreachable
 
 if TYPE_CHECKING:
     import httpx

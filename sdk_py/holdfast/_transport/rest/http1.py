@@ -1,7 +1,7 @@
 """HTTP/1.1 without I/O, as much as requests to one service need: a request as bytes, and one answer from the bytes that come.
 
 Pure. Owns framing (lengths, chunks, answers that end with their connection) and when a connection may carry the next request. Does not own
-sockets (``threads_http``) nor what an answer means (``http``). Reference: RFC 9112.
+sockets (``threads.http``) nor what an answer means (``http``). Reference: RFC 9112.
 """
 
 from __future__ import annotations

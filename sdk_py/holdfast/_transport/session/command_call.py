@@ -15,7 +15,7 @@ from holdfast._errors import error, from_map, typed
 from holdfast._results import STDERR, STDOUT, Chunk, CommandResult, read_cause, read_streams, take
 
 if TYPE_CHECKING:
-    from holdfast._transport.sink import EventFactory, Sink
+    from holdfast._transport.session.sink import EventFactory, Sink
 
 GONE = frozenset({"sandbox_gone", "sandbox_lost", "sandbox_failed", "sandbox_not_found"})
 SMALL_BYTES = 4096

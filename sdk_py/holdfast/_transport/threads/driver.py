@@ -2,7 +2,7 @@
 
 A caller runs its step of the engine under the session's lock, writes what the step caused, and waits on a lock of its own. The
 session's thread connects, reads the socket, wakes the callers and keeps the session alive. Ctrl-C in a step is raised after the step
-(``threads_signals``), so an interrupted caller leaves the session whole. ``aio`` has the same names for the asynchronous SDK.
+(``threads.signals``), so an interrupted caller leaves the session whole. ``aio`` has the same names for the asynchronous SDK.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from holdfast_wire.errors import HoldfastError
 from holdfast._errors import error
 from holdfast._options import Options
 from holdfast._session_token import SessionToken
-from holdfast._transport.engine import Engine, elsewhere
-from holdfast._transport.threads_connect import NotConnectedError, connect
-from holdfast._transport.threads_events import Event, LinkEvent, Lock
-from holdfast._transport.threads_loop import warn_in_loop
-from holdfast._transport.threads_signals import Uninterrupted
-from holdfast._transport.threads_stops import sleep
-from holdfast._transport.websocket import WebSocket
+from holdfast._transport.session.engine import Engine, elsewhere
+from holdfast._transport.session.websocket import WebSocket
+from holdfast._transport.threads.connect import NotConnectedError, connect
+from holdfast._transport.threads.events import Event, Lock, SessionEvent
+from holdfast._transport.threads.loop_warning import warn_in_loop
+from holdfast._transport.threads.signals import Uninterrupted
+from holdfast._transport.threads.stops import sleep
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,10 +41,10 @@ _JOIN_S = 2.0
 _REFUSALS = (HoldfastError, TypeError, ValueError)
 """What a step raises itself, with the session whole. Anything else came from a signal handler, in the middle of the step."""
 
-__all__ = ["Background", "Cancelled", "Event", "Link", "LinkEvent", "Lock", "run_blocking", "sleep"]
+__all__ = ["Background", "Cancelled", "Event", "Lock", "SessionDriver", "SessionEvent", "run_blocking", "sleep"]
 
 
-class Link:
+class SessionDriver:
     """One session's connection: made on ``start``, remade whenever it breaks, until ``close`` or a fatal refusal."""
 
     def __init__(self, options: Options, sandbox_id: str, token: SessionToken | None = None) -> None:
@@ -53,7 +53,7 @@ class Link:
         self.tls = options.url.startswith("https:")
         self.would_block = _would_block(self.tls)
         self.engine = Engine(options, sandbox_id, self.event, token=token)
-        self._thread = threading.Thread(target=self._run, name=f"holdfast-link-{sandbox_id}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"holdfast-driver-{sandbox_id}", daemon=True)
         self._lock: Any = threading.RLock()
         """Around each step of the engine and its sinks, and each use of the socket. It knows its owner, but is never acquired twice."""
         self._in_step = False
@@ -66,8 +66,8 @@ class Link:
         self._websocket: WebSocket | None = None
         self._unwritten = b""
 
-    def event(self) -> LinkEvent:
-        return LinkEvent(self)
+    def event(self) -> SessionEvent:
+        return SessionEvent(self)
 
     @property
     def here(self) -> bool:

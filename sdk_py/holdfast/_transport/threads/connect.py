@@ -1,6 +1,6 @@
-"""Makes one connection of a blocking link: name look-up, TCP, TLS and the WebSocket handshake, all blocking.
+"""Makes one connection of a blocking driver: name look-up, TCP, TLS and the WebSocket handshake, all blocking.
 
-Owns no session and no retries: the link runs ``connect`` in a short-lived thread and takes over the socket.
+Owns no session and no retries: the driver runs ``connect`` in a short-lived thread and takes over the socket.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from holdfast_wire.errors import HoldfastError
 
 from holdfast._errors import error
 from holdfast._options import Options
-from holdfast._transport.websocket import WebSocket
+from holdfast._transport.session.websocket import WebSocket
 
 if TYPE_CHECKING:
     from ssl import SSLContext

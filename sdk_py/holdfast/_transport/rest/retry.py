@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 
 from holdfast._options import Options
-from holdfast._transport.http import Effect, Failure, UnreachableError
-from holdfast._transport.policy import Backoff
+from holdfast._transport.rest.answer import Effect, Failure, UnreachableError
+from holdfast._transport.session.policy import Backoff
 
 MARGIN_S = 15.0
 """How much longer than the service's own limit a client waits for an answer."""
