@@ -44,7 +44,7 @@ def test_a_stream_that_is_collected_within_a_step_ends_after_it(agent: FakeAgent
         step.start()
         step.join(20)
         assert not step.is_alive(), "the collector waits for the lock that its own thread holds"
-        until(lambda: len(agent.closes) == 1, deadline_s=20, what="the agent to hear that nobody reads")
+        until(lambda: len(agent.closes) == 1, deadline_s=20, what="the agent to receive the close")
         assert sandbox.exec("echo on").stdout == "on\n"
 
 

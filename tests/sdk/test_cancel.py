@@ -99,7 +99,7 @@ async def test_a_stream_that_is_broken_off_is_cancelled(agent: FakeAgent) -> Non
     await sandbox.close()
 
 
-def test_a_stream_that_is_broken_off_is_cancelled_in_the_synchronous_face(agent: FakeAgent) -> None:
+def test_a_stream_that_is_broken_off_is_cancelled_in_the_synchronous_api(agent: FakeAgent) -> None:
     sandbox = SandboxClient(agent.url, "k").get_sandbox("sb")
     shell = sandbox.shell()
     for _ in shell.stream("flood 50000000", command_id="f"):
@@ -110,7 +110,7 @@ def test_a_stream_that_is_broken_off_is_cancelled_in_the_synchronous_face(agent:
 
 
 async def test_a_stream_that_is_held_is_cancelled_when_its_loop_is_left(agent: FakeAgent) -> None:
-    """Whoever wants the result afterwards has it in a variable: the next command must not wait for a flood without end."""
+    """A caller that wants the result afterwards keeps the stream in a variable: the next command must not wait for a flood without end."""
     sandbox = AsyncSandboxClient(agent.url, "k").get_sandbox("sb")
     shell = await sandbox.shell()
     stream = shell.stream("flood 50000000", command_id="f")
@@ -122,7 +122,7 @@ async def test_a_stream_that_is_held_is_cancelled_when_its_loop_is_left(agent: F
     await sandbox.close()
 
 
-def test_a_stream_that_is_held_is_cancelled_in_the_synchronous_face(agent: FakeAgent) -> None:
+def test_a_stream_that_is_held_is_cancelled_in_the_synchronous_api(agent: FakeAgent) -> None:
     sandbox = SandboxClient(agent.url, "k").get_sandbox("sb")
     shell = sandbox.shell()
     stream = shell.stream("flood 50000000", command_id="f")
@@ -182,7 +182,7 @@ print("whole")
 """
 
 
-def test_ctrl_c_in_the_middle_of_a_flood_tears_nothing(agent: FakeAgent) -> None:
+def test_ctrl_c_in_the_middle_of_a_flood_leaves_the_session_whole(agent: FakeAgent) -> None:
     """Both threads are nearly always inside a step of the engine here: the interrupt must wait for its end."""
     command = [sys.executable, "-c", textwrap.dedent(_INTERRUPTED_FLOOD), agent.url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

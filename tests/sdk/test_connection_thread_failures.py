@@ -1,4 +1,4 @@
-"""What keeps a session's connection outlives what goes wrong around it; where it cannot, its callers hear of it."""
+"""The thread of a session survives failures around it; where it cannot, its callers get the error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast._transport.threads.driver import SessionDriver
 from tests.sdk.support.fake_agent import FakeAgent
 
 
-async def test_a_host_that_no_name_can_be_is_told(face: Any) -> None:
+async def test_a_host_that_cannot_be_a_name_is_reported(face: Any) -> None:
     client = face.client(f"http://{'a' * 70}.example:99", "key", connect_timeout_s=0.2, transport="session")
     with pytest.raises(ServiceUnavailableError, match="cannot connect"):
         await asyncio.wait_for(client.get_sandbox("sb").exec("true"), 20)

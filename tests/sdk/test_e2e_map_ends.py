@@ -77,7 +77,7 @@ def test_ctrl_c_ends_a_map(stack: Any) -> None:
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_function_of_the_other_face_is_refused(keep: bool) -> None:
-    """Its coroutines would be results that nobody awaits; and a plain function would block the loop."""
+    """Its coroutines would be results that are never awaited; and a plain function would block the loop."""
 
     async def waits(number: int) -> int:
         return number

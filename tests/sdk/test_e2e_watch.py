@@ -85,7 +85,7 @@ async def test_what_cannot_be_watched(live: Any) -> None:
 
 
 async def test_a_lost_connection_loses_no_event(live: Any) -> None:
-    """What happens while nobody is connected is kept, and told when the session resumes."""
+    """Changes during a disconnection are kept and reported when the session resumes."""
     await live.exec("mkdir /tmp/r")
     watch = await live.files.watch("/tmp/r")
     job = await live.start("for n in $(seq 1 400); do touch /tmp/r/$n; sleep 0.002; done", detached=True)

@@ -139,10 +139,10 @@ async def test_the_log_tells_the_story_of_a_session(agent: FakeAgent, face: Any,
     agent.cut()
     with pytest.raises(HoldfastError):
         await sandbox.exec("true")
-    told = "\n".join(record.getMessage() for record in caplog.records if record.name == "holdfast")
+    logged = "\n".join(record.getMessage() for record in caplog.records if record.name == "holdfast")
     for word in ("sandbox sb-7: attached", "connection lost: ", "resuming in ", "resumed after 0.", "gave up after "):
-        assert word in told, told
-    assert "k" not in told.split(), "no key"
+        assert word in logged, logged
+    assert "k" not in logged.split(), "no key"
     await sandbox.close()
 
 

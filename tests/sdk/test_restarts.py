@@ -1,4 +1,4 @@
-"""REST while the service restarts: one that has answered before is waited for, one that never did is told at once."""
+"""REST while the service restarts: one that has answered before is waited for, one that never did is an error at once."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def begun(*, collecting: bool) -> Call:
     return sink.call
 
 
-def told(call: Call) -> dict[int, bytes]:
+def collected(call: Call) -> dict[int, bytes]:
     """What came, pair by pair, of both streams."""
     whole: dict[int, bytes] = {1: b"", 2: b""}
     for number in range(20_000):
@@ -41,7 +41,7 @@ def exited(call: Call, whole: dict[int, bytes]) -> None:
 
 def test_pieces_that_wait() -> None:
     call = begun(collecting=False)
-    whole = told(call)
+    whole = collected(call)
     assert len(call.chunks) <= 200
     taken: dict[int, bytes] = {1: b"", 2: b""}
     while (chunk := call.take()) is not None:
@@ -51,7 +51,7 @@ def test_pieces_that_wait() -> None:
 
 def test_pieces_that_are_kept() -> None:
     call = begun(collecting=True)
-    whole = told(call)
+    whole = collected(call)
     assert sum(map(len, call._kept.values())) <= 20
     exited(call, whole)
     result = call.result()
@@ -61,7 +61,7 @@ def test_pieces_that_are_kept() -> None:
 def test_the_limit_is_kept_to_the_byte() -> None:
     call = begun(collecting=True)
     call.limit = 7_777
-    whole = told(call)
+    whole = collected(call)
     exited(call, whole)
     result = call.result()
     assert (result.stdout_bytes, result.stderr_bytes, result.truncated) == (whole[1][:7_777], whole[2][:7_777], True)

@@ -1,4 +1,4 @@
-"""Waking who waits on a connection: it may come twice, and when the connection is over it must meet nobody else."""
+"""Waking the waiting threads of a session: twice does no harm, and after its end no other file is written to."""
 
 from __future__ import annotations
 

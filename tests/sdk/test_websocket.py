@@ -93,7 +93,7 @@ def test_fragments_are_joined_and_pings_answered() -> None:
 
 
 def test_a_flood_of_pings_waits_as_one_pong() -> None:
-    """Code in a sandbox that pings and does not read must not grow the memory of whoever uses it."""
+    """Code in a sandbox that pings and does not read must not grow the memory of its client."""
     websocket, _ = opened()
     for number in range(1000):
         websocket.feed(Frame(Opcode.PING, b"%03d" % number).serialize(mask=False))
