@@ -20,10 +20,6 @@ TARGET = ROOT / "_sync"
 NAMES = {
     "_async": "_sync",
     "aio": "threads",
-    "aio_http": "threads_http",
-    "aio_net": "threads_net",
-    "aio_mapping": "threads_mapping",
-    "aio_opening": "threads_opening",
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
     "__aiter__": "__iter__",

@@ -1,7 +1,7 @@
 """Holdfast: computers for language-model agents, each driven over one persistent, resumable session.
 
 ``SandboxClient`` and ``AsyncSandboxClient`` are the way in; both have the same methods. This module is the list of public
-names: what is not here may change without notice. A name is loaded when it is first used, so that who needs one face does not pay
+names: what is not here may change without notice. A name is loaded when it is first used, so that a program that needs one API does not pay
 for the other.
 """
 

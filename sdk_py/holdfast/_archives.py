@@ -25,19 +25,19 @@ LocalImage = str | os.PathLike[str]
 def pack(root: Path, *, owners: bool = False, left_out: list[Path] | None = None) -> Iterator[bytes]:
     """The tree below ``root`` as a tar stream (pax); ``root`` itself is ``.``. Sockets, pipes and devices are left out.
 
-    With ``owners`` the numeric owners go with it; ``left_out`` is told of what does not.
+    With ``owners`` the numeric owners go with it; ``left_out`` is called with what does not.
     """
-    held = bytearray()  # what is small goes together: each piece costs whoever sends it a change of threads
+    pending = bytearray()  # small pieces are joined: each costs its sender a thread switch
     for piece in _members(root, owners, left_out):
-        if len(held) + len(piece) > _JOIN_BYTES:
-            if held:
-                yield bytes(held)
-                held.clear()
+        if len(pending) + len(piece) > _JOIN_BYTES:
+            if pending:
+                yield bytes(pending)
+                pending.clear()
             if len(piece) > _JOIN_BYTES:
                 yield piece
                 continue
-        held += piece
-    yield bytes(held + b"\0" * (2 * _BLOCK))
+        pending += piece
+    yield bytes(pending + b"\0" * (2 * _BLOCK))
 
 
 def _members(root: Path, owners: bool, left_out: list[Path] | None) -> Iterator[bytes]:
@@ -77,7 +77,7 @@ def _walk(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def _content(path: Path, size: int) -> Iterator[bytes]:
-    """Exactly ``size`` bytes: the header has promised them, also when the file shrinks or grows meanwhile."""
+    """Exactly ``size`` bytes: the header has promised them, also when the file shrinks or grows during the copy."""
     left = size
     with path.open("rb") as file:
         while left:
@@ -126,7 +126,7 @@ def unpack(file: IO[bytes], target: Path) -> tuple[int, int, int]:
                 except (tarfile.AbsoluteLinkError, tarfile.LinkOutsideDestinationError):
                     if not member.issym():
                         raise
-                    left_out += 1  # a virtual environment's python, say: it means nothing here, and must not lead out
+                    left_out += 1  # such as a virtual environment's python: it means nothing here, and must not lead out
     except (tarfile.TarError, ValueError, EOFError) as wrong:
         raise ArchiveError("archive_invalid", f"the archive cannot be unpacked: {type(wrong).__name__}: {wrong}") from None
     for place, mode in reversed(made):
@@ -135,11 +135,11 @@ def unpack(file: IO[bytes], target: Path) -> tuple[int, int, int]:
 
 
 def _settle(directory: Path, mode: int) -> None:
-    """Give a new directory its permission bits, which the filter keeps of files alone; as with those, nobody else may write to it."""
+    """Give a new directory its permission bits, which the filter keeps of files alone; as with those, no other user may write to it."""
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
-        return  # something else has taken its place: then it has no say
+        return  # another file has taken its place
     try:
         os.fchmod(descriptor, mode & 0o755 | 0o700)
     finally:

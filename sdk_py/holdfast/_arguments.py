@@ -1,6 +1,6 @@
-"""Single arguments of the public methods, checked: a mistake is told before anything is sent.
+"""Single arguments of the public methods, checked: a mistake raises before anything is sent.
 
-Pure. Owns what a time, name, path, environment, content, label or size may be, and the words that say what is wrong with one. Does not
+Pure. Owns what a time, name, path, environment, content, label or size may be, and the error messages for invalid ones. Does not
 own what is made of them (``_requests``). Called by ``_requests`` and by the methods themselves.
 """
 
@@ -70,7 +70,7 @@ def lifetime_of(value: float, name: str) -> float:
     return given_s
 
 
-def patience_of(value: float | None, name: str = "timeout") -> float | None:
+def wait_time_of(value: float | None, name: str = "timeout") -> float | None:
     """How long to wait for something: a number of seconds, 0 to only look, or None for as long as it takes."""
     return value if value == 0 and not isinstance(value, bool) else seconds(value, name)
 
@@ -225,7 +225,7 @@ def port_of(port: int) -> int:
 
 
 def host_of(host: str | None, name: str) -> str:
-    """A name or an address of a machine. An empty one means every interface to those who listen: that has to be said."""
+    """A name or an address of a machine. An empty one would mean every interface for a listener: that has to be written out."""
     if not isinstance(host, str) or not host or "\0" in host:
         raise bad(f"{name} is the name or address of a host", hint="'127.0.0.1' for this machine alone, '0.0.0.0' for all its interfaces")
     return host

@@ -13,14 +13,14 @@
     │   ├── SandboxNotFoundError
     │   └── ImageNotFoundError
     ├── ServiceError                    the service failed
-    │   └── ServiceUnavailableError     it cannot be reached, or says "later"
+    │   └── ServiceUnavailableError     it cannot be reached, or answers "later"
     ├── SandboxNotReadyError
     ├── WaitTimeoutError                (a TimeoutError) a local wait ran out; nothing was cancelled
     ├── SandboxLostError                the sandbox is gone: reason, fault, and what is known of the command
     ├── OutcomeUnknownError             the command may or may not have run
     ├── SessionLostError · SessionFencedError · ProtocolError
     ├── ShellLostError · SpawnError · CommandFailedError · CancelledRemotelyError · PortUnreachableError
-    ├── InputClosedError                (a BrokenPipeError) nobody reads what was written
+    ├── InputClosedError                (a BrokenPipeError) there is no reader of what was written
     ├── PatchError · ArchiveError
     └── RemoteFileError                 (an OSError)
         ├── RemoteFileNotFoundError     (a FileNotFoundError)
@@ -102,7 +102,7 @@ class NotFoundError(HoldfastError):
 
 
 class SandboxNotFoundError(NotFoundError):
-    """There is no such sandbox, or it is somebody else's."""
+    """There is no such sandbox, or it belongs to another key."""
 
 
 class ImageNotFoundError(NotFoundError):
@@ -114,7 +114,7 @@ class ServiceError(HoldfastError):
 
 
 class ServiceUnavailableError(ServiceError):
-    """The service cannot be reached, or asks to come again later."""
+    """The service cannot be reached, or asks to repeat the request later."""
 
 
 class SandboxNotReadyError(HoldfastError):
@@ -139,13 +139,13 @@ class _CommandError(HoldfastError):
 
     @property
     def accepted(self) -> bool | None:
-        """Whether the agent had taken the request; None when nobody can know."""
+        """Whether the agent had taken the request; None when that cannot be known."""
         value = self.detail.get("accepted")
         return value if isinstance(value, bool) else None
 
     @property
     def started(self) -> bool | None:
-        """Whether the command had started; None when nobody can know.
+        """Whether the command had started; None when that cannot be known.
 
         False: what this client asked never reached the agent, so it is safe to run elsewhere, unless another client asked for the
         same command id before.
@@ -161,7 +161,7 @@ class _CommandError(HoldfastError):
 
 
 class SandboxLostError(_CommandError):
-    """The sandbox is gone. ``reason`` says why (oom, evicted, ttl, deleted, node-lost, …), ``fault`` whose fault it is."""
+    """The sandbox is gone. ``reason`` is why (oom, evicted, ttl, deleted, node-lost, …), ``fault`` is who caused it."""
 
 
 class OutcomeUnknownError(_CommandError):
@@ -203,7 +203,7 @@ class CommandFailedError(HoldfastError):
 
 
 class CancelledRemotelyError(HoldfastError):
-    """Somebody else cancelled what was waited for."""
+    """Another client cancelled what was waited for."""
 
 
 class PortUnreachableError(HoldfastError):

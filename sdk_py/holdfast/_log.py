@@ -1,6 +1,6 @@
-"""The logger ``holdfast``: what becomes of sessions. Quiet, until the program says otherwise.
+"""The logger ``holdfast``: sessions that attach, resume and end. Silent until the program configures logging.
 
-Owns that the logging library is not loaded for it: where nobody has loaded it, nobody listens.
+Does not import the logging library: where the program has not loaded it, there is no handler.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import sys
 from typing import Any, Literal
 
 
-def say(level: Literal["info", "warning"], text: str, *arguments: Any) -> None:
+def log(level: Literal["info", "warning"], text: str, *arguments: Any) -> None:
     """One record of that level."""
     logging = sys.modules.get("logging")
     if logging is None:
         return
-    log = logging.getLogger("holdfast")
-    if not log.handlers:
-        log.addHandler(logging.NullHandler())  # else warnings would go to standard error where nothing is configured
-    getattr(log, level)(text, *arguments)
+    logger = logging.getLogger("holdfast")
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())  # else warnings would go to standard error where nothing is configured
+    getattr(logger, level)(text, *arguments)

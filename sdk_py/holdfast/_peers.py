@@ -1,7 +1,7 @@
 """The sessions of one client that wait to connect again: the first that gets through wakes the others.
 
-Owns who waits, and how far apart those that are woken try. Does not own when each would try by itself (``_transport.policy``). The
-faces of the transport register here while they pause; any thread may call.
+Owns which sessions wait, and the interval between their attempts once woken. Does not own when each would try by itself
+(``_transport.policy``). The transports of both APIs register here while they pause; any thread may call.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class Peers:
         self._lock = threading.Lock()
         self._waiting: dict[object, Callable[[float], None]] = {}
 
-    def wait(self, who: object, wake: Callable[[float], None]) -> None:
+    def wait(self, session: object, wake: Callable[[float], None]) -> None:
         """``wake`` is called once, with the seconds after which to try, when another session gets through."""
         with self._lock:
-            self._waiting[who] = wake
+            self._waiting[session] = wake
 
-    def leave(self, who: object) -> None:
+    def leave(self, session: object) -> None:
         """It waits no more."""
         with self._lock:
-            self._waiting.pop(who, None)
+            self._waiting.pop(session, None)
 
     def through(self) -> None:
         """A session is attached: the service answers again."""

@@ -1,6 +1,6 @@
 """How far a map is: one line on a terminal, rewritten as items are done; in a file a line at most every ten seconds.
 
-Owns the line. It says how many are done, how many of them failed and of these how many by infrastructure. Called by ``map`` of both faces.
+Owns the line. It shows how many are done, how many of them failed and of these how many by infrastructure. Called by ``map`` of both APIs.
 """
 
 from __future__ import annotations

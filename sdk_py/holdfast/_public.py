@@ -1,7 +1,7 @@
 """What all public classes share: the name they are imported by, and an answer to arguments that do not exist.
 
 Owns ``public``, the decorator around each of them. Does not own what single arguments may be (``_arguments``) nor which names of other
-tools mean which of ours (``_habits``). Applied by the written and the generated face.
+tools mean which of ours (``_habits``). Applied to both APIs.
 """
 
 from __future__ import annotations

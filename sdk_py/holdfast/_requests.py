@@ -1,7 +1,7 @@
 """Requests as maps for the wire, made of the public methods' arguments.
 
 Pure. Owns the names of parameters of channels (PROTOCOL §7) and of REST bodies, and how large a request may be. Does not own what a
-single argument may be (``_arguments``). Called by the generated and the written face.
+single argument may be (``_arguments``). Called by both APIs.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def cluster_body(options: ClusterOptions) -> dict[str, Any]:
 
 
 def unknown_argument(name: str) -> InvalidArgumentError:
-    """What says of an argument that ``create_sandbox`` does not have which one does it."""
+    """The function that names, for an argument that ``create_sandbox`` does not have, the one that does it."""
     from holdfast._habits import no_argument
 
     return no_argument("SandboxClient", "create_sandbox", name, [*_CREATE, *ClusterOptions.__annotations__])

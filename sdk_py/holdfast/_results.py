@@ -1,6 +1,6 @@
 """What calls of the SDK return: small frozen records, and how they are read from a peer that may lie.
 
-Owns field names and units of results. Does not own how they are gathered (``_transport.sinks``) or fetched. The parsers take
+Owns field names and units of results. Does not own how they are gathered (``_transport.session.sinks``) or fetched. The parsers take
 maps from the agent, which code in the sandbox may own: every type is checked, a wrong one raises ``ProtocolError``.
 """
 
@@ -39,7 +39,7 @@ class Chunk(NamedTuple):
 class Cause:
     """Why a command was ended from outside.
 
-    An ``infrastructure`` fault (``is_infrastructure``) says nothing of the code that ran: mask the rollout instead of scoring it.
+    An ``infrastructure`` fault (``is_infrastructure``) is not caused by the code that ran: mask the rollout instead of scoring it.
     """
 
     fault: str
@@ -62,7 +62,7 @@ class StreamCount:
     seen: int = 0
     """Bytes that the agent saw."""
     dropped: int = 0
-    """Of these, bytes that this client was told to be lost."""
+    """Of these, bytes that were reported lost to this client."""
     sha256: str = ""
     """SHA-256 (hex) of all that it saw."""
 
@@ -71,13 +71,13 @@ class StreamCount:
 class CommandResult:
     """The one outcome of a command.
 
-    Where no process ran there is no result but an exception. ``cause.is_infrastructure`` says when to mask it instead of scoring it.
+    Where no process ran there is no result but an exception. ``cause.is_infrastructure`` is true when to mask it instead of scoring it.
     """
 
     exit_code: int
     """What a shell would show: 128+n after signal n, 124 after a time-out, 127 for a command that was not found."""
     stdout_bytes: bytes
-    """Standard output, up to ``max_output_bytes``: its head, tail or both ends, as ``keep`` said."""
+    """Standard output, up to ``max_output_bytes``: its head, tail or both ends, as ``keep`` selected."""
     stderr_bytes: bytes
     """Standard error, likewise; empty with ``stderr="stdout"``."""
     duration_s: float
@@ -197,7 +197,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class FileEvent:
-    """A change that ``files.watch`` saw. ``overflow`` says that others were lost: look at what is there anew."""
+    """A change that ``files.watch`` saw. ``overflow``: others were lost; list the directory again."""
 
     type: Literal["created", "modified", "deleted", "moved", "overflow"]
     """What happened; ``modified`` is content or attributes, ``moved`` a new name in what is watched."""
@@ -318,7 +318,7 @@ def ending(info: SandboxInfo | None) -> str:
     return time.strftime(" until %Y-%m-%d %H:%M:%S UTC", time.gmtime(info.expires_at))
 
 
-# Reading what an agent says --------------------------------------------------------------------------------------
+# Reading what an agent sends -------------------------------------------------------------------------------------
 
 
 def take(body: Mapping[Any, Any], name: str, *types: type, default: Any = None) -> Any:
@@ -342,8 +342,8 @@ def read_cause(body: Any) -> Cause | None:
 
 
 def read_streams(body: Any, dropped: Mapping[int, int]) -> dict[int, StreamCount]:
-    """``streams`` of an exit record: {1: [seen, dropped, sha256], 2: …}. What another reader missed or got is not this one's affair:
-    to it, exactly the gaps it was told of are ``dropped``."""
+    """``streams`` of an exit record: {1: [seen, dropped, sha256], 2: …}. What another reader missed or got does not concern this one:
+    to it, exactly the reported gaps are ``dropped``."""
     counts: dict[int, StreamCount] = {}
     if body is None:
         return counts
@@ -391,7 +391,7 @@ def read_match(body: Any) -> FileMatch:
 
 
 def read_event(body: Any) -> FileEvent:
-    """One event of a watch. A kind that is not known here says, at the least, that something is to be looked at."""
+    """One event of a watch. An unknown kind means that something changed."""
     if not isinstance(body, dict):
         raise ProtocolError("the agent answered a malformed event")
     kind = take(body, "type", str, default="overflow")

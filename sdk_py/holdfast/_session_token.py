@@ -1,7 +1,7 @@
-"""The token by which one client hands its session to another: what ``sandbox.session_token()`` gives and ``client.take_over`` takes.
+"""The token by which one client passes its session to another: what ``sandbox.session_token()`` gives and ``client.take_over`` takes.
 
-Owns the token's form, which is nobody else's business: a prefix and a URL-safe text. It holds the session's secret, so no message and no
-``repr`` shows it. Whoever calls ``read`` may have been given anything.
+Owns the token's form, which is private: a prefix and a URL-safe text. It holds the session's secret, so no message and no
+``repr`` shows it. ``read`` validates untrusted input.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SANDBOX_ID = re.compile(rf"[A-Za-z0-9._-]{{1,{ID_BYTES}}}")
 
 @dataclass(frozen=True, slots=True)
 class SessionToken:
-    """One session of one sandbox. ``heartbeat_s``: how often its holder has to tell that it is there, None where nobody asks."""
+    """One session of one sandbox. ``heartbeat_s``: how often its holder has to send a heartbeat, None where none is required."""
 
     sandbox_id: str
     session_id: str = field(repr=False)
@@ -49,7 +49,7 @@ class SessionToken:
         body = text[len(_PREFIX) :]
         try:
             fields = msgpack.unpackb(base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True))
-        except Exception:  # noqa: BLE001  whatever the decoders say, it may quote the secret
+        except Exception:  # noqa: BLE001  the decoder's message may quote the secret
             fields = None
         if not _plausible(fields):
             raise _bad()

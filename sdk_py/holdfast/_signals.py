@@ -1,6 +1,6 @@
 """Signals as callers name them: by a name, by Linux's number, or as a member of ``signal.Signals``.
 
-Pure. Owns the list of Linux's signals, since the client may run on another system. Called by both faces.
+Pure. Owns the list of Linux's signals, since the client may run on another system. Called by both APIs.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def _may_be_there(path: Path) -> bool:
 
 @contextlib.contextmanager
 def writing(data: DataDir) -> Iterator[None]:
-    """What cannot be written below the folder becomes an UpError that says why."""
+    """What cannot be written below the folder becomes an UpError with the reason."""
     try:
         yield
     except OSError as error:

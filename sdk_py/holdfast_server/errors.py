@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 class UpError(Exception):
-    """Starting is not possible; `hint` says what to do."""
+    """Starting is not possible; `hint` is what to do about it."""
 
     def __init__(self, message: str, *, hint: str) -> None:
         super().__init__(message)

@@ -40,7 +40,7 @@ class Screen:
             prefix = f"\033[{_COLOURS[self._order.get(name, 0) % len(_COLOURS)]}m{prefix}\033[0m"
         self._put(prefix.encode() + _printable(line) + b"\n")
 
-    def say(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """A line of the runner itself."""
         self._put(text.encode() + b"\n")
 

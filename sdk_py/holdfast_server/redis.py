@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 _REFUSALS = 2
-"""So many starts that ended at once with an error: what it is asked to load is damaged."""
+"""So many starts that ended at once with an error: the data that it loads are damaged."""
 
 
 def find_redis_server(path: str | None = None) -> str | None:

@@ -114,12 +114,12 @@ def run_supervised(supervise: Callable[[], int], make: int | None = None) -> int
             status = supervise()
         finally:
             os._exit(status)
-    asked = threading.Event()
+    requested = threading.Event()
     for number in signals:
-        signal.signal(number, lambda received, _frame: _forward(child, received, asked))
+        signal.signal(number, lambda received, _frame: _forward(child, received, requested))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
     if make is not None:
-        threading.Thread(target=_watch_make, args=(make, child, asked), name="make", daemon=True).start()
+        threading.Thread(target=_watch_make, args=(make, child, requested), name="make", daemon=True).start()
     while True:
         pid, wait_status = os.waitpid(-1, 0)  # orphans end here too
         if pid == child:
@@ -134,11 +134,11 @@ def run_supervised(supervise: Callable[[], int], make: int | None = None) -> int
     return status if status >= 0 else 128 - status
 
 
-def _watch_make(make: int, child: int, asked: threading.Event) -> None:
+def _watch_make(make: int, child: int, requested: threading.Event) -> None:
     """GNU make that is sent SIGINT, SIGHUP or SIGQUIT forwards nothing: it assumes that its jobs were signalled too, and waits."""
-    while not asked.wait(_LOOK_S):
-        if _is_ending(make) and not asked.wait(_LOOK_S):  # Ctrl-C on the terminal signals both
-            _forward(child, signal.SIGINT, asked)
+    while not requested.wait(_LOOK_S):
+        if _is_ending(make) and not requested.wait(_LOOK_S):  # Ctrl-C on the terminal signals both
+            _forward(child, signal.SIGINT, requested)
 
 
 def _is_ending(pid: int) -> bool:
@@ -157,8 +157,8 @@ def _is_ending(pid: int) -> bool:
     return bool(blocked & ~handled & ~ignored & ending)
 
 
-def _forward(child: int, number: int, asked: threading.Event) -> None:
-    asked.set()
+def _forward(child: int, number: int, requested: threading.Event) -> None:
+    requested.set()
     try:
         os.kill(child, number)
     except ProcessLookupError:

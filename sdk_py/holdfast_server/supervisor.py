@@ -70,13 +70,13 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._since = time.monotonic()
-        self._asked_at = 0.0
+        self._requested_at = 0.0
 
     async def run(self) -> int:
         """Return 0 once a signal has ended everything in order, 1 when something had to be killed."""
         loop = asyncio.get_running_loop()
         for number in subreaper.stop_signals():
-            loop.add_signal_handler(number, self._asked_to_stop)
+            loop.add_signal_handler(number, self._stop_requested)
         loop.add_signal_handler(signal.SIGCHLD, self._reap)
         for member in self._members:
             self._start(member)
@@ -86,13 +86,13 @@ class Supervisor:
         await asyncio.gather(watch, return_exceptions=True)
         return await self._end_all()
 
-    def _asked_to_stop(self) -> None:
+    def _stop_requested(self) -> None:
         if self._stop.is_set():
-            if time.monotonic() - self._asked_at >= _AGAIN_S:
+            if time.monotonic() - self._requested_at >= _AGAIN_S:
                 self._hurry.set()
             return
-        self._asked_at = time.monotonic()
-        self._screen.say("up: stopping (once more: kill at once)")
+        self._requested_at = time.monotonic()
+        self._screen.note("up: stopping (once more: kill at once)")
         self._stop.set()
 
     def _start(self, member: _Member) -> None:
@@ -191,9 +191,9 @@ class Supervisor:
         subreaper.reap()
         stray = subreaper.descendants(os.getpid())
         if stray:
-            self._screen.say(f"up: killing {len(stray)} processes that were left behind")
+            self._screen.note(f"up: killing {len(stray)} processes that were left behind")
         left = subreaper.kill_descendants()
-        self._screen.say("up: everything has ended" if not left else f"up: these processes did not end: {left}")
+        self._screen.note("up: everything has ended" if not left else f"up: these processes did not end: {left}")
         return 0 if clean and not left else 1
 
     async def _end(self, member: _Member) -> bool:
@@ -220,7 +220,7 @@ class Supervisor:
 
     async def _hurry_up(self) -> None:
         if self._hurry.is_set():
-            await asyncio.Event().wait()  # asked twice already: only the end itself counts now
+            await asyncio.Event().wait()  # the second request came already: only the end itself counts now
         await self._hurry.wait()
 
     async def _announce_ready(self) -> None:
@@ -231,9 +231,9 @@ class Supervisor:
         while (away := await _unready(host, port)) is not None:
             if away and away != reported and time.monotonic() - self._since > _REPORT_AFTER_S:
                 reported = away
-                self._screen.say("\n".join(["up: not ready yet:", *(f"    {line}" for line in away)]))
+                self._screen.note("\n".join(["up: not ready yet:", *(f"    {line}" for line in away)]))
             await asyncio.sleep(0.05)
-        self._screen.say(f"up: ready after {time.monotonic() - self._since:.1f} s: http://{host}:{port}")
+        self._screen.note(f"up: ready after {time.monotonic() - self._since:.1f} s: http://{host}:{port}")
 
 
 async def _unready(host: str, port: int) -> list[str] | None:

@@ -1,4 +1,4 @@
-"""The command line as somebody uses it who knows docker: words without dashes, a terminal, signals, copies into directories."""
+"""The command line for users who know docker: words without dashes, a terminal, signals, copies into directories."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_client_that_is_told_to_end_takes_its_command_along(
         how
     ]
     keys = subprocess.PIPE if how in ("shell", "input") else subprocess.DEVNULL
-    heard = f"--default-signal={number.name.removeprefix('SIG')}"  # whoever runs these tests under nohup ignores SIGHUP, and children too
+    heard = f"--default-signal={number.name.removeprefix('SIG')}"  # under nohup SIGHUP is ignored, in children too
     command = ["env", heard, sys.executable, "-m", "holdfast.cli", *words]
     with subprocess.Popen(command, env=environment, stdin=keys, stdout=subprocess.DEVNULL) as process:
         if process.stdin is not None:

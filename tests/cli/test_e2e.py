@@ -124,8 +124,8 @@ def test_port(holdfast: Run, sandbox: str, stack: Any) -> None:
 def test_shell_takes_lines_from_a_pipe(holdfast: Run, sandbox: str) -> None:
     done = holdfast("shell", sandbox, "--cwd", "/tmp", input="echo mar''ker; pwd\nread x\nto read\necho $x >&2\nexit 4\n")
     assert (done.returncode, done.stdout, done.stderr) == (4, "marker\n/tmp\n", "to read\n")
-    told = holdfast("shell", sandbox, "--json", input="echo one\nfalse\n")
-    assert (told.returncode, json.loads(told.stdout)["stdout"]) == (1, "one\n")
+    done = holdfast("shell", sandbox, "--json", input="echo one\nfalse\n")
+    assert (done.returncode, json.loads(done.stdout)["stdout"]) == (1, "one\n")
 
 
 def test_shell_takes_a_last_line_without_its_end(holdfast: Run, sandbox: str) -> None:

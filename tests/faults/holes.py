@@ -97,8 +97,8 @@ async def _both_alive(proxy: FaultProxy, handles: list[AsyncSandbox], appenders:
     """The client leaves while gateway and agent believe in the old connection, which then comes back."""
     proxy.freeze()
     for handle in handles:
-        assert handle._link is not None
-        handle._link.drop()
+        assert handle._driver is not None
+        handle._driver.drop()
         outcome.faults["left unnoticed"] += 1
     await _progress(appenders, "every session to resume beside its old connection", 20)
     proxy.thaw()

@@ -133,11 +133,11 @@ class Appender:
         return await self._shell.run(script(command), command_id=command)
 
     def watch(self) -> None:
-        """Time the resumes of the link in use now."""
-        link = self._sandbox._link
-        if link is not None and link is not self._watched:
-            self._watched = link
-            watch_resumes(link.engine, self.resumes)
+        """Time the resumes of the driver in use now."""
+        driver = self._sandbox._driver
+        if driver is not None and driver is not self._watched:
+            self._watched = driver
+            watch_resumes(driver.engine, self.resumes)
 
 
 def watch_resumes(engine: Any, resumes: list[float]) -> None:

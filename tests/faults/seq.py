@@ -38,8 +38,8 @@ async def run(context: Context, replicas: Replicas, outcome: Outcome, seconds: f
             async def reader(number: int) -> None:
                 sandbox, rng = client.get_sandbox(made[number % 2].id), context.rng("seq", number)
                 await sandbox.exec("true")
-                assert sandbox._link is not None
-                watch_resumes(sandbox._link.engine, outcome.resumes)
+                assert sandbox._driver is not None
+                watch_resumes(sandbox._driver.engine, outcome.resumes)
                 while left[0] > 0 and (context.full or time.monotonic() - started < seconds):
                     left[0] -= 1
                     way = rng.choice(["exec", "exec", "exec", "process", "limit", "tail"])

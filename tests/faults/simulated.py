@@ -18,9 +18,9 @@ from holdfast import HoldfastError
 from holdfast._errors import error
 from holdfast._options import Options
 from holdfast._session_token import SessionToken
-from holdfast._transport.calls import open_command
-from holdfast._transport.command_call import Call
-from holdfast._transport.engine import Engine
+from holdfast._transport.session.calls import new_command, open_command
+from holdfast._transport.session.command_call import Call
+from holdfast._transport.session.engine import Engine
 from holdfast_wire.codec import decode
 from holdfast_wire.frames import Hello
 from holdfast_wire.limits import WINDOW_BYTES, Timing
@@ -41,8 +41,8 @@ OPTIONS = Options("http://simulated", "k", resume_timeout_s=1e9, connect_timeout
 PIECES = (1, 300, 20_000, 120_000)
 
 
-class Flag:
-    """A gate nobody waits at."""
+class Event:
+    """An event that no thread waits for."""
 
     def set(self) -> None: ...
     def clear(self) -> None: ...
@@ -147,7 +147,7 @@ class Client:
     """One client process: an engine, and the commands whose outcome it waits for."""
 
     def __init__(self, world: World, token: SessionToken | None) -> None:
-        self.engine = Engine(OPTIONS, "sb", Flag, world.rng, token=token)
+        self.engine = Engine(OPTIONS, "sb", Event, world.rng, token=token)
         self.calls: dict[str, Call] = {}
         self.wire: Wire | None = None
         self.retry_at = 0.0
@@ -184,7 +184,9 @@ class World:
     def _call(self, params: dict[str, Any]) -> None:
         command_id = params["id"]
         try:
-            self.client.calls[command_id] = open_command(self.client.engine, "command", params, command_id, 1 << 30)
+            call = new_command(self.client.engine, command_id, 1 << 30)
+            open_command(self.client.engine, call, "command", params)
+            self.client.calls[command_id] = call
         except HoldfastError as why:
             self._told(command_id, why)
 

@@ -61,8 +61,8 @@ async def test_exit_records_survive_a_cut_in_the_exit_window(
     async def session(number: int) -> int:
         near = cut_client.get_sandbox(sandbox.id)
         shell = await near.shell()
-        assert near._link is not None
-        watch_resumes(near._link.engine, resumes)
+        assert near._driver is not None
+        watch_resumes(near._driver.engine, resumes)
         await shell.run("count=0; leave() { count=$((count + 1)); return $1; }")
         right = 0
         for command in range(number, COMMANDS, SESSIONS):

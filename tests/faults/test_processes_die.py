@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from holdfast import AsyncSandbox, AsyncSandboxClient, AuthenticationError, ConflictError, HoldfastError, SandboxClient, SessionFencedError
-from holdfast._transport.aio import Link
+from holdfast._transport.aio.driver import SessionDriver
 from holdfast_wire.session import ClientSession
 
 from tests.support.stack import Stack
@@ -115,25 +115,25 @@ async def test_several_readers_follow_one_command(stack: Stack, sandbox: AsyncSa
         await other.close()
 
 
-async def _attach(sandbox: AsyncSandbox, session: ClientSession) -> Link:
-    """A link of ``sandbox`` that carries ``session`` instead of one of its own."""
-    link = Link(sandbox._options, sandbox.id)
-    link.engine.session = session
-    await link.start()
-    return link
+async def _attach(sandbox: AsyncSandbox, session: ClientSession) -> SessionDriver:
+    """A driver of ``sandbox`` that carries ``session`` instead of one of its own."""
+    driver = SessionDriver(sandbox._options, sandbox.id)
+    driver.engine.session = session
+    await driver.start()
+    return driver
 
 
 async def test_a_client_that_knows_the_secret_takes_a_session_over(client: AsyncSandboxClient, sandbox: AsyncSandbox) -> None:
     shell = await sandbox.shell("mine")
     await shell.run("mark=1")
     hanging = asyncio.create_task(sandbox.exec("while [ ! -e /tmp/go ]; do sleep 0.05; done; echo went on", command_id="taken"))
-    assert sandbox._link is not None
-    old = sandbox._link.engine.session
+    assert sandbox._driver is not None
+    old = sandbox._driver.engine.session
     await until_async(lambda: not old.outgoing(), deadline_s=60, what="the command to be sent")
     other = client.get_sandbox(sandbox.id)
     with pytest.raises(AuthenticationError):
         await _attach(other, ClientSession(old.session_id, bytes(32), take_over=True))
-    other._link = await _attach(other, ClientSession(old.session_id, old.secret, take_over=True))
+    other._driver = await _attach(other, ClientSession(old.session_id, old.secret, take_over=True))
     with pytest.raises(HoldfastError) as fenced:
         await hanging
     assert isinstance(fenced.value, SessionFencedError)

@@ -47,8 +47,8 @@ async def test_redis_stopped(replicas: Replicas) -> None:
                 first.retarget(replicas.targets[1])
                 assert first.cut_all() >= 1
                 assert (await shell.run("echo $mark")).stdout == "kept\n"
-                assert sandbox._link is not None
-                assert sandbox._link.engine.resumes == 1
+                assert sandbox._driver is not None
+                assert sandbox._driver.engine.resumes == 1
             finally:
                 os.kill(pid, signal.SIGCONT)
             async with await client.create_sandbox(IMAGE, ready_timeout_s=30) as another:

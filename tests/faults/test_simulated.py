@@ -6,8 +6,8 @@ import dataclasses
 from typing import Any
 
 import pytest
-from holdfast._transport.command_call import Call
-from holdfast._transport.sinks import CommandSink
+from holdfast._transport.session.command_call import Call
+from holdfast._transport.session.sinks import CommandSink
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Gap, Hello
 

@@ -38,13 +38,13 @@ def test_a_stream_that_is_collected_within_a_step_ends_after_it(agent: FakeAgent
         cycle: list[object] = [stream]
         cycle.append(cycle)
         del stream, cycle
-        link = sandbox._link
-        assert link is not None
-        step = threading.Thread(target=link.perform, args=(gc.collect,), daemon=True)
+        driver = sandbox._driver
+        assert driver is not None
+        step = threading.Thread(target=driver.perform, args=(gc.collect,), daemon=True)
         step.start()
         step.join(20)
         assert not step.is_alive(), "the collector waits for the lock that its own thread holds"
-        until(lambda: len(agent.closes) == 1, deadline_s=20, what="the agent to hear that nobody reads")
+        until(lambda: len(agent.closes) == 1, deadline_s=20, what="the agent to receive the close")
         assert sandbox.exec("echo on").stdout == "on\n"
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from holdfast._transport.aio import _Wire
-from holdfast._transport.websocket import WebSocket
+from holdfast._transport.aio.driver import _Wire
+from holdfast._transport.session.websocket import WebSocket
 
 
 class Broken(asyncio.Transport):
@@ -29,9 +29,9 @@ class Engine:
 
 
 async def test_what_waits_stays_with_the_session() -> None:
-    link: Any = None
+    driver: Any = None
     engine: Any = Engine()
-    wire = _Wire(link, WebSocket("ws://localhost/", {}))
+    wire = _Wire(driver, WebSocket("ws://localhost/", {}))
     wire._transport = Broken()
     wire.flush(engine)
     assert engine.waiting == [b"message"]

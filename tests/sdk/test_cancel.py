@@ -99,7 +99,7 @@ async def test_a_stream_that_is_broken_off_is_cancelled(agent: FakeAgent) -> Non
     await sandbox.close()
 
 
-def test_a_stream_that_is_broken_off_is_cancelled_in_the_synchronous_face(agent: FakeAgent) -> None:
+def test_a_stream_that_is_broken_off_is_cancelled_in_the_synchronous_api(agent: FakeAgent) -> None:
     sandbox = SandboxClient(agent.url, "k").get_sandbox("sb")
     shell = sandbox.shell()
     for _ in shell.stream("flood 50000000", command_id="f"):
@@ -110,7 +110,7 @@ def test_a_stream_that_is_broken_off_is_cancelled_in_the_synchronous_face(agent:
 
 
 async def test_a_stream_that_is_held_is_cancelled_when_its_loop_is_left(agent: FakeAgent) -> None:
-    """Whoever wants the result afterwards has it in a variable: the next command must not wait for a flood without end."""
+    """A caller that wants the result afterwards keeps the stream in a variable: the next command must not wait for a flood without end."""
     sandbox = AsyncSandboxClient(agent.url, "k").get_sandbox("sb")
     shell = await sandbox.shell()
     stream = shell.stream("flood 50000000", command_id="f")
@@ -122,7 +122,7 @@ async def test_a_stream_that_is_held_is_cancelled_when_its_loop_is_left(agent: F
     await sandbox.close()
 
 
-def test_a_stream_that_is_held_is_cancelled_in_the_synchronous_face(agent: FakeAgent) -> None:
+def test_a_stream_that_is_held_is_cancelled_in_the_synchronous_api(agent: FakeAgent) -> None:
     sandbox = SandboxClient(agent.url, "k").get_sandbox("sb")
     shell = sandbox.shell()
     stream = shell.stream("flood 50000000", command_id="f")
@@ -182,8 +182,8 @@ print("whole")
 """
 
 
-def test_ctrl_c_in_the_middle_of_a_flood_tears_nothing(agent: FakeAgent) -> None:
-    """The main thread is nearly always inside a step of the engine here: the interrupt must wait for its end."""
+def test_ctrl_c_in_the_middle_of_a_flood_leaves_the_session_whole(agent: FakeAgent) -> None:
+    """Both threads are nearly always inside a step of the engine here: the interrupt must wait for its end."""
     command = [sys.executable, "-c", textwrap.dedent(_INTERRUPTED_FLOOD), agent.url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.stderr) == ("whole\n", "")
@@ -196,7 +196,7 @@ import signal, sys
 from holdfast import SandboxClient
 sandbox = SandboxClient(sys.argv[1], "k").get_sandbox("sb")
 shell = sandbox.shell()
-engine = sandbox._link.engine
+engine = sandbox._driver.engine
 outgoing = engine.outgoing
 def interrupted():
     engine.outgoing = outgoing
@@ -222,13 +222,10 @@ def test_ctrl_c_while_a_command_is_sent_ends_it_too(agent: FakeAgent) -> None:
     assert {"h0", "h1"} <= agent.records.keys()
 
 
-_LEFT_BEHIND = """
+_INHERITED = """
 import os, signal, sys
-from holdfast import SandboxClient
-sandbox = SandboxClient(sys.argv[1], "k").get_sandbox("sb")
-assert sandbox.exec("echo attached").ok
-link = sandbox._link
-with link.shield():
+from holdfast._transport.threads.signals import Uninterrupted
+with Uninterrupted():
     if child := os.fork():
         assert os.waitpid(child, 0)[1] == 0
     else:
@@ -237,13 +234,99 @@ with link.shield():
         except KeyboardInterrupt:
             os._exit(0 if signal.getsignal(signal.SIGINT) is signal.default_int_handler else 2)
         os._exit(1)
-print("heard")
+print("raised")
 """
 
 
-def test_a_fork_in_the_middle_of_a_command_hears_ctrl_c(agent: FakeAgent) -> None:
-    done = subprocess.run([sys.executable, "-c", _LEFT_BEHIND, agent.url], capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr) == ("heard\n", "")
+def test_a_fork_in_the_middle_of_a_step_is_interrupted_at_once() -> None:
+    done = subprocess.run([sys.executable, "-c", _INHERITED], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("raised\n", "")
+
+
+_INTERRUPTED_ANYWHERE = """
+import signal, sys
+from holdfast import SandboxClient
+sandbox = SandboxClient(sys.argv[1], "k").get_sandbox("sb")
+shell = sandbox.shell()
+left = 0
+def trace(frame, event, argument):
+    global left
+    if "holdfast" not in frame.f_code.co_filename:
+        return None
+    if event == "line":
+        left -= 1
+        if left == 0:
+            sys.settrace(None)
+            signal.raise_signal(signal.SIGINT)
+    return trace
+def stream(command, command_id):
+    for _ in shell.stream(command, command_id=command_id): pass
+for name, run in {"run": shell.run, "exec": sandbox.exec, "stream": stream}.items():
+    interrupted, line = True, 0
+    while interrupted:
+        line += 1
+        left = line
+        sys.settrace(trace)
+        try:
+            run("echo text", command_id=f"{name}{line}")
+            interrupted = False
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        if line % 8 == 0:
+            assert shell.run("echo on").stdout == sandbox.exec("echo on").stdout == "on\\n"
+    assert line > 40, line
+assert shell.run("echo on").stdout == sandbox.exec("echo on").stdout == "on\\n"
+print("whole")
+"""
+
+
+def test_ctrl_c_at_any_line_leaves_the_session_whole(agent: FakeAgent) -> None:
+    """A step that it meets goes on to its end; everywhere else it is raised at once."""
+    done = subprocess.run([sys.executable, "-c", _INTERRUPTED_ANYWHERE, agent.url], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "whole\n", done.stderr  # an interrupt in a finalizer is printed, not raised
+    assert agent.attaches == 1, "one session went through it all"
+
+
+_TIMED_OUT_ANYWHERE = """
+import signal, sys
+from holdfast import SandboxClient, SessionLostError
+sandbox = SandboxClient(sys.argv[1], "k").get_sandbox("sb")
+sandbox.exec("echo attached")
+armed, raised, lost = False, 0, 0
+def on_alarm(number, frame):
+    if armed:
+        raise TimeoutError
+signal.signal(signal.SIGALRM, on_alarm)
+for number in range(600):
+    shell = sandbox.shell()
+    try:
+        armed = True
+        signal.setitimer(signal.ITIMER_REAL, 1e-6 + number % 60 * 2e-5)
+        shell.run("echo text", command_id=f"c{number}")
+    except TimeoutError:
+        raised += 1
+    except SessionLostError as why:
+        assert why.reason == "interrupted"
+    finally:
+        armed = False
+    for attempt in range(2):
+        try:
+            assert sandbox.exec("echo on").stdout == "on\\n"
+            break
+        except SessionLostError as why:
+            assert why.reason == "interrupted" and not attempt
+            lost += 1
+assert raised > 100, raised
+print("whole")
+"""
+
+
+def test_what_a_handler_raises_ends_the_session_at_most(agent: FakeAgent) -> None:
+    """A step that was interrupted half-way is never trusted: the session ends with a typed error, and the next call makes another."""
+    done = subprocess.run([sys.executable, "-c", _TIMED_OUT_ANYWHERE, agent.url], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "whole\n", done.stderr
 
 
 def _sleeping(pid: int) -> bool:
@@ -256,7 +339,7 @@ def _heard_since(held: Held, before: float) -> bool:
 
 
 def test_threads_share_a_sandbox(agent: FakeAgent) -> None:
-    """Leader and followers: many threads wait on one connection, each for its own answer, through cuts."""
+    """Many threads wait on one connection, each for its own answer, through cuts."""
     sandbox = SandboxClient(agent.url, "k").get_sandbox("sb")
     wrong: list[str] = []
 
@@ -285,7 +368,7 @@ def test_threads_share_a_sandbox(agent: FakeAgent) -> None:
 
 
 def test_an_idle_connection_answers_pings(agent: FakeAgent) -> None:
-    """Nobody waits: the keeper serves the socket, and the first call afterwards finds it alive."""
+    """No caller waits: the driver's thread serves the socket, and the first call afterwards finds it alive."""
     sandbox = SandboxClient(agent.url, "k").get_sandbox("sb")
     assert sandbox.exec("true").ok
     (held,) = agent.sessions.values()

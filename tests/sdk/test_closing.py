@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from holdfast._options import Options
-from holdfast._transport import aio
-from holdfast._transport.websocket import WebSocket
+from holdfast._transport.aio import driver as aio
+from holdfast._transport.session.websocket import WebSocket
 from holdfast_wire.frames import Close
 
 from tests.sdk.support.fake_agent import FakeAgent
@@ -39,8 +39,8 @@ async def test_shells_are_closed_side_by_side(sandbox: Any, agent: FakeAgent) ->
 
 async def test_connections_that_take_their_time_do_so_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aio, "CLOSE_S", 0.2)
-    link = aio.Link(Options(url="http://127.0.0.1:1", api_key="key"), "sb")
-    link._wires = {aio._Wire(link, WebSocket("ws://localhost/", {})) for _ in range(5)}
+    driver = aio.SessionDriver(Options(url="http://127.0.0.1:1", api_key="key"), "sb")
+    driver._wires = {aio._Wire(driver, WebSocket("ws://localhost/", {})) for _ in range(5)}
     began = asyncio.get_running_loop().time()
-    await link.close()
+    await driver.close()
     assert 0.19 < asyncio.get_running_loop().time() - began < 0.9

@@ -53,7 +53,7 @@ async def test_ctrl_c_and_a_lost_connection(live: Any) -> None:
     async for chunk in running:
         shown += chunk.data
         if shown == b"ready\r\n":
-            inner(live)._link.drop()
+            inner(live)._driver.drop()
             await shell.write("\x03")
     assert running.result.exit_code == 130
     assert "never" not in running.result.stdout

@@ -1,4 +1,4 @@
-"""What a spool drops is told exactly, on the real stack and both faces: received + dropped == seen, per stream."""
+"""What a spool drops is reported exactly, on the real stack and with both APIs: received + dropped == seen, per stream."""
 
 from __future__ import annotations
 

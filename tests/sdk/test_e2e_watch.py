@@ -85,13 +85,13 @@ async def test_what_cannot_be_watched(live: Any) -> None:
 
 
 async def test_a_lost_connection_loses_no_event(live: Any) -> None:
-    """What happens while nobody is connected is kept, and told when the session resumes."""
+    """Changes during a disconnection are kept and reported when the session resumes."""
     await live.exec("mkdir /tmp/r")
     watch = await live.files.watch("/tmp/r")
     job = await live.start("for n in $(seq 1 400); do touch /tmp/r/$n; sleep 0.002; done", detached=True)
     for _ in range(3):
         await until(watch, f"/tmp/r/{_ * 50 + 10}")
-        inner(live)._link.drop()
+        inner(live)._driver.drop()
     found = await until(watch, "/tmp/r/400")
     await job.wait()
     await live.exec("touch /tmp/r/end")
@@ -107,7 +107,7 @@ async def test_every_event_arrives_once_whatever_happens_to_the_connection(live:
     found = []
     for mark in (50, 120, 200):
         found += await until(watch, f"/tmp/once/{mark}")
-        inner(live)._link.drop()
+        inner(live)._driver.drop()
     found += await until(watch, "/tmp/once/end")
     await job.wait()
     created = [event.path.rpartition("/")[2] for event in found if event.type == "created"]

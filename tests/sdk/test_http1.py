@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from holdfast._options import Options
-from holdfast._transport.http import UnreachableError
-from holdfast._transport.http1 import AnswerError, AnswerReader, request_head
-from holdfast._transport.threads_http import Http
+from holdfast._transport.rest.answer import UnreachableError
+from holdfast._transport.rest.http1 import AnswerError, AnswerReader, request_head
+from holdfast._transport.threads.http import Http
 from hypothesis import given
 from hypothesis import strategies as st
 

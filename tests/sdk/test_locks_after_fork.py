@@ -1,4 +1,4 @@
-"""A sandbox object that goes on where nobody holds its locks any more: in a fork, and in an event loop after another."""
+"""A sandbox object whose locks were held by threads that no longer exist: in a fork, and in an event loop after another."""
 
 from __future__ import annotations
 

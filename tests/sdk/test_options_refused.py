@@ -1,4 +1,4 @@
-"""Settings of a client and ids of sandboxes that cannot be meant: told at once, before anything is sent or waits."""
+"""Settings of a client and ids of sandboxes that cannot be valid: refused at once, before anything is sent or waits."""
 
 from __future__ import annotations
 

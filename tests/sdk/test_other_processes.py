@@ -117,9 +117,9 @@ def test_two_event_loops_at_once_are_told_apart() -> None:
 
         async def first() -> None:
             await sandbox.exec("echo one")
-            with pytest.raises(SessionLostError, match="made in") as told:
+            with pytest.raises(SessionLostError, match="made in") as refused:
                 await asyncio.to_thread(asyncio.run, second())
-            assert "a client each" in told.value.hint
+            assert "a client each" in refused.value.hint
             assert (await sandbox.exec("echo three")).stdout == "three\n"
             await client.close()
 

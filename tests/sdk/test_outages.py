@@ -118,10 +118,10 @@ async def test_the_first_session_that_gets_through_wakes_the_others(proxy: Fault
     await asyncio.gather(*(sandbox.exec("true") for sandbox in sandboxes))
     proxy.refuse(True)
     proxy.cut_all()
-    links = [getattr(sandbox, "inner", sandbox)._link for sandbox in sandboxes]
-    await eventually(lambda: all(link.engine._backoff.attempts >= 7 for link in links), "the pauses to be seconds")
+    drivers = [getattr(sandbox, "inner", sandbox)._driver for sandbox in sandboxes]
+    await eventually(lambda: all(driver.engine._backoff.attempts >= 7 for driver in drivers), "the pauses to be seconds")
     proxy.refuse(False)
-    await eventually(lambda: any(link.engine.session.attached for link in links), "the first session to get through")
+    await eventually(lambda: any(driver.engine.session.attached for driver in drivers), "the first session to get through")
     began = time.monotonic()
     await asyncio.gather(*(sandbox.exec("true") for sandbox in sandboxes))
     assert time.monotonic() - began < 2, "all others came with the first"
@@ -139,10 +139,10 @@ async def test_the_log_tells_the_story_of_a_session(agent: FakeAgent, face: Any,
     agent.cut()
     with pytest.raises(HoldfastError):
         await sandbox.exec("true")
-    told = "\n".join(record.getMessage() for record in caplog.records if record.name == "holdfast")
+    logged = "\n".join(record.getMessage() for record in caplog.records if record.name == "holdfast")
     for word in ("sandbox sb-7: attached", "connection lost: ", "resuming in ", "resumed after 0.", "gave up after "):
-        assert word in told, told
-    assert "k" not in told.split(), "no key"
+        assert word in logged, logged
+    assert "k" not in logged.split(), "no key"
     await sandbox.close()
 
 
@@ -152,7 +152,7 @@ def test_the_log_is_quiet_by_default(agent: FakeAgent) -> None:
         "client = holdfast.SandboxClient(sys.argv[1], 'k', resume_timeout_s=0)\n"
         "sandbox = client.get_sandbox('sb')\n"
         "sandbox.exec('true')\n"
-        "sandbox._link.drop()\n"
+        "sandbox._driver.drop()\n"
         "try:\n    sandbox.exec('true')\nexcept holdfast.HoldfastError:\n    pass\n"
         "client.close()\n"
     )

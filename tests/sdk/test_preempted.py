@@ -10,15 +10,15 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from holdfast._options import Options
 from holdfast._sync.process import Process
 from holdfast._sync.transfers import Transfer
-from holdfast._transport.command_call import Call
-from holdfast._transport.sinks import CommandSink, TransferSink
-from holdfast._transport.threads import Link
+from holdfast._transport.session.command_call import Call
+from holdfast._transport.session.sinks import CommandSink, TransferSink
+from holdfast._transport.threads.driver import SessionDriver, SessionEvent
 from holdfast_wire.frames import Closed, Exited, Output, Started
 
 from tests.support.until import until
@@ -45,23 +45,29 @@ class Session:
         self.sent += size
 
 
+class WatchedEvent(SessionEvent):
+    """An event whose waits are announced, and end."""
+
+    about_to_wait: ClassVar[Callable[[], None]] = staticmethod(lambda: None)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        if not self._is_set:
+            WatchedEvent.about_to_wait()
+            assert super().wait(PATIENCE_S), "it waits for what has been"
+        return True
+
+
 class Preempted:
     """``meanwhile`` happens once: before the line of the synchronous SDK with that number, or when there is nothing left but to wait."""
 
-    def __init__(self, link: Link, line: int, meanwhile: Callable[[], None]) -> None:
-        self.link, self.line, self.meanwhile, self.lines, self.over = link, line, meanwhile, 0, False
-        self._wait = link.wait
-        link.wait = self.wait  # type: ignore[method-assign]
+    def __init__(self, driver: SessionDriver, line: int, meanwhile: Callable[[], None]) -> None:
+        self.driver, self.line, self.meanwhile, self.lines, self.over = driver, line, meanwhile, 0, False
+        WatchedEvent.about_to_wait = self.happen
 
     def happen(self) -> None:
         if not self.over:
             self.over = True
-            self.link.perform(self.meanwhile)
-
-    def wait(self, gate: Any, timeout_s: float | None) -> bool:
-        self.happen()
-        assert self._wait(gate, PATIENCE_S), "it waits for what has been"
-        return True
+            self.driver.perform(self.meanwhile)
 
     def trace(self, frame: FrameType, event: str, argument: object) -> Any:
         if "/_sync/" not in frame.f_code.co_filename:
@@ -81,21 +87,24 @@ class Preempted:
             sys.settrace(before)
 
 
-def link_of() -> Link:
-    return Link(Options(url="http://127.0.0.1:1", api_key="key"), "sb")
+def driver_of() -> SessionDriver:
+    WatchedEvent.about_to_wait = staticmethod(lambda: None)
+    driver = SessionDriver(Options(url="http://127.0.0.1:1", api_key="key"), "sb")
+    driver.event = lambda: WatchedEvent(driver)  # type: ignore[method-assign]
+    return driver
 
 
-def call_of(link: Link) -> Call:
-    sink = CommandSink(Session(), link.gate)  # type: ignore[arg-type]
-    sink.call = call = Call(sink, link.gate, "c", 1 << 20, collecting=False)
+def call_of(driver: SessionDriver) -> Call:
+    sink = CommandSink(Session(), driver.event)  # type: ignore[arg-type]
+    sink.call = call = Call(sink, driver.event, "c", 1 << 20, collecting=False)
     sink.fact(Started(1, "c", {}))
     return call
 
 
-def transfer_of(link: Link) -> Transfer:
+def transfer_of(driver: SessionDriver) -> Transfer:
     transfer = Transfer.__new__(Transfer)
-    transfer._link, transfer._path = link, None
-    transfer._sink = TransferSink(Session(), link.gate)  # type: ignore[arg-type]
+    transfer._driver, transfer._path = driver, None
+    transfer._sink = TransferSink(Session(), driver.event)  # type: ignore[arg-type]
     return transfer
 
 
@@ -109,8 +118,8 @@ def at_each_line(begin: Callable[[int], bool]) -> None:
 
 def test_the_last_output_comes_before_the_end() -> None:
     def once(line: int) -> bool:
-        link = link_of()
-        call = call_of(link)
+        driver = driver_of()
+        call = call_of(driver)
         sink = call.sink
 
         def end() -> None:
@@ -118,8 +127,8 @@ def test_the_last_output_comes_before_the_end() -> None:
             sink.fact(Exited(1, "c", {"exit_code": 0, "streams": {1: {"seen": 8}}}))
 
         sink.fact(Output(1, 1, b"head"))
-        turn = Preempted(link, line, end)
-        process = Process(link, call)
+        turn = Preempted(driver, line, end)
+        process = Process(driver, call)
         assert b"".join(chunk.data for chunk in turn.run(lambda: list(process))) == b"headtail", line
         return turn.lines >= line
 
@@ -128,8 +137,8 @@ def test_the_last_output_comes_before_the_end() -> None:
 
 def test_the_last_bytes_of_a_transfer_come_before_its_end() -> None:
     def once(line: int) -> bool:
-        link = link_of()
-        transfer = transfer_of(link)
+        driver = driver_of()
+        transfer = transfer_of(driver)
         sink = transfer._sink
 
         def end() -> None:
@@ -138,7 +147,7 @@ def test_the_last_bytes_of_a_transfer_come_before_its_end() -> None:
             sink.fact(Closed(1, {}))
 
         sink.fact(Output(1, 1, b"head"))
-        turn = Preempted(link, line, end)
+        turn = Preempted(driver, line, end)
         assert b"".join(turn.run(lambda: list(iter(transfer.read, b"")))) == b"headtail", line
         return turn.lines >= line
 
@@ -147,14 +156,14 @@ def test_the_last_bytes_of_a_transfer_come_before_its_end() -> None:
 
 def test_the_end_of_a_transfer_is_not_missed() -> None:
     def once(line: int) -> bool:
-        link = link_of()
-        transfer = transfer_of(link)
+        driver = driver_of()
+        transfer = transfer_of(driver)
 
         def end() -> None:
             transfer._sink.fact(Output(1, 1, b"unread"))
             transfer._sink.fact(Closed(1, {"size": 6}))
 
-        turn = Preempted(link, line, end)
+        turn = Preempted(driver, line, end)
         assert turn.run(transfer.closed) == {"size": 6}, line
         return turn.lines >= line
 
@@ -163,8 +172,8 @@ def test_the_end_of_a_transfer_is_not_missed() -> None:
 
 def test_credit_that_comes_at_any_time_is_used() -> None:
     def once(line: int) -> bool:
-        link = link_of()
-        transfer = transfer_of(link)
+        driver = driver_of()
+        transfer = transfer_of(driver)
         sink = transfer._sink
         session: Any = sink.session
         session.credit = 3
@@ -173,7 +182,7 @@ def test_credit_that_comes_at_any_time_is_used() -> None:
             session.credit += 10
             sink.writable()
 
-        turn = Preempted(link, line, grant)
+        turn = Preempted(driver, line, grant)
         turn.run(lambda: transfer.write(b"0123456789"))
         assert session.sent == 10, line
         return turn.lines >= line
@@ -186,13 +195,14 @@ def test_two_that_wait_for_one_end_both_see_it(what: str) -> None:
     interval = sys.getswitchinterval()
 
     def once(line: int) -> bool:
-        link = link_of()
-        call = call_of(link)
-        process = Process(link, call)
+        driver = driver_of()
+        call = call_of(driver)
+        process = Process(driver, call)
         other = threading.Thread(target=getattr(process, what), daemon=True)
         other.start()
-        until(lambda: link._followers, deadline_s=20, what="the other to wait")
-        turn = Preempted(link, line, lambda: call.sink.fact(Exited(1, "c", ENDED)))
+        changed: Any = call.changed
+        until(lambda: changed._waiters, deadline_s=20, what="the other to wait")
+        turn = Preempted(driver, line, lambda: call.sink.fact(Exited(1, "c", ENDED)))
         turn.run(getattr(process, what))
         other.join(PATIENCE_S)
         assert not other.is_alive(), line

@@ -88,15 +88,15 @@ async def test_an_exec_whose_answer_was_lost_is_asked_for_again_by_its_key(servi
 
 
 async def test_an_exec_that_takes_long_is_asked_after_as_a_job(service: Service, rest: Any) -> None:
-    """After a lost answer the same key asks for the job, whose state is told every few seconds: no request hangs with its connection."""
+    """After a lost answer the same key asks for the job, whose state is answered every few seconds: no request waits for long."""
     service.answers = [None, (200, {"job_id": "sb.k1", "status": "queued"}), job(status="running"), None, job(status="running"), job()]
     assert (await rest().exec("echo x", command_id="mine")).stdout == "x\n"
     assert service.requests == [("POST /sandboxes/sb/exec", "mine")] * 2 + [("GET /jobs/sb.k1/wait?timeout=15.0", "")] * 4
 
 
 async def test_the_account_of_both_streams_comes_over_rest_too(service: Service, rest: Any) -> None:
-    told = {"stdout": {"seen": 9, "dropped": 7, "sha256": "0f" * 32}, "stderr": {"seen": 0, "dropped": 0, "sha256": "aa" * 32}}
-    service.answers = [job(streams=told, truncated=True), job()]
+    counts = {"stdout": {"seen": 9, "dropped": 7, "sha256": "0f" * 32}, "stderr": {"seen": 0, "dropped": 0, "sha256": "aa" * 32}}
+    service.answers = [job(streams=counts, truncated=True), job()]
     result = await rest().exec("echo x")
     assert result.streams == {1: StreamCount(9, 7, "0f" * 32), 2: StreamCount(0, 0, "aa" * 32)}
     assert not (await rest().exec("echo x")).streams, "an older service tells nothing of it"
@@ -178,7 +178,7 @@ async def test_upgrades_that_are_swallowed_leave_rest(service: Service, face: An
 
 
 async def test_a_create_whose_time_is_over_is_not_asked_for_again(service: Service, face: Any) -> None:
-    """The answer comes when the time is over: another attempt would make a sandbox that nobody waits for any more."""
+    """The answer comes when the time is over: another attempt would make a sandbox that no caller waits for."""
     service.answers = [problem(504, "create_timeout", retryable=True)]
     service.late_s = 0.6
     with pytest.raises(HoldfastError) as slow:

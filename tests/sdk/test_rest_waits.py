@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -76,9 +75,9 @@ def slow() -> Iterator[Slow]:
 
 
 @pytest.fixture
-def constant(monkeypatch: pytest.MonkeyPatch, face: Any) -> Callable[[str, float], None]:
-    """Sets a constant of the face's REST."""
-    return lambda name, value: monkeypatch.setattr(import_module(f"holdfast._{face.name}.rest"), name, value)
+def constant(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, float], None]:
+    """Sets a constant of the rule when requests are sent again."""
+    return lambda name, value: monkeypatch.setattr(f"holdfast._transport.rest.retry.{name}", value)
 
 
 async def test_creates_that_wait_do_not_hold_up_heartbeats(slow: Slow, face: Any) -> None:
@@ -110,8 +109,8 @@ async def test_a_heartbeat_that_is_not_answered_does_not_stop_the_next(slow: Slo
 
 
 async def test_a_create_outlives_balancers_that_cut_what_waits(slow: Slow, face: Any, constant: Any) -> None:
-    constant("_HELD_S", 0.05)
-    constant("BACKOFF_BASE_S", 0.001)
+    constant("ARRIVED_S", 0.05)
+    constant("BASE_S", 0.001)
 
     def cut(path: str, count: int) -> Any:
         if count > 6:
@@ -127,7 +126,7 @@ async def test_a_create_outlives_balancers_that_cut_what_waits(slow: Slow, face:
 
 
 async def test_a_create_asks_again_where_the_service_hangs(slow: Slow, face: Any, constant: Any) -> None:
-    constant("_HOLD_S", 1.0)
+    constant("HOLD_S", 1.0)
     slow.answer = lambda path, count: slow.hold() if count == 1 else RECORD
     client = face.client(slow.url, "key")
     assert (await asyncio.wait_for(client.create_sandbox("host"), 60)).id == "sb"

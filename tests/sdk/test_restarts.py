@@ -1,4 +1,4 @@
-"""REST while the service restarts: one that has answered before is waited for, one that never did is told at once."""
+"""REST while the service restarts: one that has answered before is waited for, one that never did is an error at once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from holdfast import SandboxClient, ServiceUnavailableError
-from holdfast._transport.http import ATTEMPTS
+from holdfast._transport.rest.retry import ATTEMPTS
 
 from tests.sdk.test_rest import Answer, Service
 
@@ -30,7 +30,7 @@ RECORD: Answer = (
 
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
-    monkeypatch.setattr("holdfast._sync.rest.BACKOFF_CAP_S", 0.005)
+    monkeypatch.setattr("holdfast._transport.rest.retry.CAP_S", 0.005)
     with Service() as running:
         yield running
 
@@ -54,7 +54,7 @@ def test_a_service_that_never_answered_is_not(service: Service) -> None:
 
 
 def test_patience_ends(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast._sync.rest.RESTART_S", 1.0)
+    monkeypatch.setattr("holdfast._transport.rest.retry.RESTART_S", 1.0)
     service.answers = [LIST, AWAY]
     with SandboxClient(service.url, "k") as client:
         client.list_sandboxes()

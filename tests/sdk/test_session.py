@@ -74,7 +74,7 @@ async def test_a_reader_that_stops_holds_the_command_back(sandbox: Any, agent: F
     process = await sandbox.start("flood 5000000")
     await process.read()
     assert (await sandbox.exec("echo beside")).stdout == "beside\n"
-    assert len(agent.records) == 1, "the agent could send everything although nobody reads"
+    assert len(agent.records) == 1, "the agent could send everything although no caller reads"
     result = await process.wait()
     assert len(result.stdout_bytes) == 5_000_000
     assert result.exit_code == 0
@@ -172,7 +172,7 @@ async def test_a_sandbox_that_goes_tells_every_command_what_is_known(sandbox: An
     assert lost.value.started is None
     with pytest.raises(SandboxLostError) as lost:
         await process.wait()
-    assert 0 <= lost.value.received[1] <= 1024 * 1024, "at most a window, for nobody read"
+    assert 0 <= lost.value.received[1] <= 1024 * 1024, "at most a window, for no caller read"
     with pytest.raises(SandboxLostError):
         await sandbox.exec("true")
 
@@ -245,7 +245,7 @@ async def test_the_newest_connection_wins(sandbox: Any, agent: FakeAgent) -> Non
 async def test_a_session_that_expired_is_replaced(sandbox: Any, agent: FakeAgent) -> None:
     assert (await sandbox.exec("true")).ok
     agent.close(4414, "session_lost")
-    link = getattr(sandbox, "inner", sandbox)._link
+    link = getattr(sandbox, "inner", sandbox)._driver
     await eventually(lambda: link.engine.error is not None, "the client to notice the close")
     assert (await sandbox.exec("echo again")).stdout == "again\n"
 

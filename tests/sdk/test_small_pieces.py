@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast._transport.command_call import Call
-from holdfast._transport.sinks import CommandSink, TransferSink
+from holdfast._transport.session.command_call import Call
+from holdfast._transport.session.sinks import CommandSink, TransferSink
 from holdfast_wire.frames import Exited, Output
 from holdfast_wire.session import ClientSession
 
 
-class Gate:
+class LinkEvent:
     def set(self) -> None: ...
     def clear(self) -> None: ...
 
@@ -18,12 +18,12 @@ class Gate:
 def begun(*, collecting: bool) -> Call:
     session = ClientSession("s" * 32, b"k" * 32)
     session.consume = lambda number, size_bytes: None  # type: ignore[method-assign]
-    sink = CommandSink(session, Gate)
-    sink.call = Call(sink, Gate, "c", 1 << 20, collecting=collecting)
+    sink = CommandSink(session, LinkEvent)
+    sink.call = Call(sink, LinkEvent, "c", 1 << 20, collecting=collecting)
     return sink.call
 
 
-def told(call: Call) -> dict[int, bytes]:
+def collected(call: Call) -> dict[int, bytes]:
     """What came, pair by pair, of both streams."""
     whole: dict[int, bytes] = {1: b"", 2: b""}
     for number in range(20_000):
@@ -41,7 +41,7 @@ def exited(call: Call, whole: dict[int, bytes]) -> None:
 
 def test_pieces_that_wait() -> None:
     call = begun(collecting=False)
-    whole = told(call)
+    whole = collected(call)
     assert len(call.chunks) <= 200
     taken: dict[int, bytes] = {1: b"", 2: b""}
     while (chunk := call.take()) is not None:
@@ -51,7 +51,7 @@ def test_pieces_that_wait() -> None:
 
 def test_pieces_that_are_kept() -> None:
     call = begun(collecting=True)
-    whole = told(call)
+    whole = collected(call)
     assert sum(map(len, call._kept.values())) <= 20
     exited(call, whole)
     result = call.result()
@@ -61,14 +61,14 @@ def test_pieces_that_are_kept() -> None:
 def test_the_limit_is_kept_to_the_byte() -> None:
     call = begun(collecting=True)
     call.limit = 7_777
-    whole = told(call)
+    whole = collected(call)
     exited(call, whole)
     result = call.result()
     assert (result.stdout_bytes, result.stderr_bytes, result.truncated) == (whole[1][:7_777], whole[2][:7_777], True)
 
 
 def test_pieces_of_a_tunnel() -> None:
-    sink = TransferSink(ClientSession("s" * 32, b"k" * 32), Gate)
+    sink = TransferSink(ClientSession("s" * 32, b"k" * 32), LinkEvent)
     sink.session.consume = lambda number, size_bytes: None  # type: ignore[method-assign]
     for number in range(10_000):
         sink.fact(Output(1, 1, b"%04d" % number))

@@ -8,8 +8,8 @@ import threading
 from typing import Any
 
 import pytest
-from holdfast._transport.threads import Background
-from holdfast._transport.threads_net import Listener, Stream
+from holdfast._transport.threads.driver import Background
+from holdfast._transport.threads.net import Listener, Stream
 
 
 class Failing:

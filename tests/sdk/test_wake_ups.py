@@ -1,4 +1,4 @@
-"""Waking who waits on a connection: it may come twice, and when the connection is over it must meet nobody else."""
+"""Waking the waiting threads of a session: twice does no harm, and after its end no other file is written to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from holdfast import SandboxClient
 from holdfast._options import Options
-from holdfast._transport.threads import Link
+from holdfast._transport.threads.driver import SessionDriver
 
 from tests.sdk.support.fake_agent import FakeAgent
 
@@ -20,19 +20,19 @@ def test_closing_wakes_no_file_that_was_opened_meanwhile(agent: FakeAgent, tmp_p
     with SandboxClient(agent.url, "key") as client:
         sandbox = client.get_sandbox("sb")
         sandbox.exec("true")
-        link = sandbox._link
-        assert link is not None
-        wake_end, me, write = link._wake_write, threading.current_thread(), os.write
+        driver = sandbox._driver
+        assert driver is not None
+        wake_end, me, write = driver._wake_write, threading.current_thread(), os.write
         opened: list[FileIO] = []
 
         def late(descriptor: int, data: bytes) -> int:
             if descriptor == wake_end and threading.current_thread() is me:
-                link._keeper.thread.join(0.2)  # it ends now, unless it cannot
+                driver._thread.join(0.2)  # it ends now, unless it cannot
                 opened.extend((tmp_path / str(number)).open("wb", buffering=0) for number in range(len(opened), len(opened) + 4))
             return write(descriptor, data)
 
         monkeypatch.setattr(os, "write", late)
-        link.close()
+        driver.close()
         monkeypatch.undo()
         assert opened
         for file in opened:
@@ -40,19 +40,15 @@ def test_closing_wakes_no_file_that_was_opened_meanwhile(agent: FakeAgent, tmp_p
             file.close()
 
 
-def test_a_waiter_that_ctrl_c_has_woken_can_be_woken_again() -> None:
+def test_a_waiter_that_was_cancelled_can_be_woken_again() -> None:
     class Woken:
-        def locked(self) -> bool:
-            return True  # as it was before the handler ran
-
         def release(self) -> None:
             raise RuntimeError("release unlocked lock")
 
-    link = Link(Options(url="http://127.0.0.1:1", api_key="key"), "sb")
-    gate = link.gate()
+    driver = SessionDriver(Options(url="http://127.0.0.1:1", api_key="key"), "sb")
+    changed = driver.event()
     waiter: Any = Woken()
-    gate._waiters.append(waiter)
-    link._followers.append(waiter)
-    link._promote()
-    gate.set()
-    assert gate.wait(0)
+    changed._waiters.append(waiter)
+    changed.set()
+    assert changed.wait(0)
+    assert not changed._waiters

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from holdfast._transport.policy import Backoff, judge_close, judge_refusal
-from holdfast._transport.websocket import CloseInfo, Refusal, WebSocket
+from holdfast._transport.session.policy import Backoff, judge_close, judge_refusal
+from holdfast._transport.session.websocket import CloseInfo, Refusal, WebSocket
 from holdfast_wire.limits import MESSAGE_BYTES
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,7 +93,7 @@ def test_fragments_are_joined_and_pings_answered() -> None:
 
 
 def test_a_flood_of_pings_waits_as_one_pong() -> None:
-    """Code in a sandbox that pings and does not read must not grow the memory of whoever uses it."""
+    """Code in a sandbox that pings and does not read must not grow the memory of its client."""
     websocket, _ = opened()
     for number in range(1000):
         websocket.feed(Frame(Opcode.PING, b"%03d" % number).serialize(mask=False))
@@ -144,8 +144,8 @@ def test_what_refusals_mean() -> None:
     assert verdict.fatal
     assert (verdict.why.reason, verdict.why.fault, verdict.why.message) == ("oom", "workload", "it is gone")
     later = judge_refusal(Refusal(503, {"retry-after": "7"}, b""), attached_before=False)
-    assert (later.fatal, later.retry_after_s, later.foreign) == (False, 7.0, False)
-    assert judge_refusal(Refusal(403, {"content-type": "text/html"}, b"no"), attached_before=False).foreign
+    assert (later.fatal, later.retry_after_s, later.not_holdfast) == (False, 7.0, False)
+    assert judge_refusal(Refusal(403, {"content-type": "text/html"}, b"no"), attached_before=False).not_holdfast
     hostile = judge_refusal(Refusal(503, {"retry-after": "1e99"}, b""), attached_before=False)
     assert hostile.retry_after_s <= 60
 

@@ -1,19 +1,19 @@
-"""What a sandbox reaches its agent by: one link, attached when first needed, or REST where WebSockets do not pass.
+"""What a sandbox reaches its agent by: one driver, attached when first needed, or REST where WebSockets do not pass.
 
-Owns when a link is made, replaced or left to another process, and the choice between session and REST. Does not own the link's inside
-(``_transport``) nor what is done over it (``sandbox``, its only heir).
+Owns when a driver is made, replaced or left to another process, and the choice between session and REST. Does not own the driver's inside
+(``_transport``) nor what is done over it (``sandbox``, its only subclass).
 """
 
 from __future__ import annotations
 
-from holdfast._async.rest import AsyncRest, AsyncRestSandbox
+from holdfast._async.rest import AsyncRest
 from holdfast._errors import HoldfastError, ServiceUnavailableError, UnsupportedError, from_map
 from holdfast._options import Options
 from holdfast._public import public
 from holdfast._session_token import SessionToken
-from holdfast._transport.aio import Link, Lock
-from holdfast._transport.command_call import GONE
-from holdfast._transport.engine import elsewhere
+from holdfast._transport.aio.driver import Lock, SessionDriver
+from holdfast._transport.session.command_call import GONE
+from holdfast._transport.session.engine import elsewhere
 
 
 @public
@@ -25,12 +25,12 @@ class AsyncAttachable:
         self._rest = rest
         self._options = options
         self._token = token
-        self._link: Link | None = None
+        self._driver: SessionDriver | None = None
         self._lock = Lock()
         self._by_rest = options.transport == "rest"
 
     def _in_use_now(self) -> None:
-        """A link is attached: whoever closes the client closes this too."""
+        """A driver is attached: closing the client closes this too."""
         raise NotImplementedError
 
     def _start_over(self) -> None:
@@ -40,59 +40,59 @@ class AsyncAttachable:
     @property
     def _fenced(self) -> bool:
         """Whether another client took the session over."""
-        why = self._link.engine.error if self._link is not None else None
+        why = self._driver.engine.error if self._driver is not None else None
         return why is not None and why.code == "session_fenced"
 
-    async def _attached(self) -> Link:
-        """The link, attached. A session that expired is replaced by a new one; what is gone or taken over stays so."""
-        link = self._link
-        if link is not None and link.engine.error is None and link.here:
-            return link
+    async def _attached(self) -> SessionDriver:
+        """The driver, attached. A session that expired is replaced by a new one; what is gone or taken over stays so."""
+        driver = self._driver
+        if driver is not None and driver.engine.error is None and driver.here:
+            return driver
         if self._by_rest:
             raise UnsupportedError(
                 "unsupported", "this needs a session, and only REST is in use", hint="WebSockets must reach the service for it"
             )
         async with self._lock.own:
-            link = self._link
-            if link is not None and not link.here:
-                if not link.left_behind:
+            driver = self._driver
+            if driver is not None and not driver.here:
+                if not driver.left_behind:
                     raise elsewhere()
-                link = self._link = None  # it stays the other's, and what is asked for here gets a session of its own
+                driver = self._driver = None  # it belongs to the other process; this one makes a session of its own
                 self._start_over()
-            if link is not None and link.engine.error is not None:
-                if link.engine.error.code in GONE or self._fenced:
-                    raise from_map(link.engine.error.to_map())
-                await link.close()
-                link = self._link = None
-            if link is None:
+            if driver is not None and driver.engine.error is not None:
+                if driver.engine.error.code in GONE or self._fenced:
+                    raise from_map(driver.engine.error.to_map())
+                await driver.close()
+                driver = self._driver = None
+            if driver is None:
                 token, self._token = self._token, None
-                link = await self._begun(token)
-                self._link = link
+                driver = await self._begun(token)
+                self._driver = driver
                 self._in_use_now()
-        return link
+        return driver
 
-    async def _begun(self, token: SessionToken | None) -> Link:
-        """A link that is attached. Raises why there is none; where only REST gets through, that is chosen for good."""
-        link = Link(self._options, self.id, token)
+    async def _begun(self, token: SessionToken | None) -> SessionDriver:
+        """A driver that is attached. Raises why there is none; where only REST gets through, that is chosen for good."""
+        driver = SessionDriver(self._options, self.id, token)
         try:
-            await link.start()
+            await driver.start()
         except HoldfastError:
-            if self._options.transport != "auto" or not link.engine.foreign:
+            if self._options.transport != "auto" or not driver.engine.not_holdfast:
                 raise
-            if not link.engine.blocked:
-                # Connections that end without an answer: something that swallows WebSockets, or an outage. REST tells which.
+            if not driver.engine.blocked:
+                # Connections that end without an answer: something that swallows WebSockets, or an outage. A REST request shows which.
                 if not await self._answers_rest():
                     raise
-                link = Link(self._options, self.id, token)
+                driver = SessionDriver(self._options, self.id, token)
                 try:
-                    await link.start()
+                    await driver.start()
                 except HoldfastError:
-                    self._by_rest = link.engine.foreign
+                    self._by_rest = driver.engine.not_holdfast
                     raise
-                return link
+                return driver
             self._by_rest = True
             raise
-        return link
+        return driver
 
     async def _answers_rest(self) -> bool:
         try:
@@ -101,12 +101,12 @@ class AsyncAttachable:
             return not isinstance(why, ServiceUnavailableError)
         return True
 
-    async def _fallback(self) -> AsyncRestSandbox | None:
-        """The REST face, where that is chosen or WebSockets do not pass; None where a session is."""
-        if self._link is None and not self._by_rest:
+    async def _fallback(self) -> AsyncRest | None:
+        """The REST client, where that is chosen or WebSockets do not pass; None where a session is."""
+        if self._driver is None and not self._by_rest:
             try:
                 await self._attached()
             except HoldfastError:
                 if not self._by_rest:
                     raise
-        return AsyncRestSandbox(self._rest, self.id) if self._by_rest else None
+        return self._rest if self._by_rest else None

@@ -22,9 +22,9 @@ from holdfast._progress import Progress
 from holdfast._public import public
 from holdfast._requests import ClusterOptions, create_body
 from holdfast._session_token import SessionToken
-from holdfast._transport.aio import Cancelled
-from holdfast._transport.aio_mapping import Step, mapped
-from holdfast._transport.aio_opening import opening
+from holdfast._transport.aio.driver import Cancelled
+from holdfast._transport.aio.mapping import Step, mapped
+from holdfast._transport.aio.opening import opening
 
 HEARTBEATS_PER_TIMEOUT = 3
 T = TypeVar("T")
@@ -106,17 +106,17 @@ class AsyncSandboxClient:
 
         ``cpu`` is cores (``2``, ``"500m"``), ``memory`` and ``disk`` bytes (``"4Gi"``). It is deleted after ``lifetime_s``
         (the service's default is in ``info``; ``extend`` and ``set_lifetime`` change it), or when idle
-        for ``idle_timeout_s``: no command ran in it, detached ones too, and nobody asked for anything (an attached client alone is no use);
+        for ``idle_timeout_s``: no command ran in it, detached ones too, and no request came (an attached client alone does not count);
         with ``heartbeat_timeout_s`` also when this process stops sending heartbeats, which it does by itself.
-        ``network`` says more than ``block_network``: ``{"mode": "none" | "internet" | "listed", "reaches": [{"cidr": …, "ports": […]}],
+        ``network`` is more exact than ``block_network``: ``{"mode": "none" | "internet" | "listed", "reaches": [{"cidr": …, "ports": […]}],
         "domains": […], "dns": True}``. What else a cluster can give, from ``gpu`` to ``volumes``, is listed in ``ClusterOptions``.
         ``group``: it ends with that group, a name or what ``client.group`` gives. While the service is full, or the quota is, this waits.
-        ``entrypoint``: start what the image says (``True``, on one machine) or these words, as the command ``"entrypoint"`` that
+        ``entrypoint``: start what the image defines (``True``, on one machine) or these words, as the command ``"entrypoint"`` that
         ``sandbox.follow`` reaches; the sandbox lives on when it ends. ``ulimits`` are of all that is started, as
         ``{"nofile": (1024, 4096), "core": 0}``, -1 for none. ``shm_size`` is how large /dev/shm may grow, in bytes (``"1g"``), by default
         64 MiB on one machine.
         ``sandbox_id`` names it. One of yours that has the name raises ``ConflictError``; with ``exist_ok`` it is shared, as it was made
-        with the same arguments: whoever leaves its ``with`` block first deletes it.
+        with the same arguments: the first client to leave its ``with`` block deletes it.
         Safe to call again: requests carry an idempotency key. Raises ``ConflictError``, ``ImageNotFoundError``, ``QuotaError``,
         ``SandboxNotReadyError``, ``ServiceUnavailableError``, ``InvalidArgumentError``, ``UnsupportedError``.
         ``image`` is its name in the store or a registry, ``env`` variables of all that runs in it, ``labels`` what
@@ -188,7 +188,7 @@ class AsyncSandboxClient:
         For rollouts: a function that creates a sandbox, works in it and returns. ``progress`` shows a line of how many are done and failed
         (None: where standard error is a terminal; True: also into a log, every ten seconds). The first exception, and Ctrl-C, ends the
         map, cancels the others and is raised; with ``return_exceptions`` an exception stands in the place of its result, and
-        ``error.is_infrastructure`` says which to mask.
+        ``error.is_infrastructure`` is true of those to mask.
         """
         if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
             raise bad(f"concurrency is a number of items at a time, 1 or more, not {concurrency!r:.40}")
@@ -196,21 +196,21 @@ class AsyncSandboxClient:
         return await mapped(function, wanted, concurrency, Progress(len(wanted), progress), keep=return_exceptions)
 
     def group(self, name: str, *, ttl_s: float = 60.0) -> AsyncGroup:
-        """A group of sandboxes that end together; nothing is asked until its ``with`` block, or ``begin``.
+        """A group of sandboxes that end together; no request is sent until its ``with`` block, or ``begin``.
 
         ``name`` is its name among yours; ``ttl_s``: how many seconds its sandboxes outlive the last heartbeat.
         """
-        return AsyncGroup(self, self._rest, group_name_of(name), ttl_of(ttl_s))
+        return AsyncGroup(self._rest, group_name_of(name), ttl_of(ttl_s), self._groups)
 
     def get_sandbox(self, sandbox_id: str) -> AsyncSandbox:
-        """The sandbox of that id; nothing is asked until it is used. Leaving its ``with`` block deletes it, ``close`` does not.
+        """The sandbox of that id; no request is sent until it is used. Leaving its ``with`` block deletes it, ``close`` does not.
 
         ``sandbox_id`` is what ``create_sandbox`` was given, or ``sandbox.id``.
         """
         return AsyncSandbox(self, self._rest, self._options, sandbox_id_of(sandbox_id), None)
 
     async def take_over(self, token: str) -> AsyncSandbox:
-        """The sandbox of ``sandbox.session_token()``, with its session: whoever held it gets ``SessionFencedError`` from now on.
+        """The sandbox of ``sandbox.session_token()``, with its session: its previous holder gets ``SessionFencedError`` from now on.
 
         What runs goes on: reach commands with ``follow(command_id)``, shells and terminals by their names. The new holder also sends the
         heartbeats. Raises ``InvalidArgumentError`` when it is no token, ``AuthenticationError`` when its secret is wrong,

@@ -1,61 +1,62 @@
 """Waiting for commands: until the end, chunk by chunk, and what a cancelled wait does to the command it waited for.
 
-Owns ``outcome`` and the base of streams, processes and terminals. Does not own how facts are gathered (``_transport.sinks``).
+Owns ``outcome`` and the base of streams, processes and terminals. Does not own how facts are gathered (``_transport.session.sinks``).
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Self
 
-from holdfast._arguments import content_of, patience_of
+from holdfast._arguments import content_of, wait_time_of
 from holdfast._errors import InputClosedError, WaitTimeoutError
 from holdfast._public import public
 from holdfast._results import Chunk, CommandResult
 from holdfast._signals import signal_of
-from holdfast._transport.aio import Cancelled, Gate, Link
-from holdfast._transport.calls import cancel_command, close_channel, kill_in_shell, signal_call
-from holdfast._transport.command_call import Call
-from holdfast._transport.sinks import CommandSink, ShellSink
+from holdfast._transport.aio.driver import Cancelled, SessionDriver, SessionEvent
+from holdfast._transport.session.calls import cancel_command, close_channel, kill_in_shell, signal_call
+from holdfast._transport.session.command_call import Call
+from holdfast._transport.session.sinks import CommandSink, ShellSink
 
 
-async def opened(gate: Gate) -> None:
-    """Wait for ``gate``."""
-    await gate.wait()
+async def opened(changed: SessionEvent) -> None:
+    """Wait for ``changed``."""
+    await changed.wait()
 
 
-async def outcome(link: Link, call: Call) -> CommandResult:
-    """The result of a command that is collecting its output.
+async def outcome(driver: SessionDriver, call: Call, send: Callable[[], None]) -> CommandResult:
+    """Send a command that collects its output and wait for its result.
 
-    A local cancellation cancels the remote command, waits a bounded time for its end, and goes on.
+    A local cancellation, also one before it is sent, cancels the remote command, waits a bounded time for its end, and goes on.
     """
-    gate: Gate = call.gate  # type: ignore[assignment]
+    changed: SessionEvent = call.changed  # type: ignore[assignment]
     try:
-        await gate.wait()
+        driver.perform(send)
+        await changed.wait()
     except Cancelled:
-        await cancel(link, call)
+        await cancel(driver, call)
         raise
     return call.result()
 
 
-async def cancel(link: Link, call: Call) -> None:
+async def cancel(driver: SessionDriver, call: Call) -> None:
     """End the remote command and wait for that, at most ``cancel_timeout_s``."""
-    gate: Gate = call.gate  # type: ignore[assignment]
-    patience_s = link.options.cancel_timeout_s / 2
-    link.perform(cancel_command, call)
-    if not call.done and isinstance(call.sink, ShellSink) and not await gate.wait(patience_s):
-        link.perform(kill_in_shell, call)
+    changed: SessionEvent = call.changed  # type: ignore[assignment]
+    step_limit_s = driver.options.cancel_timeout_s / 2
+    driver.perform(cancel_command, call)
+    if not call.done and isinstance(call.sink, ShellSink) and not await changed.wait(step_limit_s):
+        driver.perform(kill_in_shell, call)
     if not call.done:
-        await gate.wait(patience_s)
+        await changed.wait(step_limit_s)
 
 
 @public
 class AsyncRunning:
     """Something that runs: iterate it for live output, ``wait`` for the result, leave its ``with`` block to end it."""
 
-    def __init__(self, link: Link, call: Call) -> None:
-        self._link = link
+    def __init__(self, driver: SessionDriver, call: Call) -> None:
+        self._driver = driver
         self._call = call
 
     @property
@@ -74,20 +75,19 @@ class AsyncRunning:
         Raises ``WaitTimeoutError`` after ``timeout`` seconds, and the typed error when the session ends first.
         """
         call = self._call
-        gate: Gate = call.gate  # type: ignore[assignment]
-        timeout = patience_of(timeout)
-        with self._link.shield():
-            while True:
-                ended = call.done  # asked first: all that came before the end is there then
-                chunk = self._link.perform(call.take)
-                if chunk is not None:
-                    return chunk
-                if ended:
-                    if call.error is not None:
-                        raise call.error
-                    return None
-                if not await gate.wait(timeout):
-                    raise WaitTimeoutError(message=f"no output within {timeout:g} s")
+        changed: SessionEvent = call.changed  # type: ignore[assignment]
+        timeout = wait_time_of(timeout)
+        while True:
+            ended = call.done  # read first: all output that came before the end is then there
+            chunk = self._driver.perform(call.take)
+            if chunk is not None:
+                return chunk
+            if ended:
+                if call.error is not None:
+                    raise call.error
+                return None
+            if not await changed.wait(timeout):
+                raise WaitTimeoutError(message=f"no output within {timeout:g} s")
 
     def __aiter__(self) -> AsyncIterator[Chunk]:
         return self
@@ -104,22 +104,22 @@ class AsyncRunning:
         Raises ``WaitTimeoutError`` after ``timeout`` seconds: the command goes on. A cancelled wait leaves it running too.
         """
         call = self._call
-        gate: Gate = call.gate  # type: ignore[assignment]
-        timeout = patience_of(timeout)
-        self._link.perform(call.collect)  # from now on only the end opens the gate
-        if not await gate.wait(timeout):
+        changed: SessionEvent = call.changed  # type: ignore[assignment]
+        timeout = wait_time_of(timeout)
+        self._driver.perform(call.collect)  # from now on only the end sets the event
+        if not await changed.wait(timeout):
             raise WaitTimeoutError(message=f"the command did not end within {timeout:g} s")
         return call.result()
 
     async def signal(self, name: str | int) -> None:
-        """Send a signal (``"INT"``, ``"SIGTERM"``, 15, …) to the command's process group; ``"KILL"`` meets its whole tree.
+        """Send a signal (``"INT"``, ``"SIGTERM"``, 15, …) to the command's process group; ``"KILL"`` ends its whole tree.
 
         ``name`` is a name or a number.
         """
         number, call = signal_of(name), self._call
         if call.error is not None and call.error.code == "session_lost":
             raise call.error  # it may run, and the signal would not reach it
-        self._link.perform(signal_call, call, number)
+        self._driver.perform(signal_call, call, number)
 
     async def terminate(self) -> None:
         """Ask the command to end: SIGTERM."""
@@ -133,13 +133,13 @@ class AsyncRunning:
         """Stop reading and leave the command running; ``sandbox.follow(command_id)`` finds it again."""
         sink = self._call.sink
         if isinstance(sink, CommandSink):
-            self._link.perform(close_channel, sink, True)
-        self._link.perform(self._call.discard)
+            self._driver.perform(close_channel, sink, True)
+        self._driver.perform(self._call.discard)
 
     async def close(self) -> None:
         """End the command if it still runs, and wait a bounded time for that."""
         if not self._call.done:
-            await cancel(self._link, self._call)
+            await cancel(self._driver, self._call)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.command_id}{' done' if self.done else ''}>"
@@ -158,14 +158,15 @@ class AsyncInput(AsyncRunning):
     _no_input = ""
     """Why it takes none from here, where it does not."""
 
-    async def _start(self) -> None:
-        """Return once it has started, or raise why it could not."""
+    async def _start(self, send: Callable[[], None]) -> None:
+        """Return once it has been sent and has started, or raise why it could not."""
         call = self._call
-        gate: Gate = call.started_gate  # type: ignore[assignment]
+        changed: SessionEvent = call.started_event  # type: ignore[assignment]
         try:
-            await gate.wait()
+            self._driver.perform(send)
+            await changed.wait()
         except Cancelled:
-            await cancel(self._link, call)
+            await cancel(self._driver, call)
             raise
         if not call.started and call.error is not None:
             raise call.error
@@ -177,7 +178,7 @@ class AsyncInput(AsyncRunning):
         return pid if isinstance(pid, int) else None
 
     async def write(self, data: bytes | str) -> None:
-        """Write to its input; waits while the command does not read. Raises ``InputClosedError`` when nobody will.
+        """Write to its input; waits while the command does not read. Raises ``InputClosedError`` when it never will.
 
         ``data`` is bytes, or text as UTF-8.
         """
@@ -187,10 +188,10 @@ class AsyncInput(AsyncRunning):
         if self._no_input:
             raise InputClosedError("input_closed", self._no_input, fault="caller")
         sink = self._call.sink
-        space: Gate = sink.space  # type: ignore[assignment]
+        space: SessionEvent = sink.space  # type: ignore[assignment]
         left = memoryview(data)
         while True:
-            sent = self._link.perform(sink.write, left, eof)
+            sent = self._driver.perform(sink.write, left, eof)
             if sent < 0:
                 raise self._call.error or InputClosedError("input_closed", "the command has ended and takes no input")
             left = left[sent:]

@@ -1,6 +1,6 @@
 """One sandbox: commands, shells, terminals, files and tunnels over one session that is attached when first needed.
 
-Owns the sandbox's methods and what must end with it. Does not own its link (``attachable``), the protocol (``_transport``) or REST
+Owns the sandbox's methods and what must end with it. Does not own its driver (``attachable``), the protocol (``_transport``) or REST
 routes (``rest``). Made by the client's ``create_sandbox`` and ``get_sandbox``.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self
 from warnings import warn
@@ -24,10 +25,10 @@ from holdfast._arguments import (
     new_id,
     output_limit,
     path_of,
-    patience_of,
     port_of,
     size_of,
     time_limit,
+    wait_time_of,
 )
 from holdfast._async.attachable import AsyncAttachable
 from holdfast._async.files import AsyncFiles
@@ -53,11 +54,11 @@ from holdfast._requests import (
 )
 from holdfast._results import CommandResult, PatchResult, SandboxInfo, cut, ending, read_patch
 from holdfast._session_token import SessionToken
-from holdfast._transport.aio import Background, Cancelled, Flag, Gate, Link
-from holdfast._transport.aio_opening import opening
-from holdfast._transport.calls import close_channel, open_command, open_shell
-from holdfast._transport.command_call import GONE
-from holdfast._transport.sinks import ShellSink
+from holdfast._transport.aio.driver import Background, Cancelled, Event, SessionDriver, SessionEvent
+from holdfast._transport.aio.opening import opening
+from holdfast._transport.session.calls import close_channel, new_command, open_channel, open_command
+from holdfast._transport.session.command_call import GONE
+from holdfast._transport.session.sinks import ShellSink
 
 if TYPE_CHECKING:
     from holdfast._async.client import AsyncSandboxClient
@@ -65,9 +66,9 @@ if TYPE_CHECKING:
 
 @public
 class AsyncSandbox(AsyncAttachable):
-    """A sandbox. Leaving its ``with`` block deletes it, unless another client took the session over; ``close`` only lets go of it.
+    """A sandbox. Leaving its ``with`` block deletes it, unless another client took the session over; ``close`` leaves it running.
 
-    Methods raise ``SandboxLostError`` when it is gone, ``OutcomeUnknownError`` when nobody can know whether a command ran, and
+    Methods raise ``SandboxLostError`` when it is gone, ``OutcomeUnknownError`` when it cannot be known whether a command ran, and
     ``ServiceUnavailableError`` when the service stays away for longer than ``resume_timeout_s``.
     """
 
@@ -89,7 +90,7 @@ class AsyncSandbox(AsyncAttachable):
         self._shells: set[AsyncShell] = set()
         self._tunnels: set[AsyncTunnel] = set()
         self._background = Background()
-        self._stopped = Flag()
+        self._stopped = Event()
         self._deleted = False
         self._made_here = info is not None
         self._owns_client = False
@@ -152,12 +153,12 @@ class AsyncSandbox(AsyncAttachable):
         bash, or sh. ``cwd`` is where (default: the image's directory), ``env`` adds variables, ``user`` is a name or uid, ``login``
         has the shell read the profile.
         ``timeout`` (seconds) ends everything it started and answers exit code 124 with the output so far. ``input`` is its standard
-        input, all of it; without one it reads end of file. ``outlive`` says what happens to children that live on after it:
+        input, all of it; without one it reads end of file. ``outlive`` selects what happens to children that live on after it:
         ``adopt`` (they go on, as after `docker exec`; what they still write goes nowhere), ``kill`` or ``wait``.
         The same ``command_id`` again attaches to the same command. Cancelling the wait kills it.
         ``spool`` and ``spool_bytes`` as for ``start``: what happens to output while this client cannot be reached.
         ``stderr="stdout"`` makes one stream of both, in the order of writing: ``result.output``. Of each stream ``max_output_bytes`` are
-        kept; ``keep`` says which: the ``head``, the ``tail``, or ``both`` ends, half of each.
+        kept; ``keep`` selects which: the ``head``, the ``tail``, or ``both`` ends, half of each.
         """
         data = input_of(input)
         params = command_params(
@@ -184,11 +185,10 @@ class AsyncSandbox(AsyncAttachable):
                 raise UnsupportedError("unsupported", "commands over REST take no input", hint="use a session (WebSocket)")
             if "stderr" in params or keep != "head":
                 raise UnsupportedError("unsupported", "commands over REST keep the heads of two streams", hint="use a session (WebSocket)")
-            return cut(await rest.exec(params), limit)
-        link = await self._attached()
-        with link.shield():
-            call = link.perform(open_command, link.engine, "command", params, params["id"], limit, input_=data)
-            return await outcome(link, call)
+            return cut(await rest.exec(self.id, params), limit)
+        driver = await self._attached()
+        call = new_command(driver.engine, params["id"], limit)
+        return await outcome(driver, call, partial(open_command, driver.engine, call, "command", params, data))
 
     @opening
     async def start(
@@ -214,7 +214,7 @@ class AsyncSandbox(AsyncAttachable):
         ``command``, ``arguments``, ``cwd``, ``env``, ``user``, ``timeout``, ``login``, ``outlive``, ``stderr``, ``command_id``,
         ``max_output_bytes``, ``keep``.
 
-        The sandbox holds at most ``spool_bytes`` of output that nobody has read; beyond them the command waits, or with ``spool="tail"``
+        The sandbox holds at most ``spool_bytes`` of unread output; beyond them the command waits, or with ``spool="tail"``
         the oldest go: ``streams`` of the result counts them. ``detached``: it runs on when this client goes.
         """
         params = command_params(
@@ -246,11 +246,11 @@ class AsyncSandbox(AsyncAttachable):
         return await self._process("follow", {"id": name_of(command_id, "command_id")}, self._limit(max_output_bytes))
 
     async def _process(self, kind: str, params: dict[str, Any], limit: int | None) -> AsyncProcess:
-        link = await self._attached()
+        driver = await self._attached()
         limit = self._limit(None) if limit is None else limit
-        call = link.perform(open_command, link.engine, kind, params, params["id"], limit, collecting=False)
-        process = AsyncProcess(link, call)
-        await process._start()
+        call = new_command(driver.engine, params["id"], limit, collecting=False)
+        process = AsyncProcess(driver, call)
+        await process._start(partial(open_command, driver.engine, call, kind, params))
         return process
 
     @opening
@@ -275,19 +275,20 @@ class AsyncSandbox(AsyncAttachable):
         no terminal. For one program on a terminal, as an editor, see ``terminal``.
         """
         params = shell_params(name, shell, cwd, env, user, size_of(rows, cols) if tty else None)
-        link = await self._attached()
-        sink: ShellSink = link.perform(open_shell, link.engine, params)
-        gate: Gate = sink.gate  # type: ignore[assignment]
+        driver = await self._attached()
+        sink = ShellSink(driver.engine.session, driver.engine.new_event)
+        changed: SessionEvent = sink.changed  # type: ignore[assignment]
         try:
-            await gate.wait()
+            driver.perform(open_channel, driver.engine, "shell", params, sink)
+            await changed.wait()
         except Cancelled:
-            link.perform(close_channel, sink, name is not None)
+            driver.perform(close_channel, sink, name is not None)
             raise
         if sink.info is None:
             raise sink.over()
-        living = AsyncShell(link, sink, named=name is not None)
+        living = AsyncShell(driver, sink, named=name is not None)
         if tty and not living.tty:
-            link.perform(close_channel, sink, name is not None)
+            driver.perform(close_channel, sink, name is not None)
             raise UnsupportedError("unsupported", "the agent of this sandbox has no shells with a terminal", hint="use terminal()")
         self._shells = {other for other in self._shells if not other._sink.ended} | {living}
         return living
@@ -313,11 +314,11 @@ class AsyncSandbox(AsyncAttachable):
         """
         params = terminal_params(command, rows, cols, name, cwd, env, user, login)
         params["id"] = new_id()
-        link = await self._attached()
+        driver = await self._attached()
         limit = self._limit(max_output_bytes)
-        call = link.perform(open_command, link.engine, "terminal", params, params["id"], limit, collecting=False)
-        terminal = AsyncTerminal(link, call)
-        await terminal._start()
+        call = new_command(driver.engine, params["id"], limit, collecting=False)
+        terminal = AsyncTerminal(driver, call)
+        await terminal._start(partial(open_command, driver.engine, call, "terminal", params))
         return terminal
 
     # Files and ports --------------------------------------------------------------------------------------------
@@ -342,7 +343,7 @@ class AsyncSandbox(AsyncAttachable):
         if rest is not None:
             if cwd is not None or strip is not None or check or user is not None:
                 raise UnsupportedError("unsupported", "patches over REST take no options", hint="use a session (WebSocket)")
-            return await rest.patch(data.decode("utf-8", "surrogateescape"))
+            return await rest.patch(self.id, data.decode("utf-8", "surrogateescape"))
         params = given(cwd=None if cwd is None else path_of(cwd), strip=strip, check=check or None, user=user)
         transfer = AsyncTransfer(await self._attached(), "patch", params)
         try:
@@ -365,11 +366,11 @@ class AsyncSandbox(AsyncAttachable):
 
         ``host`` is where in the sandbox (default: its loopback), ``local_host`` the address to listen on here. With ``wait_s`` this returns
         once something listens there, and raises ``PortUnreachableError`` after so many seconds (0: where nothing does now). Without it
-        each connection finds out: one that reaches nothing is closed, and ``last_error`` says why.
+        each connection finds out: one that reaches nothing is closed, and ``last_error`` is the reason.
         """
-        tunnel = AsyncTunnel(self, port_of(port), None if host is None else host_of(host, "host"))
+        tunnel = AsyncTunnel(self, port_of(port), None if host is None else host_of(host, "host"), self._tunnels)
         place = host_of(local_host, "local_host"), local_port_of(local_port)
-        patience_s = None if wait_s is None else patience_of(wait_s, "wait_s")
+        patience_s = None if wait_s is None else wait_time_of(wait_s, "wait_s")
         await self._attached()
         if patience_s is not None:
             await tunnel._until_served(patience_s)
@@ -412,7 +413,7 @@ class AsyncSandbox(AsyncAttachable):
         return SessionToken(self.id, session.session_id, session.secret, session.agent_epoch, self._heartbeat_s).write()
 
     async def keep_alive(self) -> None:
-        """Tell the service that it is still needed: idle and heartbeat time-outs begin anew."""
+        """Report that the sandbox is still needed: idle and heartbeat time-outs begin anew."""
         await self._rest.heartbeat(self.id)
 
     async def reset(self) -> SandboxInfo:
@@ -428,18 +429,18 @@ class AsyncSandbox(AsyncAttachable):
             raise UnsupportedError("unsupported", f"sandbox {self.id} was not made by this client, which cannot make it again", hint=hint)
         self._check_own()
         self._check_not_deleted()
-        async with self._lock.own:  # what is asked for meanwhile waits, and finds the new one
-            link, self._link = self._link, None
-            if link is not None and link.here:
-                link.perform(link.engine.reset)
-            await self._end_all(link)
+        async with self._lock.own:  # requests made during this wait find the new one
+            driver, self._driver = self._driver, None
+            if driver is not None and driver.here:
+                driver.perform(driver.engine.reset)
+            await self._end_all(driver)
             await self._rest.delete(self.id)
             try:
                 self._info = await self._rest.create(body | {"exist_ok": False}, new_id())
             except Cancelled:
                 await self._client._forget(self.id)
                 raise
-            if self._deleted:  # meanwhile, by another task or thread: its delete met the old one, or none
+            if self._deleted:  # by another task or thread during the reset: its delete found the old one, or none
                 await self._client._forget(self.id)
                 self._check_not_deleted()
             self._start_over()
@@ -452,9 +453,9 @@ class AsyncSandbox(AsyncAttachable):
 
     def _check_own(self) -> None:
         """Raise where another client took it over: it is not ours to delete."""
-        link = self._link
-        if link is not None and link.engine.error is not None and self._fenced:
-            raise from_map(link.engine.error.to_map())
+        driver = self._driver
+        if driver is not None and driver.engine.error is not None and self._fenced:
+            raise from_map(driver.engine.error.to_map())
 
     async def delete(self) -> bool:
         """Delete it with everything in it; False when it was gone already."""
@@ -466,12 +467,12 @@ class AsyncSandbox(AsyncAttachable):
             await self._close_own_client()
 
     async def close(self) -> None:
-        """Let go of it: named shells and detached commands live on, unnamed shells and tunnels end; the sandbox stays."""
-        link = self._link
-        if link is not None and link.engine.error is None and link.here:
+        """End this client's session: named shells and detached commands live on, unnamed shells and tunnels end; the sandbox stays."""
+        driver = self._driver
+        if driver is not None and driver.engine.error is None and driver.here:
             end = time.monotonic() + self._options.cancel_timeout_s
-            for gate in [shell._leave(shell.named) for shell in self._shells]:
-                await gate.wait(max(end - time.monotonic(), 0.0))  # all of them together, however many there are
+            for changed in [shell._leave(shell.named) for shell in self._shells]:
+                await changed.wait(max(end - time.monotonic(), 0.0))  # all of them together, however many there are
         await self._let_go()
         await self._close_own_client()
 
@@ -483,18 +484,18 @@ class AsyncSandbox(AsyncAttachable):
         self._made_here = False
         self._stopped.set()
         self._client._in_use.discard(self)
-        link = self._link
+        driver = self._driver
         if not self._fenced:  # that answer stays: a new session here would be news to the new holder
-            self._link = None
-        await self._end_all(link)
+            self._driver = None
+        await self._end_all(driver)
 
-    async def _end_all(self, link: Link | None) -> None:
+    async def _end_all(self, driver: SessionDriver | None) -> None:
         self._stopped.set()
-        if link is None or link.here:
+        if driver is None or driver.here:
             for tunnel in list(self._tunnels):
                 await tunnel.close()
-        if link is not None:
-            await link.close()
+        if driver is not None:
+            await driver.close()
         await self._background.stop()
 
     def _heartbeat(self, interval_s: float) -> None:
@@ -515,7 +516,7 @@ class AsyncSandbox(AsyncAttachable):
 
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         if self._fenced:
-            await self.close()  # it is somebody else's now
+            await self.close()  # it is another client's now
         else:
             await self.delete()
 
@@ -528,16 +529,16 @@ class AsyncSandbox(AsyncAttachable):
     def __del__(self) -> None:
         if getattr(self, "_made_here", False) and not self._client._closed:
             lives = ending(self._info) or " until it is deleted"
-            said = f"sandbox {self.id} was never deleted nor closed, and lives on{lives}: use 'with'"
-            warn(said, ResourceWarning, stacklevel=2)
+            message = f"sandbox {self.id} was never deleted nor closed, and lives on{lives}: use 'with'"
+            warn(message, ResourceWarning, stacklevel=2)
 
-    # What the session asks ---------------------------------------------------------------------------------------
+    # Answers for the session ---------------------------------------------------------------------------------------
 
     def _in_use_now(self) -> None:
         self._client._in_use.add(self)
 
     def _start_over(self) -> None:
-        self._background, self._stopped = Background(), Flag()
+        self._background, self._stopped = Background(), Event()
         self._shells, self._tunnels = set(), set()
         if self._heartbeat_s is not None:
             self._heartbeat(self._heartbeat_s)

@@ -11,9 +11,9 @@ from holdfast_wire.errors import ProtocolError
 
 from holdfast._errors import HoldfastError, RemoteFileError
 from holdfast._requests import bounded
-from holdfast._transport.aio import Cancelled, Gate, Link
-from holdfast._transport.calls import open_transfer
-from holdfast._transport.sinks import TransferSink
+from holdfast._transport.aio.driver import Cancelled, SessionDriver, SessionEvent
+from holdfast._transport.session.calls import open_channel
+from holdfast._transport.session.sinks import TransferSink
 
 ErrorT = TypeVar("ErrorT", bound=HoldfastError | None)
 
@@ -21,17 +21,22 @@ ErrorT = TypeVar("ErrorT", bound=HoldfastError | None)
 class AsyncTransfer:
     """One open transfer channel."""
 
-    def __init__(self, link: Link, kind: str, params: dict[str, Any]) -> None:
-        self._link = link
+    def __init__(self, driver: SessionDriver, kind: str, params: dict[str, Any]) -> None:
+        self._driver = driver
         self._path = params.get("path")
-        self._sink: TransferSink = link.perform(open_transfer, link.engine, kind, bounded(params))
+        self._sink = TransferSink(driver.engine.session, driver.engine.new_event)
+        try:
+            driver.perform(open_channel, driver.engine, kind, bounded(params), self._sink)
+        except Cancelled:
+            self.abandon()
+            raise
 
     async def opened(self) -> dict[str, Any]:
         """What the channel was opened with. Raises the typed refusal."""
         sink = self._sink
-        gate: Gate = sink.gate  # type: ignore[assignment]
+        changed: SessionEvent = sink.changed  # type: ignore[assignment]
         if sink.opened is None:
-            await self._wait(gate)
+            await self._wait(changed)
         if sink.error is not None:
             raise self._refusal(sink.error)
         return sink.opened or {}
@@ -39,10 +44,9 @@ class AsyncTransfer:
     async def read(self) -> bytes:
         """The next bytes; b"" at the end of what the far end sends. Raises the typed error that ended it early."""
         sink = self._sink
-        gate: Gate = sink.gate  # type: ignore[assignment]
-        with self._link.shield():
-            while (data := self._link.perform(sink.take)) is None:
-                await self._wait(gate)
+        changed: SessionEvent = sink.changed  # type: ignore[assignment]
+        while (data := self._driver.perform(sink.take)) is None:
+            await self._wait(changed)
         if not data and sink.error is not None:
             raise self._refusal(sink.error)
         return data
@@ -50,10 +54,10 @@ class AsyncTransfer:
     async def write(self, data: bytes | memoryview, eof: bool = False) -> None:
         """Send ``data``; waits while the far end does not take it. Raises the typed error that ended the channel."""
         sink = self._sink
-        space: Gate = sink.space  # type: ignore[assignment]
+        space: SessionEvent = sink.space  # type: ignore[assignment]
         left = memoryview(data)
         while True:
-            sent = self._link.perform(sink.write, left, eof)
+            sent = self._driver.perform(sink.write, left, eof)
             if sent < 0:
                 raise self._refusal(sink.error) or HoldfastError("io_error", "the channel ended before everything was sent", hint="")
             left = left[sent:]
@@ -64,11 +68,10 @@ class AsyncTransfer:
     async def closed(self) -> dict[str, Any]:
         """The result, once the channel has done its work."""
         sink = self._sink
-        gate: Gate = sink.gate  # type: ignore[assignment]
-        with self._link.shield():
-            while not sink.ended:
-                self._link.perform(sink.pass_over)
-                await self._wait(gate)
+        changed: SessionEvent = sink.changed  # type: ignore[assignment]
+        while not sink.ended:
+            self._driver.perform(sink.pass_over)
+            await self._wait(changed)
         if sink.error is not None:
             raise self._refusal(sink.error)
         if sink.closed is None:
@@ -78,12 +81,12 @@ class AsyncTransfer:
     def stop(self) -> None:
         """Nothing more is wanted; what was begun is undone where it can be."""
         if not self._sink.ended:
-            self._link.perform(self._sink.stop)
+            self._driver.perform(self._sink.stop)
 
     def abandon(self) -> None:
         """``stop``, from anywhere: a finalizer may run in the middle of a step, and cannot wait for its end."""
         if not self._sink.ended:
-            self._link.later(self._sink.stop)
+            self._driver.later(self._sink.stop)
 
     def _refusal(self, why: ErrorT) -> ErrorT:
         """The error that ended it, naming the file that it was about."""
@@ -91,9 +94,9 @@ class AsyncTransfer:
             why.filename = self._path
         return why
 
-    async def _wait(self, gate: Gate) -> None:
+    async def _wait(self, changed: SessionEvent) -> None:
         try:
-            await gate.wait()
+            await changed.wait()
         except Cancelled:
             self.stop()
             raise

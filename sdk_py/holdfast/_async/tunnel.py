@@ -14,11 +14,11 @@ from holdfast._async.transfers import AsyncTransfer
 from holdfast._errors import HoldfastError, PortUnreachableError
 from holdfast._public import public
 from holdfast._results import Address
-from holdfast._transport.aio import Background, sleep
-from holdfast._transport.aio_net import Listener, Stream
+from holdfast._transport.aio.driver import Background, sleep
+from holdfast._transport.aio.net import Listener, Stream
 
 if TYPE_CHECKING:
-    from holdfast._async.sandbox import AsyncSandbox
+    from holdfast._async.attachable import AsyncAttachable
 
 
 _ASK_LEAST_S = 0.02
@@ -30,8 +30,9 @@ _ASK_MOST_S = 0.5
 class AsyncTunnel:
     """Listens on ``address`` until it is closed. Its ``with`` block gives the address, ``str()`` of which is ``host:port``."""
 
-    def __init__(self, sandbox: AsyncSandbox, port: int, host: str | None) -> None:
+    def __init__(self, sandbox: AsyncAttachable, port: int, host: str | None, tunnels: set[AsyncTunnel]) -> None:
         self._sandbox = sandbox
+        self._tunnels = tunnels
         self._params = {"port": port, **({"host": host} if host else {})}
         self._background = Background()
         self._open: set[AsyncTransfer] = set()
@@ -95,7 +96,7 @@ class AsyncTunnel:
 
     async def close(self) -> None:
         """Stop listening and end all connections."""
-        self._sandbox._tunnels.discard(self)
+        self._tunnels.discard(self)
         await self._listener.close()
         for transfer in list(self._open):
             with contextlib.suppress(HoldfastError):

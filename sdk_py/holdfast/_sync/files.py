@@ -32,11 +32,11 @@ from holdfast._errors import (
 from holdfast._public import public
 from holdfast._requests import bounded
 from holdfast._results import FileEntry, FileMatch, TransferResult, read_entry, read_match, take
-from holdfast._transport.threads import run_blocking
-from holdfast._transport.threads_opening import opening
+from holdfast._transport.threads.driver import run_blocking
+from holdfast._transport.threads.opening import opening
 
 if TYPE_CHECKING:
-    from holdfast._sync.sandbox import Sandbox
+    from holdfast._sync.attachable import Attachable
 
 LocalPath = str | os.PathLike[str]
 Entries = list[FileEntry]
@@ -74,7 +74,7 @@ class Files:
     user's. Without, nothing is refused, and what is made belongs to the sandbox's own user.
     """
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: Attachable) -> None:
         self._sandbox = sandbox
 
     # Contents ---------------------------------------------------------------------------------------------------
@@ -83,12 +83,12 @@ class Files:
         """The content of a file, or ``length`` bytes of it from ``offset``.
 
         ``path`` is the file.
-        ``user``: with whose permissions (default: nothing is refused).
+        ``user``: the user whose permissions apply (default: nothing is refused).
         """
         part_of(offset, length)
         rest = self._sandbox._fallback()
         if rest is not None:
-            data = rest.read_file(text_path(path), user)
+            data = rest.read_file(self._sandbox.id, text_path(path), user)
             return data[offset:] if length is None else data[offset : offset + length]
         return b"".join([piece for piece in self.stream(path, offset=offset, length=length, user=user)])
 
@@ -96,7 +96,7 @@ class Files:
         """The content of a text file. Raises ``UnicodeDecodeError`` with ``errors="strict"``.
 
         ``path`` is the file, ``encoding`` that of its text.
-        ``user``: with whose permissions (default: nothing is refused).
+        ``user``: the user whose permissions apply (default: nothing is refused).
         """
         return (self.read(path, user=user)).decode(encoding, errors)
 
@@ -105,8 +105,8 @@ class Files:
     ) -> Iterator[bytes]:
         """The content of a file piece by piece, checked at the end. Raises ``ChecksumError`` when it is not what was sent.
 
-        ``path`` is the file; ``offset`` and ``length`` say which bytes of it.
-        ``user``: with whose permissions (default: nothing is refused).
+        ``path`` is the file; ``offset`` and ``length`` select a range of its bytes.
+        ``user``: the user whose permissions apply (default: nothing is refused).
         """
         for piece in self._pieces(path, offset, length, _Seen(), user):
             yield piece
@@ -151,7 +151,7 @@ class Files:
             if mode is not None or not parents or not atomic:
                 raise UnsupportedError("unsupported", "files over REST take no options", hint="use a session (WebSocket)")
             content = content_of(run_blocking(data.read)) if whole is None else whole  # type: ignore[union-attr]
-            return TransferResult(rest.write_file(text_path(path), content, user))
+            return TransferResult(rest.write_file(self._sandbox.id, text_path(path), content, user))
         params = given(path=path_of(path), mode=mode, user=user)
         params |= {"parents": parents, "atomic": atomic}
         if whole is not None:
@@ -159,10 +159,11 @@ class Files:
         return self._send(params, whole, None if whole is not None else data)  # type: ignore[arg-type]
 
     def append(self, path: RemotePath, data: bytes | str, *, user: str | int | None = None) -> TransferResult:
-        """Write at the end of a file, which is made where there is none: after what others write meanwhile, never over it. Not atomic.
+        """Write at the end of a file, which is made where there is none: after what others write at the same time, never over it. Not
+        atomic.
 
         ``path`` is the file, ``data`` bytes, or text as UTF-8.
-        ``user``: with whose permissions (default: nothing is refused).
+        ``user``: the user whose permissions apply (default: nothing is refused).
         """
         whole = content_of(data)
         try:
@@ -199,13 +200,13 @@ class Files:
 
         Raises ``RequestTooLargeError`` where there are more than a million, or some below deeper than a path leads.
         ``path`` is a directory.
-        ``user``: with whose permissions (default: nothing is refused).
+        ``user``: the user whose permissions apply (default: nothing is refused).
         """
         rest = self._sandbox._fallback()
         if rest is not None:
             if recursive:
                 raise UnsupportedError("unsupported", "a list over REST is of one directory", hint="use a session (WebSocket)")
-            return rest.list_files(text_path(path), user)
+            return rest.list_files(self._sandbox.id, text_path(path), user)
         return self._maps("list", path, read_entry, recursive=recursive or None, user=user)
 
     def search(
@@ -224,7 +225,7 @@ class Files:
         A ``glob`` with a slash is matched against the path below ``path``. Directories matching ``exclude`` are left out: by default
         ``.git``, ``node_modules``, ``__pycache__`` and ``.venv``. Links are not followed. Sessions only.
         ``ignore_case``: capital and small letters are the same.
-        ``user``: with whose permissions (default: nothing is refused).
+        ``user``: the user whose permissions apply (default: nothing is refused).
         """
         skip = None if exclude is None else [exclude] if isinstance(exclude, str) else words_of(exclude, "exclude")
         params = {"glob": glob, "pattern": pattern, "ignore_case": ignore_case or None, "limit": limit, "exclude": skip, "user": user}
@@ -253,7 +254,7 @@ class Files:
         It watches when this returns: every change from then on is reported. Attributes count as changes, what a directory is found to hold
         when it is new is ``created``. Raises ``QuotaError`` where the machine has no more watches to give.
         ``path`` is a directory or a file.
-        ``user``: with whose permissions (default: nothing is refused).
+        ``user``: the user whose permissions apply (default: nothing is refused).
         """
         params = bounded({"path": path_of(path), **given(recursive=recursive or None, user=user)})
         watch = Watch(self._sandbox._attached(), params)
@@ -264,14 +265,14 @@ class Files:
         """What a path is; with ``follow`` what a symbolic link points to.
 
         ``path`` is a file, directory or link.
-        ``user``: with whose permissions (default: nothing is refused).
+        ``user``: the user whose permissions apply (default: nothing is refused).
         """
         return read_entry(take(self._ask("stat", path, follow=follow, user=user), "entry", dict))
 
     def exists(self, path: RemotePath, *, user: str | int | None = None) -> bool:
         """Whether there is something at ``path``.
 
-        ``user``: with whose permissions (default: nothing is refused).
+        ``user``: the user whose permissions apply (default: nothing is refused).
         """
         return take(self._ask("exists", path, user=user), "exists", bool, default=False) is True
 
@@ -282,14 +283,14 @@ class Files:
 
         ``path`` is the directory, ``mode`` its permission bits; ``parents``: with those above it; ``exist_ok``: also where it is
         there.
-        ``user``: with whose permissions (default: nothing is refused).
+        ``user``: the user whose permissions apply (default: nothing is refused).
         """
         self._ask("mkdir", path, parents=parents, exist_ok=exist_ok, mode=mode, user=user)
 
     def move(self, path: RemotePath, to: RemotePath, *, overwrite: bool = False, user: str | int | None = None) -> None:
         """Rename ``path`` to exactly ``to``. Raises ``RemoteFileExistsError`` unless ``overwrite``.
 
-        ``user``: with whose permissions (default: nothing is refused).
+        ``user``: the user whose permissions apply (default: nothing is refused).
         """
         self._ask("move", path, to=path_of(to), overwrite=overwrite, user=user)
 
@@ -299,7 +300,7 @@ class Files:
         ``src`` goes into ``dst`` where that is a directory, else it becomes ``dst``, whose directory has to be there; of ``"src/."`` the
         content goes into ``dst``. Files that are there are written over, directories merged; links stay links; owners, modes and times
         are kept. The result counts entries and bytes. One that fails or is cancelled leaves what it has copied.
-        ``user``: with whose permissions (default: nothing is refused), and then what is made is that user's, unless it is root.
+        ``user``: the user whose permissions apply (default: nothing is refused), and then what is made is that user's, unless it is root.
         """
         result = self._ask("copy", src, to=path_of(dst), user=user)
         return TransferResult(take(result, "bytes", int, default=0), take(result, "entries", int, default=0))
@@ -308,7 +309,7 @@ class Files:
         """Remove a file or an empty directory; with ``recursive`` a whole tree.
 
         ``path`` is a file or directory; ``missing_ok``: also where it is not there.
-        ``user``: with whose permissions (default: nothing is refused).
+        ``user``: the user whose permissions apply (default: nothing is refused).
         """
         self._ask("remove", path, recursive=recursive, missing_ok=missing_ok, user=user)
 
@@ -316,7 +317,7 @@ class Files:
         """Set the permission bits, such as ``0o755``.
 
         ``path`` is a file or directory, ``mode`` its permission bits, as ``0o755``.
-        ``user``: with whose permissions (default: nothing is refused).
+        ``user``: the user whose permissions apply (default: nothing is refused).
         """
         self._ask("chmod", path, mode=mode, user=user)
 
@@ -334,7 +335,7 @@ class Files:
 
         Directories on the way are made, permission bits are kept (not over REST). Local failures are the ``OSError`` of ``open``.
         ``local`` is the file or directory here.
-        ``user``: with whose permissions (default: nothing is refused).
+        ``user``: the user whose permissions apply (default: nothing is refused).
         """
         source = _local(local)
         if run_blocking(source.is_dir):
@@ -362,7 +363,7 @@ class Files:
             result = transfer.closed()
         finally:
             transfer.stop()
-            with contextlib.suppress(ValueError):  # cancelled while a thread reads: then it is closed when that one lets go of it
+            with contextlib.suppress(ValueError):  # cancelled while a thread reads: then it is closed when that thread ends
                 pieces.close()  # type: ignore[attr-defined]
         skipped = take(result, "skipped", int, default=0) + len(left_out)
         return TransferResult(take(result, "bytes", int, default=0), take(result, "entries", int, default=0), skipped=skipped)
@@ -372,7 +373,7 @@ class Files:
 
         Where ``local`` is a directory, a file is put into it; directories on the way are made. A file appears whole or not at all. What an
         archive from the sandbox may do here is limited: links that lead out of ``local`` are left out.
-        ``user``: with whose permissions (default: nothing is refused).
+        ``user``: the user whose permissions apply (default: nothing is refused).
         """
         target = _local(local)
         there = self.stat(remote, user=user)
@@ -380,19 +381,19 @@ class Files:
             return self._download_tree(remote, target, user)
         if run_blocking(target.is_dir):
             target /= PurePosixPath(os.fsdecode(path_of(remote))).name
-        special = run_blocking(_is_special, target)  # /dev/null, say: it takes the bytes, and stays what it is
+        special = run_blocking(_is_special, target)  # such as /dev/null: it takes the bytes and is not replaced
         part = target if special else target.with_name(f".holdfast-{os.urandom(8).hex()}.part")
         seen = _Seen()
         try:
             with run_blocking(_begun, part, target, there.mode & 0o777) as file:
-                held: list[bytes] = []
+                pending: list[bytes] = []
                 flushed = 0
                 for data in self._pieces(remote, 0, None, seen, user):
-                    held.append(data)
+                    pending.append(data)
                     if seen.size - flushed >= PIECE_BYTES:
-                        run_blocking(file.writelines, held)
-                        held, flushed = [], seen.size
-                run_blocking(file.writelines, held)
+                        run_blocking(file.writelines, pending)
+                        pending, flushed = [], seen.size
+                run_blocking(file.writelines, pending)
             if not special:
                 run_blocking(os.replace, part, target)
         finally:

@@ -1,5 +1,5 @@
 # Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
-"""A group: the sandboxes of one run, which end together when whoever runs them is gone.
+"""A group: the sandboxes of one run, which end together when the program that runs them is gone.
 
 Owns the lease and its heartbeats. The service frees the sandboxes; each of them is used through its own object.
 """
@@ -7,16 +7,13 @@ Owns the lease and its heartbeats. The service frees the sandboxes; each of them
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from holdfast._sync.rest import LEAST_BEAT_S, Rest
 from holdfast._errors import HoldfastError
 from holdfast._public import public
 from holdfast._results import GroupInfo
-from holdfast._transport.threads import Background, Flag
-
-if TYPE_CHECKING:
-    from holdfast._sync.client import SandboxClient
+from holdfast._transport.threads.driver import Background, Event
 
 HEARTBEATS_PER_TTL = 3
 
@@ -26,25 +23,25 @@ class Group:
     """``async with client.group("run-7", ttl_s=60) as group``, then ``client.create_sandbox(image, group=group)``.
 
     While the block runs, heartbeats go out by themselves; at its end the group is deleted with all its sandboxes. When this process
-    dies, or cannot reach the service for ``ttl_s`` seconds, the service deletes them (reason ``group-lease``), and ``lost`` says so.
+    dies, or cannot reach the service for ``ttl_s`` seconds, the service deletes them (reason ``group-lease``), and ``lost`` is set.
     """
 
-    def __init__(self, client: SandboxClient, rest: Rest, name: str, ttl_s: float) -> None:
+    def __init__(self, rest: Rest, name: str, ttl_s: float, groups: set[Group]) -> None:
         self.name = name
         self.ttl_s = ttl_s
         self.lost: HoldfastError | None = None
         """Set when the lease is over: the group's sandboxes are gone or going."""
-        self._client = client
+        self._groups = groups
         self._rest = rest
         self._lease = ""
         self._background = Background()
-        self._stopped = Flag()
+        self._stopped = Event()
 
     def begin(self) -> None:
         """Begin the lease, and heartbeats until ``close`` or ``delete``. Raises ``ServiceUnavailableError``."""
         if not self._lease:
             self._lease = self._rest.group_beat(self.name, self.ttl_s, "", None)
-            self._client._groups.add(self)
+            self._groups.add(self)
             self._background.start(self._beat, name=f"holdfast-group-{self.name}")
 
     def info(self) -> GroupInfo:
@@ -59,7 +56,7 @@ class Group:
     def close(self) -> None:
         """Stop the heartbeats: its sandboxes end when the lease does."""
         self._stopped.set()
-        self._client._groups.discard(self)
+        self._groups.discard(self)
         self._background.stop()
 
     def _beat(self) -> None:

@@ -13,9 +13,9 @@ from holdfast._arguments import size_of
 from holdfast._sync.running import Input, Running
 from holdfast._public import public
 from holdfast._results import Chunk, CommandResult
-from holdfast._transport.threads import Cancelled, Link
-from holdfast._transport.calls import cancel_command, resize_call
-from holdfast._transport.command_call import Call
+from holdfast._transport.threads.driver import Cancelled, SessionDriver
+from holdfast._transport.session.calls import cancel_command, resize_call, run_in_shell
+from holdfast._transport.session.command_call import Call
 
 
 @public
@@ -49,7 +49,7 @@ class Terminal(Input):
 
         ``rows`` and ``cols`` are from 1 to 4096.
         """
-        self._link.perform(resize_call, self._call, *size_of(rows, cols))
+        self._driver.perform(resize_call, self._call, *size_of(rows, cols))
 
 
 @public
@@ -60,17 +60,26 @@ class CommandStream:
     """
 
     _running: Running | None = None
-    """Also where ``__init__`` was interrupted: the finalizer asks."""
+    """None also where ``__init__`` was interrupted: the finalizer reads it."""
     _abandoned = False
 
-    def __init__(self, link: Link, begin: Callable[[], Call]) -> None:
-        self._link = link
-        self._begin = begin
+    def __init__(self, driver: SessionDriver, new: Callable[[], Call]) -> None:
+        self._driver = driver
+        self._new = new
         self._result: CommandResult | None = None
 
     def _started(self) -> Running:
         if self._running is None:
-            self._running = Running(self._link, self._begin())
+            call = self._new()
+            self._running = Running(self._driver, call)
+            try:
+                self._driver.perform(run_in_shell, call)
+            except Cancelled:
+                self._abandon()
+                raise
+            except BaseException:
+                self._running = None
+                raise
         return self._running
 
     @property
@@ -125,14 +134,16 @@ class CommandStream:
         if running is not None and not running._call.done and not self._abandoned:
             self._abandoned = True
             call = running._call
-            self._link.later(lambda: cancel_command(call))
+            self._driver.later(lambda: cancel_command(call))
 
     def __del__(self) -> None:
         self._abandon()
 
 
 class _Chunks:
-    """One iteration over a stream. It goes when its loop is left, and the command with it: the stream itself may be held for its result."""
+    """One iteration over a stream. Leaving its loop ends it and cancels the command: the caller may keep the stream itself for its
+    result.
+    """
 
     def __init__(self, stream: CommandStream) -> None:
         self._stream = stream
@@ -144,4 +155,6 @@ class _Chunks:
         return self._stream.__next__()
 
     def __del__(self) -> None:
-        self._stream._abandon()
+        stream = getattr(self, "_stream", None)  # not there where ``__init__`` was interrupted
+        if stream is not None:
+            stream._abandon()

@@ -1,8 +1,8 @@
 # Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
-"""The REST face of the service: lifecycle of sandboxes, and one-off commands and files where WebSockets cannot pass.
+"""The REST client of the service: lifecycle of sandboxes, and one-off commands and files where WebSockets cannot pass.
 
-Owns routes and bodies, and the loop that tries idempotent requests again. Sessions (``_transport``) are the default path for all
-that happens inside a sandbox.
+Owns routes and bodies, and the loop that sends requests again; ``_transport.rest.retry`` decides when. Sessions (``_transport``) are the
+default path for all that happens inside a sandbox.
 """
 
 from __future__ import annotations
@@ -18,44 +18,27 @@ from holdfast._arguments import given
 from holdfast._errors import ServiceError, UnsupportedError, error
 from holdfast._options import Options
 from holdfast._results import (
-    Cause,
     CommandResult,
     FileEntry,
     GroupInfo,
     ImageInfo,
     PatchResult,
     SandboxInfo,
-    StreamCount,
-    read_cause,
     read_patch,
     take,
 )
-from holdfast._transport.threads import run_blocking, sleep
-from holdfast._transport.threads_http import Http
-from holdfast._transport.command_call import lost_command
-from holdfast._transport.http import (
-    ATTEMPTS,
-    BACKOFF_BASE_S,
-    BACKOFF_CAP_S,
-    RESTART_S,
-    Answer,
-    Effect,
-    Failure,
-    UnreachableError,
-    judge_answer,
-)
-from holdfast._transport.policy import Backoff
+from holdfast._transport.threads.driver import run_blocking, sleep
+from holdfast._transport.threads.http import Http
+from holdfast._transport.rest.answer import Answer, Effect, Failure, UnreachableError, judge_answer
+from holdfast._transport.rest.readers import file_entries, image_info, job_result
+from holdfast._transport.rest.retry import MARGIN_S, Retry
+from holdfast._transport.session.command_call import lost_command
 
 LEAST_BEAT_S = 1.0
 """Shortest time a heartbeat waits for its answer; else until the next is due, for an answer that does not come must not stop them."""
-_MARGIN_S = 15.0
 _ALIVE_S = 30.0
 """Longest time for one answer while a command runs."""
 _LEAST_WAIT_S = 1.0
-_HOLD_S = 60.0
-"""Longest time for one answer while a sandbox is made: another replica may say more than one that hangs."""
-_HELD_S = 10.0
-"""A request that was held for so long was heard: what cut it then is a balancer's patience."""
 _PAGE = 500
 _MOST_PAGES = 10_000
 
@@ -66,8 +49,8 @@ class Rest:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._http = Http(options)
-        self._heard = False
-        """Whether it ever answered: then it is being restarted, where it does not."""
+        self._answered = False
+        """Whether the service ever answered: then it is being restarted where it does not."""
 
     @property
     def connected(self) -> bool:
@@ -84,55 +67,40 @@ class Rest:
         headers: dict[str, str] | None = None,
         **more: Any,
     ) -> Answer:
-        """One request, tried again while that is harmless and the service says "later". Raises the typed error."""
-        backoff = Backoff(BACKOFF_BASE_S, BACKOFF_CAP_S)
-        began = time.monotonic()
+        """One request, tried again while that is harmless and the service answers "later". Raises the typed error."""
+        retry = Retry.few(self._options, idempotent)
+        return self._send(retry, method, path, timeout_s or self._options.request_timeout_s, headers=headers, **more)
+
+    def _send(self, retry: Retry, method: str, path: str, timeout_s: float, **more: Any) -> Answer:
+        """The first good answer. Raises the typed error of the last attempt."""
         while True:
+            sent = time.monotonic()
             try:
-                answer = self._http.send(
-                    method, path, timeout_s=timeout_s or self._options.request_timeout_s, headers=headers, **more
-                )
-                self._heard = True
+                answer = self._http.send(method, path, timeout_s=retry.attempt_s(timeout_s, sent), **more)
+                self._answered = True
                 failure = judge_answer(answer)
                 if failure is None:
                     return answer
             except UnreachableError as lost:
                 failure = Failure(lost, again=True, reached=lost.reached)
-            if not (idempotent and failure.again) or (backoff.attempts + 1 >= ATTEMPTS and not self._waits_for_it(failure, began)):
+            pause_s = retry.pause_s(failure, sent, time.monotonic(), restarting=self._answered)
+            if pause_s is None:
                 raise failure.why
-            sleep(backoff.delay_s(failure.after_s))
-
-    def _waits_for_it(self, failure: Failure, began: float) -> bool:
-        """Whether to go on asking a service that was there and does not answer now."""
-        patience_s = min(RESTART_S, self._options.resume_timeout_s)
-        return self._heard and isinstance(failure.why, UnreachableError) and time.monotonic() - began < patience_s
+            if retry.body is not None:
+                more["json"] = retry.body
+            sleep(pause_s)
 
     def effect(
         self, effect: Effect, method: str, path: str, *, timeout_s: float, later: dict[str, Any] | None = None, **more: Any
     ) -> Answer:
         """One request that makes something happen, or waits for it. Notes in ``effect`` whether it may have reached the service.
 
-        When the service will know it again it is asked again until ``resume_timeout_s`` have passed, as a session would resume;
-        with ``later`` for a body when it may have been understood before.
+        A request that the service recognises is repeated until ``resume_timeout_s`` have passed, as a session would resume; its body is
+        ``later`` once an earlier attempt may have arrived.
         """
-        backoff = Backoff(self._options.backoff_base_s, self._options.backoff_cap_s)
-        end = time.monotonic() + self._options.resume_timeout_s
-        while True:
-            try:
-                answer = self._http.send(method, path, timeout_s=timeout_s, **more)
-                failure = judge_answer(answer)
-                if failure is None:
-                    effect.reached = True
-                    return answer
-            except UnreachableError as lost:
-                failure = Failure(lost, again=True, reached=lost.reached)
-            effect.note(failure)
-            if later is not None and effect.reached:
-                more["json"] = later
-            left = end - time.monotonic()
-            if not (effect.known_again and (failure.again or failure.why.code == "outcome_unknown")) or left <= 0:
-                raise failure.why
-            sleep(min(backoff.delay_s(failure.after_s), left))
+        answer = self._send(Retry.resuming(self._options, effect, later), method, path, timeout_s, **more)
+        effect.reached = True
+        return answer
 
     def close(self) -> None:
         self._http.close()
@@ -143,34 +111,15 @@ class Rest:
         """``POST /sandboxes``, waiting until it is ready."""
         timeout_s = float(body["timeout"])
         end = time.monotonic() + timeout_s
-        info = SandboxInfo.read((self._create(body, key, end)).map())
+        retry = Retry.until(self._options, end)
+        answer = self._send(retry, "POST", "/sandboxes", timeout_s + MARGIN_S, json=body, headers={"Idempotency-Key": key})
+        info = SandboxInfo.read(answer.map())
         return info if info.ready else self.wait(info.sandbox_id, max(end - time.monotonic(), _LEAST_WAIT_S))
-
-    def _create(self, body: dict[str, Any], key: str, end: float) -> Answer:
-        """A service that says "later" is asked again until ``end``; one that says nothing, a few times."""
-        backoff = Backoff(BACKOFF_BASE_S, BACKOFF_CAP_S)
-        unheard, began = 0, time.monotonic()
-        while True:
-            sent = time.monotonic()
-            hold_s = min(max(end - sent, 0.0) + _MARGIN_S, _HOLD_S)
-            try:
-                answer = self._http.send("POST", "/sandboxes", json=body, headers={"Idempotency-Key": key}, timeout_s=hold_s)
-                self._heard = True
-                failure = judge_answer(answer)
-                if failure is None:
-                    return answer
-            except UnreachableError as lost:
-                failure = Failure(lost, again=True, reached=lost.reached)
-            unheard = 0 if time.monotonic() - sent >= _HELD_S else unheard + (failure.after_s <= 0)
-            pause_s = backoff.delay_s(failure.after_s)
-            if not failure.again or (unheard >= ATTEMPTS and not self._waits_for_it(failure, began)) or time.monotonic() + pause_s >= end:
-                raise failure.why
-            sleep(pause_s)
 
     def wait(self, sandbox_id: str, timeout_s: float) -> SandboxInfo:
         """``GET /sandboxes/{id}/wait``. Raises ``SandboxLostError`` for one that failed, ``SandboxNotReadyError`` for a slow one."""
         path = f"{_sandbox(sandbox_id)}/wait"
-        answer = self.request("GET", path, params={"timeout": timeout_s}, timeout_s=timeout_s + _MARGIN_S)
+        answer = self.request("GET", path, params={"timeout": timeout_s}, timeout_s=timeout_s + MARGIN_S)
         info = SandboxInfo.read(answer.map())
         if info.status == "failed":
             raise error("sandbox_failed", info.status_message or "the sandbox failed to start", reason=info.reason, fault=info.fault)
@@ -192,7 +141,7 @@ class Rest:
             body = (self.request("GET", "/sandboxes", params=query)).map()
             rows = take(body, "sandboxes", list, default=[])
             found += [SandboxInfo.read(row) for row in rows if isinstance(row, dict)]
-            cursor = body.get("cursor") or body.get("next_cursor")
+            cursor = body.get("cursor")
             if not cursor:
                 break
         return found
@@ -211,7 +160,7 @@ class Rest:
         return SandboxInfo.read((self.request("PUT", f"{_sandbox(sandbox_id)}/network", json=network)).map())
 
     def change_lifetime(self, sandbox_id: str, body: dict[str, float]) -> SandboxInfo:
-        """What puts it off is asked once: asked again it would be put off again."""
+        """Requests that postpone the end are sent once: each repetition would postpone it again."""
         path = f"{_sandbox(sandbox_id)}/lifetime"
         return SandboxInfo.read((self.request("PUT", path, json=body, idempotent="extend_s" not in body)).map())
 
@@ -246,15 +195,15 @@ class Rest:
     def images(self) -> ImageList:
         body = (self.request("GET", "/images")).value()
         rows = body.get("images", []) if isinstance(body, dict) else body
-        return [_image(row) for row in rows if isinstance(row, dict)]
+        return [image_info(row) for row in rows if isinstance(row, dict)]
 
     def load_image(self, name: str, pieces: Iterator[bytes], timeout_s: float) -> ImageInfo:
         """``POST /images?name=`` with an archive as its body."""
         answer = self.request("POST", "/images", params={"name": name}, content=_flow(pieces), timeout_s=timeout_s, idempotent=False)
-        return _image(answer.map())
+        return image_info(answer.map())
 
     def pull_image(self, name: str, timeout_s: float) -> ImageInfo:
-        return _image((self.request("POST", "/images/pull", json={"name": name}, timeout_s=timeout_s, idempotent=False)).map())
+        return image_info((self.request("POST", "/images/pull", json={"name": name}, timeout_s=timeout_s, idempotent=False)).map())
 
     def remove_image(self, name: str) -> None:
         self.request("DELETE", f"/images/{quote(name, safe='/:@')}")
@@ -266,9 +215,9 @@ class Rest:
     # Inside a sandbox -------------------------------------------------------------------------------------------
 
     def exec(self, sandbox_id: str, params: dict[str, Any]) -> CommandResult:
-        """``POST /sandboxes/{id}/exec`` and wait. The key makes it one command, however often it has to be asked for.
+        """``POST /sandboxes/{id}/exec`` and wait. The key makes it one command, however often the request is repeated.
 
-        No request waits for long: an answer in time is the only sign of life that HTTP has. What takes longer is a job, asked after.
+        No request waits for long: over HTTP an answer alone shows that the service is alive. A longer command is a polled job.
         Raises ``SandboxLostError`` and ``OutcomeUnknownError`` with what is known, as a session does.
         """
         if isinstance(params.get("cwd"), bytes):
@@ -289,11 +238,11 @@ class Rest:
             job = (self.effect(effect, "POST", path, json=first, later=later, timeout_s=_ALIVE_S, headers=headers)).map()
             while job.get("status") in ("queued", "running"):
                 path = f"/jobs/{quote(str(job.get('job_id')), safe='')}/wait"
-                wait_s = _ALIVE_S - _MARGIN_S
+                wait_s = _ALIVE_S - MARGIN_S
                 job = (self.effect(effect, "GET", path, params={"timeout": wait_s}, timeout_s=_ALIVE_S)).map()
         except HoldfastError as why:
             raise lost_command(why, params["id"], effect.facts(params["id"])) from None
-        return _job_result(job, params["id"])
+        return job_result(job, params["id"])
 
     def patch(self, sandbox_id: str, diff: str) -> PatchResult:
         """``POST /sandboxes/{id}/apply_patch``. Raises ``OutcomeUnknownError`` when it may have been applied."""
@@ -325,48 +274,13 @@ class Rest:
 
     def list_files(self, sandbox_id: str, path: str, user: str | int | None = None) -> Entries:
         body = (self.request("GET", f"{_sandbox(sandbox_id)}/files/list", params=given(path=path, user=user))).map()
-        base = path.rstrip("/")
-        return [
-            FileEntry(
-                name=str(row.get("name", "")),
-                path=f"{base}/{row.get('name', '')}",
-                type="directory" if row.get("type") == "directory" else "file",
-                size=take(row, "size", int, default=0),
-                mode=0,
-                mtime=_seconds(row.get("modified")),
-            )
-            for row in take(body, "files", list, default=[])
-            if isinstance(row, dict)
-        ]
+        return file_entries(path, take(body, "files", list, default=[]))
 
 
 def _flow(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """Bytes from the disk as a request's body."""
     while piece := run_blocking(next, pieces, b""):
         yield piece
-
-
-class RestSandbox:
-    """One sandbox over REST alone."""
-
-    def __init__(self, rest: Rest, sandbox_id: str) -> None:
-        self._rest = rest
-        self._id = sandbox_id
-
-    def exec(self, params: dict[str, Any]) -> CommandResult:
-        return self._rest.exec(self._id, params)
-
-    def patch(self, diff: str) -> PatchResult:
-        return self._rest.patch(self._id, diff)
-
-    def read_file(self, path: str, user: str | int | None) -> bytes:
-        return self._rest.read_file(self._id, path, user)
-
-    def write_file(self, path: str, data: bytes, user: str | int | None) -> int:
-        return self._rest.write_file(self._id, path, data, user)
-
-    def list_files(self, path: str, user: str | int | None) -> Entries:
-        return self._rest.list_files(self._id, path, user)
 
 
 Records = list[SandboxInfo]
@@ -381,60 +295,3 @@ def _sandbox(sandbox_id: str) -> str:
 
 def _group(name: str) -> str:
     return f"/groups/{quote(name, safe='')}"
-
-
-def _image(row: dict[str, Any]) -> ImageInfo:
-    nodes = take(row, "nodes", dict, default={})
-    return ImageInfo(
-        name=take(row, "name", str, default=""),
-        digest=take(row, "digest", str, default=""),
-        size_bytes=take(row, "size_bytes", int, default=0),
-        created=take(row, "created", str, int, float),
-        nodes_ready=take(nodes, "ready", int),
-        nodes_wanted=take(nodes, "wanted", int),
-    )
-
-
-def _seconds(text: object) -> float:
-    """Seconds since the epoch of a listing's UTC time; 0 where there is none."""
-    from datetime import UTC, datetime
-
-    try:
-        return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() if isinstance(text, str) else 0.0
-    except ValueError:
-        return 0.0
-
-
-def _job_result(job: dict[str, Any], command_id: str) -> CommandResult:
-    started, completed = (take(job, name, int, float, default=0.0) for name in ("started_at", "completed_at"))
-    timed_out = take(job, "timed_out", bool, default=False)
-    exit_code = take(job, "exit_code", int)
-    why = take(job, "error", str)
-    if exit_code is None:
-        raise error("outcome_unknown", f"the job ended without an exit code: {why or 'no reason given'}", detail={"command_id": command_id})
-    cause = read_cause(job.get("cause"))
-    if cause is None and timed_out:
-        cause = Cause("workload", "timeout", why or "the command ran out of time")
-    return CommandResult(
-        exit_code=exit_code,
-        stdout_bytes=take(job, "stdout", str, default="").encode(),
-        stderr_bytes=take(job, "stderr", str, default="").encode(),
-        duration_s=max(float(completed) - float(started), 0.0) if started and completed else 0.0,
-        command_id=command_id,
-        timed_out=timed_out,
-        truncated=take(job, "truncated", bool, default=False),
-        signal=take(job, "signal", str),
-        cause=cause,
-        streams=_accounts(job.get("streams")),
-    )
-
-
-def _accounts(told: object) -> dict[int, StreamCount]:
-    """What a job tells of its streams; nothing where the service is an older one."""
-    if not isinstance(told, dict):
-        return {}
-    rows = {number: take(told, name, dict, default={}) for number, name in ((1, "stdout"), (2, "stderr"))}
-    return {
-        number: StreamCount(take(row, "seen", int, default=0), take(row, "dropped", int, default=0), take(row, "sha256", str, default=""))
-        for number, row in rows.items()
-    }

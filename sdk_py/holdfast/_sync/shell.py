@@ -1,7 +1,7 @@
 # Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
 """A living shell: its working directory, variables, functions and jobs stay from command to command.
 
-Made by ``sandbox.shell()``. Commands run one after the other, each exactly once; what a connection loses is resumed beneath it.
+Made by ``sandbox.shell()``. Commands run one after the other, each exactly once; a lost connection is resumed without the caller's part.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from holdfast._public import public
 from holdfast._requests import Keep, run_params
 from holdfast._results import CommandResult
 from holdfast._signals import signal_of
-from holdfast._transport.threads import Gate, Link
-from holdfast._transport.calls import close_channel, resize_shell, run_in_shell, signal_call
-from holdfast._transport.command_call import Call
-from holdfast._transport.sinks import ShellSink
+from holdfast._transport.threads.driver import SessionDriver, SessionEvent
+from holdfast._transport.session.calls import close_channel, new_shell_command, resize_shell, run_in_shell, signal_call
+from holdfast._transport.session.command_call import Call
+from holdfast._transport.session.sinks import ShellSink
 
 
 @public
 class Shell:
-    """A bash (or POSIX sh) that lives in the sandbox until it is closed, also while nobody is connected."""
+    """A bash (or POSIX sh) that lives in the sandbox until it is closed, also while no client is connected."""
 
-    def __init__(self, link: Link, sink: ShellSink, *, named: bool = False) -> None:
-        self._link = link
+    def __init__(self, driver: SessionDriver, sink: ShellSink, *, named: bool = False) -> None:
+        self._driver = driver
         self.named = named
         """Whether it was asked for by name; only such shells outlive ``sandbox.close()``."""
         self._sink = sink
@@ -59,13 +59,12 @@ class Shell:
 
         ``timeout`` (seconds) ends the command's whole tree and answers exit code 124 with the output so far. ``command_id`` makes
         it idempotent: the same id again attaches to the same command. ``input`` is its standard input, all of it.
-        ``max_output_bytes`` bounds what is kept of each stream, and ``keep`` says which: the ``head``, the ``tail`` or ``both`` ends.
-        Raises ``SandboxLostError``, ``OutcomeUnknownError``, ``ShellLostError`` and what else a session can meet. Cancelling the
+        ``max_output_bytes`` bounds what is kept of each stream, and ``keep`` selects which: the ``head``, the ``tail`` or ``both`` ends.
+        Raises ``SandboxLostError``, ``OutcomeUnknownError``, ``ShellLostError`` and the other errors of a session. Cancelling the
         wait interrupts the command.
         """
-        with self._link.shield():
-            call = self._begin(command, timeout, input_of(input), command_id, self._limit(max_output_bytes, keep), True)
-            return outcome(self._link, call)
+        call = self._new(command, timeout, input_of(input), command_id, self._limit(max_output_bytes, keep), True)
+        return outcome(self._driver, call, partial(run_in_shell, call))
 
     def stream(
         self,
@@ -83,7 +82,7 @@ class Shell:
         """
         data = input_of(input)
         return CommandStream(
-            self._link, partial(self._begin, command, timeout, data, command_id, self._limit(max_output_bytes, keep), False)
+            self._driver, partial(self._new, command, timeout, data, command_id, self._limit(max_output_bytes, keep), False)
         )
 
     def write(self, data: bytes | str) -> None:
@@ -95,9 +94,9 @@ class Shell:
         self._check_terminal("write")
         left = memoryview(content_of(data))
         sink = self._sink
-        space: Gate = sink.space  # type: ignore[assignment]
+        space: SessionEvent = sink.space  # type: ignore[assignment]
         while left:
-            sent = self._link.perform(sink.write, left, False)
+            sent = self._driver.perform(sink.write, left, False)
             if sent < 0:
                 raise sink.over()
             left = left[sent:]
@@ -113,7 +112,7 @@ class Shell:
         size = size_of(rows, cols)
         if self._sink.ended:
             raise self._sink.over()
-        self._link.perform(resize_shell, self._sink, *size)
+        self._driver.perform(resize_shell, self._sink, *size)
 
     def _check_terminal(self, what: str) -> None:
         if not self.tty:
@@ -128,7 +127,7 @@ class Shell:
         number = signal_of(name)
         call = self._sink.current
         if call is not None:
-            self._link.perform(signal_call, call, number)
+            self._driver.perform(signal_call, call, number)
 
     def close(self) -> None:
         """End the shell and all it started."""
@@ -139,15 +138,15 @@ class Shell:
         self._end(True)
 
     def _end(self, detach: bool) -> None:
-        self._leave(detach).wait(self._link.options.cancel_timeout_s)
+        self._leave(detach).wait(self._driver.options.cancel_timeout_s)
 
-    def _leave(self, detach: bool) -> Gate:
-        """Say so; what opens when it has ended."""
-        self._link.perform(close_channel, self._sink, detach)
-        gate: Gate = self._sink.gate  # type: ignore[assignment]
-        return gate
+    def _leave(self, detach: bool) -> SessionEvent:
+        """Send the request; returns the event that is set when it has ended."""
+        self._driver.perform(close_channel, self._sink, detach)
+        changed: SessionEvent = self._sink.changed  # type: ignore[assignment]
+        return changed
 
-    def _begin(
+    def _new(
         self,
         command: str,
         timeout: float | None,
@@ -156,22 +155,21 @@ class Shell:
         limit: int,
         collecting: bool,
     ) -> Call:
-        link = self._link
+        driver = self._driver
         if self.tty and data is not None:
             raise bad("a command on a terminal reads keys, and no other input", hint="shell.write() types them while it runs")
-        return link.perform(
-            run_in_shell,
+        return new_shell_command(
             self._sink,
-            link.engine,
+            driver.engine,
             name_of(command_id, "command_id") or new_id(),
-            run_params(command, time_limit(timeout, link.options.command_timeout_s), data is not None),
+            run_params(command, time_limit(timeout, driver.options.command_timeout_s), data is not None),
             limit,
             data,
             collecting,
         )
 
     def _limit(self, max_output_bytes: int | None, keep: Keep) -> int:
-        return output_limit(max_output_bytes, self._link.options.max_output_bytes, keep)
+        return output_limit(max_output_bytes, self._driver.options.max_output_bytes, keep)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.kind} {self.name}{' closed' if self._sink.ended else ''}>"

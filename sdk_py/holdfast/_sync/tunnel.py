@@ -15,11 +15,11 @@ from holdfast._sync.transfers import Transfer
 from holdfast._errors import HoldfastError, PortUnreachableError
 from holdfast._public import public
 from holdfast._results import Address
-from holdfast._transport.threads import Background, sleep
-from holdfast._transport.threads_net import Listener, Stream
+from holdfast._transport.threads.driver import Background, sleep
+from holdfast._transport.threads.net import Listener, Stream
 
 if TYPE_CHECKING:
-    from holdfast._sync.sandbox import Sandbox
+    from holdfast._sync.attachable import Attachable
 
 
 _ASK_LEAST_S = 0.02
@@ -31,8 +31,9 @@ _ASK_MOST_S = 0.5
 class Tunnel:
     """Listens on ``address`` until it is closed. Its ``with`` block gives the address, ``str()`` of which is ``host:port``."""
 
-    def __init__(self, sandbox: Sandbox, port: int, host: str | None) -> None:
+    def __init__(self, sandbox: Attachable, port: int, host: str | None, tunnels: set[Tunnel]) -> None:
         self._sandbox = sandbox
+        self._tunnels = tunnels
         self._params = {"port": port, **({"host": host} if host else {})}
         self._background = Background()
         self._open: set[Transfer] = set()
@@ -96,7 +97,7 @@ class Tunnel:
 
     def close(self) -> None:
         """Stop listening and end all connections."""
-        self._sandbox._tunnels.discard(self)
+        self._tunnels.discard(self)
         self._listener.close()
         for transfer in list(self._open):
             with contextlib.suppress(HoldfastError):

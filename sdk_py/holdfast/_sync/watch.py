@@ -15,13 +15,13 @@ from typing import Any, Self
 import msgpack
 from holdfast_wire.errors import ProtocolError
 
-from holdfast._arguments import patience_of
+from holdfast._arguments import wait_time_of
 from holdfast._errors import RemoteFileError, WaitTimeoutError
 from holdfast._public import public
 from holdfast._results import FileEvent, read_event
-from holdfast._transport.threads import Cancelled, Gate, Link
-from holdfast._transport.calls import open_watch
-from holdfast._transport.sinks import WatchSink
+from holdfast._transport.threads.driver import Cancelled, SessionDriver, SessionEvent
+from holdfast._transport.session.calls import open_watch
+from holdfast._transport.session.sinks import WatchSink
 
 _MOST_BYTES = 1024 * 1024
 
@@ -35,23 +35,23 @@ class Watch:
     """
 
     _sink: WatchSink | None = None
-    """Also where ``__init__`` was interrupted: the finalizer asks."""
+    """None also where ``__init__`` was interrupted: the finalizer reads it."""
 
-    def __init__(self, link: Link, params: dict[str, Any]) -> None:
-        self._link = link
+    def __init__(self, driver: SessionDriver, params: dict[str, Any]) -> None:
+        self._driver = driver
         self._path = params["path"]
         self._found: deque[FileEvent] = deque()
         self._closed = False
         self._unpacker = msgpack.Unpacker(raw=False, strict_map_key=True, max_buffer_size=_MOST_BYTES)
-        self._sink = link.perform(open_watch, link.engine, params)
+        self._sink = driver.perform(open_watch, driver.engine, params)
 
     def _start(self) -> None:
         """Return once it watches, or raise why it cannot."""
         sink = self._channel()
-        gate: Gate = sink.gate  # type: ignore[assignment]
+        changed: SessionEvent = sink.changed  # type: ignore[assignment]
         while sink.opened is None and not sink.ended:
             try:
-                gate.wait()
+                changed.wait()
             except Cancelled:
                 self._stop()
                 raise
@@ -64,24 +64,28 @@ class Watch:
         Raises ``WaitTimeoutError`` after ``timeout`` seconds, and the typed error when the session ends first.
         """
         sink = self._channel()
-        gate: Gate = sink.gate  # type: ignore[assignment]
-        timeout = patience_of(timeout)
+        changed: SessionEvent = sink.changed  # type: ignore[assignment]
+        timeout = wait_time_of(timeout)
         end = None if timeout is None else time.monotonic() + timeout
         while not self._found:
             if self._closed:
                 return None
-            with self._link.shield():
-                data = self._link.perform(sink.take)
-                if data:
-                    self._feed(data)
+            data = self._driver.perform(self._take)
             if data is None:
-                if not gate.wait(None if end is None else max(end - time.monotonic(), 0.0)):
+                if not changed.wait(None if end is None else max(end - time.monotonic(), 0.0)):
                     raise WaitTimeoutError(message=f"nothing changed within {timeout:g} s")
             elif not data:
                 if sink.error is not None and not self._closed:
                     raise self._why(sink.error)
                 return None
         return self._found.popleft()
+
+    def _take(self) -> bytes | None:
+        """Take what has come and read the events in it, as one step: an interrupt loses none."""
+        data = self._channel().take()
+        if data:
+            self._feed(data)
+        return data
 
     def _feed(self, data: bytes) -> None:
         try:
@@ -93,14 +97,14 @@ class Watch:
             raise ProtocolError(f"the agent answered a malformed event: {type(wrong).__name__}") from None
 
     def close(self) -> None:
-        """Watch no longer; who waits for an event gets None."""
+        """Stop watching; a call that waits for an event gets None."""
         self._closed = True
         self._stop()
 
     def _stop(self) -> None:
         sink = self._channel()
         if not sink.ended:
-            self._link.perform(sink.stop)
+            self._driver.perform(sink.stop)
 
     def _channel(self) -> WatchSink:
         assert self._sink is not None
@@ -133,4 +137,4 @@ class Watch:
     def __del__(self) -> None:
         sink = self._sink
         if sink is not None and not sink.ended and not self._closed:
-            self._link.later(sink.stop)
+            self._driver.later(sink.stop)

@@ -1,4 +1,4 @@
-"""The command line ``holdfast``: a thin face of the synchronous SDK.
+"""The command line ``holdfast``: thin, on the synchronous SDK.
 
 Owns arguments, printing and exit codes; what it can do, the SDK can. Modules of commands are imported when they are used.
 """
@@ -18,7 +18,7 @@ def main() -> NoReturn:
         from holdfast.cli.app import run
 
         _take_any_surroundings()
-        # UTF-8 whatever the locale says, as the far end is
+        # UTF-8 whatever the locale is, as the far end is
         status = run([os.fsencode(word).decode("utf-8", "surrogateescape") for word in sys.argv[1:]])
     except KeyboardInterrupt:  # while modules were still read
         status = 130

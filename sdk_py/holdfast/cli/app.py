@@ -25,7 +25,7 @@ class Parser:
     """Reads whole command lines, but for the words of the sandbox's command."""
 
     def parse_args(self, words: Sequence[str], argv: list[str] | None = None) -> Arguments:
-        """What the words say. Raises ``UsageError``; ``SystemExit`` where they ask for help, which is then printed."""
+        """The values of a command line. Raises ``UsageError``; ``SystemExit`` where it asks for help, which is then printed."""
         if words[:1] in (["-h"], ["--help"]):
             sys.stdout.write(help_text())
             raise SystemExit(0)
@@ -74,17 +74,17 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str] | None]:
 
 
 def _report_usage(why: UsageError, *, as_json: bool) -> None:
-    from holdfast.cli.output import note, report_map
+    from holdfast.cli.output import print_note, report_map
 
-    hint = why.hint or f"{why.program} --help says how it is written"
+    hint = why.hint or f"{why.program} --help shows its usage"
     if as_json:
         report_map({"code": "invalid_argument", "message": str(why), "hint": hint, "usage": why.usage})
         return
-    note(f"{why.program}: {why}")
+    print_note(f"{why.program}: {why}")
     if why.hint:
-        note(f"  {why.hint}")
+        print_note(f"  {why.hint}")
     if why.usage:
-        note(f"{why.usage}\n  {why.program} --help says more")
+        print_note(f"{why.usage}\n  {why.program} --help for details")
 
 
 def version(_arguments: Arguments) -> None:
@@ -142,7 +142,7 @@ def _run(parsed: Arguments) -> int:
     except KeyboardInterrupt as why:
         return 128 + int(getattr(why, "number", EXIT_INTERRUPTED - 128))
     except BrokenPipeError:
-        # Who read our output has gone; Python would complain again when it flushes at exit.
+        # The reader of our output has gone; Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
     except OSError as why:

@@ -25,7 +25,7 @@ ALIASES = {
     "load": "image import",
 }
 GROUPS = ("container", "sandbox")
-"""Words of docker's that may stand before a command and say nothing more."""
+"""Words of docker's that may stand before a command and have no effect."""
 
 EPILOG = """\
 exit codes: 0 done; 2 wrong usage or arguments; 125 the service, session or sandbox failed; 130 interrupted.
@@ -94,7 +94,7 @@ def _run() -> Command:
         *_running(), *_making(), *_place(),
         inner="[COMMAND ARGUMENTS...]",
         more="""
-The sandbox stays unless --rm says otherwise; -d prints its id and returns. Without COMMAND what the image starts is run, and with -t a
+The sandbox stays unless --rm is given; -d prints its id and returns. Without COMMAND what the image starts is run, and with -t a
 shell. The image's variables, user and directory hold; its ENTRYPOINT is not put before a COMMAND.
 """,
     )  # fmt: skip
@@ -123,7 +123,7 @@ def _list() -> Command:
 def _rm() -> Command:
     return Command(
         "rm", "delete sandboxes, with what runs in them", "sandboxes:remove", "SANDBOX*",
-        Option("-f --force", "ask nothing, and say nothing of those that are gone already"),
+        Option("-f --force", "no question, and no message for those that are gone already"),
         Option("-a --all", "all sandboxes of this key"), _label("those with this label"), Option("-v --volumes", "nothing more"),
     )  # fmt: skip
 
@@ -148,7 +148,7 @@ def _cp() -> Command:
     return Command(
         "cp", "copy a file or directory: LOCAL SANDBOX:PATH, or SANDBOX:PATH LOCAL", "copying:copy", "SOURCE TARGET",
         Option("-L --follow-link", "follow a local link that is named as the source"),
-        Option("-q --quiet", "do not say what is left out"),
+        Option("-q --quiet", "do not report what is left out"),
         Option("-r -a -R --recursive --archive", "nothing more: directories are copied whole, with their modes"),
         more="""
 As docker cp:  a file goes to the file TARGET, or into the directory TARGET.
@@ -197,7 +197,7 @@ def _top() -> Command:
 
 
 def _doctor() -> Command:
-    return Command("doctor", "check that this machine and the service can do their work, and say what to do", "doctor:doctor")
+    return Command("doctor", "check this machine and the service, and print what to do", "doctor:doctor")
 
 
 def _image_list() -> Command:
@@ -211,7 +211,7 @@ def _image_import() -> Command:
 
 
 def _image_pull() -> Command:
-    return Command("image pull", "fetch an image from a registry", "images:pull", "NAME", Option("-q --quiet", "nothing less is said"))
+    return Command("image pull", "fetch an image from a registry", "images:pull", "NAME", Option("-q --quiet", "accepted, without effect"))
 
 
 def _image_rm() -> Command:
@@ -279,5 +279,5 @@ def help_text() -> str:
     """What ``holdfast --help`` prints."""
     rows = [*((f"{name} {places}".strip(), what) for name, (_, places, what) in _MADE.items()), _APART]
     top = columns([(", ".join(o.names), o.help) for o in (JSON, HELP)] + [("--version", "print the version")])
-    head = "usage: holdfast COMMAND ...\n\nIsolated sandboxes for language-model agents.\n\ncommands (COMMAND --help says more):\n"
+    head = "usage: holdfast COMMAND ...\n\nIsolated sandboxes for language-model agents.\n\ncommands (COMMAND --help for details):\n"
     return f"{head}{columns(rows)}\noptions:\n{top}\n{EPILOG}"

@@ -28,7 +28,7 @@ from holdfast import (
 from holdfast._results import take
 from holdfast._sync.transfers import Transfer
 from holdfast.cli.finding import opened
-from holdfast.cli.output import note, say_json
+from holdfast.cli.output import print_json, print_note
 from holdfast.cli.words import Arguments, bad
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ def copy(arguments: Arguments) -> None:
             else:
                 moved = _unpack_there(sandbox, archive, target[1])
     if arguments.json:
-        say_json({"size_bytes": moved.size_bytes, "entries": moved.entries, "sha256": moved.sha256, "skipped": moved.skipped})
+        print_json({"size_bytes": moved.size_bytes, "entries": moved.entries, "sha256": moved.sha256, "skipped": moved.skipped})
     elif moved.skipped and not arguments.quiet:
-        note(f"holdfast: {moved.skipped} entries were left out: special files, or links that lead out of the directory")
+        print_note(f"holdfast: {moved.skipped} entries were left out: special files, or links that lead out of the directory")
 
 
 def remote(word: str) -> tuple[str, str] | None:
@@ -153,7 +153,7 @@ def _to_output(sandbox: Sandbox, path: str) -> TransferResult:
             for member in packed:
                 inner = posixpath.normpath(member.name) if source.is_dir else ""
                 member.name = top if inner in ("", ".") else f"{top}/{inner}"
-                member.pax_headers = {}  # they would say the old name again
+                member.pax_headers = {}  # they hold the old name
                 archive.addfile(member, packed.extractfile(member) if member.isreg() else None)
                 entries, size = entries + 1, size + member.size
         out.flush()

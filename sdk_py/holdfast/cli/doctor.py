@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from holdfast import HoldfastError, SandboxClient
-from holdfast.cli.output import say, say_json
+from holdfast.cli.output import print_json, print_line
 from holdfast.cli.words import Arguments
 
 NODE = "session_agent.node"
@@ -22,7 +22,7 @@ NODE_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check: ``fix`` says what to do when it failed; without ``required`` it only takes something away."""
+    """One check: ``fix`` is what to do when it failed; without ``required`` its failure only disables a feature."""
 
     name: str
     ok: bool
@@ -38,13 +38,13 @@ def doctor(arguments: Arguments) -> int:
         checks += _node()
     ok = all(check.ok for check in checks if check.required)
     if arguments.json:
-        say_json({"ok": ok, "checks": [asdict(check) for check in checks]})
+        print_json({"ok": ok, "checks": [asdict(check) for check in checks]})
     else:
         for check in checks:
             mark = "ok  " if check.ok else "FAIL" if check.required else "no  "
-            say(f"{mark}  {check.name}{': ' + check.detail if check.detail else ''}")
+            print_line(f"{mark}  {check.name}{': ' + check.detail if check.detail else ''}")
             if not check.ok and check.fix:
-                say(f"      {check.fix}")
+                print_line(f"      {check.fix}")
     return 0 if ok else 125
 
 
@@ -81,6 +81,6 @@ def _node() -> list[Check]:
 
 
 def read(row: dict[str, Any]) -> Check:
-    """A check as the service or a node tells it."""
+    """A check as the service or a node reports it."""
     detail, fix = str(row.get("detail") or ""), str(row.get("fix") or "")
     return Check(str(row.get("name", "?")), row.get("ok") is True, detail, fix, row.get("required") is not False)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from holdfast import STDERR, STDOUT, Chunk, CommandResult, HoldfastError, Process, Sandbox, SandboxClient, UnsupportedError
 from holdfast._requests import command_params
 from holdfast.cli.finding import opened
-from holdfast.cli.leaving import attended, told_by_signals
-from holdfast.cli.output import TerminalFilter, note, say, say_json, variables
+from holdfast.cli.output import TerminalFilter, finish, print_json, print_line, print_note, variables
+from holdfast.cli.signals import passed_to_command, raised_on_exit_signals
 from holdfast.cli.words import Arguments, bad
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def exec_(arguments: Arguments) -> int:
     if command is None:
         raise bad("a command is missing", hint="holdfast exec SANDBOX ls -l, or holdfast exec SANDBOX -c 'ls | wc -l'")
     options = options_of(arguments) | {"env": variables(arguments) or None}
-    with told_by_signals(), SandboxClient() as client, opened(client, arguments.sandbox) as sandbox:
+    with raised_on_exit_signals(), SandboxClient() as client, opened(client, arguments.sandbox) as sandbox:
         if arguments.detach:
             return _detached(sandbox, command, options, arguments)
         return attached(sandbox, command, options, arguments)
@@ -74,7 +74,7 @@ def _hint(command: Command) -> None:
     if isinstance(command, list) and len(command) == 1 and _SHELL_SIGNS & set(command[0]):
         import shlex
 
-        note(f"holdfast: words are passed on as they are; a shell reads them with -c {shlex.quote(command[0])}, or bash -c")
+        print_note(f"holdfast: words are passed on as they are; a shell reads them with -c {shlex.quote(command[0])}, or bash -c")
 
 
 def run(sandbox: Sandbox, command: Command, options: dict[str, Any], *, stdin: bool, raw: bool = False, as_json: bool = False) -> int:
@@ -86,12 +86,12 @@ def run(sandbox: Sandbox, command: Command, options: dict[str, Any], *, stdin: b
 
 
 def _on_terminal(sandbox: Sandbox, command: Command | None, options: dict[str, Any], as_json: bool) -> int:
-    from holdfast.cli.interactive import attend, size
+    from holdfast.cli.terminal import run_terminal, size
 
     rows, cols = size()
     options = {name: value for name, value in options.items() if name != "timeout"}
     words = ["sh", "-c", command] if isinstance(command, str) else command
-    return attend(sandbox.terminal(words, rows=rows, cols=cols, max_output_bytes=0, **options), as_json=as_json)
+    return run_terminal(sandbox.terminal(words, rows=rows, cols=cols, max_output_bytes=0, **options), as_json=as_json)
 
 
 def _detached(sandbox: Sandbox, command: Command, options: dict[str, Any], arguments: Arguments) -> int:
@@ -101,9 +101,9 @@ def _detached(sandbox: Sandbox, command: Command, options: dict[str, Any], argum
         )
     process, status = leave(sandbox, command, options, None)
     if arguments.json:
-        say_json({"sandbox_id": sandbox.id, "command_id": process.command_id})
+        print_json({"sandbox_id": sandbox.id, "command_id": process.command_id})
     elif not status:
-        say(process.command_id)
+        print_line(process.command_id)
     return status
 
 
@@ -137,12 +137,12 @@ def _live(sandbox: Sandbox, command: Command, options: dict[str, object], stdin:
     try:
         if stdin:
             _fed(process)
-        with attended(lambda: process.signal("INT"), process.close):
+        with passed_to_command(lambda: process.signal("INT"), process.close):
             for chunk in process:
                 screen.show(chunk)
             screen.end()
             return finish(process.wait())
-    except BaseException:  # whatever ended us ends it too
+    except BaseException:  # Ctrl-C or a signal: end it too
         process.close()
         raise
 
@@ -156,7 +156,7 @@ def _fed(process: Process) -> threading.Thread:
 
 
 def _feed(process: Process) -> None:
-    """Standard input, passed on until it ends or nobody reads it. Past Python's buffer, whose lock nobody may hold when we end."""
+    """Standard input, passed on until it ends or is not read any more. Bypasses Python's buffer, whose lock must be free when we end."""
     try:
         while data := _piece(sys.stdin.fileno()):
             process.write(data)
@@ -170,7 +170,7 @@ def _piece(source: int) -> bytes:
     while True:
         try:
             return os.read(source, PIECE_BYTES)
-        except BlockingIOError:  # whoever handed it down reads it without waiting
+        except BlockingIOError:  # it was inherited as non-blocking
             select.select([source], [], [])
         except OSError:
             return b""
@@ -200,15 +200,8 @@ class Screen:
         out.flush()
 
 
-def finish(result: CommandResult) -> int:
-    """Our exit status; what the user should know beside it goes to standard error."""
-    if result.cause is not None:
-        note(f"holdfast: {result.cause.message or result.cause.reason}")
-    return result.exit_code
-
-
 def _as_json(sandbox: Sandbox, result: CommandResult) -> int:
-    say_json(
+    print_json(
         {
             "sandbox_id": sandbox.id,
             "command_id": result.command_id,

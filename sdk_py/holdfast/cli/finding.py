@@ -33,7 +33,7 @@ def whole_id(client: SandboxClient, word: str) -> str | None:
 
 @contextlib.contextmanager
 def opened(client: SandboxClient, word: str) -> Iterator[Sandbox]:
-    """The sandbox, let go of at the end."""
+    """The sandbox, closed at the end."""
     sandbox = client.get_sandbox(word)
     try:
         if _BEGINNING.fullmatch(word):

@@ -5,11 +5,8 @@ Loaded only after a mistake. Owns the tables of words and nothing that decides: 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from holdfast.cli.words import Command
 
 _AGAIN = "a sandbox runs from `create` to `rm`, and what ended is made again: holdfast run or create"
 _ELSEWHERE = "build or save it elsewhere and bring it in: docker save NAME -o x.tar; holdfast image import x.tar NAME"
@@ -49,7 +46,7 @@ OPTIONS = {
     "--gpus": "GPUs are asked for in the SDK: create_sandbox(…, gpu=1)",
     "--privileged": "a sandbox has the rights of an ordinary container, root included",
     **dict.fromkeys(("--cap-add", "--cap-drop", "--security-opt"), "a sandbox has the rights of an ordinary container"),
-    "--restart": "a sandbox is not started again; --lifetime says how long it may live",
+    "--restart": "a sandbox is not started again; --lifetime sets how long it may live",
     "--init": "the first process is the agent, which reaps orphans",
     "--platform": "an image is run as it is",
     "--hostname": "--name names the sandbox, and its host name is its id",
@@ -75,12 +72,12 @@ OF_COMMANDS = {
 """Options of docker's for one command alone."""
 
 
-def option_meant(name: str, command: Command) -> str:
-    """The end of the sentence about an option that ``command`` does not have."""
-    meant = OF_COMMANDS.get((command.name, name)) or OPTIONS.get(name)
+def option_meant(name: str, command: str, options: Sequence[str]) -> str:
+    """The end of the sentence about an option that ``command`` does not have; ``options`` are those it has."""
+    meant = OF_COMMANDS.get((command, name)) or OPTIONS.get(name)
     if meant:
         return f": {meant}"
-    names = [known for option in command.options for known in option.names if known.startswith("--")]
+    names = [known for known in options if known.startswith("--")]
     close = get_close_matches(name, names, 1, 0.6) or [known for known in names if len(name) > 4 and known.startswith(name)]
     return f"; did you mean {close[0]}?" if close else ""
 

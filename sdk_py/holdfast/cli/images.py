@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from holdfast import ImageInfo, SandboxClient
-from holdfast.cli.output import say, say_json, table
+from holdfast.cli.output import print_json, print_line, table
 from holdfast.cli.words import Arguments
 
 
@@ -13,10 +13,10 @@ def list_(arguments: Arguments) -> None:
     with SandboxClient() as client:
         images = client.images.list()
     if arguments.json:
-        say_json([dataclasses.asdict(image) for image in images])
+        print_json([dataclasses.asdict(image) for image in images])
     elif arguments.quiet:
         for image in images:
-            say(image.name)
+            print_line(image.name)
     elif any(image.nodes_wanted is not None for image in images):
         table(("IMAGE", "NODES"), ((i.name, f"{i.nodes_ready or 0}/{i.nodes_wanted or 0}") for i in images))
     else:
@@ -38,14 +38,14 @@ def remove(arguments: Arguments) -> None:
         for name in arguments.name:
             client.images.remove(name)
     if arguments.json:
-        say_json({"removed": arguments.name})
+        print_json({"removed": arguments.name})
 
 
 def _show(image: ImageInfo, as_json: bool) -> None:
     if as_json:
-        say_json(dataclasses.asdict(image))
+        print_json(dataclasses.asdict(image))
     else:
-        say(image.name)
+        print_line(image.name)
 
 
 def _size(size_bytes: int) -> str:

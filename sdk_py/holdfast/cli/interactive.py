@@ -1,123 +1,30 @@
-"""``shell``: a terminal in a sandbox on the terminal here, in raw mode, with its size kept in step.
+"""``shell``: a terminal in a sandbox on the terminal here.
 
-Owns the local terminal's mode and what ends the loop. Where standard input is no terminal, a shell without one reads it, as with other
-remote shells: no prompts, no echo. Only a terminal with a name is one all the same, fed line by line.
+Where standard input is no terminal, a shell without one reads it, as with other remote shells: no prompts, no echo. Only a terminal with
+a name is one all the same, fed line by line.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import sys
-import termios
-import threading
-import tty
-from collections.abc import Iterator
 
-from holdfast import CancelledRemotelyError, HoldfastError, SandboxClient, Terminal
-from holdfast.cli.execute import finish, run
+from holdfast import SandboxClient
+from holdfast.cli.execute import run
 from holdfast.cli.finding import opened
-from holdfast.cli.leaving import followed, told_by_signals
-from holdfast.cli.output import note, say_json, variables
+from holdfast.cli.output import variables
+from holdfast.cli.signals import raised_on_exit_signals
+from holdfast.cli.terminal import run_terminal, size
 from holdfast.cli.words import Arguments
 
-DETACH_KEY = b"\x1d"  # Ctrl-]
-PIECE_BYTES = 16 * 1024
-_END_AGAIN_S = 0.25
 _PIPED = "command -v bash >/dev/null 2>&1 && exec bash{login}; exec sh{login}"
 
 
 def shell(arguments: Arguments) -> int:
-    with told_by_signals(), SandboxClient() as client, opened(client, arguments.sandbox) as sandbox:
+    with raised_on_exit_signals(), SandboxClient() as client, opened(client, arguments.sandbox) as sandbox:
         place = {"cwd": arguments.cwd, "user": arguments.user, "env": variables(arguments) or None}
         if arguments.attach is None and not sys.stdin.isatty():
             script = _PIPED.format(login=" -l" if arguments.login else "")
             return run(sandbox, script, place, stdin=True, as_json=arguments.json)
         rows, cols = size()
         terminal = sandbox.terminal(rows=rows, cols=cols, name=arguments.attach, login=arguments.login, max_output_bytes=0, **place)
-        return attend(terminal, attach=arguments.attach, as_json=arguments.json)
-
-
-def attend(terminal: Terminal, *, attach: str | None = None, as_json: bool = False) -> int:
-    """Pass keys and screen on until it ends or, where it has a name, is let go of. The exit status."""
-    if attach and sys.stdin.isatty():
-        note(f"holdfast: attached to {attach}; Ctrl-] lets go of it")
-    detached = threading.Event()
-    feeder = threading.Thread(target=_feed, args=(terminal, detached, bool(attach)), daemon=True)
-    try:
-        with _raw(), _resizing(terminal):
-            feeder.start()
-            for chunk in terminal:
-                out = sys.stdout.buffer
-                out.write(chunk.data)
-                out.flush()
-        result = None if detached.is_set() else terminal.wait()
-    except CancelledRemotelyError:
-        if not detached.is_set():
-            raise
-        result = None
-    except BaseException:  # whatever ended us; a terminal with a name is there to be come back to
-        if attach is None:
-            terminal.close()
-        raise
-    if result is None:
-        return 0
-    if as_json:
-        say_json({"exit_code": result.exit_code, "signal": result.signal})
-    return finish(result)
-
-
-def _feed(terminal: Terminal, detached: threading.Event, may_detach: bool) -> None:
-    last = b""
-    try:
-        while data := os.read(sys.stdin.fileno(), PIECE_BYTES):
-            if may_detach and DETACH_KEY in data and sys.stdin.isatty():
-                detached.set()
-                terminal.detach()
-                return
-            terminal.write(data)
-            last = data[-1:]
-        if last not in (b"", b"\r", b"\n") and not sys.stdin.isatty():
-            terminal.write(b"\n")  # the end of input that follows ends nothing in the middle of a line
-        while not detached.wait(_END_AGAIN_S):
-            terminal.write(b"\x04")  # again, since a shell that has just begun throws away what was typed before its prompt
-    except (HoldfastError, OSError):
-        pass
-
-
-def size() -> tuple[int, int]:
-    """Rows and columns of the terminal here."""
-    try:
-        known = os.get_terminal_size(sys.stdout.fileno())
-    except OSError:
-        return 24, 80
-    return known.lines or 24, known.columns or 80  # a terminal that was never told its size says 0
-
-
-@contextlib.contextmanager
-def _raw() -> Iterator[None]:
-    """The local terminal passes every key on, and is put back whatever happens."""
-    if not sys.stdin.isatty():
-        yield
-        return
-    descriptor = sys.stdin.fileno()
-    before = termios.tcgetattr(descriptor)
-    try:
-        tty.setraw(descriptor, termios.TCSADRAIN)
-        yield
-    finally:
-        with contextlib.suppress(termios.error):  # it has hung up
-            termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
-
-
-@contextlib.contextmanager
-def _resizing(terminal: Terminal) -> Iterator[None]:
-    """SIGWINCH, passed on."""
-
-    def resize() -> None:
-        with contextlib.suppress(HoldfastError):
-            terminal.resize(*size())
-
-    with followed(signal.SIGWINCH, resize):
-        yield
+        return run_terminal(terminal, attach=arguments.attach, as_json=arguments.json)

@@ -1,7 +1,7 @@
 """``logs``: the output of a command that was started and left, from its beginning, as often as it is asked for.
 
 Owns which command is meant, when all that is there has been shown, and the last lines. The sandbox keeps the output (`keep` in
-CHANNELS.md); reading it here takes nothing from others who read.
+CHANNELS.md); reading it here takes nothing from other readers.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from holdfast import Chunk, NotFoundError, OutcomeUnknownError, Process, Sandbox, SandboxClient, WaitTimeoutError
 from holdfast.cli.execute import Screen
 from holdfast.cli.finding import opened
-from holdfast.cli.leaving import told_by_signals
-from holdfast.cli.output import note, say_json
+from holdfast.cli.output import print_json, print_note
 from holdfast.cli.running import ENTRYPOINT, MAIN
+from holdfast.cli.signals import raised_on_exit_signals
 from holdfast.cli.words import Arguments
 
 _QUIET_ROUNDS = 2
@@ -21,7 +21,7 @@ _QUIET_ROUNDS = 2
 
 
 def logs(arguments: Arguments) -> int:
-    with told_by_signals(), SandboxClient() as client, opened(client, arguments.sandbox) as sandbox:
+    with raised_on_exit_signals(), SandboxClient() as client, opened(client, arguments.sandbox) as sandbox:
         process = _found(sandbox, *([arguments.command_id] if arguments.command_id else [MAIN, ENTRYPOINT]))
         try:
             chunks = [*_present(sandbox, process)]
@@ -37,7 +37,7 @@ def logs(arguments: Arguments) -> int:
                     screen.show(chunk)
             screen.end()
             if process.done and (lost := sum(count.dropped for count in process.wait().streams.values())):
-                note(f"holdfast: {lost} bytes of older output are no longer kept")
+                print_note(f"holdfast: {lost} bytes of older output are no longer kept")
         finally:
             process.detach()
     return 0
@@ -106,6 +106,6 @@ def _as_json(process: Process, chunks: list[Chunk], *, follow: bool) -> int:
         chunks += process
     result = process.wait() if process.done else None
     streams = {number: b"".join(chunk.data for chunk in chunks if chunk.stream == number).decode("utf-8", "replace") for number in (1, 2)}
-    say_json({"command_id": process.command_id, "stdout": streams[1], "stderr": streams[2], "ended": result is not None,
+    print_json({"command_id": process.command_id, "stdout": streams[1], "stderr": streams[2], "ended": result is not None,
               "exit_code": None if result is None else result.exit_code})  # fmt: skip
     return 0

@@ -16,6 +16,7 @@ from holdfast.cli.words import Arguments, bad
 
 if TYPE_CHECKING:
     from holdfast._errors import HoldfastError
+    from holdfast._results import CommandResult
 
 _ALLOWED = frozenset("\n\t")
 
@@ -39,7 +40,7 @@ _UNFINISHED = re.compile(rb"\x1b(?:\[[0-9;:]{0,32})?\Z")
 class TerminalFilter:
     """Output on its way to a terminal: colours and the erasing of a line pass, every other escape character is spelled out.
 
-    A sequence may come in pieces: its beginning is held back until the rest is there, or ``end`` says that there is none.
+    A sequence may come in pieces: its beginning is held back until the rest is there, or ``end`` is called.
     """
 
     def __init__(self) -> None:
@@ -60,17 +61,17 @@ class TerminalFilter:
         return escape_bytes(held)
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """One line on standard output."""
     sys.stdout.write(escape(text) + "\n")
 
 
-def note(text: str) -> None:
+def print_note(text: str) -> None:
     """One line on standard error."""
     sys.stderr.write(escape(text) + "\n")
 
 
-def say_json(value: Any) -> None:
+def print_json(value: Any) -> None:
     """One JSON document on standard output."""
     import json
 
@@ -91,9 +92,9 @@ def report(why: HoldfastError, *, as_json: bool) -> None:
     if as_json:
         report_map(why.to_map())
         return
-    note(f"holdfast: {why.message}")
+    print_note(f"holdfast: {why.message}")
     if why.hint:
-        note(f"  {why.hint}")
+        print_note(f"  {why.hint}")
 
 
 def report_map(error: dict[str, Any]) -> None:
@@ -133,3 +134,10 @@ def age(since_s: float, now_s: float) -> str:
         if span >= size:
             return f"{int(span // size)}{unit}"
     return f"{int(span)}s"
+
+
+def finish(result: CommandResult) -> int:
+    """Our exit status; what the user should know beside it goes to standard error."""
+    if result.cause is not None:
+        print_note(f"holdfast: {result.cause.message or result.cause.reason}")
+    return result.exit_code

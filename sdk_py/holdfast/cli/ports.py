@@ -8,7 +8,7 @@ import threading
 
 from holdfast import SandboxClient
 from holdfast.cli.finding import opened
-from holdfast.cli.output import say, say_json
+from holdfast.cli.output import print_json, print_line
 from holdfast.cli.words import Arguments, bad
 
 
@@ -25,8 +25,8 @@ def port(arguments: Arguments) -> None:
         sandbox.tunnel(int(remote), local_port=int(local or 0)) as address,
     ):
         if arguments.json:
-            say_json({"host": address.host, "port": address.port})
+            print_json({"host": address.host, "port": address.port})
         else:
-            say(str(address))
+            print_line(str(address))
         sys.stdout.flush()
         stop.wait()

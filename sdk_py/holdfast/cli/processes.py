@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from holdfast import HoldfastError, RemoteFileError, Sandbox, SandboxClient
 from holdfast.cli.finding import opened
-from holdfast.cli.leaving import told_by_signals
-from holdfast.cli.output import note, say_json, table
+from holdfast.cli.output import print_json, print_note, table
+from holdfast.cli.signals import raised_on_exit_signals
 from holdfast.cli.words import Arguments
 
 INTERVAL_S = 2.0
@@ -40,7 +40,7 @@ class Row:
 
 
 def rows(sandbox: Sandbox) -> Iterator[Row]:
-    """All processes but the agent; one that ends meanwhile is left out."""
+    """All processes but the agent; one that ends during the reading is left out."""
     files = sandbox.files
     up_s = float(files.read_text("/proc/uptime").split()[0])
     for entry in files.list("/proc"):
@@ -64,11 +64,11 @@ def _row(sandbox: Sandbox, pid: int, up_s: float) -> Row:
 
 
 def top(arguments: Arguments) -> None:
-    with told_by_signals(), SandboxClient() as client, opened(client, arguments.sandbox) as sandbox:
+    with raised_on_exit_signals(), SandboxClient() as client, opened(client, arguments.sandbox) as sandbox:
         found = sorted(rows(sandbox), key=lambda row: row.pid)
         names = _user_names(sandbox)
     if arguments.json:
-        say_json([{name: getattr(row, name) for name in Row.__slots__} for row in found])
+        print_json([{name: getattr(row, name) for name in Row.__slots__} for row in found])
         return
     head = ("PID", "PPID", "USER", "%CPU", "RSS", "TIME", "COMMAND")
     table(head, ((r.pid, r.parent, names.get(r.uid, r.uid), f"{100 * r.cpu_s / max(r.age_s, 0.01):.1f}", _shown(r.memory_bytes),
@@ -84,7 +84,7 @@ def _user_names(sandbox: Sandbox) -> dict[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """One sandbox, between two looks at it."""
+    """One sandbox, between two readings."""
 
     sandbox: str
     cpu_percent: float
@@ -115,7 +115,7 @@ class _Watched:
 
 def stats(arguments: Arguments) -> int:
     once = arguments.no_stream or arguments.json or not sys.stdout.isatty()
-    with told_by_signals(), SandboxClient() as client, contextlib.ExitStack() as stack:
+    with raised_on_exit_signals(), SandboxClient() as client, contextlib.ExitStack() as stack:
         words = arguments.sandbox or [info.sandbox_id for info in client.list_sandboxes() if info.ready]
         watched = [_Watched(stack.enter_context(opened(client, word))) for word in words]
         wait_s = FIRST_INTERVAL_S
@@ -135,13 +135,13 @@ def _usages(watched: list[_Watched]) -> Iterator[Usage]:
         try:
             yield one.usage()
         except HoldfastError as gone:
-            note(f"holdfast: {gone.message}")
+            print_note(f"holdfast: {gone.message}")
             watched.remove(one)
 
 
 def _print(found: list[Usage], *, as_json: bool) -> None:
     if as_json:
-        say_json([{name: getattr(usage, name) for name in Usage.__slots__} for usage in found])
+        print_json([{name: getattr(usage, name) for name in Usage.__slots__} for usage in found])
         return
     head = ("SANDBOX", "CPU %", "MEMORY / LIMIT", "PROCESSES")
     table(head, ((u.sandbox, f"{u.cpu_percent:.1f}", f"{_shown(u.memory_bytes)} / {u.memory_limit}", u.processes) for u in found))

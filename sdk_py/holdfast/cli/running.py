@@ -10,10 +10,10 @@ import sys
 from typing import Any
 
 from holdfast import InvalidArgumentError, Sandbox, SandboxClient, UnsupportedError
-from holdfast.cli.execute import Command, Screen, attached, command_of, finish, leave, options_of
-from holdfast.cli.leaving import attended, told_by_signals
-from holdfast.cli.output import note, say, say_json
+from holdfast.cli.execute import Command, Screen, attached, command_of, leave, options_of
+from holdfast.cli.output import finish, print_json, print_line, print_note
 from holdfast.cli.sandboxes import make
+from holdfast.cli.signals import passed_to_command, raised_on_exit_signals
 from holdfast.cli.words import Arguments, bad
 
 ENTRYPOINT = "entrypoint"
@@ -37,7 +37,7 @@ def run(arguments: Arguments) -> int:
         raise bad("-w, -u, --timeout and --login are for a COMMAND that is written here", hint=f"holdfast run {arguments.image} COMMAND")
     if arguments.detach and arguments.rm and arguments.idle_timeout is None:
         arguments.idle_timeout = GONE_AFTER_S  # no client waits for the end: the service deletes what runs nothing
-    with told_by_signals(), SandboxClient() as client:
+    with raised_on_exit_signals(), SandboxClient() as client:
         try:
             sandbox = make(client, arguments, entrypoint=own)
         except (InvalidArgumentError, UnsupportedError) as why:
@@ -56,14 +56,14 @@ def run(arguments: Arguments) -> int:
             else:
                 sandbox.close()
                 if not arguments.detach and sys.stderr.isatty():
-                    note(f"holdfast: the sandbox stays: holdfast rm {sandbox.id}")
+                    print_note(f"holdfast: the sandbox stays: holdfast rm {sandbox.id}")
 
 
 def _of_image(sandbox: Sandbox, arguments: Arguments) -> int:
     """Show what the image's own command writes until it ends. The exit status."""
     process = sandbox.follow(ENTRYPOINT, max_output_bytes=0)
     screen = Screen(raw=arguments.raw)
-    with attended(lambda: process.signal("INT"), process.close):
+    with passed_to_command(lambda: process.signal("INT"), process.close):
         for chunk in process:
             screen.show(chunk)
         screen.end()
@@ -79,7 +79,7 @@ def _left(sandbox: Sandbox, command: Command | None, options: dict[str, Any], ar
     elif command is not None:
         status = leave(sandbox, command, options, MAIN)[1]
     if arguments.json:
-        say_json({"sandbox_id": sandbox.id, "command_id": None if command is None or arguments.tty else MAIN})
+        print_json({"sandbox_id": sandbox.id, "command_id": None if command is None or arguments.tty else MAIN})
     else:
-        say(sandbox.id)
+        print_line(sandbox.id)
     return status

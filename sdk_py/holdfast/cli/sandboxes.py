@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast import ConflictError, NotFoundError, Sandbox, SandboxClient, SandboxInfo, SandboxLostError
 from holdfast.cli.finding import asked, whole_id
-from holdfast.cli.output import age, note, pairs, say, say_json, table, variables
+from holdfast.cli.output import age, pairs, print_json, print_line, print_note, table, variables
 from holdfast.cli.words import Arguments, bad
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?)([A-Za-z]*)")
@@ -78,9 +78,9 @@ def create(arguments: Arguments) -> None:
     with SandboxClient() as client:
         sandbox = make(client, arguments)
         if arguments.json:
-            say_json(sandbox.info().to_map())
+            print_json(sandbox.info().to_map())
         else:
-            say(sandbox.id)
+            print_line(sandbox.id)
 
 
 def list_(arguments: Arguments) -> None:
@@ -90,10 +90,10 @@ def list_(arguments: Arguments) -> None:
         found = sorted(client.list_sandboxes(labels), key=lambda info: info.created_at)
     found = [info for info in found if all(_passes(info, what, value) for what, value in filters)]
     if arguments.json:
-        say_json([info.to_map() for info in found])
+        print_json([info.to_map() for info in found])
     elif arguments.quiet:
         for info in found:
-            say(info.sandbox_id)
+            print_line(info.sandbox_id)
     else:
         now = time.time()
         table(("SANDBOX", "IMAGE", "STATUS", "AGE", "CPU", "MEMORY", "LABELS"), (_row(info, now) for info in found))
@@ -126,7 +126,7 @@ def inspect(arguments: Arguments) -> None:
                 found.append(info.to_map())
         finally:
             if found or len(arguments.sandbox) > 1:
-                say_json(found)
+                print_json(found)
 
 
 def stop(arguments: Arguments) -> int:
@@ -164,11 +164,11 @@ def _removed(client: SandboxClient, ids: Iterable[str], *, as_json: bool, quiet:
         sandbox_id = _delete(client, word)
         (missing if sandbox_id is None else removed).append(sandbox_id or word)
         if sandbox_id is not None and not as_json:
-            say(sandbox_id)
+            print_line(sandbox_id)
     if as_json:
-        say_json({"removed": removed, "missing": missing})
+        print_json({"removed": removed, "missing": missing})
     for word in missing if not quiet else ():
-        note(f"holdfast: there is no sandbox {word}")
+        print_note(f"holdfast: there is no sandbox {word}")
     return 125 if missing and not quiet else 0
 
 

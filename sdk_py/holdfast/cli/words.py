@@ -134,7 +134,7 @@ class Command:
         return None
 
     def read(self, words: Sequence[str], argv: list[str] | None = None) -> Arguments:
-        """What the words say. Raises ``UsageError``."""
+        """The values of a command line. Raises ``UsageError``."""
         found = Arguments(entry=self.entry, argv=argv, command=self)
         for option in self.options:
             setattr(found, option.dest, [] if option.many else None if option.metavar else False)
@@ -201,7 +201,7 @@ class Command:
         from holdfast.cli.guesses import option_meant
 
         shown = f"{name} in {word}" if word and word != name else name
-        return self.wrong(f"there is no option {shown}{option_meant(name, self)}")
+        return self.wrong(f"there is no option {shown}{option_meant(name, self.name, list(self._named))}")
 
     def _place(self, found: Arguments, bare: list[str]) -> None:
         left = list(bare)

@@ -1,7 +1,7 @@
 """A session agent that does what a test says, behind a real WebSocket on loopback: the wire is real, the work is scripted.
 
 Owns one server in its own thread and loop. Sessions outlive connections as the agent's do; connections can be cut, refused, fenced
-or told to go away at will. Commands are a few words: ``echo TEXT``, ``exit N``, ``flood N``, ``hang``, ``greet`` (and
+or closed with GoAway at will. Commands are a few words: ``echo TEXT``, ``exit N``, ``flood N``, ``hang``, ``greet`` (and
 hangs), ``cat``, ``quiet`` (never starts).
 """
 

@@ -57,7 +57,7 @@ class FakeCommand:
             self.held.session.send(Exited(self.number, self.command_id, {"exit_code": "zero"}))
             self.done = True
         elif word == "unknown":
-            error = HoldfastError("outcome_unknown", "nobody knows").to_map()
+            error = HoldfastError("outcome_unknown", "not known").to_map()
             self.held.session.send(Exited(self.number, self.command_id, {"error": error}))
             self.done = True
 

@@ -1,6 +1,6 @@
 """Steps of the engine that open channels and run, cancel or end what is on them.
 
-Pure and synchronous: each is one ``link.perform(…)`` of either face, decided and queued as a whole before anything is written.
+Pure and synchronous: each is one ``driver.perform(…)`` of either API, decided and queued as a whole before anything is written.
 """
 
 from __future__ import annotations
@@ -9,55 +9,43 @@ from typing import Any
 
 from holdfast_wire.frames import Close, Resize, Signal
 
-from holdfast._transport.command_call import Call
-from holdfast._transport.engine import Engine
-from holdfast._transport.sinks import CommandSink, ShellSink, TransferSink, WatchSink
+from holdfast._errors import error
+from holdfast._transport.session.command_call import Call
+from holdfast._transport.session.engine import Engine
+from holdfast._transport.session.sink import Sink
+from holdfast._transport.session.sinks import CommandSink, ShellSink, WatchSink
 
 
-def open_command(
-    engine: Engine,
-    kind: str,
-    params: dict[str, Any],
-    command_id: str,
-    limit: int,
-    *,
-    input_: bytes | None = None,
-    collecting: bool = True,
-) -> Call:
-    """Open a ``command``, ``follow`` or ``terminal`` channel; ``input_`` is all of its standard input."""
-    sink = CommandSink(engine.session, engine.gates)
-    sink.call = call = Call(sink, engine.gates, command_id, limit, collecting=collecting)
-    call.adopts_id = kind == "terminal" and "name" in params
-    engine.open(kind, params, sink)
-    if input_ is not None:
-        call.give(input_)
-        call.pump()
+def new_command(engine: Engine, command_id: str, limit: int, *, collecting: bool = True) -> Call:
+    """A command that ``open_command`` opens. The caller has it before it is sent, and so can cancel it at any time."""
+    sink = CommandSink(engine.session, engine.new_event)
+    sink.call = call = Call(sink, engine.new_event, command_id, limit, collecting=collecting)
     return call
 
 
-def open_shell(engine: Engine, params: dict[str, Any]) -> ShellSink:
-    """Open a ``shell`` channel."""
-    sink = ShellSink(engine.session, engine.gates)
-    engine.open("shell", params, sink)
-    return sink
+def open_command(engine: Engine, call: Call, kind: str, params: dict[str, Any], input_: bytes | None = None) -> None:
+    """Open a ``command``, ``follow`` or ``terminal`` channel; ``input_`` is all of its standard input."""
+    call.adopts_id = kind == "terminal" and "name" in params
+    engine.open(kind, params, call.sink)
+    if input_ is not None:
+        call.give(input_)
+        call.pump()
 
 
-def open_transfer(engine: Engine, kind: str, params: dict[str, Any]) -> TransferSink:
-    """Open a file, archive, patch or tunnel channel."""
-    sink = TransferSink(engine.session, engine.gates)
+def open_channel(engine: Engine, kind: str, params: dict[str, Any], sink: Sink) -> None:
+    """Open a shell, file, archive, patch or tunnel channel."""
     engine.open(kind, params, sink)
-    return sink
 
 
 def open_watch(engine: Engine, params: dict[str, Any]) -> WatchSink:
     """Open a ``watch`` channel."""
-    sink = WatchSink(engine.session, engine.gates)
+    sink = WatchSink(engine.session, engine.new_event)
     sink.path = str(params["path"])
     engine.open("watch", params, sink)
     return sink
 
 
-def run_in_shell(
+def new_shell_command(
     sink: ShellSink,
     engine: Engine,
     command_id: str,
@@ -66,13 +54,19 @@ def run_in_shell(
     input_: bytes | None,
     collecting: bool,
 ) -> Call:
-    """Run a command in the shell, after those before it."""
-    call = Call(sink, engine.gates, command_id, limit, collecting=collecting)
+    """A command that ``run_in_shell`` sends."""
+    call = Call(sink, engine.new_event, command_id, limit, collecting=collecting)
     call.params = params
     if input_ is not None:
         call.give(input_)
-    sink.run(call)
     return call
+
+
+def run_in_shell(call: Call) -> None:
+    """Run a command in its shell, after those before it."""
+    sink = call.sink
+    assert isinstance(sink, ShellSink)
+    sink.run(call)
 
 
 def cancel_command(call: Call) -> None:
@@ -86,13 +80,15 @@ def cancel_command(call: Call) -> None:
             return
         sink.send(Signal(sink.number, "INT"))
         if not call.started:
-            call.abandoned = "INT"  # it may wait behind another client's command, where no signal meets it yet
+            call.abandoned = "INT"  # it may wait behind another client's command, where no signal reaches it yet
+    elif not sink.number:
+        call.finish(error("cancelled", "the command was cancelled before it was sent", detail=call.facts()))
     else:
         sink.send(Close(sink.number, False))
 
 
 def kill_in_shell(call: Call) -> None:
-    """The interrupt was not heeded, or met nothing yet: then the end comes with the start."""
+    """The interrupt had no effect, or the command has not started: then it ends as soon as it starts."""
     if not call.done and call.started:
         call.sink.send(Signal(call.sink.number, "KILL"))
     else:
@@ -118,6 +114,6 @@ def resize_shell(sink: ShellSink, rows: int, columns: int) -> None:
 
 def close_channel(sink: CommandSink | ShellSink, detach: bool) -> None:
     """End the channel, or with ``detach`` leave what runs running."""
-    if not sink.ended:
-        sink.gate.clear()
+    if sink.number and not sink.ended:
+        sink.changed.clear()
         sink.send(Close(sink.number, detach))

@@ -1,7 +1,7 @@
-"""``aio_mapping``'s name for the blocking face: one function on many items, in at most so many threads.
+"""``aio.mapping``'s name for the blocking API: one function on many items, in at most so many threads.
 
 When one fails and exceptions are not kept, or Ctrl-C ends the map, no further item is begun and the others are cancelled: the SDK's
-calls in them raise ``KeyboardInterrupt`` (``threads_stops``), so their ``with`` blocks delete what they made. The map ends when they have.
+calls in them raise ``KeyboardInterrupt`` (``threads.stops``), so their ``with`` blocks delete what they made. The map ends when they have.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from holdfast._arguments import bad
 from holdfast._progress import Progress
-from holdfast._transport.threads_stops import Stop
+from holdfast._transport.threads.stops import Stop
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -28,11 +28,11 @@ def mapped(function: Step[T, R], items: list[T], concurrency: int, progress: Pro
     results: dict[int, R | Exception] = {}
     failures: list[BaseException] = []
     waiting = iter(enumerate(items))
-    turn, stopped = threading.Lock(), threading.Event()
+    lock, stopped = threading.Lock(), threading.Event()
     stops = [Stop() for _ in range(min(concurrency, len(items)))]
 
     def end(failure: BaseException | None = None) -> None:
-        with turn:
+        with lock:
             if stopped.is_set():
                 return
             stopped.set()
@@ -44,7 +44,7 @@ def mapped(function: Step[T, R], items: list[T], concurrency: int, progress: Pro
     def work(stop: Stop) -> None:
         with stop:
             while not stopped.is_set():
-                with turn:
+                with lock:
                     found = next(waiting, None)
                 if found is None:
                     return

@@ -1,7 +1,7 @@
-"""The HTTP client of the blocking face: one request, one answer.
+"""The HTTP client of the blocking API: one request, one answer.
 
 Owns the connections: each carries one request at a time, and idle ones are kept for a while. No library: the one that the asynchronous
-face uses takes longer to import than a short command takes altogether (decision 0042).
+API uses takes longer to import than a short command takes altogether (decision 0042).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
 from holdfast._options import Options
-from holdfast._transport.http import KEEPALIVE, KEPT, Answer, unreachable
-from holdfast._transport.http1 import AnswerError, AnswerReader, chunked, request_head
-from holdfast._transport.threads_gates import Lock
-from holdfast._transport.threads_loop import warn_in_loop
+from holdfast._transport.rest.answer import KEEPALIVE, KEPT, Answer, unreachable
+from holdfast._transport.rest.http1 import AnswerError, AnswerReader, chunked, request_head
+from holdfast._transport.threads.events import Lock
+from holdfast._transport.threads.loop_warning import warn_in_loop
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -96,7 +96,7 @@ class Http:
             for piece in body:
                 connection.sendall(piece)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # it may have said why it takes no more
+            pass  # its answer may give the reason
         while not reader.done:
             reader.feed(connection.recv(RECEIVE_BYTES))
         return reader

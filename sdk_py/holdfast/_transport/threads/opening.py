@@ -1,4 +1,4 @@
-"""``aio_opening``'s name for the blocking face, where a call gives what it makes."""
+"""``aio.opening``'s name for the blocking API, where a call gives what it makes."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from holdfast_wire.errors import TABLE, HoldfastError
 from holdfast_wire.records import dataclass
 
 from holdfast._errors import error, from_map
-from holdfast._transport.websocket import CloseInfo, Refusal
+from holdfast._transport.session.websocket import CloseInfo, Refusal
 
 if TYPE_CHECKING:
     import random
@@ -26,12 +26,12 @@ RETRY_AFTER_MAX_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``fatal`` ends the session; else try again, not before ``retry_after_s``. ``foreign``: not the answer of a Holdfast service."""
+    """``fatal`` ends the session; else try again, not before ``retry_after_s``. ``not_holdfast``: not the answer of a Holdfast service."""
 
     why: HoldfastError
     fatal: bool
     retry_after_s: float = 0.0
-    foreign: bool = False
+    not_holdfast: bool = False
 
 
 def problem(status: int, headers: Mapping[str, str], body: bytes) -> HoldfastError | None:
@@ -74,13 +74,13 @@ def judge_refusal(refusal: Refusal, *, attached_before: bool) -> Verdict:
         return Verdict(known, fatal=not known.retryable, retry_after_s=retry_after(refusal.headers))
     if refusal.status == 0:
         why = error("agent_unreachable", "the connection ended before the WebSocket handshake was answered", hint="")
-        return Verdict(why, fatal=False, foreign=True)
+        return Verdict(why, fatal=False, not_holdfast=True)
     why = error(
         "agent_unreachable",
         f"the service answered HTTP {refusal.status} to the WebSocket handshake",
         hint="a proxy on the way may not pass WebSockets; transport='rest' does without",
     )
-    return Verdict(why, fatal=False, retry_after_s=retry_after(refusal.headers), foreign=refusal.status not in BALANCER_STATUSES)
+    return Verdict(why, fatal=False, retry_after_s=retry_after(refusal.headers), not_holdfast=refusal.status not in BALANCER_STATUSES)
 
 
 def judge_close(closed: CloseInfo, *, attached_before: bool) -> Verdict:

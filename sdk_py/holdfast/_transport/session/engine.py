@@ -1,7 +1,7 @@
 """The pure heart of a client's connection: session, sinks, and what to do when the connection goes.
 
 Owns the session state machine, the map from channel to sink, the placement ticket, and the decision to resume, to leave on a
-GoAway, or to give up with a typed error. No sockets, threads, tasks or clocks: the faces (``aio``, ``threads``) call it one at a time.
+GoAway, or to give up with a typed error. No sockets, threads, tasks or clocks: the APIs (``aio``, ``threads``) call it one at a time.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from holdfast_wire.events import Attached, Lost, Silent, Writable
 from holdfast_wire.frames import GoAway, Item
 
 from holdfast._errors import error, from_map, typed
-from holdfast._log import say
+from holdfast._log import log
 from holdfast._options import Options
 from holdfast._requests import LargeParams
 from holdfast._session_token import SessionToken
-from holdfast._transport.command_call import PASSED_ON
-from holdfast._transport.policy import Backoff, Verdict, jitter, judge_close, judge_refusal
-from holdfast._transport.sinks import GateFactory, Sink
-from holdfast._transport.websocket import WebSocket
+from holdfast._transport.session.command_call import PASSED_ON
+from holdfast._transport.session.policy import Backoff, Verdict, jitter, judge_close, judge_refusal
+from holdfast._transport.session.sink import EventFactory, Sink
+from holdfast._transport.session.websocket import WebSocket
 
 if TYPE_CHECKING:
     import random
@@ -34,7 +34,7 @@ STEADY_S = 5.0
 ENDINGS = frozenset({"evicted", "preempted", "deleted", "node-lost"})
 """Reasons of a GoAway that announce the end of the sandbox, not of a connection (PROTOCOL §6.4)."""
 LAST_LOOK_S = 3.0
-"""How long the service is asked why a sandbox ended, before the agent's own word is taken for it."""
+"""How long the service is asked why a sandbox ended, before the agent's own reason is used."""
 
 
 class Engine:
@@ -44,27 +44,27 @@ class Engine:
         self,
         options: Options,
         sandbox_id: str,
-        gates: GateFactory,
+        new_event: EventFactory,
         random_: random.Random | None = None,
         *,
         token: SessionToken | None = None,
     ) -> None:
         self.options = options
         self.sandbox_id = sandbox_id
-        self.gates = gates
+        self.new_event = new_event
         if token is None:
             self.session = ClientSession(os.urandom(16).hex(), os.urandom(32), options.timing)
         else:
             self.session = ClientSession(token.session_id, token.secret, options.timing, take_over=True)
-            self.session.agent_epoch = token.agent_epoch  # an agent that lost the session says so, instead of making an empty one
-        self.ready = gates()
+            self.session.agent_epoch = token.agent_epoch  # an agent that lost the session refuses, instead of making an empty one
+        self.ready = new_event()
         self.error: HoldfastError | None = None
-        self.foreign = False
+        self.not_holdfast = False
         """Whether what answers is no Holdfast service, or a proxy that stops WebSockets."""
         self.blocked = False
         """Whether that answered, with something of its own."""
         self.leave = False
-        """Whether the face should end the current connection and come back on another."""
+        """Whether the transport should end the current connection and come back on another."""
         self.attached_once = False
         self.resumes = 0
         self._sinks: dict[int, Sink] = {}
@@ -100,7 +100,7 @@ class Engine:
         self.session.connect(now)
 
     def receive(self, messages: list[bytes], now: float) -> None:
-        """Take messages and hand their facts to the sinks. A breach of the protocol ends the session."""
+        """Take messages and pass their facts to the sinks. A breach of the protocol ends the session."""
         session = self.session
         try:
             for message in messages:
@@ -116,7 +116,7 @@ class Engine:
         self.session.tick(now)
         if self._leave_at is not None and now >= self._leave_at:
             self.leave = True
-        if self._down_since is not None and not self.session.attached and now >= self._down_since + self._patience_s():
+        if self._down_since is not None and not self.session.attached and now >= self._down_since + self._outage_limit_s():
             self.leave = True  # what accepts the connection and does not greet is an outage too
         self._dispatch(now)
 
@@ -124,7 +124,7 @@ class Engine:
         """When ``tick`` wants to be called at the latest."""
         due = self.session.deadline()
         if self._down_since is not None and not self.session.attached and not self.leave:
-            last = self._down_since + self._patience_s()
+            last = self._down_since + self._outage_limit_s()
             due = last if due is None else min(due, last)
         if self._leave_at is not None and not self.leave:
             return self._leave_at if due is None else min(due, self._leave_at)
@@ -134,12 +134,12 @@ class Engine:
         """Messages to write now, about ``BATCH_BYTES``."""
         if self._fresh and self.session.attached:
             for sink in self._fresh:
-                sink.handed = True
+                sink.transmitted = True
             self._fresh.clear()
         return self.session.outgoing(BATCH_BYTES)
 
     def close_code(self) -> int:
-        """The code to close the connection with: 1000 is a goodbye, after which the agent may forget the session; 1001 is none."""
+        """The code to close the connection with: after 1000 the agent may forget the session, after 1001 not."""
         if self.error is None:
             return 1001
         kind = TABLE.get(self.error.code)
@@ -154,24 +154,24 @@ class Engine:
             return None
         attached_at, self._attached_at = self._attached_at, None
         if attached_at is not None and (self._progressed or now - attached_at > STEADY_S):
-            # That connection was of use. One that breaks at once, again and again, uses up the same patience.
+            # That connection was of use. One that breaks at once, again and again, uses up the same time limit.
             self._down_since = None
             self._backoff.reset()
         verdict = self._judge(websocket, why)
         if self._down_since is None:
             self._down_since = now
             if self.attached_once:
-                say("warning", "sandbox %s: connection lost: %s", self.sandbox_id, verdict.why.message)
+                log("warning", "sandbox %s: connection lost: %s", self.sandbox_id, verdict.why.message)
         if self._ending:
             verdict = self._judge_ending(verdict, websocket, now)
-        patience = self._patience_s()
+        limit_s = self._outage_limit_s()
         if verdict.fatal:
             self.fail(verdict.why)
             return None
         spent = now - self._down_since
-        definite = verdict.foreign and not self.attached_once and verdict.why.hint != ""
-        if definite or spent >= patience:
-            self.foreign = verdict.foreign and not self.attached_once
+        definite = verdict.not_holdfast and not self.attached_once and verdict.why.hint != ""
+        if definite or spent >= limit_s:
+            self.not_holdfast = verdict.not_holdfast and not self.attached_once
             self.blocked = definite
             waited = typed(verdict.why, waited_s=round(spent, 1))
             if self._ending:  # the sandbox announced its end: no session will find it again
@@ -179,25 +179,25 @@ class Engine:
             else:
                 self._give_up(waited)
             return None
-        delay_s = min(self._backoff.delay_s(verdict.retry_after_s), max(patience - spent, 0.01))
+        delay_s = min(self._backoff.delay_s(verdict.retry_after_s), max(limit_s - spent, 0.01))
         doing = "resuming" if self.attached_once else "attaching"
-        say(
+        log(
             "info",
             "sandbox %s: %s in %.2f s, for %.0f s at most: %s",
             self.sandbox_id,
             doing,
             delay_s,
-            patience - spent,
+            limit_s - spent,
             verdict.why.message,
         )
         return delay_s
 
     def attempt_s(self, now: float) -> float:
-        """How long one attempt to connect may take: no longer than the patience that is left."""
+        """How long one attempt to connect may take: no longer than the outage may still last."""
         limit_s = self.options.connect_timeout_s
         if self._down_since is None:
             return limit_s
-        return max(min(limit_s, self._down_since + self._patience_s() - now), 0.05)
+        return max(min(limit_s, self._down_since + self._outage_limit_s() - now), 0.05)
 
     def may_wake(self) -> bool:
         """Another session got through during a pause: whether to try now, from short pauses on. Once an outage."""
@@ -206,12 +206,12 @@ class Engine:
             self._backoff.reset()
         return first
 
-    def _patience_s(self) -> float:
+    def _outage_limit_s(self) -> float:
         """How long an outage may last, from its begin."""
-        patience_s = self.options.resume_timeout_s if self.attached_once else self.options.connect_timeout_s
+        limit_s = self.options.resume_timeout_s if self.attached_once else self.options.connect_timeout_s
         if self._ending and self._down_since is not None:
-            patience_s = min(patience_s, max(self._ends_at - self._down_since, 0.0) + LAST_LOOK_S)
-        return patience_s
+            limit_s = min(limit_s, max(self._ends_at - self._down_since, 0.0) + LAST_LOOK_S)
+        return limit_s
 
     def _judge(self, websocket: WebSocket | None, why: str) -> Verdict:
         if websocket is not None and websocket.refusal is not None:
@@ -221,14 +221,14 @@ class Engine:
         return Verdict(error("agent_unreachable", why, hint="check the URL, and that the service runs"), fatal=False)
 
     def _judge_ending(self, verdict: Verdict, websocket: WebSocket | None, now: float) -> Verdict:
-        """Of a sandbox that announced its end: the service, asked once more, may know better why; else its own word counts."""
-        told = verdict.fatal and websocket is not None and websocket.closed is not None
-        if told:
+        """Of a sandbox that announced its end: the service, asked once more, may know better why; else the agent's reason counts."""
+        by_agent = verdict.fatal and websocket is not None and websocket.closed is not None
+        if by_agent:
             self._ends_at = now
-        if verdict.fatal and not told and verdict.why.reason not in (None, "unknown"):
+        if verdict.fatal and not by_agent and verdict.why.reason not in (None, "unknown"):
             return verdict
         lost = error("sandbox_gone", "the sandbox was taken away", reason=self._ending, hint="create a new one")
-        return Verdict(lost, fatal=verdict.fatal and not told, retry_after_s=verdict.retry_after_s)
+        return Verdict(lost, fatal=verdict.fatal and not by_agent, retry_after_s=verdict.retry_after_s)
 
     # Channels ---------------------------------------------------------------------------------------------------
 
@@ -247,22 +247,22 @@ class Engine:
             sink.precede(large)
 
     def fail(self, why: HoldfastError) -> None:
-        """The session is over: every sink hears why."""
+        """The session is over: every sink gets the error."""
         if self.error is None and why.reason not in PASSED_ON:
-            say("warning", "sandbox %s: session over: %s", self.sandbox_id, why)
+            log("warning", "sandbox %s: session over: %s", self.sandbox_id, why)
         for sink in self._over(why):
             sink.fail(why)
         self.ready.set()
 
     def _give_up(self, why: HoldfastError) -> None:
-        """The service stays away. What was asked once may be asked again; what belongs to the session has lost it, and says so."""
-        say("warning", "sandbox %s: gave up after %.1f s: %s", self.sandbox_id, why.detail.get("waited_s", 0.0), why.message)
+        """The service does not answer. One-off requests may be repeated; what belongs to the session is lost, and raises so."""
+        log("warning", "sandbox %s: gave up after %.1f s: %s", self.sandbox_id, why.detail.get("waited_s", 0.0), why.message)
         for sink in self._over(why):
             sink.abandon(why)
         self.ready.set()
 
     def _over(self, why: HoldfastError) -> list[Sink]:
-        """End the session; whose facts will not come any more."""
+        """End the session. Returns the sinks that get no more facts."""
         if self.error is not None:
             return []
         self.error = why
@@ -276,10 +276,10 @@ class Engine:
         self.fail(error("session_lost", "the session was closed here", reason="closed", hint="", fault="caller"))
 
     def reset(self) -> None:
-        """The sandbox is about to be made anew by who uses this session."""
-        said = f"sandbox {self.sandbox_id} was reset: what was opened before is gone"
+        """The sandbox is about to be reset by the caller of this session."""
+        message = f"sandbox {self.sandbox_id} was reset: what was opened before is gone"
         hint = "ask the sandbox for another: it is as it was made"
-        self.fail(error("session_lost", said, reason="reset", hint=hint, fault="caller", retryable=False))
+        self.fail(error("session_lost", message, reason="reset", hint=hint, fault="caller", retryable=False))
 
     def _dispatch(self, now: float) -> None:
         sinks = self._sinks
@@ -309,14 +309,14 @@ class Engine:
     def _attached(self, event: Attached, now: float) -> None:
         if self.attached_once:
             self.resumes += 1
-            say(
+            log(
                 "warning",
                 "sandbox %s: resumed after %.1f s",
                 self.sandbox_id,
                 now - (now if self._down_since is None else self._down_since),
             )
         else:
-            say("info", "sandbox %s: attached", self.sandbox_id)
+            log("info", "sandbox %s: attached", self.sandbox_id)
         self.attached_once = True
         self._attached_at = now
         self._progressed = False
@@ -327,7 +327,7 @@ class Engine:
 
 
 def elsewhere() -> HoldfastError:
-    """What an object says that was made in another process or event loop than the one that uses it."""
+    """The error of an object that is used in another process or event loop than the one it was made in."""
     return error(
         "session_lost",
         "this belongs to the process and event loop it was made in",

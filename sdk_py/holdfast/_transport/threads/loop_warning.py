@@ -1,6 +1,6 @@
-"""A warning for who uses the blocking SDK in a running event loop, which stands still meanwhile. Said once a process.
+"""A warning where the blocking SDK is used in a running event loop, which it blocks. Issued once per process.
 
-Owns the question and the words. Asked where a connection is made, not for every command: that would cost each of them.
+Checked where a connection is made, not for every command, which would slow down each of them.
 """
 
 from __future__ import annotations
@@ -8,16 +8,16 @@ from __future__ import annotations
 import sys
 import warnings
 
-_said = False
+_warned = False
 
 
 def warn_in_loop() -> None:
     """Warn when this thread runs an event loop. Without asyncio loaded there is none, and it is not loaded for this."""
-    global _said
+    global _warned
     asyncio = sys.modules.get("asyncio")
-    if _said or asyncio is None or asyncio._get_running_loop() is None:
+    if _warned or asyncio is None or asyncio._get_running_loop() is None:
         return
-    _said = True
+    _warned = True
     level = 2
     while sys._getframe(level).f_globals.get("__name__", "").startswith("holdfast."):
         level += 1

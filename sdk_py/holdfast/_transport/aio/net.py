@@ -1,4 +1,4 @@
-"""Local listening sockets of the asynchronous face, for tunnels. ``threads_net`` has the same names."""
+"""Local listening sockets of the asynchronous API, for tunnels. ``threads.net`` has the same names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from holdfast._errors import InvalidArgumentError
 from holdfast._results import Address
-from holdfast._transport.aio import Background
+from holdfast._transport.aio.driver import Background
 
 PIECE_BYTES = 128 * 1024
 

@@ -1,6 +1,6 @@
-"""What REST requests of both faces share: the answer, the reading of failures, and when to try again.
+"""What REST requests of both APIs share: the answer and the reading of failures.
 
-Pure. The faces own the HTTP client (``aio_http``, ``threads_http``); ``_async.rest`` owns the routes and the loop.
+Pure. Each API owns its HTTP client (``aio.http``, ``threads.http``); ``_async.rest`` owns the routes, ``retry`` when to send again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.records import dataclass
 
 from holdfast._errors import ServiceError, ServiceUnavailableError, error
-from holdfast._transport.policy import BALANCER_STATUSES, problem, retry_after
+from holdfast._transport.session.policy import BALANCER_STATUSES, problem, retry_after
 
 _PROBES = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 KEEPALIVE = [
@@ -23,11 +23,6 @@ KEEPALIVE = [
 """Socket options that notice a service whose machine is gone after 25 s: an answer may take as long as a command runs."""
 KEPT = 20
 """Idle connections that are kept. How many are in use at once is the callers': a create may wait an hour, and heartbeats must pass it."""
-ATTEMPTS = 4
-BACKOFF_BASE_S = 0.2
-BACKOFF_CAP_S = 5.0
-RESTART_S = 30.0
-"""How long a service that has answered before may be away: about what a restart takes."""
 
 _BY_STATUS = {
     401: "key_missing",
@@ -54,17 +49,17 @@ class Answer:
         try:
             return json.loads(self.body) if self.body else {}
         except (ValueError, RecursionError):
-            raise ServiceError("internal", f"the service answered HTTP {self.status} without JSON", hint=_FOREIGN) from None
+            raise ServiceError("internal", f"the service answered HTTP {self.status} without JSON", hint=_NOT_HOLDFAST) from None
 
     def map(self) -> dict[str, Any]:
         """The JSON object in the body."""
         value = self.value()
         if not isinstance(value, dict):
-            raise ServiceError("internal", f"the service answered HTTP {self.status} with other JSON than an object", hint=_FOREIGN)
+            raise ServiceError("internal", f"the service answered HTTP {self.status} with other JSON than an object", hint=_NOT_HOLDFAST)
         return value
 
 
-_FOREIGN = "is this the address of a Holdfast service?"
+_NOT_HOLDFAST = "is this the address of a Holdfast service?"
 
 
 class UnreachableError(ServiceUnavailableError):
@@ -81,7 +76,7 @@ class Effect:
     reached: bool = False
     """Whether it may have happened."""
     started: bool = False
-    """Whether the service said that it had begun."""
+    """Whether the service reported that it had begun."""
 
     def note(self, failure: Failure) -> None:
         """One attempt failed."""
@@ -119,12 +114,12 @@ def judge_answer(answer: Answer) -> Failure | None:
         why: HoldfastError = ServiceUnavailableError("runtime_unavailable", f"the service answered HTTP {answer.status}")
     else:
         code = _BY_STATUS.get(answer.status, "internal")
-        why = error(code, f"the service answered HTTP {answer.status}", **({"hint": _FOREIGN} if code == "not_found" else {}))
-    return Failure(why, again, after_s, reached=answer.status in (500, 502, 504))  # somebody on the way lost it half-way
+        why = error(code, f"the service answered HTTP {answer.status}", **({"hint": _NOT_HOLDFAST} if code == "not_found" else {}))
+    return Failure(why, again, after_s, reached=answer.status in (500, 502, 504))  # a proxy lost it half-way
 
 
 def unreachable(url: str, why: str, *, reached: bool) -> UnreachableError:
-    """Nobody answers."""
+    """There was no answer."""
     lost = UnreachableError("service_unreachable", f"cannot reach {url}: {why}")
     lost.reached = reached
     return lost

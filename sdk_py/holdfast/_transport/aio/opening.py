@@ -1,6 +1,6 @@
 """How a coroutine function that makes something is called: ``await make()`` or, without a second ``await``, ``async with make() as it``.
 
-Owns the decorator and the object between the call and the thing. ``threads_opening`` has the same name and does nothing: there a call
+Owns the decorator and the object between the call and the thing. ``threads.opening`` has the same name and does nothing: there a call
 gives the thing itself.
 """
 
@@ -54,7 +54,7 @@ Coroutine.register(Opening)
 
 
 class _Method:
-    """A coroutine function as a method. ``inspect.iscoroutinefunction`` says that it is one: it has the function's code."""
+    """A coroutine function as a method. ``inspect.iscoroutinefunction`` is true of it: it has the function's code."""
 
     def __init__(self, function: Callable[..., Coroutine[Any, Any, Any]]) -> None:
         functools.update_wrapper(self, function)

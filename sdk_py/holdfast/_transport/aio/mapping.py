@@ -1,6 +1,6 @@
 """Running one coroutine function on many items, at most so many at a time.
 
-Owns the tasks: when one fails and nobody keeps its exception, the others are cancelled. ``threads_mapping`` has the same name.
+Owns the tasks: when one fails and its exception is not kept, the others are cancelled. ``threads.mapping`` has the same name.
 """
 
 from __future__ import annotations

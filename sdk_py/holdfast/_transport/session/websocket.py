@@ -1,8 +1,8 @@
 """One WebSocket connection without I/O: bytes in, messages out, and the reverse.
 
-Owns the handshake, framing, and what a refusal or a close said. What every session does is done here: a handshake that is accepted, whole
+Owns the handshake, framing, and what a refusal or a close means. What every session does is done here: a handshake that is accepted, whole
 binary frames, pings, and our own close. All else (refusals, fragments, breaches, the peer's close) is left to the ``websockets`` library,
-which is loaded for it: its import takes a third of the time in which a command line starts. Called by both faces.
+which is loaded for it: its import takes a third of the time in which a command line starts. Called by both APIs.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class WebSocket:
         return b"".join(parts)
 
     def reply(self) -> bytes:
-        """What the protocol itself wants to say (a pong, the echo of a close)."""
+        """What the protocol itself has to send (a pong, the echo of a close)."""
         library = self._library
         reply = b"".join(library.data_to_send()) if library is not None and library.writes else b""
         reply += self._goodbye
@@ -209,7 +209,7 @@ class WebSocket:
 
     @property
     def has_reply(self) -> bool:
-        """Whether ``reply`` has anything to say."""
+        """Whether ``reply`` has anything to send."""
         return self._pong is not None or bool(self._goodbye) or (self._library is not None and bool(self._library.writes))
 
     def close(self, code: int, reason: str = "") -> bytes:

@@ -1,4 +1,4 @@
-"""Local listening sockets of the blocking face, for tunnels: a thread accepts, each connection has its own."""
+"""Local listening sockets of the blocking API, for tunnels: a thread accepts, each connection has its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from holdfast._errors import InvalidArgumentError
 from holdfast._results import Address
-from holdfast._transport.threads import Background
+from holdfast._transport.threads.driver import Background
 
 PIECE_BYTES = 128 * 1024
 PAUSE_S = 0.1
@@ -68,7 +68,7 @@ class Listener:
                 if self._closed.wait(PAUSE_S):
                     return
                 continue  # no descriptor was to spare; the next connection may find one
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as asyncio does for the other face
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as asyncio does for the other API
             stream = Stream(connection)
             try:
                 self._background.start(self._one, stream, name="holdfast-tunnel")

@@ -1,4 +1,4 @@
-"""The asyncio face of the transport: sockets, timers and waiting on one event loop.
+"""The asyncio implementation of the transport: sockets, timers and waiting on one event loop.
 
 Owns the connection's task and socket. What arrives is parsed and dispatched inside ``data_received``: no task switch and no queue
 stand between the socket and the future a caller waits on. ``threads`` has the same names for the synchronous SDK.
@@ -10,7 +10,6 @@ import asyncio
 import os
 import ssl
 from collections.abc import Callable, Coroutine
-from contextlib import nullcontext
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
@@ -18,8 +17,8 @@ from weakref import WeakKeyDictionary
 from holdfast._errors import error
 from holdfast._options import Options
 from holdfast._session_token import SessionToken
-from holdfast._transport.engine import BATCH_BYTES, Engine, elsewhere
-from holdfast._transport.websocket import WebSocket
+from holdfast._transport.session.engine import BATCH_BYTES, Engine, elsewhere
+from holdfast._transport.session.websocket import WebSocket
 
 CLOSE_S = 1.0
 """How long a connection may take to close in good order."""
@@ -31,36 +30,35 @@ Cancelled = asyncio.CancelledError
 """What a local cancellation raises inside a wait."""
 
 sleep = asyncio.sleep
-_NOTHING = nullcontext()
 
 
-class Gate:
-    """A flag to wait for. Setting it wakes every waiter."""
+class SessionEvent:
+    """An event to wait for. Setting it wakes every waiter."""
 
-    __slots__ = ("_open", "_waiters")
+    __slots__ = ("_is_set", "_waiters")
 
     def __init__(self) -> None:
-        self._open = False
+        self._is_set = False
         self._waiters: list[asyncio.Future[bool]] = []
 
     def set(self) -> None:
-        self._open = True
+        self._is_set = True
         if self._waiters:
             for waiter in self._waiters:
                 _wake(waiter, False)
             self._waiters.clear()
 
     def clear(self) -> None:
-        self._open = False
+        self._is_set = False
 
     async def wait(self, timeout_s: float | None = None) -> bool:
-        """Until the gate is open; False when ``timeout_s`` passed first."""
-        if self._open:
+        """Until the event is set; False when ``timeout_s`` passed first."""
+        if self._is_set:
             return True
         loop = asyncio.get_running_loop()
         end = None if timeout_s is None else loop.time() + max(timeout_s, 0)
         late = False
-        while not (self._open or late):  # another that was woken too may have closed it since
+        while not (self._is_set or late):  # another waiter may have cleared it since
             waiter: asyncio.Future[bool] = loop.create_future()
             self._waiters.append(waiter)
             timer = None if end is None else loop.call_at(end, _wake, waiter, True)
@@ -71,11 +69,11 @@ class Gate:
                     timer.cancel()
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)
-        return self._open
+        return self._is_set
 
 
 class Lock:
-    """A lock that another event loop finds free: whoever held it is not there."""
+    """A lock that another event loop finds free: its holder does not run there."""
 
     def __init__(self) -> None:
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
@@ -86,8 +84,8 @@ class Lock:
         return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
 
-Flag = Gate
-"""A gate that belongs to no link."""
+Event = SessionEvent
+"""An event that belongs to no driver."""
 
 
 def _wake(waiter: asyncio.Future[bool], late: bool) -> None:
@@ -95,27 +93,27 @@ def _wake(waiter: asyncio.Future[bool], late: bool) -> None:
         waiter.set_result(late)
 
 
-class Link:
+class SessionDriver:
     """One session's connection: made on ``start``, remade whenever it breaks, until ``close`` or a fatal refusal."""
 
     def __init__(self, options: Options, sandbox_id: str, token: SessionToken | None = None) -> None:
         self.options = options
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
-        self.engine = Engine(options, sandbox_id, Gate, token=token)
+        self.engine = Engine(options, sandbox_id, SessionEvent, token=token)
         self._task: asyncio.Task[None] | None = None
         self._wire: _Wire | None = None
         self._wires: set[_Wire] = set()
-        """Those that are not gone yet: what was said last may still be on its way."""
+        """Those that are not closed yet: their last bytes may still be unsent."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
 
-    def gate(self) -> Gate:
-        return Gate()
+    def event(self) -> SessionEvent:
+        return SessionEvent()
 
     @property
     def here(self) -> bool:
-        """Whether this is the event loop it was made in; nothing would wake who waits in another."""
+        """Whether this is the event loop it was made in; a wait in another would never end."""
         try:
             return asyncio.get_running_loop() is self._loop
         except RuntimeError:
@@ -123,12 +121,12 @@ class Link:
 
     @property
     def left_behind(self) -> bool:
-        """Whether its event loop no longer runs, so that a session in this one disturbs nobody."""
+        """Whether its event loop no longer runs, so that a session in this one disturbs no other."""
         return not self._loop.is_running() or os.getpid() != self._pid
 
     async def start(self) -> None:
         """Return once the session is attached. Raises the typed error that prevents it."""
-        self._task = self._loop.create_task(self._supervise(), name=f"holdfast-link-{self.engine.sandbox_id}")
+        self._task = self._loop.create_task(self._supervise(), name=f"holdfast-driver-{self.engine.sandbox_id}")
         ready: Any = self.engine.ready
         try:
             await ready.wait()
@@ -139,10 +137,6 @@ class Link:
             why = self.engine.error
             await self.close()
             raise why
-
-    def shield(self) -> nullcontext[None]:
-        """Around steps that belong together. Only the blocking face can be interrupted between them."""
-        return _NOTHING
 
     def perform(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a step of engine or sinks, then write what it caused."""
@@ -173,7 +167,7 @@ class Link:
             wire.end(self.engine.close_code())
         end = self._loop.time() + CLOSE_S
         for one in list(self._wires):
-            if not await one.lost.wait(end - self._loop.time()):  # TLS waits for the other end to agree, and last words for a reader
+            if not await one.lost.wait(end - self._loop.time()):  # TLS waits for the other end's close, and unsent bytes for a reader
                 one.abort()
         if self._task is not None:
             self._task.cancel()
@@ -211,7 +205,7 @@ class Link:
             except Cancelled:
                 wire.abort()  # its loop is ending, perhaps without ``close``
                 raise
-            except Exception as failure:  # noqa: BLE001  also a name that is none, or no thread to look it up: nobody else would tell
+            except Exception as failure:  # noqa: BLE001  also an invalid host name, or no thread to look it up: nothing else would report it
                 why = f"cannot connect to {parts.hostname}:{port}: {getattr(failure, 'strerror', None) or type(failure).__name__}"
             finally:
                 self._wire = None
@@ -222,19 +216,19 @@ class Link:
 
     async def _pause(self, delay_s: float) -> None:
         """Until the next attempt is due, or another session of the client got through."""
-        gate, peers, loop = Gate(), self.options.peers, self._loop
+        changed, peers, loop = SessionEvent(), self.options.peers, self._loop
 
         def wake(after_s: float) -> None:  # by any thread
             if not loop.is_closed():
-                loop.call_soon_threadsafe(loop.call_later, after_s, gate.set)
+                loop.call_soon_threadsafe(loop.call_later, after_s, changed.set)
 
-        peers.wait(gate, wake)
+        peers.wait(changed, wake)
         try:
             end = loop.time() + delay_s
-            if await gate.wait(delay_s) and not self.engine.may_wake():
+            if await changed.wait(delay_s) and not self.engine.may_wake():
                 await asyncio.sleep(end - loop.time())
         finally:
-            peers.leave(gate)
+            peers.leave(changed)
 
     def _flush(self) -> None:
         """Write what there is."""
@@ -247,7 +241,7 @@ class Link:
             wire.flush(engine)
 
     def _arm(self) -> None:
-        """See that time passes for the engine. Only what arrives brings its deadline nearer, so this is asked for then."""
+        """Set the timer for the engine's deadline. Only received messages bring it nearer, so this is called then."""
         due = self.engine.deadline()
         if due is None or (self._timer is not None and self._timer_due <= due):
             return  # a timer that fires early asks again, which costs less than moving it for every message
@@ -266,41 +260,41 @@ class Link:
 
 
 class _Wire(asyncio.Protocol):
-    """One TCP connection of a link."""
+    """One TCP connection of a driver."""
 
-    def __init__(self, link: Link, websocket: WebSocket) -> None:
-        self._link = link
+    def __init__(self, driver: SessionDriver, websocket: WebSocket) -> None:
+        self._driver = driver
         self.websocket = websocket
-        self.shaken = Gate()
-        self.over = Gate()
-        self.lost = Gate()
+        self.shaken = SessionEvent()
+        self.over = SessionEvent()
+        self.lost = SessionEvent()
         self._transport: asyncio.Transport | None = None
         self._paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._link._wires.add(self)
+        self._driver._wires.add(self)
         transport.write(self.websocket.greeting())
 
     def data_received(self, data: bytes) -> None:
-        websocket, link = self.websocket, self._link
-        if self.over._open:
+        websocket, driver = self.websocket, self._driver
+        if self.over._is_set:
             return
         was_open = websocket.open
         messages = websocket.feed(data)
-        now = link._loop.time()
+        now = driver._loop.time()
         if not was_open and websocket.open:
-            link._wire = self
-            link.engine.connected(websocket.headers, now)
+            driver._wire = self
+            driver.engine.connected(websocket.headers, now)
             self.shaken.set()
         if messages:
-            link.engine.receive(messages, now)
+            driver.engine.receive(messages, now)
         if websocket.over:
             self._finish()
         else:
-            link._flush()
-            link._arm()
+            driver._flush()
+            driver._arm()
 
     def eof_received(self) -> bool:
         self.websocket.feed_eof()
@@ -310,7 +304,7 @@ class _Wire(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.websocket.feed_eof()
         self._transport = None
-        self._link._wires.discard(self)
+        self._driver._wires.discard(self)
         self._finish()
         self.lost.set()
 
@@ -319,12 +313,12 @@ class _Wire(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._paused = False
-        self._link._flush()
+        self._driver._flush()
 
     def flush(self, engine: Engine) -> None:
         """Write what there is, unless the socket is behind: then the session keeps it."""
         transport, websocket = self._transport, self.websocket
-        if transport is None or self.over._open:
+        if transport is None or self.over._is_set:
             return
         more = True
         while more and not self._paused and not transport.is_closing():  # what a broken socket is given, asyncio complains of
@@ -338,13 +332,13 @@ class _Wire(asyncio.Protocol):
             transport.write(websocket.reply())
 
     def end(self, code: int) -> None:
-        """Say goodbye and close."""
-        if self._transport is not None and not self.over._open and self.websocket.open:
+        """Send a close frame and close."""
+        if self._transport is not None and not self.over._is_set and self.websocket.open:
             self._transport.write(self.websocket.close(code))
         self._finish()
 
     def abort(self) -> None:
-        """Close without a word."""
+        """Close without a close frame."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -377,7 +371,7 @@ class Background:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # what went wrong is told to whom it concerns; here it only must not be "never retrieved"
+            task.exception()  # the work reports its own failures; this only marks the exception as retrieved
 
     async def stop(self) -> None:
         """Cancel what runs and wait for its end."""

@@ -1,6 +1,6 @@
-"""The HTTP client of the asynchronous face: one request, one answer.
+"""The HTTP client of the asynchronous API: one request, one answer.
 
-Owns the connection pool. The library is loaded with the first request: who only attaches does not pay for it.
+Owns the connection pool. The library is loaded with the first request: a program that only attaches does not load it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from holdfast._options import Options
-from holdfast._transport.http import KEEPALIVE, KEPT, Answer, unreachable
+from holdfast._transport.rest.answer import KEEPALIVE, KEPT, Answer, unreachable
 
 if TYPE_CHECKING:
     import httpx

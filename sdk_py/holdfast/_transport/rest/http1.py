@@ -1,7 +1,7 @@
 """HTTP/1.1 without I/O, as much as requests to one service need: a request as bytes, and one answer from the bytes that come.
 
 Pure. Owns framing (lengths, chunks, answers that end with their connection) and when a connection may carry the next request. Does not own
-sockets (``threads_http``) nor what an answer means (``http``). Reference: RFC 9112.
+sockets (``threads.http``) nor what an answer means (``http``). Reference: RFC 9112.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ class AnswerReader:
             if name in self.headers and name == "content-length" and self.headers[name] != value:
                 raise AnswerError("the answer has two lengths")
             self.headers[name] = f"{self.headers[name]}, {value}" if name in self.headers and name != "content-length" else value
-        said = {word.strip().lower() for word in self.headers.get("connection", "").split(",")}
-        self._keeps = "close" not in said and (version == b"HTTP/1.1" or "keep-alive" in said)
+        options = {word.strip().lower() for word in self.headers.get("connection", "").split(",")}
+        self._keeps = "close" not in options and (version == b"HTTP/1.1" or "keep-alive" in options)
 
     def _chunks(self) -> Iterator[None]:
         while True:
@@ -139,7 +139,7 @@ class AnswerReader:
             if (yield from self._line()):
                 raise AnswerError("the answer has a malformed chunk")
         while (yield from self._line()):
-            pass  # trailers say nothing here
+            pass  # trailers are ignored
 
     def _line(self) -> Generator[None, None, bytes]:
         while (end := self._buffer.find(b"\r\n")) < 0:

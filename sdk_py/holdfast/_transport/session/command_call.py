@@ -15,14 +15,14 @@ from holdfast._errors import error, from_map, typed
 from holdfast._results import STDERR, STDOUT, Chunk, CommandResult, read_cause, read_streams, take
 
 if TYPE_CHECKING:
-    from holdfast._transport.sinks import GateFactory, Sink
+    from holdfast._transport.session.sink import EventFactory, Sink
 
 GONE = frozenset({"sandbox_gone", "sandbox_lost", "sandbox_failed", "sandbox_not_found"})
 SMALL_BYTES = 4096
-"""Pieces up to this size that nobody took yet become one: each of a few bytes would take ten times as many."""
+"""Untaken pieces up to this size become one: each of a few bytes would take ten times as many."""
 _NOTHING: dict[str, Any] = {}
 PASSED_ON = frozenset({"closed", "reset"})
-"""Reasons of the caller's own: the session ended because of what was asked for here."""
+"""Reasons of the caller's own: the session ended because of a request made here."""
 _PASSED_ON = frozenset({"session_fenced", "session_forbidden", "key_invalid", "key_missing"})
 
 
@@ -30,7 +30,7 @@ class Call:
     """One command from its request to its outcome.
 
     While ``collecting``, output goes into the result and its credit back at once. Otherwise it waits in ``chunks`` (at most one
-    window) until somebody takes it, and the process in the sandbox waits with it.
+    window) until the caller takes it, and the process in the sandbox waits with it.
     """
 
     __slots__ = (
@@ -42,6 +42,7 @@ class Call:
         "_tails",
         "abandoned",
         "adopts_id",
+        "changed",
         "chunks",
         "collecting",
         "command_id",
@@ -49,18 +50,17 @@ class Call:
         "dropped",
         "error",
         "exit",
-        "gate",
-        "handed",
         "info",
         "limit",
         "params",
         "received",
         "sink",
         "started",
-        "started_gate",
+        "started_event",
+        "transmitted",
     )
 
-    def __init__(self, sink: Sink, gates: GateFactory, command_id: str, limit: int, *, collecting: bool) -> None:
+    def __init__(self, sink: Sink, new_event: EventFactory, command_id: str, limit: int, *, collecting: bool) -> None:
         self.sink = sink
         self.command_id = command_id
         self.params: dict[str, Any] = {}
@@ -69,12 +69,12 @@ class Call:
         self.limit = limit - self._tail
         self.collecting = collecting
         self.abandoned = ""
-        """The signal that ends it as soon as it starts, where nobody wants it any more."""
+        """The signal that ends it as soon as it starts, where its result is no longer wanted."""
         self.adopts_id = False
         """Whether the command may be one that runs already, under the id it began with."""
-        self.gate = gates()
-        self.started_gate = None if collecting else gates()
-        self.handed = False
+        self.changed = new_event()
+        self.started_event = None if collecting else new_event()
+        self.transmitted = False
         self.started = False
         self.info: dict[str, Any] = {}
         self.done = False
@@ -105,10 +105,10 @@ class Call:
         self.begun()
 
     def begun(self) -> None:
-        """It runs: Started says so or, in a shell, whatever comes instead of it (PROTOCOL §7.2)."""
+        """It runs: Started reports it or, in a shell, whatever comes instead of it (PROTOCOL §7.2)."""
         self.started = True
-        if self.started_gate is not None:
-            self.started_gate.set()
+        if self.started_event is not None:
+            self.started_event.set()
         if self.abandoned:
             self.sink.send(Signal(self.sink.number, self.abandoned))
         self.pump()
@@ -127,10 +127,10 @@ class Call:
             return
         chunks = self.chunks
         if size <= SMALL_BYTES and chunks and chunks[-1].stream == stream and len(chunks[-1].data) <= SMALL_BYTES:
-            chunks[-1] = Chunk(stream, chunks[-1].data + data)  # nobody took it yet: it waits with what follows, as one piece
+            chunks[-1] = Chunk(stream, chunks[-1].data + data)  # not taken yet: it waits with what follows, as one piece
         else:
             chunks.append(Chunk(stream, data))
-        self.gate.set()
+        self.changed.set()
 
     def on_gap(self, item: Gap) -> None:
         if item.stream not in self.dropped:
@@ -150,17 +150,17 @@ class Call:
         self.done = True
         self.error = why
         self._input = None
-        if self.started_gate is not None:
-            self.started_gate.set()
-        self.gate.set()
+        if self.started_event is not None:
+            self.started_event.set()
+        self.changed.set()
 
     def lose(self, why: HoldfastError) -> None:
-        """The session ended before the outcome came: say what is known, and guess nothing."""
+        """The session ended before the outcome came: report what is known, and guess nothing."""
         self.finish(lost_command(why, self.command_id, self.facts()))
 
     def facts(self) -> dict[str, Any]:
-        """What is known of a command whose outcome is not."""
-        unknown = None if self.handed else False
+        """What is known of a command without an outcome."""
+        unknown = None if self.transmitted else False
         started = True if self.started else unknown
         return {"command_id": self.command_id, "accepted": started, "started": started, "received": dict(self.received)}
 
@@ -169,11 +169,11 @@ class Call:
     def take(self) -> Chunk | None:
         """The next live chunk; its credit goes back now. It is kept for the result too, up to the limit.
 
-        None: there is none, and the gate opens with the next, or with the end; after that it stays open.
+        None: there is none, and ``changed`` is set with the next, or with the end; after that it stays set.
         """
         if not self.chunks:
             if not self.done:
-                self.gate.clear()
+                self.changed.clear()
             return None
         chunk = self.chunks.popleft()
         self._keep(chunk.stream, chunk.data)
@@ -181,13 +181,13 @@ class Call:
         return chunk
 
     def collect(self) -> None:
-        """Nobody takes chunks any more: from now on output goes into the result only."""
+        """Take no more chunks: from now on output goes into the result only."""
         while self.take() is not None:
             pass
         self.collecting = True
 
     def discard(self) -> None:
-        """Nobody wants the output: drop it, so that what runs can end."""
+        """The output is not wanted: drop it, so that what runs can end."""
         self.limit = self._tail = 0
         self.collect()
 
@@ -257,8 +257,8 @@ class Call:
         streams = read_streams(exit_.get("streams"), dropped)
         for stream, count in streams.items():
             if count.seen != received[stream] + dropped[stream] and not self.replayed:
-                told = received[stream] + dropped[stream]
-                raise ProtocolError(f"the agent counted {count.seen} bytes of stream {stream}, {told} arrived or were told to be lost")
+                known = received[stream] + dropped[stream]
+                raise ProtocolError(f"the agent counted {count.seen} bytes of stream {stream}, {known} arrived or were reported lost")
         shell = take(exit_, "shell", dict, default=_NOTHING)
         exit_code = take(exit_, "exit_code", int)
         if exit_code is None:  # no process ran
@@ -290,12 +290,12 @@ def lost_command(why: HoldfastError, command_id: str, facts: dict[str, Any]) -> 
         return typed(why, **facts)
     message = f"the outcome of command {command_id} cannot be known: {why.message}"
     # Only the connection is lost: the agent has the outcome, or will.
-    hint = f"sandbox.follow({command_id!r}) says what became of it, once the service answers" if "waited_s" in why.detail else None
+    hint = f"sandbox.follow({command_id!r}) returns its outcome, once the service answers" if "waited_s" in why.detail else None
     return error("outcome_unknown", message, reason=why.reason or why.code, fault=why.fault, detail=facts, hint=hint)
 
 
 def given_up(why: HoldfastError, what: str, again: str, facts: dict[str, Any]) -> HoldfastError:
-    """What a handle says whose session was given up because of ``why``: it is of no more use, and ``again`` makes another."""
+    """The error of a handle whose session was given up because of ``why``: it is unusable, and ``again`` makes another."""
     return error(
         "session_lost",
         f"the service did not answer for {why.detail.get('waited_s', 0):g} s, and the session of {what} was given up: {why.message}",

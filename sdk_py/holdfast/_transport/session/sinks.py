@@ -1,111 +1,22 @@
 """Where the facts of a channel go: one command's outcome, a living shell, or a transfer.
 
-Pure: the engine calls ``fact``, ``writable`` and ``fail`` while it dispatches, callers read the state afterwards, and gates tell
-them when to look. Nothing here waits, so the same code serves both faces. Whatever a fact holds is attacker input.
+Pure: the engine calls ``fact``, ``writable`` and ``fail`` while it dispatches, callers read the state afterwards, and events show
+them when to look. Nothing here waits, so the same code serves both APIs. Whatever a fact holds is attacker input.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast_wire.client_session import ClientSession
 from holdfast_wire.errors import HoldfastError, ProtocolError
-from holdfast_wire.frames import Close, Closed, Exited, Failed, Gap, Item, Opened, Output, Run, Started, Write
+from holdfast_wire.frames import Close, Closed, Exited, Failed, Gap, Item, Opened, Output, Run, Started
 from holdfast_wire.limits import DATA_BYTES, RUN_QUEUE, WINDOW_BYTES
 
 from holdfast._errors import error, from_map
-from holdfast._transport.command_call import SMALL_BYTES, Call, given_up
-
-
-class AnyGate(Protocol):
-    """What both faces' gates have in common: a flag that wakes who waits for it."""
-
-    def set(self) -> None: ...
-    def clear(self) -> None: ...
-
-
-GateFactory = Callable[[], AnyGate]
-
-
-class Sink:
-    """One channel's end in this process. ``gate`` opens on news, ``space`` when bytes may be written again."""
-
-    def __init__(self, session: ClientSession, gates: GateFactory) -> None:
-        self.session = session
-        self.number = 0
-        self.gate = gates()
-        self.space = gates()
-        self.handed = False
-        self.ended = False
-        self.error: HoldfastError | None = None
-        self._params = memoryview(b"")
-
-    def precede(self, params: bytes) -> None:
-        """Send parameters that did not fit the Open, before any input and as credit allows."""
-        self._params = memoryview(params)
-        self.has_params()
-
-    def has_params(self) -> bool:
-        """Send on; whether all of them are sent."""
-        if self._params:
-            self._params = self._params[self._send(self._params, False) :]
-        return not self._params
-
-    def fact(self, item: Item) -> None:
-        """A fact came. Raises ``ProtocolError`` when it makes no sense."""
-        raise NotImplementedError
-
-    def writable(self) -> None:
-        """Credit came back."""
-        self.has_params()
-        self.space.set()
-
-    def fail(self, why: HoldfastError) -> None:
-        """The session is over; no fact follows."""
-        self.end(why)
-
-    def abandon(self, why: HoldfastError) -> None:
-        """The session was given up; what runs in the sandbox goes on, and another session may reach it."""
-        self.fail(why)
-
-    def end(self, why: HoldfastError | None) -> None:
-        """Nothing more comes."""
-        self.ended = True
-        self._params = memoryview(b"")
-        if self.error is None:
-            self.error = why
-        self.gate.set()
-        self.space.set()
-
-    def write(self, data: memoryview, eof: bool) -> int:
-        """Send as much of ``data`` as there is credit for, and ``eof`` after all of it. Returns the bytes taken, -1 at the end."""
-        if self.ended:
-            return -1
-        if not self.has_params():
-            self.space.clear()
-            return 0
-        return self._send(data, eof)
-
-    def _send(self, data: memoryview, eof: bool) -> int:
-        sent, size = 0, len(data)
-        while sent < size:
-            room = min(self.session.room(self.number), DATA_BYTES, size - sent)
-            if room <= 0:
-                self.space.clear()
-                return sent
-            piece = bytes(data[sent : sent + room])
-            sent += room
-            self.session.send(Write(self.number, piece, eof and sent == size))
-        if eof and size == 0:
-            self.session.send(Write(self.number, b"", True))
-        return sent
-
-    def send(self, item: Any) -> None:
-        """Send an imperative, unless the channel is over: then there is nobody left to tell."""
-        if not self.ended:
-            self.session.send(item)
+from holdfast._transport.session.command_call import SMALL_BYTES, Call, given_up
+from holdfast._transport.session.sink import EventFactory, Sink
 
 
 class CommandSink(Sink):
@@ -135,14 +46,14 @@ class CommandSink(Sink):
         self.space.set()
 
     def fail(self, why: HoldfastError) -> None:
-        if self.handed:
-            self.call.handed = True
+        if self.transmitted:
+            self.call.transmitted = True
         self.call.lose(why)
         self.end(self.call.error or why)
 
     def abandon(self, why: HoldfastError) -> None:
         call = self.call
-        if call.started_gate is None or not call.started:
+        if call.started_event is None or not call.started:
             self.fail(why)
             return
         name = call.info.get("name")
@@ -153,10 +64,10 @@ class CommandSink(Sink):
 
 
 class ShellSink(Sink):
-    """A living shell. Its commands run one after the other; those that wait, wait here, so that a signal meets the right one."""
+    """A living shell. Its commands run one after the other; those that wait, wait here, so that a signal reaches the right one."""
 
-    def __init__(self, session: ClientSession, gates: GateFactory) -> None:
-        super().__init__(session, gates)
+    def __init__(self, session: ClientSession, new_event: EventFactory) -> None:
+        super().__init__(session, new_event)
         self.info: dict[str, Any] | None = None
         self.current: Call | None = None
         self.waiting: deque[Call] = deque()
@@ -173,10 +84,11 @@ class ShellSink(Sink):
             self.waiting.append(call)
 
     def withdraw(self, call: Call) -> bool:
-        """Take back a command that still waits here; False when it is already with the agent."""
-        if call not in self.waiting:
+        """Take back a command that waits here, or was never sent; False when it is already with the agent."""
+        if call is self.current:
             return False
-        self.waiting.remove(call)
+        if call in self.waiting:
+            self.waiting.remove(call)
         call.finish(error("cancelled", "the command was cancelled before it started", detail=call.facts()))
         return True
 
@@ -190,14 +102,14 @@ class ShellSink(Sink):
     def _start(self, call: Call) -> None:
         self.session.send(Run(self.number, call.command_id, call.params))
         self.current = call
-        call.handed = self.session.attached
-        self.handed = self.handed and call.handed
+        call.transmitted = self.session.attached
+        self.transmitted = self.transmitted and call.transmitted
 
     def fact(self, item: Item) -> None:
         kind, call = type(item), self.current
         if kind is Opened:
             self.info = item.info  # type: ignore[attr-defined]
-            self.gate.set()
+            self.changed.set()
         elif kind is Closed or kind is Failed:
             why = None if kind is Closed else from_map(item.error)  # type: ignore[attr-defined]
             self.end(why)
@@ -226,8 +138,8 @@ class ShellSink(Sink):
         self.space.set()
 
     def fail(self, why: HoldfastError) -> None:
-        if self.current is not None and self.handed:
-            self.current.handed = True
+        if self.current is not None and self.transmitted:
+            self.current.transmitted = True
         self.end(why)
         self._drop(why)
 
@@ -248,8 +160,8 @@ class ShellSink(Sink):
 class TransferSink(Sink):
     """A file, archive, patch or tunnel channel: opened, bytes both ways, closed with a result."""
 
-    def __init__(self, session: ClientSession, gates: GateFactory) -> None:
-        super().__init__(session, gates)
+    def __init__(self, session: ClientSession, new_event: EventFactory) -> None:
+        super().__init__(session, new_event)
         self.opened: dict[str, Any] | None = None
         self.closed: dict[str, Any] | None = None
         self.chunks: deque[bytes] = deque()
@@ -267,10 +179,10 @@ class TransferSink(Sink):
                 self.chunks.append(data)
             else:
                 self.half_closed = True
-            self.gate.set()
+            self.changed.set()
         elif kind is Opened:
             self.opened = item.info  # type: ignore[attr-defined]
-            self.gate.set()
+            self.changed.set()
             self.space.set()
         elif kind is Closed:
             self.closed = item.result  # type: ignore[attr-defined]
@@ -281,29 +193,29 @@ class TransferSink(Sink):
             raise ProtocolError(f"the agent sent {kind.__name__} on a transfer")
 
     def take(self) -> bytes | None:
-        """Bytes that have come (their credit goes back now), b"" when no more will; None while there are none, and the gate opens then."""
+        """Bytes that have come (their credit goes back now), b"" at the end. None: not yet, and ``changed`` is set when there are."""
         if self.chunks:
             data = self.chunks.popleft()
             self.session.consume(self.number, len(data))
             return data
         if self.half_closed or self.ended:
             return b""
-        self.gate.clear()
+        self.changed.clear()
         return None
 
     def stop(self) -> None:
         """Nothing more is wanted."""
         self.chunks.clear()
-        if not self.ended:
-            self.gate.clear()
+        if self.number and not self.ended:
+            self.changed.clear()
             self.session.send(Close(self.number, False))
 
     def pass_over(self) -> None:
-        """Give back the credit of what nobody reads; the gate opens with the next fact."""
+        """Give back the credit of unread bytes; ``changed`` is set with the next fact."""
         while self.chunks:
             self.session.consume(self.number, len(self.chunks.popleft()))
         if not self.ended:
-            self.gate.clear()
+            self.changed.clear()
 
     def fail(self, why: HoldfastError) -> None:
         self.end(from_map(why.to_map()))

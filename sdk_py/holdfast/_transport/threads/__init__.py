@@ -1,0 +1,1 @@
+"""The transport for threads that block. Each module that the asyncio one has too offers the same names."""

@@ -1,0 +1,81 @@
+"""Makes one connection of a blocking driver: name look-up, TCP, TLS and the WebSocket handshake, all blocking.
+
+Owns no session and no retries: the driver runs ``connect`` in a short-lived thread and takes over the socket.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from holdfast_wire.errors import HoldfastError
+
+from holdfast._errors import error
+from holdfast._options import Options
+from holdfast._transport.session.websocket import WebSocket
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+RECEIVE_BYTES = 64 * 1024
+
+
+class NotConnectedError(Exception):
+    """There is no connection; ``fatal`` where another attempt is of no use."""
+
+    def __init__(self, why: str, fatal: HoldfastError | None = None) -> None:
+        super().__init__(why)
+        self.fatal = fatal
+
+
+def connect(options: Options, websocket: WebSocket, limit_s: float) -> tuple[socket.socket, list[bytes]]:
+    """The connected socket, not blocking, and the messages that arrived with the handshake. Raises ``NotConnectedError``."""
+    parts = urlsplit(options.websocket_url)
+    context = _tls_context() if parts.scheme == "wss" else None
+    port = parts.port or (443 if context else 80)
+    connection: socket.socket | None = None
+    fatal: HoldfastError | None = None
+    try:
+        connection = socket.create_connection((parts.hostname or "", port), timeout=limit_s)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if context is not None:
+            connection = context.wrap_socket(connection, server_hostname=parts.hostname)
+        messages = _shake_hands(connection, websocket, limit_s)
+        if websocket.open:
+            connection.setblocking(False)
+            return connection, messages
+        why = "the connection was lost"
+    except TimeoutError:
+        why = f"no answer from {parts.hostname}:{port} within {limit_s:.2g} s"
+    except Exception as failure:  # noqa: BLE001  also a host name that cannot be encoded: the caller waits for an answer
+        if (refused := getattr(failure, "verify_message", None)) is not None:
+            fatal = error("agent_identity", f"the service's certificate is refused: {refused}")
+        why = f"cannot connect to {parts.hostname}:{port}: {getattr(failure, 'strerror', None) or type(failure).__name__}"
+    if connection is not None:
+        connection.close()
+    raise NotConnectedError(why, fatal)
+
+
+def _shake_hands(connection: socket.socket, websocket: WebSocket, limit_s: float) -> list[bytes]:
+    until = time.monotonic() + limit_s
+    connection.sendall(websocket.greeting())
+    messages: list[bytes] = []
+    while not websocket.open and not websocket.over:
+        left = until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        connection.settimeout(left)
+        data = connection.recv(RECEIVE_BYTES)
+        if data:
+            messages += websocket.feed(data)
+        else:
+            websocket.feed_eof()
+    return messages
+
+
+def _tls_context() -> SSLContext:
+    import ssl
+
+    return ssl.create_default_context()

@@ -1,0 +1,381 @@
+"""The blocking API's transport: callers send, and one thread per session receives.
+
+A caller runs its step of the engine under the session's lock, writes what the step caused, and waits on a lock of its own. The
+session's thread connects, reads the socket, wakes the callers and keeps the session alive. Ctrl-C in a step is raised after the step
+(``threads.signals``), so an interrupted caller leaves the session whole. ``aio`` has the same names for the asynchronous SDK.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, ParamSpec, TypeVar
+
+from holdfast_wire.errors import HoldfastError
+
+from holdfast._errors import error
+from holdfast._options import Options
+from holdfast._session_token import SessionToken
+from holdfast._transport.session.engine import Engine, elsewhere
+from holdfast._transport.session.websocket import WebSocket
+from holdfast._transport.threads.connect import NotConnectedError, connect
+from holdfast._transport.threads.events import Event, Lock, SessionEvent
+from holdfast._transport.threads.loop_warning import warn_in_loop
+from holdfast._transport.threads.signals import Uninterrupted
+from holdfast._transport.threads.stops import sleep
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Cancelled = KeyboardInterrupt
+"""What a local cancellation raises inside a wait."""
+
+RECEIVE_BYTES = 256 * 1024
+_JOIN_S = 2.0
+_REFUSALS = (HoldfastError, TypeError, ValueError)
+"""What a step raises itself, with the session whole. Anything else came from a signal handler, in the middle of the step."""
+
+__all__ = ["Background", "Cancelled", "Event", "Lock", "SessionDriver", "SessionEvent", "run_blocking", "sleep"]
+
+
+class SessionDriver:
+    """One session's connection: made on ``start``, remade whenever it breaks, until ``close`` or a fatal refusal."""
+
+    def __init__(self, options: Options, sandbox_id: str, token: SessionToken | None = None) -> None:
+        self.options = options
+        self._pid = os.getpid()
+        self.tls = options.url.startswith("https:")
+        self.would_block = _would_block(self.tls)
+        self.engine = Engine(options, sandbox_id, self.event, token=token)
+        self._thread = threading.Thread(target=self._run, name=f"holdfast-driver-{sandbox_id}", daemon=True)
+        self._lock: Any = threading.RLock()
+        """Around each step of the engine and its sinks, and each use of the socket. It knows its owner, but is never acquired twice."""
+        self._in_step = False
+        """True when the lock was free: a step was interrupted half-way."""
+        self._later: deque[Callable[[], object]] = deque()
+        self._wake_lock = threading.RLock()
+        """Around the wake-up pipe's descriptors, also for a finalizer that runs while this thread holds it."""
+        self._wake_read = self._wake_write = -1
+        self._socket: socket.socket | None = None
+        self._websocket: WebSocket | None = None
+        self._unwritten = b""
+
+    def event(self) -> SessionEvent:
+        return SessionEvent(self)
+
+    @property
+    def here(self) -> bool:
+        """Whether this is the process it was made in. A fork has the socket too, and must not speak on it."""
+        return os.getpid() == self._pid
+
+    left_behind = True
+    """A fork always may have a session of its own."""
+
+    def check_here(self) -> None:
+        """Raise where a step or a wait would never end: in a fork, and in a finalizer or signal handler that interrupted a step."""
+        if os.getpid() != self._pid:
+            raise elsewhere()
+        if threading.get_ident() == self._thread.ident or self._lock._is_owned():
+            raise RuntimeError("a finalizer or signal handler that interrupts the session cannot wait for it")
+
+    def start(self) -> None:
+        """Return once the session is attached. Raises the typed error that prevents it."""
+        warn_in_loop()
+        ready: Any = self.engine.ready
+        try:
+            self._wake_read, self._wake_write = os.pipe()
+            os.set_blocking(self._wake_read, False)
+            os.set_blocking(self._wake_write, False)
+            self._thread.start()
+            ready.wait()
+        except BaseException:
+            self.close()
+            raise
+        if self.engine.error is not None:
+            why = self.engine.error
+            self.close()
+            raise why
+
+    def perform(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a step of engine or sinks, then write what it caused."""
+        self.check_here()
+        with Uninterrupted(), self._lock:
+            self._begin_step()
+            try:
+                result = step(*args, **kwargs)
+            except _REFUSALS:
+                self._end_step()
+                raise
+            self._end_step()
+            return result
+
+    def later(self, step: Callable[[], object]) -> None:
+        """``perform`` without waiting, from anywhere, also from a finalizer. An error of the step has no receiver."""
+        if self.here:
+            self._later.append(step)
+            self._wake()
+
+    def close(self) -> None:
+        """End the session's connection; waiting calls fail with ``session_lost``, reason ``closed``."""
+        if not self.here:
+            return
+        try:
+            self.perform(self.engine.close)
+        except RuntimeError:
+            self.later(self.engine.close)
+            return
+        self._wake()
+        if self._thread.is_alive():
+            self._thread.join(_JOIN_S)
+        elif self._thread.ident is None:  # it could not be started
+            self._finish()
+
+    def drop(self) -> None:
+        """Break the connection as a failing network would. The session resumes; for tests."""
+        with self._lock:
+            if self._socket is not None:
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    # Under the lock ---------------------------------------------------------------------------------------------
+
+    def _begin_step(self) -> None:
+        if self._in_step:
+            lost = error("session_lost", "a step of this session was interrupted half-way", reason="interrupted", fault="caller")
+            self.engine.fail(lost)
+        self._in_step = True
+        while self._later:
+            with suppress(HoldfastError):
+                self._later.popleft()()
+
+    def _end_step(self) -> None:
+        self._flush()
+        self._in_step = False
+
+    def _flush(self) -> None:
+        """Write what there is, unless the socket is behind: then the session keeps it."""
+        websocket, engine = self._websocket, self.engine
+        if self._socket is None or websocket is None:
+            return
+        if engine.error is not None or engine.leave:
+            if websocket.closed is None:
+                self._write(websocket.close(engine.close_code()))
+                self._wake()  # the session's thread closes the socket, which it may be polling
+            return
+        behind = bool(self._unwritten)
+        if behind:
+            self._write(b"")
+        while not self._unwritten:
+            messages = engine.outgoing()
+            if not messages:
+                break
+            self._write(websocket.pack(messages))
+        if not self._unwritten and websocket.has_reply:
+            self._write(websocket.reply())
+        if self._unwritten and not behind:
+            self._wake()  # it writes on when there is room
+
+    def _write(self, data: bytes) -> None:
+        data = self._unwritten + data if self._unwritten else data
+        self._unwritten = b""
+        connection = self._socket
+        if not data or connection is None:
+            return
+        try:
+            sent = connection.send(data)
+        except self.would_block:
+            sent = 0
+        except OSError:
+            return  # the reading side will see the end
+        if sent < len(data):
+            self._unwritten = data[sent:]
+
+    def _wake(self) -> None:
+        """End the poll of the session's thread."""
+        with self._wake_lock:
+            if self._wake_write >= 0:
+                with suppress(BlockingIOError):
+                    os.write(self._wake_write, b"\0")
+
+    # The session's thread ---------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self.engine.error is None:
+                websocket = self.engine.websocket()
+                try:
+                    connection, messages = connect(self.options, websocket, self.engine.attempt_s(time.monotonic()))
+                    self._perform_here(self._connected, websocket, connection, messages)
+                    self._serve(connection)
+                    why = "the connection was lost"
+                except NotConnectedError as failure:
+                    why = str(failure)
+                    if failure.fatal is not None:
+                        self._perform_here(self.engine.fail, failure.fatal)
+                delay_s = self._perform_here(self.engine.broken, websocket, why, time.monotonic())
+                if delay_s is not None:
+                    self._pause(delay_s)
+        except Exception as bug:
+            # Without this its callers would wait for ever.
+            self._perform_here(self.engine.fail, error("internal", f"the session's thread ended: {bug!r}"))
+            raise
+        finally:
+            self._finish()
+
+    def _perform_here(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """``perform`` in the session's thread, where no signal handler runs."""
+        with self._lock:
+            self._begin_step()
+            try:
+                return step(*args, **kwargs)
+            finally:
+                self._end_step()
+
+    def _connected(self, websocket: WebSocket, connection: socket.socket, messages: list[bytes]) -> None:
+        now = time.monotonic()
+        self._socket, self._websocket, self._unwritten = connection, websocket, b""
+        if self.engine.error is None:
+            self.engine.connected(websocket.headers, now)
+            self.engine.receive(messages, now)
+
+    def _serve(self, connection: socket.socket) -> None:
+        """Read, write and keep time until the connection is over."""
+        engine = self.engine
+        poll, polled = select.poll(), select.POLLIN
+        poll.register(self._wake_read, select.POLLIN)
+        poll.register(connection, polled)
+        more = self.tls  # what TLS has decrypted already never shows up in poll
+        try:
+            while engine.error is None and not engine.leave:
+                due = engine.deadline()
+                wanted = select.POLLIN | select.POLLOUT if self._unwritten else select.POLLIN
+                if wanted != polled:
+                    polled = wanted
+                    poll.modify(connection, polled)
+                wait_ms = None if due is None else max((due - time.monotonic()) * 1000, 0) + 1
+                for ready, _ in poll.poll(0 if more else wait_ms):
+                    if ready == self._wake_read:
+                        os.read(ready, 4096)
+                    else:
+                        more = True
+                if not self._perform_here(self._serve_once, connection, more):
+                    return
+                more = False
+        finally:
+            with self._lock:
+                self._hang_up()
+
+    def _serve_once(self, connection: socket.socket, readable: bool) -> bool:
+        """What is due now. False: the connection is over."""
+        if readable and not self._receive(connection):
+            return False
+        due, now = self.engine.deadline(), time.monotonic()
+        if due is not None and due <= now:
+            self.engine.tick(now)
+        return True
+
+    def _receive(self, connection: socket.socket) -> bool:
+        """Take what the socket has. False: the connection is over."""
+        websocket = self._websocket
+        assert websocket is not None
+        while True:
+            try:
+                data = connection.recv(RECEIVE_BYTES)
+            except self.would_block:
+                return True
+            except OSError:
+                data = b""
+            if data:
+                messages = websocket.feed(data)
+                if messages:
+                    self.engine.receive(messages, time.monotonic())
+            else:
+                websocket.feed_eof()
+            if websocket.over:
+                self._write(websocket.reply())
+                return False
+            if not self.tls:
+                return True
+
+    def _pause(self, delay_s: float) -> None:
+        """Until the next attempt is due, or soon after another session of the client got through."""
+        until = time.monotonic() + delay_s
+        attached: list[float] = []
+
+        def peer_attached(after_s: float) -> None:  # called by the thread of the session that got through
+            attached.append(time.monotonic() + after_s)
+            self._wake()
+
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        self.options.peers.wait(self, peer_attached)
+        try:
+            while self.engine.error is None and (left_s := until - time.monotonic()) > 0:
+                if poll.poll(left_s * 1000 + 1):
+                    os.read(self._wake_read, 4096)
+                if self._later:
+                    self._perform_here(bool)
+                if attached and self.engine.may_wake():
+                    until = min(until, attached[0])
+        finally:
+            self.options.peers.leave(self)
+
+    def _hang_up(self) -> None:
+        connection, self._socket = self._socket, None
+        self._unwritten = b""
+        if connection is not None:
+            connection.close()
+        self.engine.session.disconnected()
+
+    def _finish(self) -> None:
+        with self._wake_lock:
+            descriptors, self._wake_read, self._wake_write = (self._wake_read, self._wake_write), -1, -1
+            for descriptor in descriptors:
+                if descriptor >= 0:
+                    os.close(descriptor)
+
+
+def _would_block(tls: bool) -> tuple[type[OSError], ...]:
+    """The errors of a socket that has nothing to read, or no room to write."""
+    if not tls:
+        return (BlockingIOError,)
+    import ssl
+
+    return (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+def run_blocking(step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a blocking step here."""
+    return step(*args, **kwargs)
+
+
+class Background:
+    """Work that goes on beside the caller's, each in a thread; its owner makes it end before ``stop``."""
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+
+    def start(self, step: Callable[..., Any], *args: Any, name: str) -> None:
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        thread = threading.Thread(target=_quietly, args=(step, args), name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def stop(self) -> None:
+        """Wait a bounded time for what runs to end."""
+        end = time.monotonic() + _JOIN_S
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(end - time.monotonic(), 0))
+
+
+def _quietly(step: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    try:
+        step(*args)
+    except Exception:  # noqa: BLE001, S110  the work reports its own failures, as in the asynchronous API
+        pass

@@ -1,0 +1,109 @@
+"""What ends a command line that waits: SIGTERM and SIGHUP, which must not leave what runs in the sandbox behind, and Ctrl-C.
+
+Owns the handlers while ``exec`` and ``shell`` wait, and the thread that does what a handler must not: wait for the session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from types import FrameType
+
+from holdfast import HoldfastError
+from holdfast._transport.threads.signals import raise_between_steps
+
+
+class ExitSignal(KeyboardInterrupt):
+    """A signal other than SIGINT that ends this process; ``number`` is its number. What waits for a command cancels it, as for Ctrl-C."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+def _raise(number: int, _frame: FrameType | None) -> None:
+    raise_between_steps(ExitSignal(number))
+
+
+@contextlib.contextmanager
+def raised_on_exit_signals() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP raise ``ExitSignal`` here, unless they were ignored before, as nohup has them."""
+    before = {}
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, _raise)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def run_on(number: signal.Signals, action: Callable[[], None]) -> Iterator[None]:
+    """Run ``action`` in a thread after each signal of this number."""
+    arrived, over = threading.Event(), threading.Event()
+
+    def follow() -> None:
+        while True:
+            arrived.wait()
+            arrived.clear()
+            if over.is_set():
+                return
+            action()
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        arrived.set()
+
+    threading.Thread(target=follow, daemon=True).start()
+    before = signal.signal(number, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+        over.set()
+        arrived.set()
+
+
+@contextlib.contextmanager
+def passed_to_command(interrupt: Callable[[], None], close: Callable[[], None]) -> Iterator[None]:
+    """While a command is waited for, signals are for the command.
+
+    The first Ctrl-C interrupts it (``interrupt``). The second, SIGTERM and SIGHUP end it (``close``) and are raised when the wait is over;
+    one that comes after that is raised at once.
+    """
+    steps: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+    interrupts, received = itertools.count(), list[KeyboardInterrupt]()
+
+    def follow() -> None:
+        while (step := steps.get()) is not None:
+            with contextlib.suppress(HoldfastError):
+                step()
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        if received:
+            raise received[0]
+        if number == signal.SIGINT and not next(interrupts):
+            steps.put(interrupt)
+            return
+        received.append(KeyboardInterrupt() if number == signal.SIGINT else ExitSignal(number))
+        steps.put(close)
+
+    threading.Thread(target=follow, daemon=True).start()
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, on_signal) for number in numbers if signal.getsignal(number) is not signal.SIG_IGN}
+    try:
+        yield
+    except Exception:
+        if not received:
+            raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        steps.put(None)
+    if received:
+        raise received[0]
