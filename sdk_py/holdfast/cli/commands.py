@@ -200,6 +200,28 @@ def _doctor() -> Command:
     return Command("doctor", "check this machine and the service, and print what to do", "doctor:doctor")
 
 
+def _cost() -> Command:
+    return Command(
+        "cost", "compute what a sandbox costs for an hour on nodes of your own", "cost:cost", "",
+        Option("--sandboxes", "at the same time (128)", "NUMBER", read=number),
+        Option("--cpu --cpus", "cores of a sandbox, its limit (2)", "CORES"),
+        Option("-m --memory", "memory of a sandbox, its limit (8g)", "SIZE"),
+        Option("--cpu-used", "cores that one uses on average, where nodes are filled by use and not by limits", "CORES"),
+        Option("--memory-used", "memory that one uses on average, likewise", "SIZE"),
+        Option("--headroom", "how much more than is used a node has for it (1.25)", "FACTOR", read=number),
+        Option("--commands", "commands a second of one sandbox (0.2)", "NUMBER", read=number),
+        Option("--node-cpu", "cores of a node that sandboxes can have (16)", "CORES"),
+        Option("--node-memory", "memory of a node that sandboxes can have (64g)", "SIZE"),
+        Option("--node-pods", "pods of a node (110, the kubelet's usual limit)", "NUMBER", read=number),
+        Option("--node-price", "dollars an hour of a node (0.824; 0.165 was the spot price of the same)", "USD", read=number),
+        Option("--service-price", "dollars an hour of a node for the service (as --node-price)", "USD", read=number),
+        Option("--measured", "a bench.json with what Holdfast itself takes", "FILE"),
+        more="""
+Use is what `holdfast stats` or your cluster's metrics say of a training run. Without it each sandbox takes its limits of a node.
+""",
+    )  # fmt: skip
+
+
 def _image_list() -> Command:
     return Command("image list", "list images", "images:list_", "", Option("-a --all", "all are listed anyway"),
                    Option("-q --quiet", "print names only"))  # fmt: skip
@@ -257,6 +279,7 @@ _MADE: dict[str, tuple[Callable[[], Command], str, str]] = {
     "image import": (_image_import, "PATH NAME", "import an archive or a root directory"),
     "image rm": (_image_rm, "NAME...", "remove images (also rmi)"),
     "up": (_up, "", "run the whole of one machine in the foreground"),
+    "cost": (_cost, "", "compute what a sandbox costs for an hour"),
     "doctor": (_doctor, "", "check this machine and the service"),
     "version": (_version, "", "print the version"),
 }

@@ -1,0 +1,149 @@
+"""``cost``: what a sandbox costs for an hour on nodes of one's own, from their price and how many sandboxes fit on one.
+
+Owns the arithmetic and the printing. What Holdfast itself adds to a sandbox and to the cluster was measured (tests/bench); --measured takes
+it from another run's bench.json. Prices are US dollars; `holdfast recipes cost` is the table of the paper that they are from.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from holdfast_wire.rest import parse_bytes, parse_cpu
+
+from holdfast.cli.output import say, say_json
+from holdfast.cli.words import Arguments, bad
+
+_GIB, _MIB, _KIB = 1 << 30, 1 << 20, 1 << 10
+_NODE_PRICE = 0.824
+"""Dollars an hour of 16 vCPU and 64 GiB on demand, as Orchard Env's paper has it (arXiv 2605.15040, appendix B); 0.165 as spot."""
+_PUBLISHED = (
+    # name, dollars per vCPU-hour, dollars per GiB-hour: list prices as the same paper quotes them
+    ("E2B, Daytona", 0.0504, 0.0162),
+    ("Modal", 0.00003942 * 3600 / 2, 0.00000672 * 3600),
+)
+_GATEWAYS_AT_LEAST = 2
+_CONTROLLER_AND_REDIS_CORES = 3.0
+"""Two controllers of half a core, one of which waits, and a Redis of two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """What Holdfast adds: memory of agent and shell in each sandbox, of a gateway for each session, and its CPU for each command."""
+
+    sandbox_bytes: float = 18 * _MIB
+    session_bytes: float = 24 * _KIB
+    command_s: float = 90e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """``cpu`` (cores) and ``memory`` (bytes) are what each sandbox takes of a node; ``rate``: commands a second of each."""
+
+    sandboxes: int
+    cpu: float
+    memory: float
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What sandboxes can have of a node, and its price for an hour."""
+
+    cpu: float
+    memory: float
+    pods: int
+    price: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """``bound`` is what a node runs out of first: cpu, memory or pods. Dollars are of the whole fleet for an hour, and of each sandbox."""
+
+    per_node: int
+    bound: str
+    nodes: int
+    gateways: int
+    service_cores: float
+    service_nodes: int
+    usd_per_hour: float
+    usd_per_sandbox_hour: float
+
+
+def compute(fleet: Fleet, node: Node, service_price: float, overhead: Overhead) -> Cost:
+    """The fleet on such nodes, its service on nodes of this size at ``service_price``. Raises ValueError where no sandbox fits on one."""
+    fits = {
+        "cpu": math.floor(node.cpu / fleet.cpu + 1e-9),
+        "memory": math.floor(node.memory / (fleet.memory + overhead.sandbox_bytes)),
+        "pods": node.pods,
+    }
+    bound = min(fits, key=lambda name: fits[name])
+    per_node = fits[bound]
+    if per_node < 1:
+        raise ValueError(f"no sandbox fits on a node: {bound} is not enough")
+    # half of a core at most: what is left answers bursts
+    busy = max(fleet.sandboxes * fleet.rate * overhead.command_s / 0.5, fleet.sandboxes * overhead.session_bytes / _GIB)
+    gateways = max(_GATEWAYS_AT_LEAST, math.ceil(busy))
+    service_cores = gateways + _CONTROLLER_AND_REDIS_CORES
+    nodes, service_nodes = math.ceil(fleet.sandboxes / per_node), math.ceil(service_cores / node.cpu)
+    hourly = nodes * node.price + service_nodes * service_price
+    return Cost(per_node, bound, nodes, gateways, service_cores, service_nodes, hourly, hourly / fleet.sandboxes)
+
+
+def cost(arguments: Arguments) -> int:
+    """Print what a sandbox-hour costs."""
+    limits = parse_cpu(arguments.cpu or "2"), parse_bytes(arguments.memory or "8Gi")
+    used = (
+        parse_cpu(arguments.cpu_used) if arguments.cpu_used else None,
+        parse_bytes(arguments.memory_used) if arguments.memory_used else None,
+    )
+    headroom = 1.25 if arguments.headroom is None else arguments.headroom
+    if headroom < 1:
+        raise bad("--headroom is a factor of at least 1", "1.25 leaves a quarter of what is used free")
+    taken = [limit if use is None else min(limit, use * headroom) for limit, use in zip(limits, used, strict=True)]
+    sandboxes = 128 if arguments.sandboxes is None else int(arguments.sandboxes)
+    if sandboxes < 1:
+        raise bad("--sandboxes is a number of at least 1")
+    rate = 0.2 if arguments.commands is None else arguments.commands
+    node = Node(
+        parse_cpu(arguments.node_cpu or "16"),
+        parse_bytes(arguments.node_memory or "64Gi"),
+        110 if arguments.node_pods is None else int(arguments.node_pods),
+        _NODE_PRICE if arguments.node_price is None else arguments.node_price,
+    )
+    service_price = node.price if arguments.service_price is None else arguments.service_price
+    overhead = Overhead() if arguments.measured is None else measured(arguments.measured)
+    try:
+        found = compute(Fleet(sandboxes, taken[0], taken[1], rate), node, service_price, overhead)
+    except ValueError as error:
+        raise bad(str(error), "give larger nodes (--node-cpu, --node-memory) or smaller sandboxes (--cpu, --memory)") from None
+    hosted = {name: limits[0] * vcpu + limits[1] / _GIB * gib for name, vcpu, gib in _PUBLISHED}
+    if arguments.json:
+        fields = {field: getattr(found, field) for field in Cost.__slots__}
+        say_json({"sandboxes": sandboxes, **fields, "hosted_usd_per_sandbox_hour": {name: round(usd, 4) for name, usd in hosted.items()}})
+        return 0
+    say(f"a node takes {found.per_node} sandboxes (then {found.bound} is used up): {found.nodes} nodes for {sandboxes}")
+    say(f"the service takes {found.service_cores:g} cores, {found.gateways} gateways among them: {found.service_nodes} more")
+    say(f"${found.usd_per_hour:,.2f} an hour, ${found.usd_per_sandbox_hour:.4f} per sandbox-hour")
+    say("hosted, list prices for the same limits: " + ", ".join(f"{name} ${usd:.3f}" for name, usd in hosted.items()))
+    return 0
+
+
+def measured(path: str) -> Overhead:
+    """What the figures P8 and P9 of a bench.json say. Raises UsageError for a file that is none."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            figures: list[dict[str, Any]] = json.load(file)["figures"]
+        values = {figure["id"]: float(figure["value"]) for figure in figures}
+    except OSError as error:
+        raise bad(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, LookupError, TypeError):
+        raise bad(f"{path} is no bench.json", "make bench writes one") from None
+    overhead = Overhead()
+    if "P8" in values:
+        overhead = replace(overhead, sandbox_bytes=values["P8"] * _MIB)
+    if "P9" in values:
+        overhead = replace(overhead, session_bytes=values["P9"] * _KIB)
+    return overhead
