@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast_wire.rest import parse_bytes, parse_cpu
 
-from holdfast.cli.output import say, say_json
+from holdfast.cli.output import print_json, print_line
 from holdfast.cli.words import Arguments, bad
 
 _GIB, _MIB, _KIB = 1 << 30, 1 << 20, 1 << 10
@@ -122,12 +122,12 @@ def cost(arguments: Arguments) -> int:
     hosted = {name: limits[0] * vcpu + limits[1] / _GIB * gib for name, vcpu, gib in _PUBLISHED}
     if arguments.json:
         fields = {field: getattr(found, field) for field in Cost.__slots__}
-        say_json({"sandboxes": sandboxes, **fields, "hosted_usd_per_sandbox_hour": {name: round(usd, 4) for name, usd in hosted.items()}})
+        print_json({"sandboxes": sandboxes, **fields, "hosted_usd_per_sandbox_hour": {name: round(usd, 4) for name, usd in hosted.items()}})
         return 0
-    say(f"a node takes {found.per_node} sandboxes (then {found.bound} is used up): {found.nodes} nodes for {sandboxes}")
-    say(f"the service takes {found.service_cores:g} cores, {found.gateways} gateways among them: {found.service_nodes} more")
-    say(f"${found.usd_per_hour:,.2f} an hour, ${found.usd_per_sandbox_hour:.4f} per sandbox-hour")
-    say("hosted, list prices for the same limits: " + ", ".join(f"{name} ${usd:.3f}" for name, usd in hosted.items()))
+    print_line(f"a node takes {found.per_node} sandboxes (then {found.bound} is used up): {found.nodes} nodes for {sandboxes}")
+    print_line(f"the service takes {found.service_cores:g} cores, {found.gateways} gateways among them: {found.service_nodes} more")
+    print_line(f"${found.usd_per_hour:,.2f} an hour, ${found.usd_per_sandbox_hour:.4f} per sandbox-hour")
+    print_line("hosted, list prices for the same limits: " + ", ".join(f"{name} ${usd:.3f}" for name, usd in hosted.items()))
     return 0
 
 
