@@ -18,7 +18,19 @@ class Bookkeeping:
     """See the module. ``due`` is when acknowledgements have waited long enough, None while none wait; ``pending``: whether
     there is anything to ``take``."""
 
-    __slots__ = ("_acks", "_credits", "_delay_s", "_next_s", "_pong", "_said", "_unacked", "_unacked_bytes", "_worth_bytes", "due", "pending")
+    __slots__ = (
+        "_acks",
+        "_credits",
+        "_delay_s",
+        "_next_s",
+        "_pong",
+        "_said",
+        "_unacked",
+        "_unacked_bytes",
+        "_worth_bytes",
+        "due",
+        "pending",
+    )
 
     def __init__(self, timing: Timing) -> None:
         self.due: float | None = None
