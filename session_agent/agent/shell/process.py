@@ -7,7 +7,6 @@ is ``output``'s; what to do about a report or an end is decided by ``shell``.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import fcntl
 import os
 import signal
@@ -332,7 +331,7 @@ class ShellProcess:
         self._say(self._snapshot(self._dumps[0][0]))
         if self._awaited:
             number, self._awaited = self._awaited, 0
-            self._events.reported(self, dataclasses.replace(report, number=number))
+            self._events.reported(self, report._replace(number=number))
 
     def _prompted(self) -> None:
         """A POSIX shell drops the lines it has read when a run ends in an error; its prompt shows that it is back."""
@@ -371,7 +370,8 @@ class ShellProcess:
     def collect(self) -> None:
         """The run is over: take the rest of its output. Before the next one, ``renew``."""
         self._output.collect(b"" if self.status is None else self._reports.rest())
-        self.unsound = self.unsound or self.dialect.is_unsound(self._output.last_error)
+        if self._output.last_error and self.dialect.is_unsound(self._output.last_error):
+            self.unsound = True
 
     def renew(self) -> None:
         """Make the pipes ready for the next run, in the same turn of the loop as ``collect``."""
