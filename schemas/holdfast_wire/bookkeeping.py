@@ -18,7 +18,19 @@ class Bookkeeping:
     """See the module. ``due`` is when acknowledgements have waited long enough, None while none wait; ``pending``: whether
     there is anything to ``take``."""
 
-    __slots__ = ("_acks", "_credits", "_delay_s", "_pong", "_said", "_unacked", "_unacked_bytes", "_worth_bytes", "due", "pending")
+    __slots__ = (
+        "_acks",
+        "_credits",
+        "_delay_s",
+        "_next_s",
+        "_pong",
+        "_said",
+        "_unacked",
+        "_unacked_bytes",
+        "_worth_bytes",
+        "due",
+        "pending",
+    )
 
     def __init__(self, timing: Timing) -> None:
         self.due: float | None = None
@@ -31,6 +43,8 @@ class Bookkeeping:
         self._acks: dict[int, int] = {}
         self._unacked: dict[int, int] = {}  # channel → offset; also of channels that are over
         self._unacked_bytes = 0
+        self._next_s = 0.0
+        """When acknowledgements go along with items again."""
 
     def say(self, frame: Hello | Welcome | Ping | GoAway) -> None:
         """A frame that is sent as it is, in its turn; silence and attaching bound how many there are."""
@@ -70,8 +84,9 @@ class Bookkeeping:
         self.due = None
 
     def go_along(self, now: float) -> None:
-        """Items leave anyway: let acknowledgements that have waited half their time leave with them, and spare a message of their own."""
-        if self.due is not None and self.due - now <= self._delay_s / 2:
+        """Items leave anyway: let acknowledgements leave with them, and spare both ends a wake-up, but not with every one of many."""
+        if self.due is not None and now >= self._next_s:
+            self._next_s = now + self._delay_s / 2
             self.acknowledge()
 
     def take(self) -> list[bytes]:

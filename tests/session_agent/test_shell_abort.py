@@ -41,7 +41,8 @@ async def _cut_dump_short(sandbox: Client) -> ShellProcess:
     shell = only_shell(sandbox.context)
     process = shell._process
     await until_async(lambda: not process.settling and process.has_snapshot(), deadline_s=10, what="the dump")
-    os.ftruncate(process._files[process._dumps[0][1]], 100)
+    files = process._files
+    os.ftruncate(files.descriptors[files._dumps[0][1]], 100)
     return process
 
 

@@ -53,20 +53,27 @@ async def test_the_way_of_a_shell_that_is_aborted_and_lost(monkeypatch: pytest.M
         seen.append(state)
 
     monkeypatch.setattr(Shell, "_enter", record)
+
+    def way() -> list[State]:
+        """What was seen from the first run on: on a slow machine the shell is asked whether its state is written before that."""
+        while seen[0] in (State.CHECKING, State.IDLE):
+            del seen[0]
+        found = seen[:]
+        seen.clear()
+        return found
+
     async with client(env={"PATH": PATH}) as sandbox:
         shell = sandbox.shell()
         await shell.run("true")
-        assert seen == [State.RUNNING, State.IDLE]
-        seen.clear()
+        assert way() == [State.RUNNING, State.IDLE]
         await shell.run("sleep 60", timeout_s=0.05)
         await shell.run("true")
-        assert seen[:3] == [State.RUNNING, State.ABORTING, State.CHECKING]
-        assert seen[-2:] == [State.RUNNING, State.IDLE]
-        seen.clear()
+        aborted = way()
+        assert aborted[:3] == [State.RUNNING, State.ABORTING, State.CHECKING]
+        assert aborted[-2:] == [State.RUNNING, State.IDLE]
         await shell.run("exit 3")
-        assert seen == [State.RUNNING, State.LOST, State.LOADING, State.IDLE]
-        seen.clear()
+        assert way() == [State.RUNNING, State.LOST, State.LOADING, State.IDLE]
         await shell.run("sleep 60 &")
         await shell.run("true")
-        assert seen[:3] == [State.RUNNING, State.SETTLING, State.IDLE]
+        assert way()[:3] == [State.RUNNING, State.SETTLING, State.IDLE]
     assert seen[-1] is State.ENDED

@@ -186,18 +186,28 @@ def test_a_lost_last_ack_is_made_up_for_by_the_next_greeting() -> None:
     assert Retired(number) in events
 
 
-def test_an_acknowledgement_that_has_waited_goes_along_with_what_is_sent() -> None:
+def test_an_acknowledgement_goes_along_with_what_is_sent_but_not_with_all_of_it() -> None:
     pair = Pair()
     number = pair.open_shell()
-    pair.client.send(Run(number, "c1", {}))
-    assert [type(decode(message)[0]) for message in pair.client.outgoing()] == [Run], "it has hardly waited yet"
-    pair.agent.receive(encode_item(Run(number, "c1", {}), 1), pair.now)
-    pair.now += pair.client.timing.ack_delay_s / 2
-    pair.agent.send(Started(number, "c1", {}))
-    pair.down()
-    pair.client.send(Signal(number, "INT"))
-    assert [decode(message)[0] for message in pair.client.outgoing()] == [Ack(number, 2), Signal(number, "INT")]
-    assert (pair.client.deadline() or 0) > pair.now + 1, "nothing is left to be told within moments"
+    pair.client.tick(pair.now + 1)  # what opening the shell left
+    for turn in range(3):
+        pair.now += 1
+        sent: list[type] = []
+        for moment in range(4):
+            pair.client.send(Run(number, f"c{turn}-{moment}", {}))
+            messages = pair.client.outgoing()
+            sent += [type(decode(message)[0]) for message in messages]
+            for message in messages:
+                pair.agent.receive(message, pair.now)
+            pair.agent.send(Exited(number, f"c{turn}-{moment}", {}))
+            answer = pair.agent.outgoing()
+            assert [type(decode(message)[0]) for message in answer] == ([Ack, Exited] if moment == 0 else [Exited])
+            for message in answer:
+                pair.client.receive(message, pair.now)
+        assert sent.count(Run) == 4
+        assert 1 <= sent.count(Ack) <= 2, "by the clock of the last message, once in half of the longest delay"
+        due = pair.client.deadline() or 0
+        assert pair.now < due <= pair.now + pair.client.timing.ack_delay_s, "what was not acknowledged is, in time"
 
 
 def test_credit_bounds_bytes_and_lets_signals_pass() -> None:

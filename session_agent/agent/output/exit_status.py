@@ -24,7 +24,7 @@ TIMEOUT_EXIT_CODE = 124
 _KILLED = 128 + signal.SIGKILL
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ending:
     """How a command ended, in the form of ``Exited.result``."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import secrets
 from dataclasses import dataclass
+from typing import NamedTuple
 
 OPENED = 1 << 40
 """Added to a run's number: the shell has opened the run's standard input."""
@@ -30,8 +31,7 @@ _NEVER_RESTORED = frozenset({b"emacs", b"vi", b"history", b"histexpand", b"monit
 _RESCUED = "builtin command eval source printf unset return set exec trap declare alias umask"
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """The shell finished run ``number``: its exit status, its flags (``$-``) and its directory."""
 
     number: int
@@ -119,7 +119,6 @@ class BashDialect:
     """Bash, started interactive (an interrupt comes back to the reading of control lines) and made to look as if it were not."""
 
     kind = "bash"
-    restores = "directory, variables, functions, aliases, options, traps"
 
     def __init__(self, path: str, inherited: Private, *, tty: bool = False) -> None:
         """``tty``: what is inherited for output is a terminal, which becomes the shell's own."""
@@ -265,7 +264,6 @@ class ShDialect:
     """A POSIX shell (dash, busybox). It cannot print its functions: those do not survive a rebuild."""
 
     kind = "sh"
-    restores = "directory, variables, aliases"
 
     def __init__(self, path: str, private: Private, feed: int | None = None, *, tty: bool = False) -> None:
         """``feed``: where a *fed* shell reads control lines from. The one line that its standard input always holds makes it do so.

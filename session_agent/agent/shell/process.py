@@ -1,13 +1,12 @@
 """One shell process and the descriptors it is driven by.
 
-Owns the control pipe, the reports, and the memory files that carry the text of runs one way and the shell's state the other. Its output
+Owns the control pipe and the reports. The text of runs and the shell's state travel in ``state_files``; its output
 is ``output``'s; what to do about a report or an end is decided by ``shell``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import fcntl
 import os
 import signal
@@ -19,16 +18,11 @@ from session_agent.agent.context import AgentContext
 from session_agent.agent.output.records import Record
 from session_agent.agent.process.fork import Launch, Stdio
 
-from .driver import FED, OPENED, BashDialect, Dialect, Private, Report, ReportReader, ShDialect, cut_farewell, cut_snapshot
+from .driver import FED, OPENED, BashDialect, Dialect, Private, Report, ReportReader, ShDialect
 from .output import RunOutput, waiting_bytes
-from .snapshot_elision import leaves_state
+from .state_files import StateFiles
 from .terminal import ShellTerminal
 
-_SNAPSHOT_BYTES = 16 * 1024 * 1024
-_COMMON_BYTES = 8 * 1024
-"""More than most shells' state has."""
-_PLAIN_BYTES = 64 * 1024
-"""A larger state is not looked through."""
 _STATUS_BYTES = 4096
 _PRIVATE_BASE = 100
 _SH_PRIVATE = (6, 7, 8, 9)
@@ -86,21 +80,13 @@ class ShellProcess:
         self._nudge: asyncio.TimerHandle | None = None
         self._awaited = 0
         self._rotating: dict[int, list[str]] = {}
-        self._slot = 0
-        """The memory file of the last run, with the dump that followed it if there was one."""
-        self._dumps = ((0, 0), (0, 0))
-        """Number and memory file of the newest dump, and of the one before."""
-        self._filled = [0, 0]
-        """Bytes in each memory file, where only the agent has written since."""
-        self._plain = False
-        """Whether the state in the newest dump is plain: found out once per dump, and False until it is written."""
         self._closed = False
         self._fed = False
         self.status: int | None = None
         self._output = output = ShellTerminal(context.loop, size) if size is not None else RunOutput(context.loop, os.pipe(), os.pipe())
         self._terminal = output if isinstance(output, ShellTerminal) else None
         out, err = (output.slave, output.slave) if isinstance(output, ShellTerminal) else output.readers
-        self._files = (_memory_file(), _memory_file())
+        self._files = StateFiles()
         pipes = [os.pipe() for _ in range(2)]
         (control_read, self._control), (self._status, status_write) = pipes
         prompt_read = prompt_write = feed_read = -1
@@ -110,13 +96,13 @@ class ShellProcess:
             if is_busybox(path):
                 feed_read, self._feed = os.pipe()
         self._prompts = prompt_read
-        inherited = [os.dup(out), os.dup(err), *(os.dup(file) for file in self._files)]
+        inherited = [os.dup(out), os.dup(err), *(os.dup(file) for file in self._files.descriptors)]
         if self._feed >= 0:
             inherited.append(os.dup(control_read))
         inherited = [_raise(fd) for fd in inherited]
         try:
             if launch.uid is not None:
-                for fd in (out, err, *self._files, control_read):
+                for fd in (out, err, *self._files.descriptors, control_read):
                     os.fchown(fd, launch.uid, launch.gid if launch.gid is not None else -1)
             self.dialect: Dialect
             if kind == "bash":
@@ -131,8 +117,9 @@ class ShellProcess:
                 place = dict(zip((*_SH_PRIVATE, _SH_FEED), inherited, strict=False))
             self.pid = context.reaper.spawn(self.dialect.argv, launch, stdio, self._exited, tag=tag, place=place, on_start=self._started)
         except BaseException:
-            for fd in (self._control, self._status, *self._files):
+            for fd in (self._control, self._status):
                 os.close(fd)
+            self._files.close()
             output.close()
             for fd in (prompt_read, self._feed):
                 if fd >= 0:
@@ -160,9 +147,9 @@ class ShellProcess:
         self.number = number = self.number + 1
         self._reports.begin()
         self._output.direct(record.spool, record.notify)
-        self._fill(self.dialect.text(number, script, stdin=stdin, last_status=last_status, tag=tag))
-        lines = self.dialect.run(number, self._slot)
-        self._say(lines if self._changes_nothing(script) else lines + self._snapshot(number))
+        slot = self._files.fill(self.dialect.text(number, script, stdin=stdin, last_status=last_status, tag=tag))
+        lines = self.dialect.run(number, slot)
+        self._say(lines if self._files.still_describe(script, self.dialect) else lines + self._snapshot(number))
         self._awaited = number
         return number
 
@@ -188,30 +175,17 @@ class ShellProcess:
     def load(self, dump: bytes, token: bytes) -> None:
         """Load the state ``dump``, and report."""
         self.number = number = self.number + 1
-        self._fill(self.dialect.restore(dump, token))
-        self._say(self.dialect.load(number, self._slot) + self._snapshot(number))
+        slot = self._files.fill(self.dialect.restore(dump, token))
+        self._say(self.dialect.load(number, slot) + self._snapshot(number))
         self._awaited = number
 
     def has_snapshot(self) -> bool:
         """Whether the state after the last run that may have changed it is safely written."""
-        if self._plain:
-            return True
-        number, slot = self._dumps[0]
-        file = self._files[slot]
-        mark = b"\n#%s end %d\n" % (self.dialect.token, number)
-        dump = os.pread(file, _COMMON_BYTES, 0)
-        if len(dump) == _COMMON_BYTES:
-            dump = os.pread(file, len(mark), max(0, os.fstat(file).st_size - len(mark)))
-        return dump.endswith(mark)
+        return self._files.is_written(self.dialect.token)
 
     def state(self) -> tuple[bytes, bytes] | None:
         """The newest complete dump and the token of its marks."""
-        token = self.dialect.token
-        dump = cut_farewell(os.pread(self._files[0], _SNAPSHOT_BYTES, 0), token)
-        for number, slot in self._dumps:
-            if dump is None:
-                dump = cut_snapshot(os.pread(self._files[slot], _SNAPSHOT_BYTES, 0), token, number)
-        return None if dump is None else (dump, token)
+        return self._files.state(self.dialect.token)
 
     @property
     def settling(self) -> bool:
@@ -219,23 +193,7 @@ class ShellProcess:
         return bool(self._rotating)
 
     def _snapshot(self, number: int) -> bytes:
-        newest = (number, self._slot)
-        if newest != self._dumps[0]:
-            # one that is written over is no longer there to fall back on
-            self._dumps = (newest, self._dumps[self._slot == self._dumps[0][1]])
-        self._plain = False
-        self._filled[self._slot] = _SNAPSHOT_BYTES
-        return self.dialect.snapshot(number, self._slot)
-
-    def _changes_nothing(self, script: bytes) -> bool:
-        """Whether the newest dump, which is written, will describe the state after ``script`` too."""
-        if not leaves_state(script):
-            return False
-        if not self._plain:
-            number, slot = self._dumps[0]
-            dump = cut_snapshot(os.pread(self._files[slot], _PLAIN_BYTES, 0), self.dialect.token, number)
-            self._plain = dump is not None and self.dialect.is_plain(dump)
-        return self._plain
+        return self.dialect.snapshot(number, self._files.expect_dump(number))
 
     def signal(self, number: int) -> None:
         """Signal the shell itself."""
@@ -265,17 +223,6 @@ class ShellProcess:
 
     def _control_name(self) -> str:
         return f"pipe:[{os.fstat(self._control).st_ino}]"
-
-    def _fill(self, text: bytes) -> None:
-        """Put ``text`` where the newest dump is not."""
-        self._slot = 1 - self._dumps[0][1]
-        file = self._files[self._slot]
-        if self._filled[self._slot] > len(text):
-            os.ftruncate(file, 0)
-        self._filled[self._slot] = len(text)
-        at = 0
-        while at < len(text):
-            at += os.pwrite(file, text[at:] if at else text, at)
 
     def _say(self, lines: bytes) -> None:
         try:
@@ -329,10 +276,10 @@ class ShellProcess:
         self._feed_again()
         if first:
             return
-        self._say(self._snapshot(self._dumps[0][0]))
+        self._say(self._snapshot(self._files.newest))
         if self._awaited:
             number, self._awaited = self._awaited, 0
-            self._events.reported(self, dataclasses.replace(report, number=number))
+            self._events.reported(self, report._replace(number=number))
 
     def _prompted(self) -> None:
         """A POSIX shell drops the lines it has read when a run ends in an error; its prompt shows that it is back."""
@@ -348,7 +295,7 @@ class ShellProcess:
     def _nudged(self) -> None:
         self._nudge = None
         if self._awaited and self.status is None:
-            self._say(self.dialect.report(self._awaited) + self._snapshot(self._dumps[0][0]))
+            self._say(self.dialect.report(self._awaited) + self._snapshot(self._files.newest))
 
     def _started(self, error: Exception | None) -> None:
         if error is not None and not self._closed:
@@ -371,7 +318,8 @@ class ShellProcess:
     def collect(self) -> None:
         """The run is over: take the rest of its output. Before the next one, ``renew``."""
         self._output.collect(b"" if self.status is None else self._reports.rest())
-        self.unsound = self.unsound or self.dialect.is_unsound(self._output.last_error)
+        if self._output.last_error and self.dialect.is_unsound(self._output.last_error):
+            self.unsound = True
 
     def renew(self) -> None:
         """Make the pipes ready for the next run, in the same turn of the loop as ``collect``."""
@@ -420,8 +368,7 @@ class ShellProcess:
         os.close(self._control)
         if self._feed >= 0:
             os.close(self._feed)
-        for file in self._files:
-            os.close(file)
+        self._files.close()
         self._output.close()
 
 
@@ -431,10 +378,6 @@ def _unlink(paths: list[str]) -> None:
             os.unlink(path)
         except OSError:
             pass
-
-
-def _memory_file() -> int:
-    return os.memfd_create("holdfast", os.MFD_CLOEXEC)
 
 
 def _raise(fd: int) -> int:

@@ -3,7 +3,7 @@
 Owns one question, answered from the text alone and on the safe side: only programs run by plain words, quoted strings, redirections,
 pipes and lists, with no expansion but of file names, can be elided. Builtins that are known to change nothing may be among them. Functions,
 aliases, traps, prompts and some options can make anything of such a command: whether the shell has any is asked of its last dump
-(``driver``). Called by ``process``.
+(``driver``). Called by ``state_files``.
 """
 
 from __future__ import annotations

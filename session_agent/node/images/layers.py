@@ -14,7 +14,7 @@ import os
 import shutil
 import stat
 import tarfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import IO, Any
 
 from holdfast_wire.errors import HoldfastError
@@ -55,7 +55,6 @@ class Budget:
     limits: LayerLimits
     entries: int = 0
     size_bytes: int = 0
-    packed_bytes: int = field(default=0)
 
     def entry(self, size: int) -> None:
         self.entries += 1
