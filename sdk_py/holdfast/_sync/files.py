@@ -12,23 +12,21 @@ import hashlib
 import os
 from collections.abc import Iterator, Callable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any
 
 import msgpack
-from holdfast_wire.errors import ProtocolError
 
 from holdfast._archives import PIECE_BYTES, pack, unpack
 from holdfast._arguments import RemotePath, content_of, given, part_of, path_of, text_path, words_of
 from holdfast._sync.transfers import Transfer
 from holdfast._sync.watch import Watch
 from holdfast._errors import (
-    ChecksumError,
-    InvalidPathError,
     RemoteFileNotFoundError,
     RemoteIsADirectoryError,
     RequestTooLargeError,
     UnsupportedError,
 )
+from holdfast._local_files import Found, LocalPath, Transferred, create_part, is_special, local_path, read_each
 from holdfast._public import public
 from holdfast._requests import bounded
 from holdfast._results import FileEntry, FileMatch, TransferResult, read_entry, read_match, take
@@ -38,32 +36,9 @@ from holdfast._transport.threads.opening import opening
 if TYPE_CHECKING:
     from holdfast._sync.attachable import Attachable
 
-LocalPath = str | os.PathLike[str]
 Entries = list[FileEntry]
 Matches = list[FileMatch]
-_Found = TypeVar("_Found")
 _Founds = list  # the class has a method of that name
-
-
-class _Seen:
-    """What has passed through: bytes and their SHA-256."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self._digest = hashlib.sha256()
-
-    def note(self, data: bytes) -> None:
-        self.size += len(data)
-        self._digest.update(data)
-
-    @property
-    def sha256(self) -> str:
-        return self._digest.hexdigest()
-
-    def check(self, result: dict[str, Any]) -> None:
-        """Raise ``ChecksumError`` unless the agent's account is the same."""
-        if take(result, "size", int, default=self.size) != self.size or take(result, "sha256", str, default=self.sha256) != self.sha256:
-            raise ChecksumError("checksum_mismatch", f"{self.size} bytes were moved and are not what the sandbox has")
 
 
 @public
@@ -108,10 +83,12 @@ class Files:
         ``path`` is the file; ``offset`` and ``length`` select a range of its bytes.
         ``user``: the user whose permissions apply (default: nothing is refused).
         """
-        for piece in self._pieces(path, offset, length, _Seen(), user):
+        for piece in self._pieces(path, offset, length, Transferred(), user):
             yield piece
 
-    def _pieces(self, path: RemotePath, offset: int, length: int | None, seen: _Seen, user: str | int | None) -> Iterator[bytes]:
+    def _pieces(
+        self, path: RemotePath, offset: int, length: int | None, seen: Transferred, user: str | int | None
+    ) -> Iterator[bytes]:
         part_of(offset, length)
         params: dict[str, Any] = {"path": path_of(path), **given(offset=offset or None, length=length, user=user)}
         transfer = Transfer(self._sandbox._attached(), "read", params)
@@ -176,7 +153,7 @@ class Files:
 
     def _send(self, params: dict[str, Any], whole: bytes | None, source: IO[bytes] | IO[str] | None) -> TransferResult:
         transfer = Transfer(self._sandbox._attached(), "write", params)
-        seen = _Seen()
+        seen = Transferred()
         try:
             if source is None:
                 transfer.write(whole or b"", eof=True)
@@ -231,14 +208,14 @@ class Files:
         params = {"glob": glob, "pattern": pattern, "ignore_case": ignore_case or None, "limit": limit, "exclude": skip, "user": user}
         return self._maps("search", path, read_match, **params)
 
-    def _maps(self, operation: str, path: RemotePath, read: Callable[[Any], _Found], **params: Any) -> _Founds[_Found]:
+    def _maps(self, operation: str, path: RemotePath, read: Callable[[Any], Found], **params: Any) -> _Founds[Found]:
         transfer = Transfer(self._sandbox._attached(), "fs", {"op": operation, "path": path_of(path), **given(**params)})
-        found: _Founds[_Found] = []
+        found: _Founds[Found] = []
         unpacker = msgpack.Unpacker(raw=False, strict_map_key=True, max_buffer_size=4 * PIECE_BYTES)
         try:
             while data := transfer.read():
                 unpacker.feed(data)
-                found += _maps(unpacker, read)
+                found += read_each(unpacker, read)
             result = transfer.closed()
         finally:
             transfer.stop()
@@ -337,7 +314,7 @@ class Files:
         ``local`` is the file or directory here.
         ``user``: the user whose permissions apply (default: nothing is refused).
         """
-        source = _local(local)
+        source = local_path(local)
         if run_blocking(source.is_dir):
             return self._upload_tree(source, remote, user)
         with run_blocking(source.open, "rb") as file:
@@ -375,17 +352,17 @@ class Files:
         archive from the sandbox may do here is limited: links that lead out of ``local`` are left out.
         ``user``: the user whose permissions apply (default: nothing is refused).
         """
-        target = _local(local)
+        target = local_path(local)
         there = self.stat(remote, user=user)
         if there.is_dir:
             return self._download_tree(remote, target, user)
         if run_blocking(target.is_dir):
             target /= PurePosixPath(os.fsdecode(path_of(remote))).name
-        special = run_blocking(_is_special, target)  # such as /dev/null: it takes the bytes and is not replaced
+        special = run_blocking(is_special, target)  # such as /dev/null: it takes the bytes and is not replaced
         part = target if special else target.with_name(f".holdfast-{os.urandom(8).hex()}.part")
-        seen = _Seen()
+        seen = Transferred()
         try:
-            with run_blocking(_begun, part, target, there.mode & 0o777) as file:
+            with run_blocking(create_part, part, target, there.mode & 0o777) as file:
                 pending: list[bytes] = []
                 flushed = 0
                 for data in self._pieces(remote, 0, None, seen, user):
@@ -417,33 +394,3 @@ class Files:
             entries, size, left_out = run_blocking(unpack, spooled, target)
         skipped, changed = (take(result, name, int, default=0) for name in ("skipped", "changed"))
         return TransferResult(size, entries, skipped=skipped + left_out, changed=changed)
-
-
-def _local(path: LocalPath) -> Path:
-    """A path on this machine. An empty one, most often a variable that was not set, would be the working directory."""
-    if not os.fspath(path):
-        raise InvalidPathError("invalid_path", "the local path is empty", hint="write . for the working directory")
-    return Path(path)
-
-
-def _is_special(path: Path) -> bool:
-    """Whether it is there, and no file that another could take the place of."""
-    return path.exists() and not path.is_file()
-
-
-def _begun(part: Path, target: Path, mode: int) -> IO[bytes]:
-    """A new file to write to, with the permission bits that the umask leaves."""
-    part.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        return open(part, "wb", opener=lambda path, flags: os.open(path, flags, mode))
-    except OSError as why:
-        raise OSError(why.errno, why.strerror, str(target)) from None
-
-
-def _maps(unpacker: Any, read: Callable[[Any], _Found]) -> list[_Found]:
-    try:
-        return [read(body) for body in unpacker]
-    except ProtocolError:
-        raise
-    except Exception as wrong:  # noqa: BLE001  msgpack raises a dozen kinds
-        raise ProtocolError(f"the agent answered a malformed directory: {type(wrong).__name__}") from None
