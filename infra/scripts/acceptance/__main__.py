@@ -130,7 +130,9 @@ class Rehearsal:
     def smoke_options(self, key: str, *more: str) -> argparse.Namespace:
         where = ["--kubectl", self.options.kubectl, *(["--context", self.options.context] if self.options.context else [])]
         what = ["--image", self.options.image, "--count", str(self.options.sessions), "--cpu", self.options.cpu, "--memory", "64Mi"]
-        return smoking.parse(["--api-key", key, *where, *what, "--timeout", str(self.options.timeout), *more])
+        # A sandbox that is late is reported with its own error, before the time for the whole is over.
+        waits = ["--ready", str(self.options.timeout * 0.8), "--timeout", str(self.options.timeout)]
+        return smoking.parse(["--api-key", key, *where, *what, *waits, *more])
 
     def under(self, key: str, fault: Callable[[], None]) -> dict[str, Any]:
         """Sessions at work in the cluster while ``fault`` happens once; every command of every one is checked."""

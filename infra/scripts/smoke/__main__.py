@@ -201,14 +201,11 @@ def from_here(options: argparse.Namespace, url: str, meanwhile: str = "") -> dic
     if meanwhile:
         return _under_command(options, url, meanwhile)
     environment = {**os.environ, "HOLDFAST_URL": url, "HOLDFAST_API_KEY": options.api_key}
-    done = subprocess.run(
-        [sys.executable, episodes.__file__, *task(options)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=options.timeout,
-        check=False,
-    )
+    command = [sys.executable, episodes.__file__, *task(options)]
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=options.timeout, check=False)
+    except subprocess.TimeoutExpired:
+        raise DeployError(f"{options.count} sandboxes had not done every step within {options.timeout} s (--timeout)") from None
     report = _last_report(done.stdout.splitlines())
     if report is None:
         raise DeployError(f"it ended without a report: {done.stderr.strip()[-2000:]}")
