@@ -210,8 +210,9 @@ def report(count: int, **more: Any) -> str:
         (report(2).removeprefix("at work\n"), (), "failed"),
         (report(2), ("delete",), "failed"),
         (report(2), ("rollout",), "failed"),
+        (report(2), ("exec", "wait"), "failed"),
     ],
-    ids=["clean", "a session too few", "a lost command", "no report", "never at work", "nothing killed", "none came back"],
+    ids=["clean", "a session too few", "a lost command", "no report", "never at work", "nothing killed", "none came back", "not stopped"],
 )
 def test_a_fault_passes_only_under_sessions_that_all_went_on(
     logs: str, refused: tuple[str, ...], word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -223,6 +224,18 @@ def test_a_fault_passes_only_under_sessions_that_all_went_on(
     rehearsal = Rehearsal(parse(["--kubectl", program, "--api-key", "k", "--sessions", "2"]), Kubectl(program))
     rehearsal.take("fault", lambda: rehearsal.under("k", rehearsal.faults()["controllers killed"]))
     assert rehearsal.results[0].word == word, rehearsal.results
+
+
+def test_sessions_that_all_failed_are_the_reason_not_the_pod_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen where sandboxes' pods were deleted under them: kubectl's "cannot exec into a container in a completed pod" hid what was lost."""
+    from infra.scripts.acceptance import __main__ as module
+
+    monkeypatch.setattr(module, "_AT_WORK_S", 0.0)
+    program = kubectl(tmp_path, report(2, failed=2, failures=["SandboxLostError: it was deleted"]), ("exec",))
+    rehearsal = Rehearsal(parse(["--kubectl", program, "--api-key", "k", "--sessions", "2"]), Kubectl(program))
+    rehearsal.take("fault", lambda: rehearsal.under("k", rehearsal.faults()["controllers killed"]))
+    assert rehearsal.results[0].word == "failed"
+    assert "SandboxLostError: it was deleted" in rehearsal.results[0].detail
 
 
 def test_without_a_cluster_it_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -154,11 +154,22 @@ def _watched(options: argparse.Namespace, cluster: Kubectl, name: str, disturb: 
                 lines.append(line)
                 if line.strip() == episodes.AT_WORK:
                     rollouts = disturb()
-                    cluster.run("exec", name, *space, "--", _PYTHON, "-c", "import os; os.kill(1, 15)")
+                    _stop(cluster, name, space)
         finally:
             limit.cancel()
             process.terminate()
     return lines, rollouts
+
+
+def _stop(cluster: Kubectl, name: str, space: tuple[str, str]) -> None:
+    """Have the pod's sessions finish. One whose sessions have all failed ends by itself: then its report says why, not kubectl."""
+    try:
+        cluster.run("exec", name, *space, "--", _PYTHON, "-c", "import os; os.kill(1, 15)")
+    except DeployError as error:
+        try:
+            cluster.run("wait", f"pod/{name}", *space, "--for=jsonpath={.status.phase}=Failed", "--timeout=10s")
+        except DeployError:
+            raise error from None
 
 
 def _until_started(cluster: Kubectl, name: str, options: argparse.Namespace) -> None:
