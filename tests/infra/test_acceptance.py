@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import sys
@@ -14,11 +15,11 @@ import pytest
 from holdfast import ServiceUnavailableError
 from holdfast_server.embed import free_port
 
-from infra.scripts.acceptance import burst
+from infra.scripts.acceptance import burst, inside
 from infra.scripts.acceptance.__main__ import STEPS, Rehearsal, parse
 from infra.scripts.acceptance.__main__ import main as acceptance
 from infra.scripts.acceptance.outcome import NotRunError, Result, StepError, passed, take, verdict
-from infra.scripts.deploy.kubectl import Kubectl
+from infra.scripts.deploy.kubectl import DeployError, Kubectl
 from infra.scripts.smoke import episodes
 from tests.support.requires import requires
 from tests.support.stack import Stack
@@ -83,6 +84,47 @@ def test_a_burst_for_which_there_is_no_room_is_not_run() -> None:
         burst.sandboxes(Full("no_capacity"), options, 3)  # type: ignore[arg-type]
     with pytest.raises(ServiceUnavailableError):
         burst.sandboxes(Full("runtime_unavailable"), options, 3)  # type: ignore[arg-type]
+
+
+class PodsOfSandboxes:
+    """What kubectl shows of a sandbox's pod, and of the one that is made from it."""
+
+    def __init__(self, root: str, ready: bool) -> None:
+        self.root, self.ready = root, ready
+        self.applied: list[dict[str, Any]] = []
+        self.deleted: list[str] = []
+
+    def get(self, *_: str) -> dict[str, Any]:
+        container = {"name": "sandbox", "securityContext": {"capabilities": {"drop": ["ALL"]}}}
+        return {"items": [{"metadata": {"name": "hf-sb-1"}, "spec": {"nodeName": "a", "hostUsers": False, "containers": [container]}}]}
+
+    def apply(self, manifests: list[dict[str, Any]]) -> None:
+        self.applied += manifests
+
+    def run(self, *words: str) -> str:
+        if words[0] == "delete":
+            self.deleted.append(words[2])
+        if words[0] == "wait" and not self.ready:
+            raise DeployError("timed out")
+        return f"{self.root}\n" if words[0] == "exec" else ""
+
+
+@pytest.mark.parametrize(
+    ("root", "ready", "error"), [("read-only", True, None), ("writable", True, StepError), ("read-only", False, DeployError)]
+)
+def test_the_read_only_root_is_one_and_its_agent_listens(root: str, ready: bool, error: type[Exception] | None) -> None:
+    class Client:
+        def create_sandbox(self, **_: Any) -> Any:
+            return contextlib.nullcontext(SimpleNamespace(id="sb-1"))
+
+    cluster = PodsOfSandboxes(root, ready)
+    with pytest.raises(error) if error else contextlib.nullcontext():
+        inside.read_only(Client(), cluster, {"image": "busybox", "ready_timeout_s": 60.0})  # type: ignore[arg-type]
+    (pod,) = cluster.applied
+    assert pod["spec"]["containers"][0]["securityContext"] == {"capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True}
+    assert "nodeName" not in pod["spec"]
+    assert "labels" not in pod["metadata"], "no sandbox of Holdfast's, which its controller would end"
+    assert cluster.deleted == [pod["metadata"]["name"]]
 
 
 @pytest.mark.parametrize("broken", [None, 2], ids=["all answer", "one does not"])
@@ -168,8 +210,9 @@ def report(count: int, **more: Any) -> str:
         (report(2).removeprefix("at work\n"), (), "failed"),
         (report(2), ("delete",), "failed"),
         (report(2), ("rollout",), "failed"),
+        (report(2), ("exec", "wait"), "failed"),
     ],
-    ids=["clean", "a session too few", "a lost command", "no report", "never at work", "nothing killed", "none came back"],
+    ids=["clean", "a session too few", "a lost command", "no report", "never at work", "nothing killed", "none came back", "not stopped"],
 )
 def test_a_fault_passes_only_under_sessions_that_all_went_on(
     logs: str, refused: tuple[str, ...], word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -181,6 +224,18 @@ def test_a_fault_passes_only_under_sessions_that_all_went_on(
     rehearsal = Rehearsal(parse(["--kubectl", program, "--api-key", "k", "--sessions", "2"]), Kubectl(program))
     rehearsal.take("fault", lambda: rehearsal.under("k", rehearsal.faults()["controllers killed"]))
     assert rehearsal.results[0].word == word, rehearsal.results
+
+
+def test_sessions_that_all_failed_are_the_reason_not_the_pod_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen where sandboxes' pods were deleted under them: kubectl's "cannot exec into a container in a completed pod" hid what was lost."""
+    from infra.scripts.acceptance import __main__ as module
+
+    monkeypatch.setattr(module, "_AT_WORK_S", 0.0)
+    program = kubectl(tmp_path, report(2, failed=2, failures=["SandboxLostError: it was deleted"]), ("exec",))
+    rehearsal = Rehearsal(parse(["--kubectl", program, "--api-key", "k", "--sessions", "2"]), Kubectl(program))
+    rehearsal.take("fault", lambda: rehearsal.under("k", rehearsal.faults()["controllers killed"]))
+    assert rehearsal.results[0].word == "failed"
+    assert "SandboxLostError: it was deleted" in rehearsal.results[0].detail
 
 
 def test_without_a_cluster_it_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -319,6 +319,34 @@ def shelf() -> Shelf:
     return Shelf()
 
 
+def test_what_another_overlay_left_in_force_is_named() -> None:
+    """`generic`'s autoscaler went on making three gateways of a deployment that `dev` gives two (seen on a real cluster)."""
+    generic, dev = render(K8S / "overlays/generic"), render(K8S / "overlays/dev")
+
+    class Applied(Kubectl):
+        __slots__ = ()
+
+        def get(self, *arguments: str) -> dict[str, Any] | None:
+            kinds, namespace = arguments[0].split(","), arguments[2]
+            mark = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
+            found = [
+                {**one, "metadata": {**one["metadata"], "annotations": mark}}
+                for one in [*generic, *dev]
+                if one["metadata"].get("namespace") == namespace and any(kind.split(".")[0] == one["kind"].lower() + "s" for kind in kinds)
+            ]
+            made = {"kind": "NetworkPolicy", "metadata": {"name": "hf-egress-1", "namespace": namespace}}  # by a gateway, not by kubectl
+            return {"items": [*found, made]}
+
+    said: list[str] = []
+    checks.report_left_over(Applied(), dev, said.append)
+    assert [line.split("kubectl delete ")[1] for line in said] == [
+        "--namespace holdfast horizontalpodautoscaler/holdfast-gateway",
+        "--namespace holdfast-sandboxes limitrange/sandboxes resourcequota/sandboxes",
+    ]
+    checks.report_left_over(Applied(), [*generic, *dev], said.append)
+    assert len(said) == 2
+
+
 def storage_class(name: str, default: str = "") -> dict[str, Any]:
     return {"metadata": {"name": name, "annotations": {"storageclass.kubernetes.io/is-default-class": default} if default else None}}
 

@@ -128,6 +128,11 @@ def test_rollouts_that_did_not_happen_fail_it(rollouts: int | None) -> None:
     assert judged({**report, "rollouts": 3}, options)["failed"] == 0
 
 
+def test_what_is_not_over_in_time_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert smoke(["--url", "http://127.0.0.1:1", "--api-key", "k", "--count", "3", "--timeout", "0"]) == 1
+    assert capsys.readouterr().err == "smoke: 3 sandboxes had not done every step within 0 s (--timeout)\n"
+
+
 def test_no_sandbox_is_nothing_to_pass_with(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         smoke(["--api-key", "k", "--count", "0"])

@@ -5,11 +5,13 @@ Owns these checks; how the deployment is reached is ``__main__``'s.
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 from holdfast import ImageNotFoundError, Sandbox, SandboxClient, UnsupportedError
 
 from infra.scripts.acceptance.outcome import NotRunError, StepError
+from infra.scripts.deploy.kubectl import SANDBOXES, Kubectl
 
 IMAGES = {
     "static": "busybox:stable",
@@ -55,6 +57,30 @@ def root(client: SandboxClient, options: dict[str, Any]) -> dict[str, Any]:
     if found["uid"] != "0":
         raise StepError(f"it asked for root and is user {found['uid']}")
     return found
+
+
+def read_only(client: SandboxClient, cluster: Kubectl, options: dict[str, Any]) -> dict[str, Any]:
+    """The agent on a read-only root. No request can ask for one, so the pod of a sandbox is made again with it, outside of Holdfast."""
+    with made(client, options) as sandbox:
+        found = cluster.get("pods", "--namespace", SANDBOXES, "--selector", f"holdfast.dev/sandbox={sandbox.id}") or {}
+        if not found.get("items"):
+            raise StepError(f"no pod of {SANDBOXES} has the label of {sandbox.id}")
+        spec = found["items"][0]["spec"]
+    spec.pop("nodeName", None)
+    agent = spec["containers"][0]
+    agent["securityContext"] = {**agent.get("securityContext", {}), "readOnlyRootFilesystem": True}
+    name = f"hf-read-only-{secrets.token_hex(3)}"
+    try:
+        cluster.apply([{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": SANDBOXES}, "spec": spec}])
+        limit = f"--timeout={options['ready_timeout_s']:g}s"
+        cluster.run("wait", f"pod/{name}", "--namespace", SANDBOXES, "--for=condition=Ready", limit)  # its probe: the agent listens
+        script = "touch /holdfast-acceptance 2>/dev/null && echo writable || echo read-only"
+        said = cluster.run("exec", name, "--namespace", SANDBOXES, "--container", agent["name"], "--", "/bin/sh", "-c", script).strip()
+        if said != "read-only":
+            raise StepError(f"its root is {said}")
+    finally:
+        cluster.run("delete", "pod", name, "--namespace", SANDBOXES, "--ignore-not-found", "--grace-period=0", "--force")
+    return {"detail": "a pod made again from a sandbox's, with a read-only root: its agent listens"}
 
 
 def isolation(client: SandboxClient, options: dict[str, Any], target: str) -> dict[str, Any]:

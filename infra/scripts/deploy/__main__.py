@@ -67,6 +67,7 @@ def apply(options: argparse.Namespace, cluster: Kubectl) -> None:
     for manifest in checks.in_order_of_need(manifests):
         _wait(cluster, manifest, options.timeout)
     checks.report_nodes(cluster, manifests, print)
+    checks.report_left_over(cluster, manifests, print)
     print(f"deployed: {options.overlay}; `make smoke` tries it")
 
 

@@ -16,6 +16,11 @@ from infra.scripts.deploy.render import SETTINGS, Manifest
 VERDICT_OF, VERDICT = "hf-canary-nodes", "holdfast.dev/nodes"
 """The policy and its annotation that hold what probe pods saw (`gateway.runtimes.kubernetes.cluster.node_probes`)."""
 _DEFAULT = "storageclass.kubernetes.io/is-default-class"
+_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_LEFT_KINDS = (
+    *("deployments.apps", "statefulsets.apps", "services", "configmaps", "resourcequotas", "limitranges", "ingresses.networking.k8s.io"),
+    *("networkpolicies.networking.k8s.io", "poddisruptionbudgets.policy", "horizontalpodautoscalers.autoscaling"),
+)
 _ORDER = ("redis", "controller", "gateway")
 _PROFILES = {
     "userns": "the image's own user, root included, in a user namespace of the pod",
@@ -68,6 +73,19 @@ def disks_stay(cluster: Kubectl, manifests: Sequence[Manifest]) -> None:
             )
 
 
+def report_left_over(cluster: Kubectl, manifests: Sequence[Manifest], say: Callable[[str], None]) -> None:
+    """Say which objects another overlay applied that this one does not have: kubectl leaves them in force, an autoscaler for example."""
+    applied = {_key(one) for one in manifests}
+    for namespace in sorted({one["metadata"]["namespace"] for one in manifests if "namespace" in one["metadata"]}):
+        selector = ("--namespace", namespace, "--selector", "app.kubernetes.io/name=holdfast")
+        items = (cluster.get(",".join(_LEFT_KINDS), *selector) or {}).get("items") or ()
+        ours = [one for one in items if _APPLIED in (one["metadata"].get("annotations") or {})]
+        left = sorted(f"{one['kind'].lower()}/{one['metadata']['name']}" for one in ours if _key(one) not in applied)
+        if left:
+            remove = f"kubectl delete --namespace {namespace} {' '.join(left)}"
+            say(f"left by another overlay, and still in force; to remove it: {remove}")
+
+
 def report_nodes(
     cluster: Kubectl,
     manifests: Sequence[Manifest],
@@ -107,6 +125,10 @@ def _seen(cluster: Kubectl, namespace: str, profile: str) -> dict[str, Any] | No
     except ValueError:
         return None
     return seen if isinstance(seen, dict) and seen.get("profile") == profile else None
+
+
+def _key(manifest: Manifest) -> tuple[str, str, str]:
+    return manifest["kind"], manifest["metadata"].get("namespace", ""), manifest["metadata"]["name"]
 
 
 def _claims(manifests: Sequence[Manifest]) -> list[tuple[str, str | None]]:

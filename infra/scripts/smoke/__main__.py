@@ -154,11 +154,22 @@ def _watched(options: argparse.Namespace, cluster: Kubectl, name: str, disturb: 
                 lines.append(line)
                 if line.strip() == episodes.AT_WORK:
                     rollouts = disturb()
-                    cluster.run("exec", name, *space, "--", _PYTHON, "-c", "import os; os.kill(1, 15)")
+                    _stop(cluster, name, space)
         finally:
             limit.cancel()
             process.terminate()
     return lines, rollouts
+
+
+def _stop(cluster: Kubectl, name: str, space: tuple[str, str]) -> None:
+    """Have the pod's sessions finish. One whose sessions have all failed ends by itself: then its report says why, not kubectl."""
+    try:
+        cluster.run("exec", name, *space, "--", _PYTHON, "-c", "import os; os.kill(1, 15)")
+    except DeployError as error:
+        try:
+            cluster.run("wait", f"pod/{name}", *space, "--for=jsonpath={.status.phase}=Failed", "--timeout=10s")
+        except DeployError:
+            raise error from None
 
 
 def _until_started(cluster: Kubectl, name: str, options: argparse.Namespace) -> None:
@@ -201,14 +212,11 @@ def from_here(options: argparse.Namespace, url: str, meanwhile: str = "") -> dic
     if meanwhile:
         return _under_command(options, url, meanwhile)
     environment = {**os.environ, "HOLDFAST_URL": url, "HOLDFAST_API_KEY": options.api_key}
-    done = subprocess.run(
-        [sys.executable, episodes.__file__, *task(options)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=options.timeout,
-        check=False,
-    )
+    command = [sys.executable, episodes.__file__, *task(options)]
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=options.timeout, check=False)
+    except subprocess.TimeoutExpired:
+        raise DeployError(f"{options.count} sandboxes had not done every step within {options.timeout} s (--timeout)") from None
     report = _last_report(done.stdout.splitlines())
     if report is None:
         raise DeployError(f"it ended without a report: {done.stderr.strip()[-2000:]}")
