@@ -138,7 +138,7 @@ class Sandboxes:
         return {
             "sandboxes": len(self._live),
             "failed": len(self._failed),
-            "spares": self.spares.count(),
+            **self.spares.stats(),
             "cpu_s": sum(usage.get("cpu_s", 0) for usage in boxes.values()),
             "memory_bytes": sum(usage.get("memory_bytes", 0) for usage in boxes.values()),
             "limits": sorted(self._hierarchies.controllers),
