@@ -155,7 +155,7 @@ class MemoryRuntime:
         pass
 
     async def spares(self) -> dict[str, int]:
-        return {}
+        return {"ready": 2, "wanted": 4}
 
     async def largest(self) -> tuple[float, int] | None:
         return None
