@@ -32,6 +32,7 @@ _GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "creates_running": ("Creates that this replica's runtime is carrying out.", ()),
     "creates_waiting": ("Creates in this replica's queue.", ()),
     "leading": ("1 where this controller holds the lease.", ()),
+    "node_spares": ("Sandboxes that the node of one machine has in advance: ready, wanted by recent creates, at most.", ("state",)),
     "pool_making": ("Spares that are being created.", ("pool",)),
     "pool_spares": ("Spares that can be taken.", ("pool",)),
     "prepull_nodes_ready": ("Nodes that have a pre-pulled image.", ("image",)),

@@ -70,6 +70,9 @@ async def ready(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     gateway = gateway_of(request)
     gateway.metrics.gauge("attached_sessions", len(gateway.attached))
+    with contextlib.suppress(HoldfastError):  # what else there is to report does not wait for a runtime that is away
+        for state, count in (await gateway.runtime.spares()).items():
+            gateway.metrics.gauge("node_spares", count, state=state)
     return PlainTextResponse(gateway.metrics.render(), media_type="text/plain; version=0.0.4")
 
 

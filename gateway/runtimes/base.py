@@ -212,6 +212,10 @@ class Runtime(Protocol):
         """CPU and memory: total and requested."""
         ...
 
+    async def spares(self) -> dict[str, int]:
+        """Sandboxes that this runtime makes in advance by itself: how many are ``ready`` and ``wanted``, and the ``most`` there may be."""
+        ...
+
     async def largest(self) -> tuple[float, int] | None:
         """Cores and bytes of memory of the largest machine that a sandbox can be placed on; None where that is unknown."""
         ...

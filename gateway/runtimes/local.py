@@ -30,6 +30,7 @@ _CALL_S = 10.0
 """Default time limit of a call: the node answers from memory, unless the caller sets another limit."""
 _LONG_S = 3600.0
 _RECONNECT_S = 0.1
+_SPARES = {"ready": "spares", "wanted": "spares_wanted", "most": "spares_most"}
 _PLAIN = "ask for image, cpu, memory, disk, env, labels, entrypoint, ulimits and shm_size only, or use a cluster"
 
 
@@ -196,6 +197,10 @@ class LocalRuntime:
 
     async def stats(self) -> dict[str, Any]:
         return await self._node.call("stats")
+
+    async def spares(self) -> dict[str, int]:
+        counts = await self._node.call("spares", timeout_s=_CONNECT_S)
+        return {state: int(counts[name]) for state, name in _SPARES.items() if isinstance(counts.get(name), int)}
 
     async def largest(self) -> tuple[float, int] | None:
         return float(os.cpu_count() or 1), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

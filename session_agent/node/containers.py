@@ -23,7 +23,7 @@ from holdfast_wire.errors import HoldfastError
 from session_agent.node import recovery, removal, rootfs
 from session_agent.node.agentlog import AgentLog
 from session_agent.node.cgroups import Group, Hierarchies
-from session_agent.node.disks import LEAST_BYTES, Disks, FileId, discard, identity
+from session_agent.node.disks import LEAST_BYTES, Disks, FileId, discard
 from session_agent.node.images.spec import ImageSpec
 from session_agent.node.launcher import Launcher
 from session_agent.node.namespaces import HIGH_IDS, LOW_IDS, IdMap
@@ -106,13 +106,11 @@ class ContainerFactory:
         )
         try:
             try:
-                await _to_its_end(lambda: self._make_folder(container, disk_bytes or self._settings.default_disk, fds))
-                if len(fds) > 3:
-                    container.disk_file = identity(fds[3])
+                await _to_its_end(lambda: self._make_folder(container, disk_bytes, fds))
                 await self._fork(container, disk_bytes, ahead, fds)
             finally:
-                for blank in fds[3:]:
-                    os.close(blank)
+                for tree in fds[3:]:
+                    os.close(tree)
                 theirs.close()
                 os.close(ready_w)
                 os.close(log_w)
@@ -165,7 +163,7 @@ class ContainerFactory:
                 "layers": image.layers,
                 "trees": [(tree.source, tree.target) for tree in image.trees],
                 "hidden": image.hidden,
-                "folder": os.path.join(container.folder, "files"),
+                "folder": os.path.join(container.folder, "files") if disk_bytes is None and len(passed) == 3 else None,
                 "shm_bytes": self._settings.shm_bytes,
                 "tmpfs_bytes": None if len(passed) > 3 else disk_bytes,
                 "warm_up": ahead,
@@ -181,21 +179,26 @@ class ContainerFactory:
             fds["mount_fds"] = list(shown.values())
             await send_to_child(container, {"mounts": list(shown)}, fds)
         finally:
-            container.pid, container.pidfd, container.disk = await self._launcher.finish()
+            container.pid, container.pidfd = await self._launcher.finish()
             asyncio.get_running_loop().add_reader(container.pidfd, self._ended, container)
 
     def _make_folder(self, container: Container, disk_bytes: int | None, fds: list[int]) -> None:
-        """Also a blank disk, whose descriptor is added to *fds*, where there are disks and it is to have one."""
+        """Also a disk, whose mount is added to *fds*, where there are disks and it is to have one: what it writes goes there instead."""
         os.mkdir(container.folder, 0o700)
-        files = os.path.join(container.folder, "files")
-        os.mkdir(files, 0o755)
-        made = [files, *rootfs.prepare_folder(files)]
         os.close(os.open(os.path.join(container.folder, recovery.STATE), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        if self._privileged:
-            for path in made:
-                os.chown(path, container.ids.base, container.ids.base)
-        if self.disks is not None and disk_bytes is not None and disk_bytes >= LEAST_BYTES:
-            fds.append(self.disks.blank(disk_bytes))
+        size_bytes = disk_bytes or self._settings.default_disk
+        owner = container.ids.base
+        if self.disks is not None and size_bytes is not None and size_bytes >= LEAST_BYTES:
+            disk = self.disks.create(size_bytes, owner)
+            container.disk, container.disk_file = disk.root, disk.file
+            fds.append(disk.tree)
+        elif disk_bytes is None:
+            files = os.path.join(container.folder, "files")
+            os.mkdir(files, 0o755)
+            rootfs.prepare_folder(files)
+            if self._privileged:
+                for path in (".", *rootfs.PREPARED):
+                    os.chown(os.path.join(files, path), owner, owner)
 
     def _ended(self, container: Container) -> None:
         """The container's first process is dead, and with it everything in its namespaces."""

@@ -1,22 +1,25 @@
 """The disk of one sandbox: an ext4 file system of a fixed size in an unnamed sparse file, through a loop device.
 
-Owns blank disks (copies of a formatted template), attaching one, and discarding one without writing its unsaved pages.
+Owns blank disks (copies of a formatted template), mounting one, and discarding one without writing its unsaved pages.
 The kernel itself answers ENOSPC then, whatever the sandbox does with links, holes or deleted files. Needs root, loop devices and
 mkfs.ext4; where they are missing ``why_not`` gives the reason. Quotas would be cheaper but few kernels and mounts have them.
-Called by containers.py (node side) and the zygote (``attach``). Infra decision 0023.
+Called by containers.py on threads: every step here waits for a device. Infra decision 0023.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
 import shutil
 import struct
 import subprocess
+import tempfile
 import threading
+from collections.abc import Iterator
+from typing import NamedTuple
 
+from session_agent.node import rootfs
 from session_agent.node import syscalls as sys_
 
 LEAST_BYTES = 64 << 20
@@ -28,55 +31,76 @@ _LOOP_MAJOR = 7
 _AUTOCLEAR, _DIRECT_IO = 4, 16
 _EXT4_SHUTDOWN, _WITHOUT_FLUSH = 0x8004587D, 2
 _ATTEMPTS = 64
-_FORMAT = ("-q", "-F", "-O", "^has_journal,^resize_inode", "-E", "lazy_itable_init=1,nodiscard", "-m", "0", "-b", "4096", "-i", "8192")
+# Its tables in one place and only once: what is copied for each disk is 72 KiB in few pieces.
+_FORMAT = (
+    "-q", "-F", "-O", "^has_journal,^resize_inode,sparse_super2", "-m", "0", "-b", "4096", "-i", "8192",
+    "-E", "lazy_itable_init=1,nodiscard,num_backup_sb=0,packed_meta_blocks=1",
+)  # fmt: skip
 # No barriers and no journal: a disk does not outlive its sandbox. discard gives freed blocks back to the machine.
-_OPTIONS = "nobarrier,noinit_itable,discard"
+_OPTIONS = ("nobarrier", "noinit_itable", "discard")
 _TEMPLATES = 8
 FileId = tuple[int, int]
 """Device and inode."""
 
 
+class Disk(NamedTuple):
+    """A disk in use: a detached mount, an open directory on it that keeps it in use, and what identifies the file behind it."""
+
+    tree: int
+    root: int
+    file: FileId
+
+
 class Disks:
-    """Blank disks below *directory*. Templates are made once per size; at most _TEMPLATES are kept."""
+    """Disks below *directory*, with the folders of a sandbox on them. Templates are made once per size; at most _TEMPLATES are kept."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._templates: dict[int, int] = {}
+        self._templates: dict[int, list[tuple[int, bytes]]] = {}
         self._making = threading.Lock()
 
+    def create(self, size_bytes: int, owner: int) -> Disk:
+        """A new disk for the sandbox whose root is *owner*. Blocks for milliseconds; threads do not wait for each other. Raises OSError."""
+        blank = self.blank(size_bytes)
+        try:
+            return attach(blank, owner)
+        finally:
+            os.close(blank)
+
     def blank(self, size_bytes: int) -> int:
-        """A descriptor of a new formatted disk without a name. Blocks for milliseconds. Raises OSError."""
+        """A descriptor of a new formatted disk without a name. Raises OSError."""
         size_bytes = size_bytes // 4096 * 4096
         with self._making:
             template = self._templates.get(size_bytes)
             if template is None:
                 template = self._format(size_bytes)
                 while len(self._templates) >= _TEMPLATES:
-                    os.close(self._templates.pop(next(iter(self._templates))))
+                    del self._templates[next(iter(self._templates))]
                 self._templates[size_bytes] = template
-            made = self._unnamed(size_bytes)
-            try:
-                _copy_data(template, made)
-            except BaseException:
-                os.close(made)
-                raise
-        return made
-
-    def close(self) -> None:
-        for template in self._templates.values():
-            os.close(template)
-        self._templates.clear()
-
-    def _format(self, size_bytes: int) -> int:
         made = self._unnamed(size_bytes)
-        done = subprocess.run(
-            [_mkfs() or "mkfs.ext4", *_FORMAT, f"/proc/self/fd/{made}"],
-            pass_fds=[made], capture_output=True, check=False, timeout=60,
-        )  # fmt: skip
-        if done.returncode != 0:
+        try:
+            for offset, data in template:
+                os.pwrite(made, data, offset)
+        except BaseException:
             os.close(made)
-            raise OSError(errno.EIO, f"mkfs.ext4: {done.stderr.decode(errors='replace').strip()[:300]}")
+            raise
         return made
+
+    def _format(self, size_bytes: int) -> list[tuple[int, bytes]]:
+        """Where a formatted disk is not empty, and what is there."""
+        made = self._unnamed(size_bytes)
+        try:
+            with tempfile.TemporaryDirectory(prefix=".template-", dir=self._directory) as folder:
+                rootfs.prepare_folder(folder)
+                done = subprocess.run(
+                    [_mkfs() or "mkfs.ext4", *_FORMAT, "-d", folder, f"/proc/self/fd/{made}"],
+                    pass_fds=[made], capture_output=True, check=False, timeout=60,
+                )  # fmt: skip
+            if done.returncode != 0:
+                raise OSError(errno.EIO, f"mkfs.ext4: {done.stderr.decode(errors='replace').strip()[:300]}")
+            return list(_data(made))
+        finally:
+            os.close(made)
 
     def _unnamed(self, size_bytes: int) -> int:
         made = os.open(self._directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -85,7 +109,7 @@ class Disks:
 
 
 def why_not(directory: str) -> str:
-    """Why disks cannot be had here, by making one; empty when they can. Only for a process that may be forked from."""
+    """Why disks cannot be had here, by making one; empty when they can."""
     if os.geteuid() != 0:
         return "loop devices are root's"
     if not _mkfs():
@@ -93,52 +117,34 @@ def why_not(directory: str) -> str:
     if not os.path.exists(_CONTROL):
         return f"there is no {_CONTROL}"
     disks = Disks(directory)
-    pid = -1
     try:
-        blank = disks.blank(LEAST_BYTES)
-        pid = os.fork()
-        if pid == 0:
-            os._exit(_try(blank))
-        os.close(blank)
-        number = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        return os.strerror(number) if number else ""
+        disk = disks.create(LEAST_BYTES, 0)
+        os.close(disk.tree)
+        discard(disk.root, disk.file)
+        return ""
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
-    finally:
-        disks.close()
 
 
-def _try(blank: int) -> int:
+def attach(blank: int, owner: int) -> Disk:
+    """Mount *blank*, of which what it was made with belongs to *owner* from now on. Waits for the device. Raises OSError."""
+    device = _loop(blank)
     try:
-        sys_.unshare(sys_.CLONE_NEWNS)
-        sys_.mount("", "/", "", sys_.MS_REC | sys_.MS_PRIVATE)
-        tree, root = attach(blank, "/mnt", 0)
-        discard(root, identity(blank))
-        os.close(tree)
-    except OSError as error:
-        return min(error.errno or 1, 125)
-    return 0
-
-
-def attach(disk: int, place: str, owner: int) -> tuple[int, int]:
-    """Zygote: (detached mount, open directory) of *disk*, which belongs to *owner*. *place* is a directory to pass through."""
-    device = _loop(disk)
-    try:
-        sys_.mount(f"/proc/self/fd/{device}", place, "ext4", sys_.MS_NOSUID | sys_.MS_NODEV, _OPTIONS)
+        tree = sys_.new_mount("ext4", f"/proc/self/fd/{device}", _OPTIONS, sys_.MOUNT_ATTR_NOSUID | sys_.MOUNT_ATTR_NODEV)
     finally:
         os.close(device)
     try:
-        os.chown(place, owner, owner)
-        with contextlib.suppress(OSError):
-            os.rmdir(f"{place}/lost+found")
-        root = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        root = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=tree)
         try:
-            return sys_.open_tree(place), root
+            for path in (".", *rootfs.PREPARED):
+                os.chown(path, owner, owner, dir_fd=root)
+            return Disk(tree, root, identity(blank))
         except BaseException:
             os.close(root)
             raise
-    finally:
-        sys_.umount(place, sys_.MNT_DETACH)
+    except BaseException:
+        os.close(tree)
+        raise
 
 
 def identity(file: int) -> FileId:
@@ -194,19 +200,17 @@ def _loop(disk: int) -> int:
     raise OSError(errno.EBUSY, "no loop device is free")
 
 
-def _copy_data(source: int, target: int) -> None:
+def _data(file: int) -> Iterator[tuple[int, bytes]]:
     end = 0
     while True:
         try:
-            start = os.lseek(source, end, os.SEEK_DATA)
+            start = os.lseek(file, end, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:
                 return
             raise
-        end = os.lseek(source, start, os.SEEK_HOLE)
-        while start < end:
-            piece = os.pread(source, min(end - start, 1 << 20), start)
-            start += os.pwrite(target, piece, start)
+        end = os.lseek(file, start, os.SEEK_HOLE)
+        yield start, os.pread(file, end - start, start)
 
 
 def _mkfs() -> str | None:

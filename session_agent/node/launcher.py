@@ -83,8 +83,8 @@ class Launcher:
             self._turn.release()
             raise
 
-    async def finish(self) -> tuple[int, int, int]:
-        """The new process: (pid, pidfd, directory of its disk or -1). It is a child of this process."""
+    async def finish(self) -> tuple[int, int]:
+        """The new process: (pid, pidfd). It is a child of this process."""
         try:
             answer, fds = await self._receive(_FORK_TIMEOUT_S)
             if answer.get("errno") in (errno.ENOSPC, errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
@@ -97,7 +97,7 @@ class Launcher:
                 if not answer:
                     self.stop()
                 raise HoldfastError("runtime_unavailable", f"cannot fork a sandbox: {answer.get('error', 'the zygote was lost')}")
-            return int(answer["pid"]), fds[0], fds[1] if len(fds) > 1 else -1
+            return int(answer["pid"]), fds[0]
         except (TimeoutError, OSError) as error:
             self.stop()
             raise HoldfastError("runtime_unavailable", f"the zygote does not answer: {error}") from error

@@ -18,6 +18,9 @@ from session_agent.node.namespaces import IdMap, write_id_maps
 
 MAX_LAYERS = 128
 NAME_FILES = ("hostname", "hosts", "resolv.conf")
+_FOLDERS = ("upper", "work", "upper/etc")
+_FILES = tuple(f"upper/etc/{name}" for name in NAME_FILES)
+PREPARED = (*_FOLDERS, *_FILES)
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _DEV_LINKS = {
     "fd": "/proc/self/fd",
@@ -53,33 +56,27 @@ class Tree:
 class Root:
     """What a sandbox's tree is made of: layers (topmost first), read-only trees, and its own writable folder.
 
-    What it writes goes to a disk of its own, to a tmpfs of *tmpfs_bytes*, or to *folder*, where nothing bounds it.
+    What it writes goes to a tmpfs of *tmpfs_bytes*, to *folder*, where nothing bounds it, or, without either, to a disk of its own.
     """
 
     layers: tuple[str, ...]
     trees: tuple[Tree, ...]
     hidden: tuple[str, ...]
-    folder: str
+    folder: str | None
     shm_bytes: int
     tmpfs_bytes: int | None
-    own_disk: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Detached mounts of a Root, in its order."""
+    """Detached mounts of a Root, in its order. ``folder`` is empty where a tmpfs takes its place."""
 
     layers: tuple[int, ...]
     trees: tuple[int, ...]
-    folder: int
-
-    def on(self, folder: int) -> Opened:
-        """The same with another folder."""
-        os.close(self.folder)
-        return Opened(self.layers, self.trees, folder)
+    folder: tuple[int, ...] = ()
 
     def close(self) -> None:
-        for fd in (*self.layers, *self.trees, self.folder):
+        for fd in (*self.layers, *self.trees, *self.folder):
             os.close(fd)
 
 
@@ -109,32 +106,28 @@ class Workshop:
             _bind(f"/dev/{name}", f"{dev}/{name}")
 
 
-def prepare_folder(folder: str) -> list[str]:
-    """Fill an empty *folder* with what an overlay needs, and the files a sandbox writes its name to; what was made."""
-    etc = os.path.join(folder, "upper", "etc")
-    made = [os.path.join(folder, "upper"), os.path.join(folder, "work"), etc]
-    for path in made:
-        os.mkdir(path, 0o755)
-    for name in NAME_FILES:
-        made.append(os.path.join(etc, name))
-        os.close(os.open(made[-1], os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
-    return made
+def prepare_folder(folder: str) -> None:
+    """Fill an empty *folder* with PREPARED: what an overlay needs, and the files a sandbox writes its name to."""
+    for path in _FOLDERS:
+        os.mkdir(f"{folder}/{path}", 0o755)
+    for path in _FILES:
+        os.close(os.open(f"{folder}/{path}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
 
 
-def open_layers(root: Root) -> Opened:
-    """Parent: detached copies of everything *root* names. Close them when the child has its own."""
+def open_layers(root: Root, disk: int | None) -> Opened:
+    """Parent: detached copies of everything *root* names, and *disk*, a detached mount. Close them when the child has its own."""
     opened: list[int] = []
     try:
         layers = [_keep(opened, _detach(path)) for path in root.layers]
         trees = [_keep(opened, _detach(tree.source)) for tree in root.trees]
         for fd in trees:
             sys_.mount_setattr(fd, sys_.MOUNT_ATTR_RDONLY | sys_.MOUNT_ATTR_NOSUID | sys_.MOUNT_ATTR_NODEV, recursive=True)
-        folder = _keep(opened, _detach(root.folder))
+        folder = [_keep(opened, _detach(root.folder))] if root.folder else [] if disk is None else [os.dup(disk)]
     except BaseException:
         for fd in opened:
             os.close(fd)
         raise
-    return Opened(tuple(layers), tuple(trees), folder)
+    return Opened(tuple(layers), tuple(trees), tuple(folder))
 
 
 def map_owners(opened: Opened, pid: int) -> None:
@@ -159,7 +152,7 @@ def id_mapping_works(directory: str, workshop: Workshop) -> bool:
         os.close(pidfd)
         try:
             write_id_maps(pid, ids.extents)
-            map_owners(Opened((layer,), (), -1), pid)
+            map_owners(Opened((layer,), ()), pid)
             os.write(release, b"1")
         except OSError:
             os.write(release, b"0")
@@ -190,11 +183,10 @@ def build(root: Root, opened: Opened, workshop: Workshop, ids: IdMap) -> None:
     os.chdir(place)
     for index, fd in enumerate(opened.layers):
         sys_.move_mount(fd, str(index))
-    if root.tmpfs_bytes is None:
-        sys_.move_mount(opened.folder, "folder")
-    else:
+    for fd in opened.folder:
+        sys_.move_mount(fd, "folder")
+    if root.tmpfs_bytes is not None:
         sys_.mount("tmpfs", "folder", "tmpfs", _GUARD, f"size={root.tmpfs_bytes},mode=755")
-    if root.tmpfs_bytes is not None or root.own_disk:
         prepare_folder("folder")
     lower = ":".join(str(index) for index in range(len(opened.layers)))
     # volatile: a sandbox does not outlive its node, so its fsync calls need not reach the disk

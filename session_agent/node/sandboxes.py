@@ -102,7 +102,6 @@ class Sandboxes:
         for lost in await asyncio.to_thread(recovery.sweep, settings, self._hierarchies):
             self._remember_failure(lost)
         if settings.default_disk is not None and self._privileged:
-            # Before there are threads and sandboxes: it forks.
             said = why_not(settings.sandboxes_dir)
             if said:
                 log.warning("what sandboxes write is not limited: %s", said)
@@ -139,7 +138,7 @@ class Sandboxes:
         return {
             "sandboxes": len(self._live),
             "failed": len(self._failed),
-            "spares": self.spares.count(),
+            **self.spares.stats(),
             "cpu_s": sum(usage.get("cpu_s", 0) for usage in boxes.values()),
             "memory_bytes": sum(usage.get("memory_bytes", 0) for usage in boxes.values()),
             "limits": sorted(self._hierarchies.controllers),
@@ -203,8 +202,6 @@ class Sandboxes:
         await asyncio.gather(*(self.delete(name) for name in list(self._live)), return_exceptions=True)
         await asyncio.gather(*self._cleanups, return_exceptions=True)
         self._launcher.stop()
-        if self._containers.disks:
-            self._containers.disks.close()
         for base in self._hierarchies.bases:
             with contextlib.suppress(OSError):
                 cgroups.remove(base)

@@ -18,6 +18,7 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
+from session_agent.node.doctor import Check
 from session_agent.node.images.store import ImageStore
 from session_agent.node.request import parse_create, sandbox_id
 from session_agent.node.sandboxes import Sandboxes
@@ -49,6 +50,7 @@ class NodeServer:
             "image_remove": self._remove_image,
             "image_pull": self._pull_image,
             "doctor": self._doctor,
+            "spares": self._spares,
             "stats": self._stats,
         }
 
@@ -170,7 +172,12 @@ class NodeServer:
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, env=environment,
         )  # fmt: skip
         output, _ = await process.communicate()
-        return {"checks": json.loads(output)}
+        spares = self._sandboxes.spares.stats()
+        detail = "{spares} of {spares_wanted} wanted by recent creates are ready; at most {spares_most}".format(**spares)
+        return {"checks": [*json.loads(output), Check("spares", True, detail, required=False).to_map()]}
+
+    async def _spares(self, body: dict[str, Any]) -> dict[str, Any]:
+        return dict(self._sandboxes.spares.stats())
 
     async def _stats(self, body: dict[str, Any]) -> dict[str, Any]:
         return self._sandboxes.stats()

@@ -1,24 +1,26 @@
 """Spare containers: created ahead of requests, for the images that were asked for last.
 
-Owns how many there are and of what. Policy: up to PER_IMAGE of each image in demand, at most TOTAL; the image longest
-not asked for gives way. Filling starts when no create is running, nor was a moment ago: neither a burst nor the first commands of a
-fresh sandbox are slowed by it. Only where none is left it starts at once.
+Owns the stock; demand.py says how many of what. Filling starts when no create is running, nor was a moment ago: neither a burst nor the
+first commands of a fresh sandbox are slowed by it. Only where none is left it starts at once. What is not wanted any more is destroyed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 
 from holdfast_wire.errors import HoldfastError
 
 from session_agent.node.containers import Container, ContainerFactory
+from session_agent.node.demand import TOTAL, Demand, most_spares
 from session_agent.node.images.spec import ImageSpec
 
 log = logging.getLogger(__name__)
-TOTAL = 8
 _LULL_S = 0.1
+_QUIET_S = 1.0
+"""How long after the last create more than the least is made: what was just created is at work."""
+_TRIM_S = 10.0
+"""How often it is looked whether fewer are wanted."""
 _Key = tuple[str, tuple[str, ...]]
 
 
@@ -27,21 +29,24 @@ class Spares:
 
     def __init__(self, containers: ContainerFactory, per_image: int) -> None:
         self._containers = containers
-        self._per_image = per_image
-        self._stock: OrderedDict[_Key, list[Container]] = OrderedDict()
+        self._demand: Demand[_Key] = Demand(per_image, most_spares())
+        self._stock: dict[_Key, list[Container]] = {}
         self._images: dict[_Key, ImageSpec] = {}
         self._dead: list[Container] = []
         self._busy = 0
         self._distrust = False
         self._wanted = asyncio.Event()
         self._lull: asyncio.TimerHandle | None = None
+        self._again: asyncio.TimerHandle | None = None
+        self._done_at = 0.0
         self._filler: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._filler = asyncio.get_running_loop().create_task(self._fill(), name="fill spares")
 
     async def stop(self) -> None:
-        self._no_lull()
+        for timer in filter(None, (self._lull, self._again)):
+            timer.cancel()
         if self._filler:
             self._filler.cancel()
             await asyncio.wait([self._filler])
@@ -55,7 +60,7 @@ class Spares:
         key = _key(image)
         stock = self._stock.setdefault(key, [])
         self._images[key] = image
-        self._stock.move_to_end(key)
+        self._demand.asked(key, self._now())
         while stock:
             container = stock.pop()
             container.on_end = None
@@ -66,14 +71,24 @@ class Spares:
     def count(self) -> int:
         return sum(len(stock) for stock in self._stock.values())
 
+    def stats(self) -> dict[str, int]:
+        """How many there are, how many there should be, and how many there may be."""
+        return {
+            "spares": self.count(),
+            "spares_wanted": sum(self._demand.wanted(self._now()).values()),
+            "spares_most": self._demand.most if self._demand.least else 0,
+        }
+
     def done(self) -> None:
         """The create that took is over."""
         self._busy -= 1
         self._distrust = False
+        self._done_at = self._now()
         if not self._busy:
-            asked_last = next(reversed(self._stock.values()), None)
+            asked_last = next(iter(self._demand.wanted(self._now())), None)
             self._no_lull()
-            self._lull = asyncio.get_running_loop().call_later(_LULL_S if asked_last else 0.0, self._wanted.set)
+            left = asked_last is not None and self._stock.get(asked_last)
+            self._lull = asyncio.get_running_loop().call_later(_LULL_S if left else 0.0, self._wanted.set)
 
     def _no_lull(self) -> None:
         if self._lull is not None:
@@ -83,6 +98,7 @@ class Spares:
         """Destroy the spares of an image that is to be removed."""
         for key in [key for key in self._stock if key[0] == digest]:
             self._images.pop(key, None)
+            self._demand.forget(key)
             await self._discard(self._stock.pop(key))
 
     async def _fill(self) -> None:
@@ -91,34 +107,51 @@ class Spares:
             self._wanted.clear()
             dead, self._dead = self._dead, []
             await self._discard(dead)
-            while not self._busy and not self._distrust and (key := self._lacking()) is not None:
-                try:
-                    container = await self._containers.create(self._images[key], None, ahead=True)
-                except (HoldfastError, OSError) as error:
-                    log.warning("cannot create a spare container: %s", error)
-                    break
-                stock = self._stock.get(key)
-                if stock is None:
-                    await self._discard([container])
-                    continue
-                container.on_end = lambda container=container, stock=stock: self._died(container, stock)
-                stock.append(container)
-                await self._evict()
+            await self._trim()
+            works = True
+            while works and not self._busy and not self._distrust and (key := self._lacking()) is not None:
+                works = await self._add(key)
+            if self._again is not None:
+                self._again.cancel()
+            short = works and not self._busy and not self._distrust and self._lacking(quiet=True) is not None
+            if short or self.count() > TOTAL:
+                self._again = asyncio.get_running_loop().call_later(_QUIET_S if short else _TRIM_S, self._wanted.set)
 
-    def _lacking(self) -> _Key | None:
-        newest_first = reversed(self._stock)
-        for age, key in enumerate(newest_first):
-            if age * self._per_image >= TOTAL:
-                return None
-            if len(self._stock[key]) < self._per_image:
-                return key
-        return None
+    async def _add(self, key: _Key) -> bool:
+        """Create one; False when that is not possible now."""
+        try:
+            container = await self._containers.create(self._images[key], None, ahead=True)
+        except (HoldfastError, OSError) as error:
+            log.warning("cannot create a spare container: %s", error)
+            return False
+        stock = self._stock.get(key)
+        if stock is None:
+            await self._discard([container])
+        else:
+            container.on_end = lambda: self._died(container, stock)
+            stock.append(container)
+            await self._trim()
+        return True
 
-    async def _evict(self) -> None:
-        while self.count() > TOTAL:
-            oldest = next(iter(self._stock))
-            self._images.pop(oldest, None)
-            await self._discard(self._stock.pop(oldest))
+    def _lacking(self, *, quiet: bool = False) -> _Key | None:
+        """An image of which there are too few. *quiet*: as if no create had come for a while."""
+        now = self._now()
+        full = quiet or now - self._done_at >= _QUIET_S
+        wanted = self._demand.wanted(now).items()
+        return next((key for key, count in wanted if len(self._stock[key]) < (count if full else min(count, self._demand.least))), None)
+
+    async def _trim(self) -> None:
+        """Destroy what is more than wanted, the oldest first."""
+        wanted = self._demand.wanted(self._now())
+        surplus: list[Container] = []
+        for key, stock in list(self._stock.items()):
+            first = max(0, len(stock) - wanted.get(key, 0))
+            surplus += stock[:first]
+            del stock[:first]
+            if key not in wanted:
+                self._images.pop(key, None)
+                del self._stock[key]
+        await self._discard(surplus)
 
     def _died(self, container: Container, stock: list[Container]) -> None:
         """What it held is given back at once; others are made after the next create, lest they all die in a row."""
@@ -127,6 +160,10 @@ class Spares:
             self._dead.append(container)
             self._distrust = True
             self._wanted.set()
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
 
     async def _discard(self, containers: list[Container]) -> None:
         for container in containers:

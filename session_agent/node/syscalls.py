@@ -2,7 +2,8 @@
 
 Owns the syscall numbers, flags and struct layouts of x86_64 and aarch64; every wrapper raises OSError with the
 name of the call. Does not own any policy: namespaces.py, rootfs.py and seccomp.py decide what is called when.
-The GIL is kept during calls (PyDLL): callers are single threaded and the calls are short.
+The GIL is kept during calls (PyDLL): callers are single threaded and the calls are short. Only `new_mount`, which
+waits for a device, releases it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ import os
 import platform
 import signal
 import struct
+from collections.abc import Sequence
 
 _libc = ctypes.PyDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
+_waiting = ctypes.CDLL(None, use_errno=True)
+_waiting.syscall.restype = ctypes.c_long
 
 MACHINE = platform.machine()
 AARCH64 = MACHINE == "aarch64"
@@ -58,6 +62,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_SECUREBITS = 28
 PR_CAPBSET_DROP = 24
+PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
@@ -66,7 +71,9 @@ _X86 = {"clone": 56, "pivot_root": 155, "capset": 126, "seccomp": 317, "setfsuid
 _ARM = {"clone": 220, "pivot_root": 41, "capset": 91, "seccomp": 277, "setfsuid": 151, "setfsgid": 152}
 _NUMBERS = _ARM if AARCH64 else _X86
 _OPEN_TREE, _MOVE_MOUNT = 428, 429
+_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
 _CLOSE_RANGE, _MOUNT_SETATTR = 436, 442
+_FSCONFIG_SET_FLAG, _FSCONFIG_SET_STRING, _FSCONFIG_CMD_CREATE = 0, 1, 6
 
 
 def _fail(name: str) -> OSError:
@@ -148,6 +155,24 @@ def move_mount(mount_fd: int, target: str, dir_fd: int = AT_FDCWD) -> None:
     """Attach the detached mount *mount_fd* at *target*."""
     flags = MOVE_MOUNT_F_EMPTY_PATH | (0 if target else MOVE_MOUNT_T_EMPTY_PATH)
     _syscall(f"move_mount {target}", _MOVE_MOUNT, _word(mount_fd), b"", _word(dir_fd), os.fsencode(target), _word(flags))
+
+
+def new_mount(kind: str, source: str, options: Sequence[str], attributes: int) -> int:
+    """A detached mount of the file system of *kind* on *source*, by flags named *options*; in no namespace until it is moved to one."""
+
+    def configure(command: int, key: bytes | None = None, value: bytes | None = None) -> None:
+        if _waiting.syscall(_word(_FSCONFIG), _word(context), _word(command), key, value, _word(0)) < 0:
+            raise _fail(f"fsconfig {kind} {(key or b'').decode()}")
+
+    context = _syscall(f"fsopen {kind}", _FSOPEN, kind.encode(), _word(1))
+    try:
+        configure(_FSCONFIG_SET_STRING, b"source", source.encode())
+        for option in options:
+            configure(_FSCONFIG_SET_FLAG, option.encode())
+        configure(_FSCONFIG_CMD_CREATE)
+        return _syscall(f"fsmount {kind}", _FSMOUNT, _word(context), _word(1), _word(attributes))
+    finally:
+        os.close(context)
 
 
 def mount_setattr(mount_fd: int, set_bits: int, *, userns_fd: int = 0, recursive: bool = False) -> None:

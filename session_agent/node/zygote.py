@@ -22,7 +22,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from session_agent.node import disks, namespaces, network, rootfs, seccomp, syscalls, workload
+from session_agent.node import namespaces, network, rootfs, seccomp, syscalls, workload
 from session_agent.node.images.skeleton import hosts_file
 from session_agent.node.namespaces import IdMap
 from session_agent.node.rootfs import Root, Tree
@@ -30,6 +30,8 @@ from session_agent.node.rootfs import Root, Tree
 MAX_MESSAGE = 1 << 17
 PREPARED = b"1"
 """What the child sends its node once its namespaces are there."""
+_REHEARSALS = 16
+"""CPython 3.11 optimizes a function at its eighth call, and a call site some calls later."""
 _FDS = ("control", "ready", "stderr", "disk")
 # The first ones are empty directories that the kernel makes to be mounted on: the rest of /sys stays visible, else it gives no other one.
 _PLACES = ("/sys/kernel/debug", "/sys/kernel/security", "/sys/fs/pstore", "/sys", "/dev/shm", "/mnt", "/media", "/srv")
@@ -80,24 +82,19 @@ class Zygote:
             if not raw:
                 return
             received = dict(zip(_FDS, fds, strict=False))
-            given: list[int] = []
             try:
-                pid, given = self._spawn(json.loads(raw), received)
-                answer: dict[str, Any] = {"pid": pid}
+                pid, pidfd = self._spawn(json.loads(raw), received)
             except OSError as error:
-                answer = {"error": str(error), "errno": error.errno}
-            for fd in fds:
-                os.close(fd)
-            message = [json.dumps(answer).encode()]
-            if given:
-                socket.send_fds(self._control, message, given)
+                self._control.sendmsg([json.dumps({"error": str(error), "errno": error.errno}).encode()])
             else:
-                self._control.sendmsg(message)
-            for fd in given:
-                os.close(fd)
+                socket.send_fds(self._control, [json.dumps({"pid": pid}).encode()], [pidfd])
+                os.close(pidfd)
+            finally:
+                for fd in fds:
+                    os.close(fd)
 
-    def _spawn(self, request: dict[str, Any], fds: dict[str, int]) -> tuple[int, list[int]]:
-        """The new process, its pidfd and, where it has a disk of its own, that disk's directory."""
+    def _spawn(self, request: dict[str, Any], fds: dict[str, int]) -> tuple[int, int]:
+        """The new process and its pidfd."""
         ids = IdMap(*request["ids"])
         root = Root(
             layers=tuple(request["layers"]),
@@ -106,18 +103,8 @@ class Zygote:
             folder=request["folder"],
             shm_bytes=int(request["shm_bytes"]),
             tmpfs_bytes=request["tmpfs_bytes"],
-            own_disk="disk" in fds,
         )
-        opened = rootfs.open_layers(root)
-        disk: list[int] = []
-        if root.own_disk:
-            try:
-                tree, directory = disks.attach(fds["disk"], f"{self.workshop.place}/folder", ids.base)
-            except BaseException:
-                opened.close()
-                raise
-            disk = [directory]
-            opened = opened.on(tree)
+        opened = rootfs.open_layers(root, fds.get("disk"))
         mapped_r, mapped_w = os.pipe2(os.O_CLOEXEC)
         try:
             with namespaces.owned_by(ids):
@@ -134,15 +121,17 @@ class Zygote:
                 # It is the node's child, so the node is notified as of any other that fails, and reaps it.
                 _report(fds["ready"], "id maps", error)
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            return pid, [pidfd, *disk]
-        except BaseException:
-            for fd in disk:
-                os.close(fd)
-            raise
+            return pid, pidfd
         finally:
             os.close(mapped_r)
             os.close(mapped_w)
             opened.close()
+
+    def rehearse(self) -> None:
+        """Run the first steps of an agent until the interpreter has optimized their code: in memory that all agents share, and once."""
+        for _ in range(_REHEARSALS):
+            self._warm_up()
+        syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 0)
 
     def _warm_up(self) -> None:
         """Go through what every agent does first, so that a spare has its own copy of the memory this writes to."""
@@ -308,6 +297,7 @@ def main(argv: list[str]) -> int:
         control.sendmsg([json.dumps({"error": str(error), "errno": getattr(error, "errno", None)}).encode()])
         return 1
     zygote.warm_up = load_warm_up(argv[2])
+    zygote.rehearse()
     id_mapping = argv[3] == "init" and rootfs.id_mapping_works(argv[4], zygote.workshop)
     control.sendmsg([json.dumps({"ready": True, "id_mapping": id_mapping}).encode()])
     # What is not imported by now would come from the sandbox's own files. Cleared here rather than in each fork, which

@@ -17,17 +17,17 @@ from pathlib import Path
 from holdfast import AsyncSandboxClient
 from holdfast_server.embed import EmbeddedStack, running_stack
 
-from tests.bench import bundle, command_line, figures, growth, latency, lifecycle, memory, page, pods, streams, throughput, transfers
+from tests.bench import bundle, command_line, figures, growth, latency, lifecycle, many, memory, page, pods, streams, throughput, transfers
 from tests.bench.workers import workers
 
-_ALL = ("P1", "P2", "P3", "P4", *pods.NAMES[:2], "P5", *pods.NAMES[2:], "P6", "P8", "P9", "P10", "P11", "P12", "P13", "P14", "PC")
+_ALL = ("P1", "P2", "P3", "P4", *pods.NAMES[:2], "P5", *pods.NAMES[2:], "P6", "P7", "P8", "P9", "P10", "P11", "P12", "P13", "P14", "PC")
 _ASKED_FOR = {"P14"}
 """Taken only when named: it builds the bundle, and its budget is not met yet (decision 0011)."""
 _USUAL = tuple(name for name in _ALL if name not in _ASKED_FOR)
 _IDLE_SESSIONS = 1000
 
 
-async def measure(stack: EmbeddedStack, wanted: set[str]) -> list[figures.Figure]:
+async def measure(stack: EmbeddedStack, wanted: set[str], count: int) -> list[figures.Figure]:
     """The wanted figures, in the order of their numbers."""
     environment = {**os.environ, "HOLDFAST_URL": stack.url, "HOLDFAST_API_KEY": stack.key}
     taken: list[figures.Figure] = []
@@ -38,6 +38,11 @@ async def measure(stack: EmbeddedStack, wanted: set[str]) -> list[figures.Figure
 
     async with AsyncExitStack() as scope:
         client = await scope.enter_async_context(AsyncSandboxClient(stack.url, stack.key))
+        if "P7" in wanted:
+            burst = await many.many(client, stack.data, count)
+            print(burst.table())
+            for figure in many.figures(burst):
+                take(figure)
         async with await client.create_sandbox("host", cpu="2", memory="1Gi") as sandbox:
             alone = await latency.shell_round_trip(await sandbox.shell())
             steps: dict[str, Callable[[], Awaitable[figures.Figure]]] = {
@@ -108,6 +113,7 @@ async def _crowded(
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench", description="Speed and memory beside their floors.")
     parser.add_argument("--only", default=",".join(_USUAL), help=f"some of {','.join(_ALL)}")
+    parser.add_argument("--many", type=int, default=many.COUNT, metavar="N", help=f"sandboxes of P7 (default: {many.COUNT})")
     parser.add_argument("--output", type=Path, default=Path("bench.json"), help="where to write (default: bench.json)")
     parser.add_argument(
         "--page", type=Path, default=Path("build/bench"), help="the folder of the page with pictures (default: build/bench)"
@@ -118,7 +124,7 @@ def main() -> int:
         parser.error(f"no such figure: {', '.join(sorted(unknown))}")
     with tempfile.TemporaryDirectory(prefix="hf-bench-") as folder, running_stack(Path(folder)) as stack:
         print(f"measuring on {stack.url} …", flush=True)
-        taken = asyncio.run(measure(stack, wanted))
+        taken = asyncio.run(measure(stack, wanted, options.many))
     machine = figures.machine()
     print(f"\n{machine['cores']} cores of {machine['cpu']}, Linux {machine['kernel']}, Python {machine['python']}\n")
     print(figures.table(taken))

@@ -40,6 +40,62 @@ for line in sys.stdin:
 """
 
 
+_BARE_SANDBOX = """
+import ctypes, os, resource, sys, tempfile
+libc = ctypes.CDLL(None, use_errno=True)
+maps = (("setgroups", "deny"), ("uid_map", f"0 {os.getuid()} 1"), ("gid_map", f"0 {os.getgid()} 1"))
+commands = (("-c", "ls /"), ("-c", RELEASE), ("-c", "echo done"), ("-lc", RELEASE))
+environment = {"PATH": os.defpath}
+
+def call(result):
+    if result != 0:
+        os._exit(ctypes.get_errno())
+
+def mount(source, target, kind, flags=0, data=b""):
+    call(libc.mount(source, target, kind, ctypes.c_ulong(flags), data))
+
+def sandbox():
+    call(libc.unshare(FLAGS))
+    for name, text in maps:
+        with open("/proc/self/" + name, "w") as file:
+            file.write(text)
+    if os.fork():
+        os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+    mount(b"", b"/", b"", 0x44000)
+    mount(b"tmpfs", b"/mnt", b"tmpfs")
+    for name in ("upper", "work", "root", *("root/" + name for name in ("usr", "etc", "proc", "dev"))):
+        os.mkdir("/mnt/" + name)
+    for name in os.listdir("/"):
+        if os.path.islink("/" + name):
+            os.symlink(os.readlink("/" + name), "/mnt/root/" + name)
+    mount(b"overlay", b"/mnt/root/usr", b"overlay", 0, b"lowerdir=/usr,upperdir=/mnt/upper,workdir=/mnt/work,userxattr")
+    mount(b"/etc", b"/mnt/root/etc", b"", 0x5000)
+    mount(b"proc", b"/mnt/root/proc", b"proc")
+    mount(b"tmpfs", b"/mnt/root/dev", b"tmpfs")
+    os.close(os.open("/mnt/root/dev/null", os.O_CREAT))
+    mount(b"/dev/null", b"/mnt/root/dev/null", b"", 0x1000)
+    os.chroot("/mnt/root")
+    os.chdir("/")
+    for argv in commands:
+        pid = os.posix_spawn("/bin/bash", ("bash",) + argv, environment)
+        if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
+            os._exit(1)
+    os._exit(0)
+
+null = os.open("/dev/null", os.O_WRONLY)
+answers = os.dup(1)
+os.dup2(null, 1)
+for line in sys.stdin:
+    before = sum(resource.getrusage(resource.RUSAGE_SELF)[:2]) + sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+    pid = os.fork()
+    if pid == 0:
+        sandbox()
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    after = sum(resource.getrusage(resource.RUSAGE_SELF)[:2]) + sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+    os.write(answers, b"%r\\n" % (after - before if status == 0 else -float(status)))
+"""
+
+
 class BarePipe:
     """`true` through a pipe to bash and its status back: no framing, no session, no network.
 
@@ -81,15 +137,10 @@ async def bare_pipe() -> AsyncIterator[BarePipe]:
         await bash.wait()
 
 
-class EmptyNamespaces:
-    """User, mount, pid, net, ipc and uts namespaces with their id maps and a first process, made and left again.
+class _Helper:
+    """A small process that answers each line with one number."""
 
-    Nothing less is a set that something could run in: without maps nobody is root in it, without a first process there is no
-    pid namespace yet.
-    """
-
-    def __init__(self) -> None:
-        code = _NAMESPACES.replace("FLAGS", str(sum(_CLONE_FLAGS.values())))
+    def __init__(self, code: str) -> None:
         self._helper = subprocess.Popen([sys.executable, "-I", "-S", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def sample(self) -> float:
@@ -100,7 +151,7 @@ class EmptyNamespaces:
         self._helper.stdin.flush()
         elapsed = float(self._helper.stdout.readline())
         if elapsed < 0:
-            raise OSError(int(-elapsed), "unshare", os.strerror(int(-elapsed)))
+            raise OSError(int(-elapsed), os.strerror(int(-elapsed)))
         return elapsed
 
     def __enter__(self) -> Self:
@@ -109,6 +160,25 @@ class EmptyNamespaces:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         with self._helper:
             self._helper.kill()
+
+
+class EmptyNamespaces(_Helper):
+    """User, mount, pid, net, ipc and uts namespaces with their id maps and a first process, made and left again.
+
+    Nothing less is a set that something could run in: without maps nobody is root in it, without a first process there is no
+    pid namespace yet.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_NAMESPACES.replace("FLAGS", str(sum(_CLONE_FLAGS.values()))))
+
+
+class BareSandbox(_Helper):
+    """All that the kernel does for one sandbox of P7: namespaces, mapped, an overlay of this machine's /usr, /proc and /dev, four
+    commands by fork and exec, and the end of it all. `sample` is seconds of CPU time."""
+
+    def __init__(self, release: str) -> None:
+        super().__init__(_BARE_SANDBOX.replace("FLAGS", str(sum(_CLONE_FLAGS.values()))).replace("RELEASE", repr(release)))
 
 
 def one_off() -> float:

@@ -122,6 +122,7 @@ class RuntimeConformance:
     async def test_it_can_be_asked_how_it_is(self, runtime: Runtime) -> None:
         await runtime.ping()
         assert isinstance(await runtime.stats(), dict)
+        assert set(await runtime.spares()) <= {"ready", "wanted", "most"}
         checks = await runtime.doctor()
         assert checks
         assert all({"name", "ok", "detail", "fix"} <= set(check) for check in checks)

@@ -154,6 +154,9 @@ class MemoryRuntime:
     async def ping(self) -> None:
         pass
 
+    async def spares(self) -> dict[str, int]:
+        return {"ready": 2, "wanted": 4}
+
     async def largest(self) -> tuple[float, int] | None:
         return None
 

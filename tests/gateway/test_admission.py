@@ -172,6 +172,7 @@ async def test_a_thousand_creates_at_once_neither_melt_the_runtime_nor_starve_an
         assert served.gateway.admission.waiting == 0
         metrics = (await ada.get("/metrics")).text
         assert "holdfast_creates_waiting 0" in metrics
+        assert 'holdfast_node_spares{state="ready"} 2.0' in metrics
 
 
 async def test_a_herd_beyond_the_queue_is_told_honestly_and_loses_nothing(redis_url: str, tmp_path: Path) -> None:

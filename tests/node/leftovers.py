@@ -49,3 +49,16 @@ def _cgroups(data: Path) -> list[str]:
     return [
         directory for base, directories, _ in os.walk("/sys/fs/cgroup") if os.path.basename(base) == _tag(data) for directory in directories
     ]
+
+
+def unclaimed(data: Path) -> dict[str, int]:
+    """What belongs to no container of the node, once no sandbox is left: neither to a spare that waits nor to one in use."""
+    folders = [path.name for path in data.glob("sandboxes/*")]
+    spares = {name[1:] for name in folders if name.startswith(".")}
+    groups = {pid: Path(f"/proc/{pid}/cgroup").read_text() for pid in sandboxed(data) if Path(f"/proc/{pid}").exists()}
+    return {
+        "mounts": len(_mounts(data)),
+        "processes": sum(not any(f"/{name}" in text for name in spares) for text in groups.values()),
+        "cgroups": len([name for name in _cgroups(data) if name not in spares]),
+        "directories": len([name for name in folders if not name.startswith(".")]) + len([*data.glob("trash/*")]),
+    }

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from session_agent.node import disks
-from session_agent.node import syscalls as sys_
+from session_agent.node import disks, rootfs
 from session_agent.node.disks import why_not
 from session_agent.node.settings import from_environment
 from tests.node.harness import node as running_node
@@ -73,27 +73,42 @@ async def test_a_killed_node_leaves_no_disk(tmp_path: Path) -> None:
 
 
 def test_only_the_very_disk_is_ever_shut_down(tmp_path: Path) -> None:
-    """In a child, whose mounts are its own: a disk that is meant, one that is not, and the machine's own file system."""
     store = disks.Disks(str(tmp_path))
-    mine, other = store.blank(disks.LEAST_BYTES), store.blank(disks.LEAST_BYTES)
-    pid = os.fork()
-    if pid == 0:
-        status = 99
-        try:
-            sys_.unshare(sys_.CLONE_NEWNS)
-            sys_.mount("", "/", "", sys_.MS_REC | sys_.MS_PRIVATE)
-            _, root = disks.attach(mine, "/mnt", 0)
-            disks.discard(os.dup(root), disks.identity(other))
-            os.mkdir("still-there", dir_fd=root)
-            disks.discard(os.dup(root), disks.identity(mine))
-            try:
-                os.mkdir("gone", dir_fd=root)
-            except OSError:
-                status = 0
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    store.close()
+    mine, other = store.create(disks.LEAST_BYTES, 0), store.create(disks.LEAST_BYTES, 0)
+    disks.discard(os.dup(mine.root), other.file)
+    os.mkdir("still-there", dir_fd=mine.root)
+    disks.discard(os.dup(mine.root), mine.file)
+    with pytest.raises(OSError, match=r"Input.output error|shutdown"):
+        os.mkdir("gone", dir_fd=mine.root)
+    for disk in (mine, other):
+        os.close(disk.tree)
+        disks.discard(disk.root, disk.file)
+    until(lambda: not disks_of(tmp_path), deadline_s=10, what="the disks to go")
+
+
+def test_disks_are_made_side_by_side_and_belong_to_their_sandbox(tmp_path: Path) -> None:
+    """From eight threads, as many creates at once make them: no two get the same device, and none is seen as mounted."""
+    store = disks.Disks(str(tmp_path))
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda owner: store.create(disks.LEAST_BYTES, owner), range(70_000, 70_024)))
+    try:
+        assert len({os.fstat(disk.root).st_dev for disk in made}) == 24
+        for owner, disk in enumerate(made, 70_000):
+            for path in (".", *rootfs.PREPARED):
+                status = os.stat(path, dir_fd=disk.root, follow_symlinks=False)
+                assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (
+                    owner,
+                    owner,
+                    0o644 if path.endswith(rootfs.NAME_FILES) else 0o755,
+                )
+        assert len({disk.file for disk in made}) == 24
+        assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
+    finally:
+        for disk in made:
+            os.close(disk.tree)
+            disks.discard(disk.root, disk.file)
+    until(lambda: not disks_of(tmp_path), deadline_s=60, what="the disks to go")
+    assert os.listdir(tmp_path) == []
 
 
 def test_the_machines_own_file_system_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from pathlib import Path
@@ -60,6 +61,24 @@ async def test_a_spare_that_dies_is_replaced(node: Node) -> None:
     await client.call("delete", sandbox_id="second")
     await stock(client, 4)
     assert len(sandboxed(node.data)) == 4
+
+
+async def test_after_a_burst_there_are_more_than_the_least(node: Node) -> None:
+    """How many is a matter of pace (demand.py): as many as the node then wants, which it says in stats and in the doctor's list."""
+    clients = [await node.client() for _ in range(12)]
+    await asyncio.gather(*(client.create(f"box-{number}") for number, client in enumerate(clients)))
+    stats: dict[str, int] = {}
+
+    async def filled() -> bool:
+        stats.update(await clients[0].call("spares"))
+        return stats["spares"] == stats["spares_wanted"]
+
+    await until_async(filled, deadline_s=60, what="as many spares as are wanted")
+    assert 4 < stats["spares"] <= min(12, stats["spares_most"])
+    checks = {check["name"]: check["detail"] for check in (await clients[0].call("doctor"))["checks"]}
+    assert " wanted by recent creates are ready" in checks["spares"]
+    await asyncio.gather(*(client.create(f"more-{number}") for number, client in enumerate(clients[: stats["spares"]])))
+    assert (await clients[0].call("spares"))["spares"] < 4, "the second burst took them"
 
 
 async def test_spares_follow_the_images_in_use_and_let_go_of_removed_ones(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import os
 import signal
 from pathlib import Path
@@ -82,6 +84,41 @@ async def test_a_killed_node_takes_its_sandboxes_and_is_swept_up(tmp_path: Path)
         assert census(data) == before
         assert (await client.call("delete", sandbox_id="a"))["existed"]
         assert (await run((await client.create("a"))["endpoint"], "echo", "again"))["out"] == "again\n"
+    assert census(data) == before
+
+
+async def test_a_node_killed_amid_a_hundred_creates_and_deletes_leaves_nothing(tmp_path: Path) -> None:
+    """Eight at a time, spares in stock, some disks just being mounted; the next node finds what is left of each."""
+    data = tmp_path / "data"
+    before = census(data)
+    first = Node(data, {"HOLDFAST_AGENT_ENTRY": ENTRY})
+    first.start()
+    half, made = asyncio.Event(), 0
+
+    async def one_after_the_other(worker: int) -> None:
+        nonlocal made
+        with contextlib.suppress(AssertionError, ConnectionError, asyncio.IncompleteReadError, json.JSONDecodeError):
+            client = await first.client()
+            for number in range(13):
+                await client.create(f"box-{worker}-{number}")
+                made += 1
+                if made >= 50:
+                    half.set()
+                await client.call("delete", sandbox_id=f"box-{worker}-{number}")
+
+    workers = [asyncio.create_task(one_after_the_other(number)) for number in range(8)]
+    await half.wait()
+    await first.stop(signal.SIGKILL)
+    await asyncio.wait(workers)
+    assert 50 <= made < 104
+    await until_async(lambda: not census(data)["sandboxed processes"], deadline_s=60, what="the sandboxes to die with their node")
+    async with node(data, HOLDFAST_NODE_SPARES="0") as second:
+        client = await second.client()
+        assert {box["reason"] for box in (await client.call("list"))["sandboxes"]} <= {"node-lost"}
+        assert census(data) == before
+        await client.create("another")
+        await client.call("delete", sandbox_id="another")
+        assert census(data) == before
     assert census(data) == before
 
 

@@ -158,6 +158,9 @@ class KubernetesRuntime:
         with errors():
             return await self._capacity.stats()
 
+    async def spares(self) -> dict[str, int]:
+        return {}
+
     async def largest(self) -> tuple[float, int] | None:
         with errors():
             return None if self.settings.nodes_grow else await self._capacity.largest()

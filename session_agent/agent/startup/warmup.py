@@ -23,6 +23,8 @@ from .server import AgentServer
 
 _TOKEN = "0" * 64
 _NOWHERE = "/\x01nowhere/program"
+_ULIMITS = {"core": (0, 0)}
+"""With any, a command is started as it is where commands have namespaces of their own."""
 _REQUEST = (
     "GET /session HTTP/1.1\r\nHost: agent\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
@@ -36,7 +38,7 @@ def warm_up() -> None:
 
 
 async def _warm_up() -> None:
-    server = AgentServer(AgentSettings("warm-up", _TOKEN, workdir="/"), FACTORIES)
+    server = AgentServer(AgentSettings("warm-up", _TOKEN, workdir="/", ulimits=_ULIMITS), FACTORIES)
     server.context.start()
     ours, theirs = socket.socketpair()
     loop = asyncio.get_running_loop()
@@ -52,6 +54,9 @@ async def _warm_up() -> None:
         for message in messages:
             await loop.sock_sendall(ours, _masked(message))
             await asyncio.wait_for(loop.sock_recv(ours, 65536), 1.0)
+        async with asyncio.timeout(1.0):
+            while server.context.reaper.pids:
+                await loop.sock_recv(ours, 65536)
     finally:
         ours.close()
         transport.abort()

@@ -1,0 +1,67 @@
+"""How many spares of each image are worth keeping, by the creates of late.
+
+Owns the policy and its numbers; makes no container. An image that was asked for has `least` spares; one that is asked for more often has as
+many as creates of it came in the last WINDOW_S, older ones counting less and less. All images together have at most `most`, which goes by
+the machine's memory, and the usual number of TOTAL where nothing is in demand. Used by spares.py.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import OrderedDict
+from typing import Generic, TypeVar
+
+TOTAL = 8
+"""Spares of images that are asked for now and then, together."""
+WINDOW_S = 30.0
+SPARE_BYTES = 16 << 20
+"""What a waiting agent takes: about 6 MiB of its own, its mounts and namespaces, and what its first command adds."""
+_SHARE = 32
+"""One part in so many of the machine's memory may wait in spares."""
+_MOST = 128
+Key = TypeVar("Key")
+
+
+def most_spares(memory_bytes: int | None = None) -> int:
+    """The most that a machine of so much memory (default: this one) keeps."""
+    if memory_bytes is None:
+        memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(TOTAL, min(_MOST, memory_bytes // _SHARE // SPARE_BYTES))
+
+
+class Demand(Generic[Key]):
+    """Creates by image. Time is an argument, in seconds of any clock that does not go back."""
+
+    def __init__(self, least: int, most: int) -> None:
+        self.least = least
+        self.most = most
+        self._weights: OrderedDict[Key, tuple[float, float]] = OrderedDict()
+
+    def asked(self, key: Key, now: float) -> None:
+        """A create of it came."""
+        self._weights[key] = (self._weight(key, now) + 1.0, now)
+        self._weights.move_to_end(key)
+
+    def forget(self, key: Key) -> None:
+        self._weights.pop(key, None)
+
+    def wanted(self, now: float) -> dict[Key, int]:
+        """How many of each, the image that was asked for last first; never 0: what has no place any more is forgotten."""
+        if not self.least:
+            return {}
+        usual, left = TOTAL, self.most
+        counts: dict[Key, int] = {}
+        for key in reversed(self._weights):
+            frequent = math.ceil(self._weight(key, now))
+            counts[key] = min(left, frequent if frequent > self.least else min(self.least, usual))
+            usual -= min(self.least, usual)
+            left -= counts[key]
+        for key in [key for key, count in counts.items() if not count]:
+            del counts[key]
+            self.forget(key)
+        return counts
+
+    def _weight(self, key: Key, now: float) -> float:
+        weight, at = self._weights.get(key, (0.0, now))
+        return weight * math.exp((at - now) / WINDOW_S)
