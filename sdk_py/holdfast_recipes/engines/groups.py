@@ -1,4 +1,4 @@
-"""Groups of rollouts for engines that ask for them prompt by prompt: Algorithm 1 for each, the group filter, and other prompts for dropped ones.
+"""Groups of rollouts for engines that ask for them prompt by prompt: Algorithm 1 for each, the group filter, and spare prompts.
 
 Owns running the rollouts of a call and its limits. Decisions are ``core.balance``'s and ``core.groups``'. An engine that lets the rollout
 manager choose (slime, asynchronous TRL) takes ``pipeline.rollouts`` instead. Also owns the thread of an event loop for engines whose own

@@ -69,13 +69,19 @@ def row_of(run: Trajectory | None, *, filler: int = 0, reason: str = "") -> Row:
     mask = tokens.loss_mask if tokens else ()
     start = mask.index(1) if 1 in mask else len(ids)
     why = reason or _without_loss(run)
-    common = {"status": run.status, "blame": run.blame, "versions": tokens.versions if tokens else (), "turns": len(run.turns)}
-    common |= {"reason": why or run.reason, "rollout": run.trajectory_id}
-    if why:
-        response = ids[start : start + 1] or (filler,)
-        return Row(ids[:start] or (filler,), response, (0,), (0.0,), None, **common)  # type: ignore[arg-type]
-    assert tokens is not None
-    return Row(ids[:start], ids[start:], mask[start:], tokens.logprobs[start:], run.reward, **common)  # type: ignore[arg-type]
+    if tokens is None or why:
+        made = Row(ids[:start] or (filler,), ids[start : start + 1] or (filler,), (0,), (0.0,))
+    else:
+        made = Row(ids[:start], ids[start:], mask[start:], tokens.logprobs[start:], run.reward)
+    return replace(
+        made,
+        status=run.status,
+        blame=run.blame,
+        reason=why or run.reason,
+        versions=tokens.versions if tokens else (),
+        turns=len(run.turns),
+        rollout=run.trajectory_id,
+    )
 
 
 def rows_of(outcome: Outcome, dropped: Reason | None = None, *, filler: int = 0, std: Deviation = "sample") -> list[Row]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
@@ -54,11 +55,8 @@ class GroupRollouts:
         self._spares, self._most_spares = spares, most_spares
         self._thread: LoopThread | None = None
         self._player: GroupPlayer | None = None
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Since the first call: rollouts generated, lost to infrastructure, groups by assembly, admitted and dropped by reason."""
-        return dict(self._player.counts) if self._player else {}
+        self.counts: Counter[str] = Counter()
+        """Of all calls: rollouts generated, lost to infrastructure, groups by assembly, admitted, and dropped by reason."""
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list[Any]]:
         player = self._opened(trainer)
@@ -94,7 +92,7 @@ class GroupRollouts:
                 self.close()
                 raise
             spares = cycle(recipe.prompts if self._spares is None else self._spares, self._seed)
-            self._player = GroupPlayer(recipe, self._policy or TrainerPolicy(trainer), spares, self._most_spares, self._seed)
+            self._player = GroupPlayer(recipe, self._policy or TrainerPolicy(trainer), spares, self._most_spares, self._seed, self.counts)
         return self._player
 
 
@@ -142,7 +140,7 @@ class TrainerPolicy:
         room = min(max_new_tokens, _context(self._trainer.model) - len(prompt_ids))
         if room < 1:
             raise ContextLengthError(f"{len(prompt_ids)} tokens leave no room for an answer")
-        drawn = random.getrandbits(31) if seed is None else seed  # noqa: S311
+        drawn = random.getrandbits(31) if seed is None else seed
         answered: asyncio.Future[tuple[list[int], list[float]]] = asyncio.get_running_loop().create_future()
         self._waiting.append((Request(tuple(prompt_ids), drawn, room, frozenset(stop)), answered))
         if self._working is None or self._working.done():

@@ -68,9 +68,7 @@ TRUNCATED = replace(
     turns=TURNS[:1],
 )
 """Cut off by its budget of steps, and graded as it stood."""
-LOST = replace(
-    MULTI, trajectory_id="run/task-1/3", reward=None, status=Status.ABORTED, blame=Blame.INFRASTRUCTURE, reason="node-lost"
-)
+LOST = replace(MULTI, trajectory_id="run/task-1/3", reward=None, status=Status.ABORTED, blame=Blame.INFRASTRUCTURE, reason="node-lost")
 """Its sandbox was lost: infrastructure."""
 UNGRADED = replace(MULTI, trajectory_id="run/task-1/4", reward=None, blame=Blame.INFRASTRUCTURE, reason="reward_timeout")
 """Finished, but the grader's sandbox was lost."""

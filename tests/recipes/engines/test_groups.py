@@ -46,8 +46,10 @@ class Script:
 
         return rollout
 
-    def recipe(self, size: int = 4, budget: int = 8, stride: int = 4, **more: int) -> Recipe:
-        return Recipe(self.rollouts, lambda: Balance(size, budget, stride, "0.25", "0.75"), prompts=tuple(self.left), **more)
+    def recipe(self, size: int = 4, budget: int = 8, stride: int = 4, concurrency: int = 16) -> Recipe:
+        return Recipe(
+            self.rollouts, lambda: Balance(size, budget, stride, "0.25", "0.75"), concurrency=concurrency, prompts=tuple(self.left)
+        )
 
 
 async def played(script: Script, prompts: Sequence[str], spares: Sequence[str] = (), **more: int) -> tuple[GroupPlayer, list[object]]:
@@ -69,7 +71,8 @@ async def test_rollouts_that_raise_fill_up_and_carry_no_loss() -> None:
     assert groups == [("a", Assembly.TOP, 1, 4, None)]
     outcome = (await GroupPlayer(Script(a="+x--").recipe(budget=4), POLICY).play(["a"]))[0].outcome
     rows = rows_of(outcome)
-    assert sorted((row.masked, round(row.advantage, 6)) for row in rows) == [(False, -0.57735), (False, -0.57735), (False, 1.154701), (True, 0)]
+    found = sorted((row.masked, round(row.advantage, 6)) for row in rows)
+    assert found == [(False, -0.57735), (False, -0.57735), (False, 1.154701), (True, 0)]
     assert player.counts["infrastructure"] == 1
 
 
