@@ -24,7 +24,7 @@ from holdfast_recipes.harness.layers import fault_of
 from holdfast_recipes.harness.limits import Layer
 from holdfast_recipes.pipeline.rollouts import Rollout, Ticket
 from holdfast_recipes.pipeline.samples import is_finite
-from holdfast_recipes.policy.base import Policy
+from holdfast_recipes.policy.base import ChatPolicy, Policy
 
 T = TypeVar("T")
 
@@ -33,13 +33,15 @@ T = TypeVar("T")
 class Recipe:
     """What an engine needs to know: how a prompt (the id of a task) is played with the engine's policy, how groups are made and judged.
 
-    ``rollouts`` gets the engine's policy. ``concurrency`` rollouts run at a time; ``balance`` is called once for each group."""
+    ``rollouts`` gets a policy of token ids, ``chats`` one of messages. ``concurrency`` rollouts run at a time; ``balance`` is called once
+    for each group; ``prompts`` are all there are."""
 
     rollouts: Callable[[Policy], Rollout[str]]
     balance: Callable[[], Balance]
     rules: GroupRules = field(default_factory=GroupRules)
     concurrency: int = 16
     prompts: tuple[str, ...] = ()
+    chats: Callable[[ChatPolicy], Rollout[str]] | None = None
 
     @property
     def size(self) -> int:

@@ -251,13 +251,8 @@ def _of(args: Any) -> Attached:
         from transformers import AutoTokenizer
 
         tokenizer = HfTokenizer(AutoTokenizer.from_pretrained(args.hf_checkpoint, trust_remote_code=True))
-        attach(
-            opened(SweSettings.read(Path(name)), tokenizer),
-            lambda: policy_of(args),
-            name=name,
-            decode=tokenizer.decode,
-            filler=tokenizer.filler,
-        )
+        opening = opened(SweSettings.read(Path(name)), tokenizer)
+        attach(opening, lambda: policy_of(args), name=name, decode=tokenizer.decode, filler=tokenizer.filler)
     return _attached[name]
 
 

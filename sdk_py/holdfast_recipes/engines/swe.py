@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,13 +19,13 @@ from holdfast import AsyncSandboxClient
 from holdfast_recipes.core.balance import Balance
 from holdfast_recipes.core.errors import ConfigurationError
 from holdfast_recipes.core.trajectory import Trajectory
-from holdfast_recipes.harness.conversation import Format, TokenConversation
+from holdfast_recipes.harness.conversation import ChatConversation, Conversation, Format, TokenConversation
 from holdfast_recipes.harness.limits import LIMITS, Limits, Resources
 from holdfast_recipes.harness.rollout import Capacity, Settings
 from holdfast_recipes.pipeline import files
 from holdfast_recipes.pipeline.playing import managed
 from holdfast_recipes.pipeline.rollouts import Rollout, Ticket
-from holdfast_recipes.policy.base import Policy
+from holdfast_recipes.policy.base import ChatPolicy, Policy
 from holdfast_recipes.policy.tokenizer import Tokenizer
 from holdfast_recipes.swe.archives import Archives
 from holdfast_recipes.swe.job import Style, SweJob, maker
@@ -88,8 +88,9 @@ class SweSettings:
 
 
 @contextlib.asynccontextmanager
-async def opened(settings: SweSettings, tokenizer: Tokenizer) -> AsyncIterator[Recipe]:
-    """The recipe, while the block is open. Leaving it ends the group, and with it every sandbox that is left."""
+async def opened(settings: SweSettings, tokenizer: Tokenizer | None = None) -> AsyncIterator[Recipe]:
+    """The recipe, while the block is open. Leaving it ends the group, and with it every sandbox that is left. Policies of token ids need
+    the model's tokenizer."""
     settings.balance()
     tasks = {task.task_id: task for task in files.tasks(settings.tasks)}
     archives = Archives(settings.archives) if settings.archives else None
@@ -99,14 +100,8 @@ async def opened(settings: SweSettings, tokenizer: Tokenizer) -> AsyncIterator[R
         make = maker(client, group=group, labels={"holdfast-run": settings.run})
         resources, style = Resources(settings.cpu, settings.memory_gib), Style(settings.harness)
 
-        def rollouts(policy: Policy) -> Rollout[str]:
-            own = Settings(
-                lambda: TokenConversation(policy, tokenizer, text),
-                settings.limits,
-                capacity,
-                run=settings.run,
-                turn_tokens=settings.turn_tokens,
-            )
+        def played(conversation: Callable[[], Conversation[Any]]) -> Rollout[str]:
+            own = Settings(conversation, settings.limits, capacity, run=settings.run, turn_tokens=settings.turn_tokens)
             play = managed(lambda task: SweJob(task, make, archives=archives, style=style, resources=resources), own)
 
             async def rollout(prompt: str, ticket: Ticket) -> Trajectory:
@@ -116,4 +111,12 @@ async def opened(settings: SweSettings, tokenizer: Tokenizer) -> AsyncIterator[R
 
             return rollout
 
-        yield Recipe(rollouts, settings.balance, concurrency=settings.concurrency, prompts=tuple(tasks))
+        def rollouts(policy: Policy) -> Rollout[str]:
+            if tokenizer is None:
+                raise ConfigurationError("a policy of token ids needs the model's tokenizer")
+            return played(lambda: TokenConversation(policy, tokenizer, text))
+
+        def chats(policy: ChatPolicy) -> Rollout[str]:
+            return played(lambda: ChatConversation(policy))
+
+        yield Recipe(rollouts, settings.balance, concurrency=settings.concurrency, prompts=tuple(tasks), chats=chats)

@@ -69,7 +69,7 @@ class DynamicFilterOutput:
     keep_when_insufficient: bool = False
 
 
-STAND_INS = {
+STAND_INS: dict[str, list[Any]] = {
     "slime": [],
     "slime.utils": [],
     "slime.utils.types": [Sample],
@@ -91,9 +91,7 @@ def real() -> str | None:
     except ModuleNotFoundError:
         found = None
     if found is None:
-        return (
-            "HOLDFAST_SLIME_PATH names no checkout of THUDM/slime and none is importable: THE REAL PACKAGE WAS NOT TESTED, its facts were"
-        )
+        return "HOLDFAST_SLIME_PATH names no checkout of THUDM/slime, none is importable: THE REAL PACKAGE WAS NOT TESTED, facts were"
     if importlib.util.find_spec("torch") is None:
         return "slime's records import torch, which is not installed here: THE REAL PACKAGE WAS NOT TESTED, its facts were"
     return None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import itertools
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -165,6 +167,22 @@ def test_group_sizes_must_agree_and_prompts_are_task_ids(tmp_path: Path) -> None
             groups_of(prompts, 2)
     with pytest.raises(ConfigurationError, match="task ids"):
         groups_of([[{"role": "user", "content": "x"}]] * 2, 2)
+
+
+def test_the_launch_file_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(__file__).parents[3] / "infra" / "recipes" / "engines" / "train_trl.py"
+    spec = importlib.util.spec_from_file_location("train_trl", path)
+    assert spec is not None
+    assert spec.loader is not None
+    launch = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(launch)
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text('{"tasks": "tasks.jsonl", "size": 2, "budget": 4, "stride": 2, "low": "0.25", "high": "0.75"}')
+    monkeypatch.setattr(launch.files, "tasks", lambda path: [SimpleNamespace(task_id=f"t{number}") for number in range(2)])
+    monkeypatch.setattr(launch, "opened", lambda settings, tokenizer: tiny.without_sandboxes(settings.size))
+    model = models.saved(tmp_path / "model")
+    words = ["--recipe", str(recipe), "--model", str(model), "--output", str(tmp_path / "out"), "--steps", "1", "--groups", "2", "--cpu"]
+    assert launch.main(words) == 0
 
 
 def test_sampling_gives_the_models_own_log_probabilities_whatever_it_is_asked_with() -> None:

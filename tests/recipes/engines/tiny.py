@@ -17,17 +17,19 @@ from holdfast_recipes.core.balance import Balance
 from holdfast_recipes.core.calls import CallError, CallFault, Parsed, ToolCall
 from holdfast_recipes.core.scored import Blame
 from holdfast_recipes.core.template import Kind, Piece
+from holdfast_recipes.core.trajectory import Observation
 from holdfast_recipes.engines.groups import Recipe
-from holdfast_recipes.harness.conversation import Format, TokenConversation
+from holdfast_recipes.harness.conversation import ChatConversation, Conversation, Format, TokenConversation
 from holdfast_recipes.harness.limits import MINI, Limits, Resources, RolloutLimits
 from holdfast_recipes.harness.loop import Episode
 from holdfast_recipes.harness.machine import Machine
 from holdfast_recipes.harness.rollout import Capacity, Graded, Job, Settings
 from holdfast_recipes.harness.shell import ShellToolset
-from holdfast_recipes.harness.toolset import Toolset
+from holdfast_recipes.harness.tools import MINI as MINI_TOOLS
+from holdfast_recipes.harness.toolset import Result, Toolset
 from holdfast_recipes.pipeline.playing import managed
 from holdfast_recipes.pipeline.rollouts import Rollout
-from holdfast_recipes.policy.base import Message, Policy, Tool
+from holdfast_recipes.policy.base import Message, Tool
 
 START, END, SEEN = "<s>", "</s>", ">"
 WORDS = ("<pad>", START, END, SEEN, "a", "b", "c", "d", "done", "ok")
@@ -114,11 +116,15 @@ class LetterJob:
         return Graded(1.0 if found.exit_code == 0 else -1.0)
 
 
-def rollouts(job: Callable[[str], Job[Any]], *, sandboxes: int = 6) -> Callable[[Policy], Rollout[str]]:
+def rollouts(job: Callable[[str], Job[Any]], *, sandboxes: int = 6, chat: bool = False) -> Callable[[Any], Rollout[str]]:
     capacity = Capacity(sandboxes)
 
-    def of(policy: Policy) -> Rollout[str]:
-        settings = Settings(lambda: TokenConversation(policy, Words(), FORMAT), LIMITS, capacity, run="tiny", turn_tokens=TURN_TOKENS)
+    def of(policy: Any) -> Rollout[str]:
+        def conversation() -> Conversation[Any]:
+            return ChatConversation(policy) if chat else TokenConversation(policy, Words(), FORMAT)
+
+        limits = replace(LIMITS, rollout=replace(LIMITS.rollout, tokens=None)) if chat else LIMITS
+        settings = Settings(conversation, limits, capacity, run="tiny", turn_tokens=64 if chat else TURN_TOKENS)
         play: Any = managed(cast(Any, job), settings)  # jobs of task ids here
         return cast(Rollout[str], play)
 
@@ -135,7 +141,82 @@ async def on_sandboxes(size: int = 4, breaks: Callable[[], bool] = lambda: False
             async def make() -> AsyncSandbox:
                 return await client.create_sandbox("host", cpu=0.5, memory="128m", group=group, labels={"tiny": name}, lifetime_s=300)
 
-            made = rollouts(lambda task: LetterJob(task, make, breaks))
-            yield Recipe(made, lambda: Balance(size, 2 * size, size, "0.25", "0.75"), concurrency=8, prompts=("t0", "t1", "t2", "t3"))
+            def job(task: str) -> LetterJob:
+                return LetterJob(task, make, breaks)
+
+            made, chats = rollouts(job), rollouts(job, chat=True)
+            prompts = ("t0", "t1", "t2", "t3")
+            yield Recipe(made, lambda: Balance(size, 2 * size, size, "0.25", "0.75"), concurrency=8, prompts=prompts, chats=chats)
             left = await client.list_sandboxes({"tiny": name})
         assert not left, f"sandboxes are left: {left}"
+
+
+class _NoSandbox:
+    id = "none"
+
+    async def delete(self) -> bool:
+        return True
+
+
+class _Answers:
+    """A toolset that answers ``ok`` and hands in what was written, without a sandbox."""
+
+    name, version, strict = "answers", "1", True
+    tools: Sequence[Tool] = MINI_TOOLS
+    config: Mapping[str, Any] = {}
+
+    def __init__(self) -> None:
+        self.work: list[str] = []
+
+    async def run(self, call: ToolCall, *, timeout_s: float) -> Result:
+        command = str(call.arguments["command"])
+        if "COMPLETE" in command:
+            return Result(Observation("", call.id, 0), True, " ".join(self.work))
+        self.work.append(command.removeprefix("echo ").partition(" >>")[0])
+        return Result(Observation("ok", call.id, 0))
+
+    async def close(self) -> None: ...
+
+
+class AnswersJob(LetterJob):
+    """The same task where no sandbox is needed: graded here."""
+
+    def __init__(self, task_id: str) -> None:
+        self.task_id = task_id
+        self._toolset = _Answers()
+
+    async def create(self, resources: Resources) -> Any:
+        return _NoSandbox()
+
+    async def open(self, sandbox: Any, *, oom_ends: bool) -> Any:
+        return self._toolset
+
+    async def collect(self, sandbox: Any, episode: Episode) -> str:
+        return " ".join(self._toolset.work)
+
+    async def grade(self, work: str) -> Graded:
+        return Graded(1.0 if "a" in work.split() else -1.0)
+
+
+@contextlib.asynccontextmanager
+async def without_sandboxes(size: int = 2) -> AsyncIterator[Recipe]:
+    yield Recipe(
+        rollouts(AnswersJob),
+        lambda: Balance(size, 2 * size, size, "0.25", "0.75"),
+        prompts=("t0", "t1"),
+        chats=rollouts(AnswersJob, chat=True),
+    )
+
+
+def here(tokenizer: object) -> contextlib.AbstractAsyncContextManager[Recipe]:
+    """For engines that name a recipe by its import path."""
+    return without_sandboxes()
+
+
+def there(tokenizer: object) -> contextlib.AbstractAsyncContextManager[Recipe]:
+    return on_sandboxes(size=2)
+
+
+def broken(tokenizer: object) -> contextlib.AbstractAsyncContextManager[Recipe]:
+    """Every sandbox is lost at once."""
+    return on_sandboxes(size=2, breaks=lambda: True)
