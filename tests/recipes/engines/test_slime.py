@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import itertools
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 from holdfast_recipes.core.balance import Balance
 from holdfast_recipes.core.errors import ConfigurationError
 from holdfast_recipes.core.trajectory import Trajectory
@@ -25,6 +28,7 @@ from holdfast_recipes.policy.sglang import SGLang
 from holdfast_recipes.policy.tokenizer import ByteTokenizer
 
 from tests.recipes.engines import cases, slime_package
+from tests.recipes.engines.launching import LAUNCH, launched
 
 package = slime_package.load()
 Sample = package.Sample
@@ -84,12 +88,7 @@ def test_the_real_package() -> None:
     """Says loudly where only facts were tested; else the facts must be those of the real package."""
     if (why := slime_package.real()) is not None:
         pytest.skip(why)
-    for fact in (
-        slime_package.Sample,
-        slime_package.RolloutFnTrainOutput,
-        slime_package.RolloutFnEvalOutput,
-        slime_package.DynamicFilterOutput,
-    ):
+    for fact in itertools.chain(*slime_package.STAND_INS.values()):
         real = {item.name: item for item in dataclasses.fields(getattr(package, fact.__name__))}
         for item in dataclasses.fields(fact):
             assert item.name in real
@@ -235,3 +234,33 @@ async def test_the_policy_is_slimes_router() -> None:
     assert isinstance(policy, SGLang)
     assert str(policy._http.base_url) == "http://127.0.0.1:3000/"
     await policy.aclose()
+
+
+def test_the_launch_file_names_functions_that_are_there_and_arguments_that_slime_has(tmp_path: Path) -> None:
+    models = tmp_path / "model.sh"
+    models.write_text("MODEL_ARGS=(--num-layers 2)\n")
+    given = launched(
+        "slime.sh", "ray", tmp_path, SLIME="/slime", MODEL_SCRIPT=str(models), CHECKPOINT="c", HOLDFAST_URL="u", HOLDFAST_API_KEY="k"
+    )
+    words = given[given.index("/slime/train.py") + 1 :]
+    options = {word: words[place + 1] for place, word in enumerate(words[:-1]) if word.startswith("--")}
+    for name, value in options.items():
+        if value.startswith("holdfast_recipes."):
+            assert name.endswith("-path")
+            assert callable(getattr(adapter, value.rpartition(".")[2]))
+    assert (options["--n-samples-per-prompt"], options["--custom-config-path"]) == ("8", "slime.yaml")
+    assert yaml.safe_load((LAUNCH / "slime.yaml").read_text()) == {"holdfast_recipe": "recipe.json"}
+    checkout = os.environ.get("HOLDFAST_SLIME_PATH")
+    if slime_package.real() is None and checkout:
+        known = (Path(checkout) / "slime" / "utils" / "arguments.py").read_text()
+        of_megatron = {
+            "--num-layers",
+            "--optimizer",
+            "--lr",
+            "--lr-decay-style",
+            "--min-lr",
+            "--adam-beta1",
+            "--adam-beta2",
+            "--weight-decay",
+        }
+        assert [name for name in options if name not in of_megatron and f'"{name}"' not in known] == []
