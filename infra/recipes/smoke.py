@@ -22,8 +22,9 @@ from holdfast_server.embed import EmbeddedStack, running_stack
 
 TOP = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("HOLDFAST_DATA", ".holdfast")) / "recipes"
-ENGINES = {"trl": ["trl", "trl_async"], "verifiers": ["verifiers"], "verl": ["verl"]}
-"""Engines with their files of tests. Each runs in an environment of its own, made by `infra/scripts/engine_venv`."""
+ENGINES = {"trl": ["trl", "trl_async", "slime"], "verifiers": ["verifiers"], "verl": ["verl"]}
+"""Engines with their files of tests, each in an environment of its own (`infra/scripts/engine_venv`). slime has none: its records import
+torch, so they are tested beside TRL, the real ones where HOLDFAST_SLIME_PATH names a checkout."""
 SANDBOX_PART_S = 90.0
 
 
@@ -87,13 +88,14 @@ def sandboxes(stack: EmbeddedStack) -> str:
 
 
 class Environments:
-    """Makes the engines' environments one after the other while other parts run; their packages clash, and installing takes longest."""
+    """Makes the engines' environments while other parts run: their packages clash, and installing takes longest."""
 
     def __init__(self) -> None:
         self._made = {name: threading.Event() for name in ENGINES}
         self._said: dict[str, str] = {}
         self._seconds: dict[str, float] = {}
-        threading.Thread(target=self._make, daemon=True).start()
+        for name in ENGINES:
+            threading.Thread(target=self._make, args=(name,), daemon=True).start()
 
     def python(self, name: str) -> tuple[Path, float]:
         """The Python of an engine's environment and the seconds that making it took; waits for it."""
@@ -101,13 +103,12 @@ class Environments:
         must(not self._said[name], f"its environment could not be made: {self._said[name]}")
         return TOP / f".venv-{name}" / "bin" / "python", self._seconds[name]
 
-    def _make(self) -> None:
-        for name, made in self._made.items():
-            started = time.monotonic()
-            result = subprocess.run([TOP / "infra/scripts/engine_venv", name], cwd=TOP, check=False, capture_output=True, text=True)
-            self._said[name] = result.stderr.strip()[-2000:] if result.returncode else ""
-            self._seconds[name] = time.monotonic() - started
-            made.set()
+    def _make(self, name: str) -> None:
+        started = time.monotonic()
+        result = subprocess.run([TOP / "infra/scripts/engine_venv", name], cwd=TOP, check=False, capture_output=True, text=True)
+        self._said[name] = result.stderr.strip()[-2000:] or "it failed" if result.returncode else ""
+        self._seconds[name] = time.monotonic() - started
+        self._made[name].set()
 
 
 def engine(name: str, made: Environments, stack: EmbeddedStack) -> str:
