@@ -1,7 +1,7 @@
 """`make recipes`: everything that trains, small enough for minutes; each part says what it saw, and fails when that is not what must be.
 
-Owns the parts and their limits. Nothing here is a result: the figures are of a handful of steps. Parts of engines are found by name, so
-that an adapter's contract run joins by adding a module.
+Owns the parts and their limits. Nothing here is a result: the figures are of a handful of steps. The engines' environments are installed
+while the other parts run.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,8 +22,9 @@ from holdfast_server.embed import EmbeddedStack, running_stack
 
 TOP = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("HOLDFAST_DATA", ".holdfast")) / "recipes"
-ENGINES = ("trl",)
-"""Engines whose short run belongs here: `holdfast_recipes/engines/NAME.py` and its own environment, made by `infra/scripts/NAME_venv`."""
+ENGINES = {"trl": ["trl", "trl_async", "slime"], "verifiers": ["verifiers"], "verl": ["verl"]}
+"""Engines with their files of tests, each in an environment of its own (`infra/scripts/engine_venv`). slime has none: its records import
+torch, so they are tested beside TRL, the real ones where HOLDFAST_SLIME_PATH names a checkout."""
 SANDBOX_PART_S = 90.0
 
 
@@ -85,15 +87,43 @@ def sandboxes(stack: EmbeddedStack) -> str:
     return asyncio.run(steps())
 
 
-def engine(name: str) -> str:
-    """The short run of an engine's adapter, in the engine's own environment."""
-    script = TOP / "infra" / "scripts" / f"{name}_venv"
-    if not script.exists() or not (TOP / "sdk_py" / "holdfast_recipes" / "engines" / f"{name}.py").exists():
-        return "not there yet"
-    subprocess.run([script], cwd=TOP, check=True)
-    python = TOP / f".venv-{name}" / "bin" / "python"
-    subprocess.run([python, "-m", "pytest", "-q", f"tests/recipes/engines/test_{name}.py"], cwd=TOP, check=True)
-    return "its contract held"
+class Environments:
+    """Makes the engines' environments while other parts run: their packages clash, and installing takes longest."""
+
+    def __init__(self) -> None:
+        self._made = {name: threading.Event() for name in ENGINES}
+        self._said: dict[str, str] = {}
+        self._seconds: dict[str, float] = {}
+        for name in ENGINES:
+            threading.Thread(target=self._make, args=(name,), daemon=True).start()
+
+    def python(self, name: str) -> tuple[Path, float]:
+        """The Python of an engine's environment and the seconds that making it took; waits for it."""
+        self._made[name].wait()
+        must(not self._said[name], f"its environment could not be made: {self._said[name]}")
+        return TOP / f".venv-{name}" / "bin" / "python", self._seconds[name]
+
+    def _make(self, name: str) -> None:
+        started = time.monotonic()
+        result = subprocess.run([TOP / "infra/scripts/engine_venv", name], cwd=TOP, check=False, capture_output=True, text=True)
+        self._said[name] = result.stderr.strip()[-2000:] or "it failed" if result.returncode else ""
+        self._seconds[name] = time.monotonic() - started
+        self._made[name].set()
+
+
+def engine(name: str, made: Environments, stack: EmbeddedStack) -> str:
+    """The contract of an engine's adapter with the real package; what needs sandboxes gets them from the stack."""
+    python, installed_s = made.python(name)
+    files = [f"tests/recipes/engines/test_{file}.py" for file in ENGINES[name]]
+    options = ["--confcutdir=tests/recipes/engines", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib"]
+    options += ["-o", "filterwarnings=default", "-q", "-rs", "--timeout=170"]
+    environment = os.environ | {"HOLDFAST_URL": stack.url, "HOLDFAST_API_KEY": stack.key, "HF_HUB_OFFLINE": "1"}
+    result = subprocess.run(
+        [python, "-m", "pytest", *options, *files], cwd=TOP, check=False, capture_output=True, text=True, env=environment
+    )
+    must(result.returncode == 0, result.stdout[-4000:] + result.stderr[-1000:])
+    skipped = [line for line in result.stdout.splitlines() if line.startswith("SKIPPED")]
+    return "\n".join([f"{result.stdout.strip().rpartition(chr(10))[2]} (environment {installed_s:.0f} s)", *skipped])
 
 
 def tests() -> str:
@@ -126,11 +156,12 @@ def main() -> int:
         slow = f"  (more than its {limit_s:.0f} s)" if limit_s and seconds > limit_s else ""
         print(f"{name:12}{seconds:6.1f} s{slow}  {said}", flush=True)
 
+    environments = Environments()
     part("tests", tests)
     part("twin", twin)
     with stack() as running:
         part("sandboxes", lambda: sandboxes(running), SANDBOX_PART_S)
-    for name in ENGINES:
-        part(name, lambda: engine(name))  # noqa: B023  called at once
+        for name in ENGINES:
+            part(name, lambda: engine(name, environments, running))  # noqa: B023  called at once
     print("recipes: a miniature; no figure here is a result", flush=True)
     return 1 if failed else 0

@@ -46,8 +46,9 @@ def endpoint(answer: Answer, *statuses: int, refusal: str = "refused") -> Iterat
             said = answer(body)
             message = {"role": "assistant", "content": said} if isinstance(said, str) else said
             reason = "tool_calls" if message.get("tool_calls") else "stop"
-            usage = {"prompt_tokens": 100, "completion_tokens": 10}
-            self._send(200, {"choices": [{"index": 0, "message": message, "finish_reason": reason}], "usage": usage})
+            usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+            about = {"id": f"chat-{len(served.requests)}", "object": "chat.completion", "created": 0, "model": body["model"]}
+            self._send(200, about | {"choices": [{"index": 0, "message": message, "finish_reason": reason}], "usage": usage})
 
         def _send(self, status: int, body: dict[str, Any]) -> None:
             data = json.dumps(body).encode()
