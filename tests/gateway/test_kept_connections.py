@@ -14,16 +14,18 @@ from typing import Any, Literal
 import httpx
 import pytest
 from holdfast_server.embed import free_port
-from holdfast_wire.frames import Closed, Exited, Opened, Output, Started
+from holdfast_wire.codec import decode, encode
+from holdfast_wire.frames import Closed, Exited, Hello, Opened, Output, Started, Welcome
 from holdfast_wire.proof import agent_token
 from holdfast_wire.websocket_frames import BINARY, server_frame
 
 from gateway.agents import agent_connection, kept_connections
 from gateway.agents.kept_connections import KeptConnections
 from gateway.model.records import Cause
+from gateway.sessions.frame_headers import BINARY, server_frame
 from gateway.settings import RelaySettings
 from tests.gateway.harness import SECRET, Connection, ScriptedAgent, Served, serve
-from tests.gateway.test_agent_call import RESULT, Talk, _vanishes
+from tests.gateway.test_agent_call import RESULT, Talk
 from tests.support.kube.kubelet import ProcessAgent
 from tests.support.requires import requires
 from tests.support.until import until_async
@@ -43,6 +45,7 @@ class Wire:
     """Connections that are not closed."""
     deaf: bool = False
     """What is sent on the connections of now is swallowed."""
+    swallowed_bytes: int = 0
     cut_at_next: Literal["", "lost", "delivered"] = ""
     """Cut everything when a client sends something, which the agent gets or does not."""
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
@@ -66,6 +69,7 @@ class Wire:
                 while data := await source.read(65536):
                     deaf = deaf or (self.deaf and ours == self.dialled)
                     if deaf:
+                        self.swallowed_bytes += len(data) if from_client else 0
                         continue
                     cut, self.cut_at_next = (self.cut_at_next, "") if from_client else ("", self.cut_at_next)
                     if cut != "lost":
@@ -248,6 +252,7 @@ async def test_a_connection_that_swallows_everything_is_replaced(redis_url: str,
         assert await here.execute(f"echo 2 >> {counter}; echo done") == "done\n"
         assert counter.read_text() == "1\n2\n"
         assert here.wire.dialled == 2
+        assert 0 < here.wire.swallowed_bytes < 60, "a Ping and a Close: the command was not requested there"
 
 
 async def test_an_agent_that_was_killed_is_gone_with_its_connection(redis_url: str, tmp_path: Path) -> None:
@@ -375,9 +380,12 @@ async def test_a_breach_ends_its_connection_and_no_other(redis_url: str, tmp_pat
 
 async def test_an_agent_that_breaks_every_connection_is_dialled_again_once(redis_url: str, tmp_path: Path) -> None:
     async def behave(connection: Connection) -> None:
-        talk = Talk(connection)
-        await talk.greet()
-        await _vanishes(talk)
+        hello, _ = decode(await connection.message())
+        assert isinstance(hello, Hello)
+        welcome = Welcome(hello.version, "e1", hello.generation + 1, hello.generation > 0, {}, {})
+        await connection.send(server_frame(BINARY, encode(welcome)))
+        await connection.message()
+        connection.writer.transport.abort()
 
     async with scripted(redis_url, tmp_path, behave) as (served, agent):
         assert (await post(served)).json()["code"] == "outcome_unknown"
