@@ -18,6 +18,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from gateway.agents.kept_connections import KeptConnections
 from gateway.http import problems
 from gateway.memory_reservation import reserving
 from gateway.orchard.retry_detection import RetryDetection
@@ -107,6 +108,7 @@ def build_app(gateway: Gateway) -> Starlette:
         yield
         gateway.attached.draining = True
         await gateway.background.aclose()
+        gateway.agents.close()
         await gateway.runtime.aclose()
         await gateway.store.aclose()
 
@@ -117,6 +119,7 @@ def build_app(gateway: Gateway) -> Starlette:
         exception_handlers={HoldfastError: problems.on_error, HTTPException: problems.on_error, Exception: problems.on_error},
     )
     app.router.redirect_slashes = False  # the redirect would repeat whatever Host the request named
+    gateway.agents = KeptConnections(gateway.dial, gateway.check, gateway.settings.relay.dial_timeout_s)
     app.state.gateway = gateway
     app.state.retries = RetryDetection()
     return app

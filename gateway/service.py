@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
 
 from holdfast_wire.errors import HoldfastError
 from starlette.requests import HTTPConnection
 
 from gateway.admission import Admission, Quotas
+from gateway.agents.dial import Dialled, dial
 from gateway.model.records import Entry, Record, Tombstone
 from gateway.placement.store import PlacementStore, RebuildingError
 from gateway.pools import PoolsFile
@@ -55,6 +57,18 @@ class BackgroundTasks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+class AgentCalls(Protocol):
+    """Requests to agents: ``agents.kept_connections``."""
+
+    def call(self, record: Record, *, own: bool = False) -> AbstractAsyncContextManager[Any]:
+        """An ``AgentCall``."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections."""
+        ...
+
+
 class Gateway:
     """The parts of one replica."""
 
@@ -72,6 +86,8 @@ class Gateway:
         self.metrics = Metrics()
         self.memory = MemoryReservations(settings.rest.reserved_bytes)
         self.attached = AttachedSessions(settings.relay)
+        self.agents: AgentCalls
+        """Set by ``app.build_app``: what relays sessions shares this class and must not import what decodes them."""
         self.background = BackgroundTasks()
         self.pools = PoolsFile(settings.pools_file)
         self.admission = Admission(settings.admission, self.metrics)
@@ -85,6 +101,14 @@ class Gateway:
         """Running removals of deleted sandboxes."""
         self.removal_retries: set[asyncio.Task[None]] = set()
         """Removals that wait because the runtime was down."""
+
+    async def dial(self, record: Record) -> Dialled:
+        """Reach the sandbox's agent. Raises ``DialError``."""
+        return await dial(record.endpoint, self.secrets, record.sandbox_id, record.incarnation, self.settings.relay.dial_timeout_s)
+
+    async def check(self, record: Record) -> None:
+        """Raise why the sandbox of ``record`` cannot be reached, where placement knows it."""
+        await self.ready(record.owner, record.sandbox_id)
 
     def owner(self, connection: HTTPConnection) -> str:
         """The owner of the request's key. Raises HoldfastError ``key_missing`` or ``key_invalid``."""

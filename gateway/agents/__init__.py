@@ -1,4 +1,4 @@
-"""Connections to session agents: dialling with mutual proof, adoption of a spare, idle time, one call over REST.
+"""Connections to session agents: dialling with mutual proof, adoption of a spare, idle time, REST's requests.
 
 Owns everything the gateway says to an agent itself. Relayed sessions are in ``gateway.sessions``.
 """

@@ -16,8 +16,8 @@ import msgpack
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import STDERR, STDOUT, Closed, Exited, Fact, Failed, Gap, Output, Started
 
-from gateway.agents.agent_call import AgentCall, AgentCallError
-from gateway.agents.dial import dial
+from gateway.agents.agent_call import AgentCall
+from gateway.agents.agent_socket import AgentCallError
 from gateway.lifecycle.activity import in_use
 from gateway.memory_reservation import reserve_memory
 from gateway.model.records import Record
@@ -49,29 +49,10 @@ class Outcome:
 
 
 @contextlib.asynccontextmanager
-async def agent_call(gateway: Gateway, record: Record) -> AsyncIterator[AgentCall]:
-    """A greeted connection to the sandbox's agent. Where it fails, placement may know why."""
-    settings = gateway.settings.relay
-    try:
-        dialled = await dial(record.endpoint, gateway.secrets, record.sandbox_id, record.incarnation, settings.dial_timeout_s)
-        call = AgentCall(dialled.transport, dialled.early)
-        try:
-            async with asyncio.timeout(settings.dial_timeout_s):
-                await call.greet()
-        except TimeoutError:
-            call.close()
-            raise AgentCallError("agent_unreachable", "the session agent did not greet") from None
-        except BaseException:
-            call.close()
-            raise
-    except HoldfastError:
-        await gateway.ready(record.owner, record.sandbox_id)  # raises the sandbox's own end, where that is known
-        raise
-    try:
-        async with in_use(gateway, record):
-            yield call
-    finally:
-        call.close()
+async def agent_call(gateway: Gateway, record: Record, *, own: bool = False) -> AsyncIterator[AgentCall]:
+    """A request to the sandbox's agent, on a kept connection or, with ``own``, one of its own. Where it fails, placement may know why."""
+    async with gateway.agents.call(record, own=own) as call, in_use(gateway, record):
+        yield call
 
 
 async def run(
@@ -131,7 +112,7 @@ async def _lost(gateway: Gateway, record: Record, outcome: Outcome, error: Agent
 async def _answers(gateway: Gateway, record: Record) -> bool:
     """Whether the agent is still there. If not, placement will soon know why."""
     try:
-        dialled = await dial(record.endpoint, gateway.secrets, record.sandbox_id, record.incarnation, gateway.settings.relay.dial_timeout_s)
+        dialled = await gateway.dial(record)
     except HoldfastError:
         return False
     dialled.transport.abort()

@@ -19,7 +19,7 @@ from holdfast_wire.frames import Close, Exited, Failed, Output, Resize, Signal, 
 from holdfast_wire.limits import DECODE_ITEMS
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from gateway.agents.agent_call import CHANNEL, AgentCall
+from gateway.agents.agent_call import AgentCall
 from gateway.auth import key_of
 from gateway.http.origin import check_origin
 from gateway.http.request_fields import Fields
@@ -46,7 +46,7 @@ async def pty(websocket: WebSocket) -> None:
         key = key_of(websocket.headers) or websocket.query_params.get("api_key") or (chosen or "").removeprefix(_PROTOCOL)
         owner = gateway.keys.owner_of(key)
         record = await gateway.ready(owner, websocket.path_params["sandbox_id"])
-        async with agent_call(gateway, record) as call:
+        async with agent_call(gateway, record, own=True) as call:
             await _serve(gateway, websocket, call)
     except HoldfastError as error:
         await _end(websocket, {"type": "error", "message": str(error)}, error.kind.close_code or _BROKEN)
@@ -68,7 +68,7 @@ async def _serve(gateway: Gateway, websocket: WebSocket, call: AgentCall) -> Non
     try:
         await asyncio.wait((output, input_), return_when=asyncio.FIRST_COMPLETED)
         if not output.done():
-            call.send(Close(CHANNEL))  # the client has disconnected or sent close: the command is cancelled
+            call.send(Close(call.number))  # the client has disconnected or sent close: the command is cancelled
             input_.result()
         await output
     finally:
@@ -105,10 +105,10 @@ async def _take_input(websocket: WebSocket, call: AgentCall) -> None:
                 await call.write(data)
             case "signal":
                 name = fields.text("sig", "TERM", most=20) or "TERM"
-                call.send(Signal(CHANNEL, name.upper().removeprefix("SIG")))
+                call.send(Signal(call.number, name.upper().removeprefix("SIG")))
             case "resize":
                 rows = fields.integer("rows", 24, least=1, most=4096)
-                call.send(Resize(CHANNEL, rows, fields.integer("cols", 80, least=1, most=4096)))
+                call.send(Resize(call.number, rows, fields.integer("cols", 80, least=1, most=4096)))
             case "close":
                 return
             case _:

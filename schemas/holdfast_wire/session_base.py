@@ -158,6 +158,11 @@ class Session:
         channel = self._channels.get(number)
         return channel.outbound.room if channel is not None else 0
 
+    def is_open(self, number: int) -> bool:
+        """Whether the channel is there and has not ended."""
+        channel = self._channels.get(number)
+        return channel is not None and channel.state is not State.ENDED
+
     def consume(self, number: int, size_bytes: int) -> None:
         """The application has used ``size_bytes`` of the channel's Output or Write data: the peer gets credit back."""
         channel = self._channels.get(number)

@@ -18,8 +18,10 @@ from holdfast_wire.limits import DATA_BYTES, ITEM_BYTES, WINDOW_BYTES, Timing
 from holdfast_wire.proof import agent_token
 from holdfast_wire.websocket_frames import BINARY, CLOSE, PING, server_frame
 
-from gateway.agents import agent_call
-from gateway.agents.dial import dial_agent
+from gateway.agents.agent_call import AgentCall
+from gateway.agents.agent_connection import AgentConnection
+from gateway.agents.agent_socket import AgentSocket
+from gateway.agents.dial import Dialled, dial_agent
 from gateway.oneoff import operations
 from gateway.settings import RelaySettings, RestSettings
 from session_agent.agent.settings import AgentSettings
@@ -179,13 +181,13 @@ async def test_an_agent_that_is_full_of_what_others_leave_still_answers(tmp_path
     server = AgentServer(AgentSettings("sb-1", token, "1", workdir="/", memory_bytes=1))
     await server.start(listening_socket(endpoint))
     try:
-        dialled = await dial_agent(endpoint, token, 5.0)
-        call = agent_call.AgentCall(dialled.transport, dialled.early)
+        connection = AgentConnection(lambda: dial_agent(endpoint, token, 5.0), 5.0)
         async with asyncio.timeout(10):
-            await call.greet()
+            await connection.connect()
+            call = AgentCall(connection)
             call.open("read", {"path": str(tmp_path / "data")})
             read = b"".join([fact.data async for fact in call.facts() if isinstance(fact, Output)])
-        call.close()
+        connection.close()
         assert read == data
     finally:
         await server.stop()
@@ -281,14 +283,14 @@ async def test_when_the_sandbox_went_that_is_the_answer(served: Served) -> None:
 async def test_an_agent_that_pings_and_never_reads_costs_nothing(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its pongs would pile up in the gateway for as long as the request may take."""
     highest = 0
-    original = agent_call.AgentCall.data_received
+    original = AgentSocket.data_received
 
-    def data_received(self: agent_call.AgentCall, data: bytes) -> None:
+    def data_received(self: AgentSocket, data: bytes) -> None:
         nonlocal highest
         original(self, data)
         highest = max(highest, self._transport.get_write_buffer_size())
 
-    monkeypatch.setattr(agent_call.AgentCall, "data_received", data_received)
+    monkeypatch.setattr(AgentSocket, "data_received", data_received)
 
     async def pings(talk: Talk) -> None:
         talk.connection.reader._transport.pause_reading()  # type: ignore[attr-defined]
@@ -305,12 +307,12 @@ async def test_an_agent_that_falls_silent_is_given_up(served: Served, monkeypatc
     """A machine that lost its power closes no connection: only its silence tells, long before the command's time is over."""
     from gateway.model.records import Cause
 
-    original = agent_call.AgentCall.__init__
+    original = AgentConnection.__init__
 
-    def impatient(self: agent_call.AgentCall, transport: asyncio.Transport, early: bytes) -> None:
-        original(self, transport, early, Timing(ping_interval_s=0.05, silence_limit_s=0.2))
+    def impatient(self: AgentConnection, dial: Callable[[], Awaitable[Dialled]], timeout_s: float) -> None:
+        original(self, dial, timeout_s, Timing(ping_interval_s=0.05, silence_limit_s=0.2))
 
-    monkeypatch.setattr(agent_call.AgentCall, "__init__", impatient)
+    monkeypatch.setattr(AgentConnection, "__init__", impatient)
     pings: list[Any] = []
 
     async def silent(talk: Talk) -> None:

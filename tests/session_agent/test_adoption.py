@@ -15,8 +15,8 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.proof import BODY_HEADER, DIAL_HEADER, agent_token, body_mac, dial_header, seal_token
 
 from gateway.agents.adoption import adopt_agent
-from gateway.agents.agent_call import AgentCall
-from gateway.agents.dial import DialError, dial_agent
+from gateway.agents.agent_connection import AgentConnection
+from gateway.agents.dial import DialError, Dialled, dial_agent
 from session_agent.agent.session import connection as link
 from session_agent.agent.session.adoption import BODY_BYTES
 from session_agent.agent.settings import AgentSettings
@@ -98,10 +98,9 @@ async def test_only_once(agent: tuple[AgentServer, str]) -> None:
 
 async def test_not_after_a_session(agent: tuple[AgentServer, str]) -> None:
     _, endpoint = agent
-    dialled = await dial_agent(endpoint, OLD, 5.0)
-    call = AgentCall(dialled.transport, dialled.early)
-    await call.greet()
-    call.close()
+    connection = AgentConnection(lambda: dial_agent(endpoint, OLD, 5.0), 5.0)
+    await connection.connect()
+    connection.close()
     with pytest.raises(HoldfastError) as refused:
         await adopt_agent(endpoint, OLD, NEW, IDENTITY, 5.0)
     assert refused.value.code == "sandbox_exists"
@@ -112,9 +111,12 @@ async def test_who_was_let_in_before_is_put_out(agent: tuple[AgentServer, str]) 
     _, endpoint = agent
     dialled = await dial_agent(endpoint, OLD, 5.0)
     await adopt_agent(endpoint, OLD, NEW, IDENTITY, 5.0)
-    call = AgentCall(dialled.transport, dialled.early)
+
+    async def before() -> Dialled:
+        return dialled
+
     with pytest.raises(HoldfastError):
-        await call.greet()
+        await AgentConnection(before, 5.0).connect()
 
 
 async def test_a_stranger_learns_nothing(agent: tuple[AgentServer, str]) -> None:

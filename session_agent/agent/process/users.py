@@ -14,6 +14,8 @@ from typing import TypeVar
 from holdfast_wire.errors import HoldfastError
 
 _Otherwise = TypeVar("_Otherwise")
+_MOST_BYTES = 1024 * 1024
+"""More of a file of accounts is not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +106,16 @@ def _entries(path: str, least: int) -> list[list[str]]:
     try:
         # Commands may put a pipe in its place, on which an ordinary open would wait for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, encoding="utf-8", errors="surrogateescape") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return []
-            lines = file.read(1024 * 1024).splitlines()
     except OSError:
         return []
+    try:
+        state = os.fstat(descriptor)
+        if not stat.S_ISREG(state.st_mode):
+            return []
+        text = os.read(descriptor, min(state.st_size, _MOST_BYTES))  # less work than a file object, for every command
+    except OSError:
+        return []
+    finally:
+        os.close(descriptor)
+    lines = text.decode("utf-8", "surrogateescape").splitlines()
     return [fields for line in lines if len(fields := line.split(":")) >= least]

@@ -1,0 +1,307 @@
+"""A session with an agent that carries REST's requests to one sandbox, each on a channel of its own.
+
+Owns the I/O around the pure session core (``holdfast_wire.client_session``), which checks everything the agent sends, and what happens when
+the connection breaks: the first request that waits for the agent dials again and resumes the session, once, so that nothing is requested
+twice. What a request does on its channel is ``agent_call``'s. ``kept_connections`` decides how long the session is used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+from holdfast_wire.client_session import ClientSession
+from holdfast_wire.codec import decode, encode
+from holdfast_wire.errors import HoldfastError, ProtocolError
+from holdfast_wire.events import Lost, Silent, Writable
+from holdfast_wire.frames import AnyItem, Closed, Exited, Fact, Failed, Gap, Opened, Output, Ping, Pong, Started
+from holdfast_wire.limits import Timing
+
+from .agent_socket import AgentCallError, AgentSocket, ConnectionLostError
+from .dial import Dialled
+
+_HEARD_S: Final = 0.25
+"""An agent that was heard this recently is as certain to be there as one that was just dialled."""
+_PONG_S: Final = 1.0
+"""How long an agent may take to answer before it is dialled again."""
+_LEAVING: Final = 16
+"""Most channels whose end is awaited after their request was answered."""
+_FACTS: Final = (Opened, Started, Output, Gap, Exited, Closed, Failed)
+_ENDS: Final = (Exited, Closed, Failed)
+_PONG_HEAD: Final = encode(Pong(0))[:2]
+"""The first bytes of every Pong."""
+_FIRST_PING: Final = 2**32
+"""Above every ping number of the core."""
+
+
+class Channel(Protocol):
+    """The request that a channel belongs to."""
+
+    def take(self, fact: Fact) -> bool:
+        """A fact of the channel. True when so many wait that the agent must not send more."""
+        ...
+
+    def wake(self) -> None:
+        """Something came that it may wait for: credit, a Pong, the end of the connection."""
+        ...
+
+
+class AgentConnection:
+    """``dial`` reaches the agent anew; it and the agent's greeting may take ``timeout_s`` each."""
+
+    def __init__(self, dial: Callable[[], Awaitable[Dialled]], timeout_s: float, timing: Timing | None = None) -> None:
+        self._dial = dial
+        self._timeout_s = timeout_s
+        self._session = ClientSession(secrets.token_hex(16), secrets.token_bytes(16), timing, acknowledge_ends=False)
+        self._socket: AgentSocket | None = None
+        self._clock = asyncio.get_running_loop().time
+        self._timer: asyncio.TimerHandle | None = None
+        self._changed = asyncio.Event()
+        self._channels: dict[int, Channel] = {}
+        self._leaving: set[int] = set()
+        self._unacknowledged: set[int] = set()
+        """Channels that ended with what must not be acknowledged yet. A resume would acknowledge it."""
+        self._full: set[int] = set()
+        """Channels of which too many facts wait."""
+        self._resuming = asyncio.Lock()
+        self._resumed = False
+        self._pinged = self._ponged = _FIRST_PING
+        self._heard_at = 0.0
+        self.error: HoldfastError | None = None
+        """Why it cannot be used, until it is resumed."""
+        self.retired = False
+        """No further request may begin on it."""
+
+    async def connect(self) -> None:
+        """Dial, and begin the session or resume it. Raises ``HoldfastError``."""
+        dialled = await self._dial()
+        self.error = None
+        self._socket = AgentSocket(dialled, self)
+        try:
+            self._session.connect(self._clock())
+            self._flush()
+            self._socket.start()
+            async with asyncio.timeout(self._timeout_s):
+                while not self._session.attached:
+                    await self._wait()
+        except TimeoutError:
+            self.close()
+            raise AgentCallError("agent_unreachable", "the session agent did not greet") from None
+        except BaseException:
+            self.close()
+            raise
+
+    async def resume(self) -> None:
+        """Dial again and go on where the connection broke. Raises the error that broke it where that cannot be."""
+        error = self.error
+        async with self._resuming:
+            if error is None or self.error is not error:
+                return  # another request has resumed it
+            if self._resumed or self._unacknowledged or not isinstance(error, ConnectionLostError):
+                raise error
+            self.retired = True
+            try:
+                await self.connect()
+            except HoldfastError:
+                self._resumed = True
+                self.error = error
+                raise error from None
+            self._resumed = True
+            for channel in list(self._channels.values()):
+                channel.wake()
+
+    async def answers(self) -> bool:
+        """Whether the agent is still there: it was heard a moment ago, or answers a Ping now."""
+        if self._clock() - self._heard_at < _HEARD_S:
+            return self.error is None
+        try:
+            async with asyncio.timeout(_PONG_S):
+                number = self.ping()
+                while not self.ponged(number):
+                    await self._wait()
+        except (TimeoutError, HoldfastError):
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close the connection; the agent drops the session unless something still runs on it. What waits gets an error."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.retired = True
+        if self._socket is not None:
+            if self.error is None:
+                self._flush()
+            self._socket.close()
+        if self.error is None:
+            self._ended(AgentCallError("agent_unreachable", "the gateway closed the connection to the sandbox's agent"))
+
+    # What requests do -----------------------------------------------------------------------------------------------
+
+    def open(self, channel: Channel, kind: str, params: dict[str, Any]) -> int:
+        """Open a channel for a request. Raises the error of a connection that cannot be resumed."""
+        if self._session.lost is not None:
+            raise self.error or AgentCallError("agent_unreachable", "the session with the sandbox's agent is over")
+        number = self._session.open(kind, params)
+        self._channels[number] = channel
+        self._flush()
+        return number
+
+    def send(self, item: AnyItem) -> None:
+        """Send an imperative; without effect on a channel that is over, as all are when the session is."""
+        if self._session.is_open(item.channel):
+            self._session.send(item)
+            self._flush()
+
+    def room(self, number: int) -> int:
+        """Bytes that the agent accepts on the channel now."""
+        return self._session.room(number)
+
+    def taken(self, number: int, size_bytes: int, waiting: int) -> None:
+        """The request has used so many bytes, and so many facts still wait for it."""
+        if size_bytes:
+            self._session.consume(number, size_bytes)
+            self._flush()
+        if number in self._full and not waiting:
+            self._full.discard(number)
+            if not self._full and self._socket is not None:
+                self._socket.resume_reading()
+
+    def acknowledge(self, number: int) -> None:
+        """Everything of an ended channel arrived: the agent may discard the output, and after five minutes the record."""
+        self._unacknowledged.discard(number)
+        self._session.acknowledge_end(number)
+        asyncio.get_running_loop().call_soon(self._flush)  # after what the caller does next: answer its client
+
+    def ping(self) -> int:
+        """Ask for a Pong; ``ponged`` says when it came."""
+        self._pinged += 1
+        if self.error is None and self._socket is not None:
+            self._socket.send([encode(Ping(self._pinged))])
+        return self._pinged
+
+    def ponged(self, number: int) -> bool:
+        return self._ponged >= number
+
+    def leave(self, number: int, *, detached: bool) -> None:
+        """The request is over. ``detached``: it has asked for the end of its channel, which is awaited here."""
+        del self._channels[number]
+        self.taken(number, 0, 0)
+        if number in self._unacknowledged:
+            self.retired = True
+        elif self._session.is_open(number):
+            self._leaving.add(number)
+            self.retired |= not detached or len(self._leaving) > _LEAVING
+
+    def broke_protocol(self, message: str) -> None:
+        if self._socket is not None:
+            self._socket.broke_protocol(message)
+
+    # What the socket reports ----------------------------------------------------------------------------------------
+
+    def message_received(self, message: bytes) -> None:
+        now = self._heard_at = self._clock()
+        if message.startswith(_PONG_HEAD):
+            self._take_pong(message)
+        try:
+            self._session.receive(message, now)
+        except ProtocolError as error:
+            self.broke_protocol(error.message)
+            return
+        self._take_events()
+
+    def all_received(self) -> None:
+        self._flush()
+
+    def socket_failed(self, error: HoldfastError) -> None:
+        if self.error is None:
+            self._ended(error)
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def _ended(self, error: HoldfastError) -> None:
+        self.error = error
+        self._session.disconnected()
+        self._full.clear()
+        self._wake_all()
+
+    def _wake_all(self) -> None:
+        self._changed.set()
+        for channel in list(self._channels.values()):
+            channel.wake()
+
+    def _take_pong(self, message: bytes) -> None:
+        with contextlib.suppress(ProtocolError):
+            frame, _ = decode(message)
+            if isinstance(frame, Pong) and self._ponged < frame.number <= self._pinged:
+                self._ponged = frame.number
+                self._wake_all()
+
+    def _take_events(self) -> None:
+        for event in self._session.events():
+            if isinstance(event, _FACTS):
+                self._take_fact(event)
+            elif isinstance(event, Writable):
+                if event.channel in self._channels:
+                    self._channels[event.channel].wake()
+            elif isinstance(event, Silent):
+                limit_s = self._session.timing.silence_limit_s
+                self._fail(ConnectionLostError("agent_unreachable", f"the session agent has been silent for {limit_s:g} s"))
+            elif isinstance(event, Lost):
+                self._fail(AgentCallError("agent_unreachable", f"the session with the sandbox's agent is over: {event.error.message}"))
+        self._changed.set()
+
+    def _take_fact(self, fact: Fact) -> None:
+        number = fact.channel
+        ends = isinstance(fact, _ENDS)
+        if number in self._leaving:
+            if isinstance(fact, Output):
+                self._session.consume(number, len(fact.data))
+            elif ends:
+                self._leaving.discard(number)
+                if isinstance(fact, Exited):
+                    self.retired = True  # the command has just ended, and its output has yet to be queried
+                    self._unacknowledged.add(number)
+                else:
+                    self._session.acknowledge_end(number)
+            return
+        if ends:
+            self._unacknowledged.add(number)
+        if self._channels[number].take(fact) and self._socket is not None:
+            self._full.add(number)
+            self._socket.pause_reading()
+
+    def _fail(self, error: HoldfastError) -> None:
+        if self._socket is not None:
+            self._socket.fail(error)
+
+    def _flush(self) -> None:
+        """Send what the core has for the agent, while the agent reads."""
+        socket = self._socket
+        if self.error is not None or socket is None or socket.writing_paused:
+            return
+        messages = self._session.outgoing()
+        if messages:
+            socket.send(messages)
+        due = self._session.deadline()
+        if due is not None and (self._timer is None or self._timer.when() > due):
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_at(due, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self._socket is not None and not self._socket.reading_paused:  # while nothing is read the agent's silence means nothing
+            self._session.tick(self._clock())
+            self._take_events()
+        self._flush()
+
+    async def _wait(self) -> None:
+        """Until something came. Raises the error that ended the connection."""
+        if self.error is not None:
+            raise self.error
+        self._changed.clear()
+        await self._changed.wait()
