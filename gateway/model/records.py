@@ -6,6 +6,7 @@ are in ``placement.store``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -127,6 +128,16 @@ class Page:
 
     records: list[Record]
     cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Whose records have been created, changed state or ended since a ``cursor``: one number for each shard."""
+
+    cursor: Sequence[int]
+    ids: set[str]
+    lost: Sequence[int]
+    """Shards where more may have changed than ``ids`` shows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,11 @@ def due(shard: int) -> str:
     return f"{_tag(shard)}:due"
 
 
+def changes(shard: int) -> str:
+    """Sorted set by number: the ids of the shard whose records changed last, each with the number of its latest change."""
+    return f"{_tag(shard)}:changes"
+
+
 def term(shard: int) -> str:
     """Number: the newest controller term that wrote in this shard."""
     return f"{_tag(shard)}:term"

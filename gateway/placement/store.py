@@ -11,7 +11,7 @@ and never blocks longer than the step timeout.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Protocol
 
 from holdfast_wire.errors import HoldfastError
@@ -19,6 +19,7 @@ from holdfast_wire.errors import HoldfastError
 from gateway.model.options import Egress
 from gateway.model.records import (
     Cause,
+    Changes,
     Created,
     Entry,
     Expired,
@@ -249,8 +250,14 @@ class PlacementStore(Protocol):
     async def rebuild(self, spec: SandboxSpec, endpoint: str, created_at: float, *, term: int) -> bool:
         """Write a ready record for a sandbox that the runtime has and the store lost. True when it was written."""
 
-    def scan(self) -> AsyncIterator[Record]:
-        """Every record, in no order; one that exists throughout is seen at least once."""
+    def scan(self, shards: Iterable[int] | None = None) -> AsyncIterator[Record]:
+        """Every record, or those of some shards, in no order; one that exists throughout is seen at least once."""
+
+    async def changes(self, cursor: Sequence[int] | None = None) -> Changes:
+        """Whose records were created, changed state or ended since ``cursor``, and the next cursor; without one, all shards are lost.
+
+        Heartbeats and use, and changes of lifetime and egress, do not count.
+        """
 
     async def tombstones(self, sandbox_ids: Iterable[str]) -> dict[str, Tombstone]:
         """Those of the ids that have one."""
