@@ -11,7 +11,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from holdfast_wire.errors import HoldfastError
 
@@ -55,7 +55,7 @@ class Reconciler:
         """One pass as the leader of ``term``; the actions taken. Raises FencedError and the errors of store and runtime."""
         began_at = self.began_at  # read before the lists, so that they are not older
         before = await self._store.generation()
-        pools = await self._pool_refill.read_states() if self._pool_refill else {}
+        offers = await self._pool_refill.read_offers() if self._pool_refill else {}
         records = await self._records.read(before)
         # After the records: a sandbox that was created in between has none, and writing it again changes nothing.
         everything = await self._runtime.list_watched()
@@ -91,13 +91,13 @@ class Reconciler:
                 await agree(records, term)
         self._passes += whole
         if self._pool_refill:
-            await self._pool_refill.carry_out(pools, spares, term)
+            await self._pool_refill.agree(offers, spares, term)
         if before is None:
             await self._store.mark_generation(secrets.token_hex(8), term=term)
             log.info("the placement store was new or wiped: %d sandboxes of the runtime are recorded", len(everything))
         return result.actions
 
-    async def _look_again(self, sandboxes: list[SandboxStatus], ids: Set[str]) -> list[SandboxStatus]:
+    async def _look_again(self, sandboxes: list[SandboxStatus], ids: Collection[str]) -> list[SandboxStatus]:
         """The sandboxes, those of the ids as the runtime has them now."""
         if len(ids) > _LOOKS:
             return [sandbox for sandbox in await self._runtime.list_all() if not is_spare(sandbox)]

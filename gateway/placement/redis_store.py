@@ -50,6 +50,7 @@ class RedisStore(RedisSpares, RedisGroups):
         idempotency_key: str | None = None,
         used_before: bool = False,
         exclusive: bool = False,
+        queued: bool = False,
     ) -> Created:
         id_ = spec.sandbox_id
         shard = keys.shard_of(id_)
@@ -84,6 +85,7 @@ class RedisStore(RedisSpares, RedisGroups):
                 int(idempotency_key is not None),
                 spec.incarnation if idempotency_key is None else hashlib.sha256(idempotency_key.encode()).hexdigest()[:32],
                 int(exclusive),
+                int(queued),
             ],
         )
         outcome = as_text(outcome)
@@ -103,6 +105,9 @@ class RedisStore(RedisSpares, RedisGroups):
     async def get(self, sandbox_id: str) -> Entry:
         outcome, fields = await self._run("get", [keys.record(sandbox_id), keys.tombstone(sandbox_id)], [])
         return as_entry(sandbox_id, outcome, fields)
+
+    async def begin(self, sandbox_id: str, incarnation: str) -> Entry:
+        return as_entry(sandbox_id, *await self._run("begin", [keys.record(sandbox_id), keys.tombstone(sandbox_id)], [incarnation]))
 
     async def mark_ready(self, sandbox_id: str, incarnation: str, endpoint: str, agent_epoch: str, *, term: int | None = None) -> Entry:
         outcome, fields = await self._run(

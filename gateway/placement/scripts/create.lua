@@ -4,6 +4,7 @@
 --       10 idempotency ttl ('' where its key is not this id's)  11 keep_failed   (durations in ms)
 --       12 1: the id may have been used before, so it is unknown while the marker is gone  13 1: the request had a key
 --       14 identifies the request  15 1: only this very request may find an existing record
+--       16 1: its creation waits in a queue
 -- Answer: {fresh|record|tombstone|conflict|taken|in use|forgotten, hash}
 local keyed = ARGV[10] ~= ''
 if keyed then
@@ -25,7 +26,8 @@ local now = now_ms()
 redis.call('HSET', KEYS[1], 'doc', ARGV[5], 'owner', ARGV[2], 'inc', ARGV[3], 'fp', ARGV[4], 'status', 'pending',
   'endpoint', '', 'epoch', '', 'created', string.format('%.0f', now), 'ready', '',
   'ready_by', string.format('%.0f', now + tonumber(ARGV[6])), 'life', ARGV[7], 'idle', ARGV[8], 'hb', ARGV[9],
-  'active', string.format('%.0f', now), 'beat', '', 'ended', '', 'reason', '', 'fault', '', 'message', '', 'request', ARGV[14])
+  'active', string.format('%.0f', now), 'beat', '', 'ended', '', 'reason', '', 'fault', '', 'message', '', 'request', ARGV[14],
+  'begun', ARGV[16] == '1' and '' or string.format('%.0f', now))
 redis.call('DEL', KEYS[2]) -- after the first write that a full store refuses: a step that has written is let through
 schedule(KEYS[1], KEYS[4], ARGV[1], tonumber(ARGV[11]))
 redis.call('ZADD', KEYS[5], 0, ARGV[1])

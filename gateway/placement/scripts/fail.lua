@@ -1,5 +1,5 @@
 -- pending or ready → failed, or only from one of them, for this incarnation only; the record stays with its cause. A sandbox that was
--- announced to leave gets that cause: later reports of its end ("gone") say less. This does not hold for an end by the workload itself.
+-- announced to leave gets that cause: later reports of its end ("gone") carry less. This does not hold for an end by the workload itself.
 -- KEYS: 1 record  2 tombstone  3 due  4 term  5 changes
 -- ARGV: 1 id  2 incarnation  3 reason  4 fault  5 message  6 keep_failed  7 term ('' from a gateway)  8 the status it must have ('' either)
 -- Answer: {record|tombstone|missing|fenced, hash}
