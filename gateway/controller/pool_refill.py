@@ -117,9 +117,9 @@ class PoolRefill:
         for action in actions:
             match action:
                 case Offer(pool, id_, created_at):
-                    if before is None or id_ in before or offers[pool] is None:
+                    if before is None or id_ in before or offers.get(pool) is None:
                         await self._store.offer_spares(pool, {id_: created_at}, term=term)
-                        del unoffered[id_]
+                        unoffered.pop(id_, None)
                 case Withdraw(pool, id_):
                     await self._store.withdraw_spares(pool, [id_], term=term)
                 case Discard(pool, id_, incarnation):
