@@ -14,7 +14,7 @@ HOLDFAST_DATA ?= .holdfast
 export PORT HOLDFAST_DATA REGISTRY TAG
 SOURCES := $(wildcard schemas sdk_py session_agent gateway loadtest infra tests)
 
-.PHONY: help setup up demo test test-all soak test-cluster test-docker check format generate bundle images deploy cluster smoke acceptance bench curves peers load chaos fuzz recipes recipes-learn clean
+.PHONY: help setup up demo test test-lowest test-all soak test-cluster test-docker check format generate bundle images deploy cluster smoke acceptance bench curves peers load chaos fuzz recipes recipes-learn clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -32,6 +32,13 @@ demo: .venv/.stamp ## One long agent episode in a sandbox (ARGS=--live: a real m
 
 test: .venv/.stamp ## The quick tests, minutes (ARGS="-k shell"; WORKERS: as many as cores, 2 to 4)
 	@exec $(PY) -m pytest -n $(WORKERS) -m "not (slow or soak or chaos or cluster or docker)" $(ARGS)
+
+test-lowest: .venv-lowest/.stamp ## The quick tests with the lowest version of every dependency that pyproject.toml allows
+	@exec .venv-lowest/bin/python -m pytest -n $(WORKERS) -m "not (slow or soak or chaos or cluster or docker)" $(ARGS)
+
+.venv-lowest/.stamp: pyproject.toml infra/scripts/setup infra/scripts/lowest.py | .venv/.stamp
+	@mkdir -p build && $(PY) -m infra.scripts.lowest pyproject.toml > build/lowest.txt
+	@PIP_CONSTRAINT=build/lowest.txt infra/scripts/setup .venv-lowest
 
 test-all: .venv/.stamp ## Every test but the longest
 	@exec $(PY) -m pytest -n $(WORKERS) $(ARGS)

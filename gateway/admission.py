@@ -32,20 +32,27 @@ class QueuePlace:
         self.owner = owner
         self.turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._admission = admission
+        self.waited_s = 0.0
+        """How long the wait for the turn took."""
 
     async def __aenter__(self) -> None:
         """Wait for the turn. Raises HoldfastError ``overloaded`` when it does not come in time."""
         if self.turn.done():
             return
+        clock = asyncio.get_running_loop().time
+        began = clock()
         try:
             async with asyncio.timeout(self._admission.settings.queue_wait_s):
                 await self.turn
         except TimeoutError:
+            self.waited_s = clock() - began
             self.leave()
-            raise self._admission.overloaded("the create waited too long in the queue") from None
+            message = f"the create waited {self.waited_s:.0f} s in the queue, in which {self._admission.waiting} others wait"
+            raise self._admission.overloaded(message) from None
         except asyncio.CancelledError:
             self.leave()
             raise
+        self.waited_s = clock() - began
 
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         self.leave()
@@ -107,7 +114,7 @@ class Admission:
         return self._refused("quota_exceeded", f"with this one it would be {asked:g} {what}, and your quota is {most:g}", what)
 
     def full(self, message: str) -> HoldfastError:
-        return self._refused("no_capacity", message, "everybody")
+        return self._refused("no_capacity", message, "service")
 
     def _refused(self, code: str, message: str, what: str) -> HoldfastError:
         self._metrics.count("creates_refused_total", code=code, what=what)

@@ -40,6 +40,7 @@ _GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 }
 _HISTOGRAMS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "attach_seconds": ("From an upgrade to an attached session.", ()),
+    "create_queue_seconds": ("From a create's entry into the queue to its turn.", ()),
     "create_seconds": ("From the end of the queue to a ready sandbox.", ()),
     "reconcile_seconds": ("One pass of the controller's reconciliation.", ()),
     "request_seconds": ("From a request's head to the end of its answer.", ("route",)),

@@ -37,7 +37,7 @@ _NAME_CHARACTERS = 512
 
 
 class PoolsError(ValueError):
-    """The pools file cannot be used; the message says where."""
+    """The pools file cannot be used; the message names the place."""
 
 
 @dataclass(frozen=True, slots=True)

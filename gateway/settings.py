@@ -110,8 +110,6 @@ class ControllerSettings:
     """Most spares in creation at a time."""
     spare_timeout_s: float = 300.0
     """How long a spare may take to become ready."""
-    claim_grace_s: float = 60.0
-    """A spare that was taken and has no owner after this long was taken by a gateway that is gone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,9 +32,9 @@ from .reconciler import Reconciler
 
 log = logging.getLogger("gateway.controller")
 
-_UNHEARD = 10_000
+_UNRECORDED = 10_000
 """Events kept while they cannot be recorded; of more the oldest are dropped, and the reconciler finds their sandboxes missing."""
-_UNHEARD_S = 60.0
+_UNRECORDED_S = 60.0
 
 
 class Controller:
@@ -63,7 +63,7 @@ class Controller:
         self._reconciler = Reconciler(store, runtime, settings.grace_s, pool_refill)
         self._groups = Groups(store, self._reconciler.remove)
         self._reconciler.agreements += [self._groups.agree, QuotaCounts(store, admission).agree]
-        self._unheard: deque[tuple[float, Event]] = deque(maxlen=_UNHEARD)
+        self._unrecorded: deque[tuple[float, Event]] = deque(maxlen=_UNRECORDED)
 
     async def run(self) -> None:
         """Until cancelled; releases the lease at the end."""
@@ -86,21 +86,21 @@ class Controller:
             if isinstance(event, Synced):
                 self._reconciler.began_at = event.began_at
                 self.leadership.changed.set()
-            term, heard = self.leadership.term, False
+            term, recorded = self.leadership.term, False
             if term is not None:
                 with self._guard("recording an event"):
                     await self._record(event, term)
-                    heard = True
-            if not heard:
-                self._unheard.append((time.monotonic(), event))
+                    recorded = True
+            if not recorded:
+                self._unrecorded.append((time.monotonic(), event))
 
     async def _replay(self, term: int) -> None:
         """Record events that came while no controller led or the store was down: a cause is sent once, and a list may no longer show it."""
-        while self._unheard:
-            at, event = self._unheard[0]
-            if time.monotonic() - at < _UNHEARD_S:
+        while self._unrecorded:
+            at, event = self._unrecorded[0]
+            if time.monotonic() - at < _UNRECORDED_S:
                 await self._record(event, term)
-            self._unheard.popleft()
+            self._unrecorded.popleft()
 
     async def _record(self, event: Event, term: int) -> None:
         match event:
@@ -151,7 +151,7 @@ class Controller:
         while True:
             await asyncio.sleep(self._settings.refill_interval_s)
             term = self.leadership.term
-            if term is not None:
+            if term is not None and term == pool_refill.agreed_term:
                 with self._guard("refilling the pools"):
                     await pool_refill.refill(term, spawn)
 

@@ -1,6 +1,6 @@
 """The actions that make records and runtime agree: a pure function of both lists.
 
-Owns the rules of evidence. A sandbox is removed or declared lost only when the store says so and is known to be complete, when it is
+Owns the rules of evidence. A sandbox is removed or declared lost only when the store shows that and is known to be complete, when it is
 older than the grace period, when the previous pass saw the same, and at most a tenth of all in one pass (but at least one). A sandbox
 that the store does not know is never removed for that: its record is written again. One exception: a runtime that reports an empty start
 at some time has lost every sandbox that was ready before, which is recorded at once. Called by ``reconciler``.
@@ -107,7 +107,7 @@ def _judge_sandbox(
     actions: list[Action],
     doubtful: list[Action],
 ) -> None:
-    over = False  # whether the store says that it has ended
+    over = False  # whether it has ended, by the store's evidence
     if record is None:
         over = sandbox.state == "failed" or (tombstone is not None and tombstone.incarnation == sandbox.incarnation)
         if not over and sandbox.state == "ready":

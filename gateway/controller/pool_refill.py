@@ -1,7 +1,7 @@
 """The warm pools' refill: creates spares, and carries out ``pool_plan``.
 
-Owns the creating tasks (in the controller's task group), their number and rate. Every step is recorded in the store before it, or checked
-there after it, so that the next controller finds whatever a killed one left.
+Owns the creating tasks (in the controller's task group), their number and rate. What exists is what the runtime lists, so that the next
+controller finds whatever a killed one left; the store has only the ids that gateways may try.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from gateway.pools import KEY_LABEL, POOL_LABEL, PREFIX, Pool
 from gateway.runtimes.base import CreateRequest, Runtime, SandboxStatus
 from gateway.settings import ControllerSettings
 
-from .pool_plan import Discard, Forget, Offer, PoolAction, Withdraw, missing, plan_spares
+from .pool_plan import Discard, Offer, PoolAction, Withdraw, missing, plan_spares
 
 log = logging.getLogger("gateway.controller")
 
@@ -74,80 +74,83 @@ class PoolRefill:
         self._metrics = metrics
         self._making: dict[str, str] = {}
         self._paces: dict[str, _Pace] = {}
+        self._unoffered: dict[str, str] | None = None
+        """Spares that the previous pass found and that were not offered, by id; None before the first pass."""
+        self.agreed_term: int | None = None
+        """The term of the last pass: a new controller counts what exists before it creates."""
 
     async def refill(self, term: int, spawn: Callable[[Coroutine[Any, Any, None], str], object]) -> None:
-        """Start creating what is missing; cheap when nothing is. After a wipe of the store ``carry_out`` comes first."""
+        """Start creating what is missing; cheap when nothing is. After a wipe of the store ``agree`` comes first."""
         clock = asyncio.get_running_loop().time
-        pools = self._pools()
-        generation = await self._store.generation() if pools else None
-        states = {key: await self._store.spares(key) for key in pools}
-        if generation is None or await self._store.generation() != generation:
-            return  # the store was wiped, and possibly rebuilt, while the spares were counted
-        for key, pool in pools.items():
-            state = states[key]
-            self._metrics.gauge("pool_spares", len(state.spares), pool=pool.name)
-            self._metrics.gauge("pool_making", len(state.making), pool=pool.name)
+        for key, pool in self._pools().items():
+            offered = await self._store.spares(key)
+            if offered is None:
+                continue
+            making = {id_ for id_, its in self._making.items() if its == key}
+            unoffered = {id_ for id_, its in (self._unoffered or {}).items() if its == key}
+            self._metrics.gauge("pool_spares", len(offered), pool=pool.name)
+            self._metrics.gauge("pool_making", len(making), pool=pool.name)
             pace = self._paces.setdefault(key, _Pace(max(pool.refill_per_s, 1.0), clock()))
             room = self._settings.spares_at_once - len(self._making)
-            for _ in range(pace.allow(min(missing(pool, state), room), pool.refill_per_s, clock())):
+            wanted = min(missing(pool, offered, len((making | unoffered).difference(offered)), time.time()), room)
+            for _ in range(pace.allow(wanted, pool.refill_per_s, clock())):
                 id_, incarnation = f"{PREFIX}{secrets.token_hex(10)}", secrets.token_hex(8)
                 self._making[id_] = key
                 spawn(self._make(pool, id_, incarnation, term, pace), f"creation of {id_}")
 
-    async def carry_out(self, states: Mapping[str, Any], statuses: Iterable[SandboxStatus], term: int) -> list[PoolAction]:
-        """Carry out the plan for the existing spares. ``states`` are from ``read_states``, read before the runtime's list."""
-        actions = plan_spares(
-            self._pools(), states, statuses, now=time.time(), ours=self._making.keys(), claim_grace_s=self._settings.claim_grace_s
-        )
+    async def read_offers(self) -> dict[str, dict[str, float] | None]:
+        """What the store offers, by pool; None where it is being rebuilt."""
+        return {key: await self._store.spares(key) for key in self._pools()}
+
+    async def agree(self, offers: Mapping[str, Mapping[str, float] | None], spares: Sequence[SandboxStatus], term: int) -> list[PoolAction]:
+        """Make the offers agree with the spares that exist, and remove those that are not wanted. ``offers`` were read before them.
+
+        A spare that is not offered may have been taken a moment ago, so it is offered when two passes see it; at once by a new
+        controller and to a new store.
+        """
+        offered = {key: ids or {} for key, ids in offers.items()}
+        actions = plan_spares(self._pools(), offered, spares, now=time.time(), ours=self._making.keys())
+        unoffered = {
+            one.sandbox_id: one.labels[KEY_LABEL] for one in spares if one.sandbox_id not in offered.get(one.labels[KEY_LABEL], ())
+        }
+        before, self._unoffered = self._unoffered, unoffered
         for action in actions:
             match action:
-                case Offer(pool, id_):
-                    await self._store.offer_spare(pool, id_, term=term)
+                case Offer(pool, id_, created_at):
+                    if before is None or id_ in before or offers.get(pool) is None:
+                        await self._store.offer_spares(pool, {id_: created_at}, term=term)
+                        unoffered.pop(id_, None)
                 case Withdraw(pool, id_):
-                    await self._store.withdraw_spare(pool, id_, term=term)
-                case Forget(pool, id_):
-                    await self._store.forget_spare(pool, id_, term=term)
-                case Discard(pool, id_, None):
-                    if await self._store.abandon_spare(pool, id_, term=term):
-                        await self._remove(pool, id_, None, term)
+                    await self._store.withdraw_spares(pool, [id_], term=term)
                 case Discard(pool, id_, incarnation):
-                    await self._discard(pool, id_, incarnation, self._settings.claim_grace_s, term)
+                    await self._store.withdraw_spares(pool, [id_], term=term)
+                    await self._remove(id_, incarnation, term)
+        self.agreed_term = term
         return actions
 
-    async def read_states(self) -> Mapping[str, Any]:
-        """What the store knows of every pool, including removed ones."""
-        keys = {*self._pools(), *await self._store.pool_keys()}
-        return {key: await self._store.spares(key) for key in keys}
-
-    async def _discard(self, pool: str, id_: str, incarnation: str | None, taken_for_s: float, term: int) -> None:
-        if await self._store.claim_spare(pool, id_, taken_for_s, term=term):  # else a gateway took it, and may be using it
-            await self._remove(pool, id_, incarnation, term)
-
-    async def _remove(self, pool: str, id_: str, incarnation: str | None, term: int) -> None:
+    async def _remove(self, id_: str, incarnation: str, term: int) -> None:
         await self._store.check_term(term)
         try:
             await self._runtime.delete(id_, incarnation)
         except HoldfastError as error:
             log.warning("removing the spare %s failed: %s", id_, error.code)
-            return  # it stays claimed: a later pass retries
-        await self._store.forget_spare(pool, id_, term=term)
+            return  # a later pass retries
         self._metrics.count("pool_discards_total")
 
     async def _make(self, pool: Pool, id_: str, incarnation: str, term: int, pace: _Pace) -> None:
-        """Never raises: the remains of a failure are in the store, for ``carry_out``."""
-        key = pool.key
+        """Never raises: what a failure leaves in the runtime is seen by ``agree``."""
         try:
-            await self._store.plan_spare(key, id_, term=term)
+            await self._store.check_term(term)
             try:
-                await self._runtime.create(self._order(pool, id_, incarnation), self._settings.spare_timeout_s)
+                await self._runtime.create(self._request(pool, id_, incarnation), self._settings.spare_timeout_s)
             except HoldfastError as error:
                 pace.failed(asyncio.get_running_loop().time())
                 self._metrics.count("pool_failures_total", pool=pool.name, code=error.code)
                 log.warning("a spare of pool %s could not be created: %s", pool.name, error.code)
-                await self._discard(key, id_, incarnation, 0.0, term)
+                await self._remove(id_, incarnation, term)
                 return
             pace.failures = 0
-            await self._store.offer_spare(key, id_, term=term)
+            await self._store.offer_spares(pool.key, {id_: time.time()}, term=term)
             self._metrics.count("pool_makes_total", pool=pool.name)
         except (FencedError, PlacementUnavailableError) as error:
             log.info("the spare %s is left to a later pass: %s", id_, error.code)
@@ -157,7 +160,7 @@ class PoolRefill:
         finally:
             self._making.pop(id_, None)
 
-    def _order(self, pool: Pool, id_: str, incarnation: str) -> CreateRequest:
+    def _request(self, pool: Pool, id_: str, incarnation: str) -> CreateRequest:
         return CreateRequest(
             sandbox_id=id_,
             incarnation=incarnation,

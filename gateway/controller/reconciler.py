@@ -1,7 +1,8 @@
-"""One reconciliation pass: read everything, plan, act.
+"""One reconciliation pass: read what is known, plan, look again at what the plan would end, act.
 
 Owns the order of reading (the store's marker before and after, so that a wipe in between is seen) and the execution. It decides nothing
-(``plan``) and remembers only the suspects of the previous pass.
+(``plan``). Records and sandboxes come from what was kept of the store's changes and of the runtime's watch, so a quiet pass costs the same
+for any number of sandboxes; both may be late, so that nothing is ended without a fresh look at its record and its sandbox.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from holdfast_wire.errors import HoldfastError
 
@@ -19,14 +20,19 @@ from gateway.model.records import Record, Status
 from gateway.placement.store import FencedError, PlacementStore, PlacementUnavailableError
 from gateway.runtimes.base import Runtime, SandboxStatus
 
-from .plan import CREATE_LOST, Action, MarkFailed, MarkReady, Rebuild, Remove, plan
+from .plan import CREATE_LOST, Action, MarkFailed, MarkReady, Plan, Rebuild, Remove, plan
 from .pool_plan import is_spare
 from .pool_refill import PoolRefill
+from .record_cache import RecordCache
 
 log = logging.getLogger("gateway.controller")
 
 _AT_ONCE = 16
 """Removals that run concurrently."""
+_LOOKS = 100
+"""Sandboxes that are looked at one by one; for more, all are listed."""
+_PASSES_UNTIL_AGREED = 6
+"""How many passes with complete records come from one comparison of groups and quotas to the next."""
 
 
 class Reconciler:
@@ -37,7 +43,9 @@ class Reconciler:
         self._runtime = runtime
         self._grace_s = grace_s
         self._pool_refill = pool_refill
+        self._records = RecordCache(store)
         self._suspects: frozenset[Action] = frozenset()
+        self._passes = 0
         self.agreements: list[Callable[[Mapping[str, Record], int], Awaitable[None]]] = []
         """What else is reconciled with complete records; called with the records and the term."""
         self.began_at: float | None = None
@@ -47,37 +55,56 @@ class Reconciler:
         """One pass as the leader of ``term``; the actions taken. Raises FencedError and the errors of store and runtime."""
         began_at = self.began_at  # read before the lists, so that they are not older
         before = await self._store.generation()
-        pools = await self._pool_refill.read_states() if self._pool_refill else {}
-        statuses = await self._runtime.list_all()
-        records = {record.sandbox_id: record async for record in self._store.scan()}
-        # The second list has what was created during the pass. What neither list has is missing; what has no record and is not in the
-        # second list went during the pass.
-        later = {_key(sandbox): sandbox for sandbox in await self._runtime.list_all()}
-        everything = {_key(sandbox): sandbox for sandbox in statuses if sandbox.sandbox_id in records} | later
-        spares = [everything.pop(key) for key in list(everything) if is_spare(everything[key])]
-        tombstones = await self._store.tombstones({id_ for id_, _ in everything if id_ not in records})
+        offers = await self._pool_refill.read_offers() if self._pool_refill else {}
+        records = await self._records.read(before)
+        # After the records: a sandbox that was created in between has none, and writing it again changes nothing.
+        everything = await self._runtime.list_watched()
+        spares = [sandbox for sandbox in everything if is_spare(sandbox)]
+        sandboxes = [sandbox for sandbox in everything if not is_spare(sandbox)]
+
+        async def planned(*, whole: bool) -> Plan:
+            return plan(
+                records,
+                sandboxes,
+                await self._store.tombstones({one.sandbox_id for one in sandboxes if one.sandbox_id not in records}),
+                now=time.time(),
+                grace_s=self._grace_s,
+                whole=whole,
+                suspects=self._suspects,
+                began_at=began_at,
+            )
+
+        result = await planned(whole=before is not None)
+        ending = {action.sandbox_id for action in result.actions if isinstance(action, MarkFailed | Remove)}
+        if ending:
+            ending |= {_sandbox_id(suspect) for suspect in result.suspects}
+            await self._records.refresh(ending)
+            sandboxes = await self._look_again(sandboxes, ending)
         whole = before is not None and before == await self._store.generation()
-        planned = plan(
-            records,
-            everything.values(),
-            tombstones,
-            now=time.time(),
-            grace_s=self._grace_s,
-            whole=whole,
-            suspects=self._suspects,
-            began_at=began_at,
-        )
-        self._suspects = planned.suspects
-        await self._act(planned.actions, term)
-        if whole:
+        if ending or not whole:
+            result = await planned(whole=whole)
+        self._suspects = result.suspects
+        await self._act(result.actions, term)
+        await self._records.refresh({_sandbox_id(action) for action in result.actions})
+        if whole and self._passes % _PASSES_UNTIL_AGREED == 0:
             for agree in self.agreements:
                 await agree(records, term)
+        self._passes += whole
         if self._pool_refill:
-            await self._pool_refill.carry_out(pools, [spare for spare in spares if _key(spare) in later], term)
+            await self._pool_refill.agree(offers, spares, term)
         if before is None:
             await self._store.mark_generation(secrets.token_hex(8), term=term)
             log.info("the placement store was new or wiped: %d sandboxes of the runtime are recorded", len(everything))
-        return planned.actions
+        return result.actions
+
+    async def _look_again(self, sandboxes: list[SandboxStatus], ids: Collection[str]) -> list[SandboxStatus]:
+        """The sandboxes, those of the ids as the runtime has them now."""
+        if len(ids) > _LOOKS:
+            return [sandbox for sandbox in await self._runtime.list_all() if not is_spare(sandbox)]
+        found = [sandbox for sandbox in sandboxes if sandbox.sandbox_id not in ids]
+        for id_ in ids:
+            found += await self._runtime.get(id_)
+        return found
 
     async def remove(self, ended: Iterable[tuple[str, str]], term: int) -> None:
         """Remove from the runtime what has ended in the store: ids and incarnations. A later pass retries what fails.
@@ -125,6 +152,5 @@ class Reconciler:
             await self.remove(removals, term)
 
 
-def _key(sandbox: SandboxStatus) -> tuple[str, str]:
-    """The remains of an id's previous incarnation may exist beside the next one."""
-    return sandbox.sandbox_id, sandbox.incarnation
+def _sandbox_id(action: Action) -> str:
+    return action.sandbox.sandbox_id if isinstance(action, Rebuild) else action.sandbox_id

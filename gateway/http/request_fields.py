@@ -1,4 +1,4 @@
-"""Request bodies and fields: JSON within a size limit, and typed fields whose errors say how to correct them.
+"""Request bodies and fields: JSON within a size limit, and typed fields whose errors name the correction.
 
 Owns the checks that all routes share. A wrong field is ``invalid_argument`` with its name; a wrong body ``invalid_json``.
 """

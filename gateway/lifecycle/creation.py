@@ -47,12 +47,15 @@ async def create(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place
         with touching(gateway, spec.sandbox_id, _TOUCH_S):
             queued = not place.turn.done()
             async with place:
+                gateway.metrics.observe("create_queue_seconds", place.waited_s)
                 if queued:
-                    await _check_pending(gateway, spec)
+                    await _begin(gateway, spec)
                 begun = time.monotonic()
                 endpoint = await _obtain(gateway, spec, request, deadline)
     except HoldfastError as error:
         gateway.metrics.count("create_failed_total", code=error.code)
+        if place.waited_s:
+            error.detail.setdefault("queued_s", round(place.waited_s, 3))
         if error.code == "sandbox_exists":  # another replica is creating it
             return await wait_until_settled(gateway, spec.owner, spec.sandbox_id, spec.ready_timeout_s, spec.incarnation)
         nothing = isinstance(error, RuntimeUnavailableError) and error.made_nothing
@@ -162,7 +165,7 @@ async def _obtain(gateway: Gateway, spec: SandboxSpec, request: CreateRequest, d
             if error.code != "sandbox_exists" or clock() >= deadline:
                 raise
         found = await gateway.runtime.get(request.sandbox_id)
-        await _check_pending(gateway, spec)  # afterwards: any other incarnation found is then older than this one
+        await _begin(gateway, spec)  # afterwards: any other incarnation found is then older than this one
         for sandbox in found:
             if sandbox.incarnation != request.incarnation:
                 await gateway.runtime.delete(request.sandbox_id, sandbox.incarnation)
@@ -170,10 +173,10 @@ async def _obtain(gateway: Gateway, spec: SandboxSpec, request: CreateRequest, d
         pause_s = min(pause_s * 1.5, _EXISTS_MOST_S)
 
 
-async def _check_pending(gateway: Gateway, spec: SandboxSpec) -> None:
-    """Raise ``sandbox_exists`` when the record is no longer pending: it may have been deleted while the create was queued."""
+async def _begin(gateway: Gateway, spec: SandboxSpec) -> None:
+    """The creation begins. Raises ``sandbox_exists`` when the record is no longer pending: it may have been deleted meanwhile."""
     with contextlib.suppress(PlacementUnavailableError):
-        entry = await gateway.store.get(spec.sandbox_id)
+        entry = await gateway.store.begin(spec.sandbox_id, spec.incarnation)
         pending = isinstance(entry, Record) and entry.incarnation == spec.incarnation and entry.status == "pending"
         if entry is not None and not pending:
             raise HoldfastError("sandbox_exists", "it has been created already, or has ended")

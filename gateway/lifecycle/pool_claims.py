@@ -1,13 +1,15 @@
 """Adoption of a waiting spare instead of a cold start.
 
-Owns the race of several replicas for one sandbox and for one spare: a sandbox's record states once what it is created from, and a spare
-is given to one taker. If anything fails, the sandbox is created without a spare. Called by ``creation`` for requests that fit a pool.
+Owns the race of several replicas for one sandbox: its record states once what it is created from. Who gets a spare is decided by the
+runtime, when the spare is adopted; what the store offers is a hint. If anything fails, the sandbox is created without a spare. Called by
+``creation`` for requests that fit a pool.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import time
 
 from holdfast_wire.errors import HoldfastError
 
@@ -33,7 +35,7 @@ async def claim(gateway: Gateway, spec: SandboxSpec, request: CreateRequest, poo
         spare = await store.take_spare(pool)
         source = await store.assign_spare(spec.sandbox_id, spec.incarnation, spare or COLD_START, failed)
         if spare is not None and source != spare:
-            await store.return_spare(pool, spare)
+            await store.offer_spares(pool, {spare: time.time()})
         if source == COLD_START:
             _count(gateway, "empty" if number == 0 else "failed")
             return None

@@ -56,7 +56,7 @@ def read_network(body: Any) -> Egress:
 
 
 def egress_of(network: Any, block_network: bool | None) -> Egress:
-    """What a create asks for: ``network``, or the older ``block_network`` (true unless it says otherwise), or both where they agree."""
+    """What a create asks for: ``network``, or the older ``block_network`` (true where it is left out), or both where they agree."""
     if network is None:
         return Egress() if block_network is not False else Egress("internet")
     egress = read_network(network)

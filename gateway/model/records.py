@@ -6,6 +6,7 @@ are in ``placement.store``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -84,6 +85,13 @@ class Record:
     cause: Cause | None = None
     leaving: Leaving | None = None
     """Set once it is known that it will end soon."""
+    begun_at: float | None = None
+    """When its creation began; None while that is queued."""
+
+    def queued_s(self, now: float) -> float:
+        """How long its creation waited in the queue, or has waited so far."""
+        until = now if self.begun_at is None and self.status == "pending" else self.begun_at or self.ended_at or self.created_at
+        return max(until - self.created_at, 0.0)
 
     @property
     def sandbox_id(self) -> str:
@@ -130,6 +138,16 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
+class Changes:
+    """Whose records have been created, changed state or ended since a ``cursor``: one number for each shard."""
+
+    cursor: Sequence[int]
+    ids: set[str]
+    lost: Sequence[int]
+    """Shards where more may have changed than ``ids`` shows."""
+
+
+@dataclass(frozen=True, slots=True)
 class Expired:
     """A sandbox whose time ran out; it is now to be removed from the runtime."""
 
@@ -152,7 +170,7 @@ class Group:
     ttl_s: float | None
     expires_at: float | None
     members: dict[str, float]
-    """Some ids and when they joined. They may be gone, or not yet created: their records tell."""
+    """Some ids and when they joined. They may be gone, or not yet created: see their records."""
     count: int
     cause: Cause | None = None
     """Why it has ended."""
@@ -182,12 +200,3 @@ class Usage:
     sandboxes: int
     cores: float
     memory_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class PoolState:
-    """A pool's spares: ids, and for how many seconds they have been in each state."""
-
-    making: dict[str, float] = field(default_factory=dict)
-    spares: dict[str, float] = field(default_factory=dict)
-    taken: dict[str, float] = field(default_factory=dict)

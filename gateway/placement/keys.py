@@ -52,6 +52,11 @@ def due(shard: int) -> str:
     return f"{_tag(shard)}:due"
 
 
+def changes(shard: int) -> str:
+    """Sorted set by number: the ids of the shard whose records changed last, each with the number of its latest change."""
+    return f"{_tag(shard)}:changes"
+
+
 def term(shard: int) -> str:
     """Number: the newest controller term that wrote in this shard."""
     return f"{_tag(shard)}:term"
@@ -62,24 +67,9 @@ def generation(shard: int) -> str:
     return f"{_tag(shard)}:generation"
 
 
-def making(pool: str) -> str:
-    """Sorted set by ms: spares of a pool that are being created."""
-    return f"{_tag(shard_of(pool))}:making:{pool}"
-
-
 def spares(pool: str) -> str:
-    """Sorted set by ms: spares that can be taken, the oldest first."""
+    """Sorted set by ms of creation: the spares that a pool offers."""
     return f"{_tag(shard_of(pool))}:spares:{pool}"
-
-
-def taken(pool: str) -> str:
-    """Sorted set by ms: spares that were taken or are being removed, until the runtime has no sandbox with their id."""
-    return f"{_tag(shard_of(pool))}:taken:{pool}"
-
-
-def pools(shard: int) -> str:
-    """Set: keys of the pools in this shard that have any spare."""
-    return f"{_tag(shard)}:pools"
 
 
 def group_key(owner: str, name: str) -> str:

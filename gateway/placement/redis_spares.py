@@ -1,66 +1,42 @@
 """Spares of warm pools in Redis: a part of ``redis_store.RedisStore``.
 
-Owns which step runs on which keys of a pool. A pool's sets share one slot with its shard's fence.
+Owns the set of spares that a pool offers. It is a hint: the runtime alone decides who gets a spare, so an id that is offered twice, or
+no longer exists, costs a create one try.
 """
 
 from __future__ import annotations
 
-from gateway.model.records import PoolState
+from collections.abc import Iterable, Mapping
 
 from . import keys
+from .redis_connection import Argument
 from .redis_steps import RedisSteps, as_fields, as_text, ms
-from .store import SHARDS, FencedError
+from .store import FencedError
 
 
 class RedisSpares(RedisSteps):
     """See ``PlacementStore``."""
 
     async def take_spare(self, pool: str) -> str | None:
-        return as_text(await self._run("take", [keys.spares(pool), keys.taken(pool)], [""])) or None
-
-    async def return_spare(self, pool: str, spare_id: str) -> None:
-        await self._run("take", [keys.spares(pool), keys.taken(pool)], [spare_id])
+        popped = await self._redis.command("ZPOPMIN", keys.spares(pool))
+        return as_text(popped[0][0] if isinstance(popped[0], list | tuple) else popped[0]) if popped else None
 
     async def assign_spare(self, sandbox_id: str, incarnation: str, spare_id: str, instead_of: str = "") -> str:
         return as_text(await self._run("assign", [keys.record(sandbox_id)], [incarnation, spare_id, instead_of]))
 
-    async def spares(self, pool: str) -> PoolState:
-        now, *sets = await self._run("spares", [keys.making(pool), keys.spares(pool), keys.taken(pool)], [])
+    async def spares(self, pool: str) -> dict[str, float] | None:
+        complete, found = await self._run("spares", [keys.spares(pool), keys.generation(keys.shard_of(pool))], [])
+        return {id_: int(float(at)) / 1000 for id_, at in as_fields(found).items()} if complete else None
 
-        def ages(answer: list[bytes]) -> dict[str, float]:
-            return {id_: (int(now) - int(float(at))) / 1000 for id_, at in as_fields(answer).items()}
+    async def offer_spares(self, pool: str, spares: Mapping[str, float], *, term: int | None = None) -> None:
+        await self._offer(pool, [part for id_, created_at in spares.items() for part in (ms(created_at), id_)], term)
 
-        return PoolState(*(ages(answer) for answer in sets))
+    async def withdraw_spares(self, pool: str, spare_ids: Iterable[str], *, term: int) -> None:
+        await self._offer(pool, [part for id_ in spare_ids for part in ("", id_)], term)
 
-    async def pool_keys(self) -> set[str]:
-        answers = await self._redis.many([("SMEMBERS", keys.pools(shard)) for shard in range(SHARDS)])
-        return {as_text(key) for answer in answers for key in answer}
-
-    async def plan_spare(self, pool: str, spare_id: str, *, term: int) -> None:
-        await self._spare("plan", pool, spare_id, term)
-
-    async def offer_spare(self, pool: str, spare_id: str, *, term: int) -> bool:
-        return await self._spare("offer", pool, spare_id, term)
-
-    async def claim_spare(self, pool: str, spare_id: str, taken_for_s: float, *, term: int) -> bool:
-        return await self._spare("claim", pool, spare_id, term, taken_for_s)
-
-    async def abandon_spare(self, pool: str, spare_id: str, *, term: int) -> bool:
-        return await self._spare("abandon", pool, spare_id, term)
-
-    async def withdraw_spare(self, pool: str, spare_id: str, *, term: int) -> None:
-        await self._spare("withdraw", pool, spare_id, term)
-
-    async def forget_spare(self, pool: str, spare_id: str, *, term: int) -> None:
-        await self._spare("forget", pool, spare_id, term)
-
-    async def _spare(self, verb: str, pool: str, spare_id: str, term: int, taken_for_s: float = 0.0) -> bool:
-        shard = keys.shard_of(pool)
-        answer = await self._run(
-            "spare",
-            [keys.making(pool), keys.spares(pool), keys.taken(pool), keys.pools(shard), keys.term(shard)],
-            [verb, pool, spare_id, ms(taken_for_s), term],
-        )
-        if int(answer) < 0:
+    async def _offer(self, pool: str, changes: list[Argument], term: int | None) -> None:
+        if not changes:
+            return
+        found = [keys.spares(pool), keys.term(keys.shard_of(pool))]
+        if await self._run("offer", found, ["" if term is None else term, *changes]) < 0:
             raise FencedError
-        return int(answer) == 1

@@ -85,6 +85,7 @@ def _record(fields: dict[str, str]) -> Record:
         expires_at=as_moment(fields.get("expires", "")),
         cause=cause,
         leaving=_leaving(fields),
+        begun_at=as_moment(fields.get("begun", fields["created"])),
     )
 
 

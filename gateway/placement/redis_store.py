@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 
 from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import Egress
-from gateway.model.records import Cause, Created, Entry, Expired, Leaving, Page, Record, SandboxSpec, Status, Tombstone
+from gateway.model.records import Cause, Changes, Created, Entry, Expired, Leaving, Page, Record, SandboxSpec, Status, Tombstone
 from gateway.settings import PlacementSettings
 
 from . import keys
@@ -50,6 +50,7 @@ class RedisStore(RedisSpares, RedisGroups):
         idempotency_key: str | None = None,
         used_before: bool = False,
         exclusive: bool = False,
+        queued: bool = False,
     ) -> Created:
         id_ = spec.sandbox_id
         shard = keys.shard_of(id_)
@@ -68,6 +69,7 @@ class RedisStore(RedisSpares, RedisGroups):
                 keys.due(shard),
                 keys.owned(shard, spec.owner),
                 keys.generation(shard),
+                keys.changes(shard),
             ],
             [
                 id_,
@@ -83,6 +85,7 @@ class RedisStore(RedisSpares, RedisGroups):
                 int(idempotency_key is not None),
                 spec.incarnation if idempotency_key is None else hashlib.sha256(idempotency_key.encode()).hexdigest()[:32],
                 int(exclusive),
+                int(queued),
             ],
         )
         outcome = as_text(outcome)
@@ -103,9 +106,12 @@ class RedisStore(RedisSpares, RedisGroups):
         outcome, fields = await self._run("get", [keys.record(sandbox_id), keys.tombstone(sandbox_id)], [])
         return as_entry(sandbox_id, outcome, fields)
 
+    async def begin(self, sandbox_id: str, incarnation: str) -> Entry:
+        return as_entry(sandbox_id, *await self._run("begin", [keys.record(sandbox_id), keys.tombstone(sandbox_id)], [incarnation]))
+
     async def mark_ready(self, sandbox_id: str, incarnation: str, endpoint: str, agent_epoch: str, *, term: int | None = None) -> Entry:
         outcome, fields = await self._run(
-            "ready", _four(sandbox_id), [sandbox_id, incarnation, endpoint, agent_epoch, self._tombstone_ms, _term(term)]
+            "ready", _five(sandbox_id), [sandbox_id, incarnation, endpoint, agent_epoch, self._tombstone_ms, _term(term)]
         )
         return as_entry(sandbox_id, outcome, fields)
 
@@ -114,7 +120,7 @@ class RedisStore(RedisSpares, RedisGroups):
     ) -> Entry:
         outcome, fields = await self._run(
             "fail",
-            _four(sandbox_id),
+            _five(sandbox_id),
             [sandbox_id, incarnation, cause.reason, cause.fault, cause.message, self._tombstone_ms, _term(term), was or ""],
         )
         return as_entry(sandbox_id, outcome, fields)
@@ -136,17 +142,17 @@ class RedisStore(RedisSpares, RedisGroups):
     async def change_lifetime(self, sandbox_id: str, owner: str, *, from_now_s: float | None = None, longer_s: float = 0.0) -> Entry:
         from_now: Argument = "" if from_now_s is None else ms(from_now_s)
         arguments: list[Argument] = [sandbox_id, owner, from_now, ms(longer_s), self._tombstone_ms]
-        return as_entry(sandbox_id, *await self._run("lifetime", _four(sandbox_id)[:3], arguments))
+        return as_entry(sandbox_id, *await self._run("lifetime", _five(sandbox_id)[:3], arguments))
 
     async def heartbeat(self, sandbox_id: str, owner: str, *, used: bool = True) -> Entry:
-        outcome, fields = await self._run("touch", _four(sandbox_id)[:3], [sandbox_id, owner, "1", self._tombstone_ms, 0 if used else ""])
+        outcome, fields = await self._run("touch", _five(sandbox_id)[:3], [sandbox_id, owner, "1", self._tombstone_ms, 0 if used else ""])
         found = as_entry(sandbox_id, outcome, fields)
         return found if found is not None and found.owner == owner else None
 
     async def touch(self, sandbox_ids: Iterable[str], ago_s: float = 0.0) -> None:
         await self._redis.run_many(
             script("touch"),
-            [(_four(id_)[:3], [id_, "", "", self._tombstone_ms, ms(ago_s)]) for id_ in sandbox_ids],
+            [(_five(id_)[:3], [id_, "", "", self._tombstone_ms, ms(ago_s)]) for id_ in sandbox_ids],
         )
 
     async def delete(
@@ -174,6 +180,7 @@ class RedisStore(RedisSpares, RedisGroups):
                 keys.due(shard),
                 keys.owned(shard, owner),
                 keys.term(shard),
+                keys.changes(shard),
             ],
             [
                 sandbox_id,
@@ -289,11 +296,9 @@ class RedisStore(RedisSpares, RedisGroups):
 
     async def _expire(self, id_: str, term: int, *, asks: bool) -> Expired | Record | None:
         """End one whose time is over; or its record, where its agent must be asked first."""
-        shard = keys.shard_of(id_)
         owner = as_text(await self._owner_of(id_))
-        found = [keys.record(id_), keys.tombstone(id_), keys.due(shard), keys.owned(shard, owner), keys.term(shard)]
         arguments: list[Argument] = [id_, self._tombstone_ms, self._tombstone_ms, term, "1" if asks else ""]
-        outcome, fields, why = await self._run("expire", found, arguments)
+        outcome, fields, why = await self._run("expire", _indexes(id_, owner), arguments)
         if outcome == b"fenced":
             raise FencedError
         if outcome not in (b"expired", b"kept", b"ask"):
@@ -318,10 +323,9 @@ class RedisStore(RedisSpares, RedisGroups):
 
     async def rebuild(self, spec: SandboxSpec, endpoint: str, created_at: float, *, term: int) -> bool:
         id_ = spec.sandbox_id
-        shard = keys.shard_of(id_)
         (outcome,) = await self._run(
             "rebuild",
-            [keys.record(id_), keys.tombstone(id_), keys.due(shard), keys.owned(shard, spec.owner), keys.term(shard)],
+            _indexes(id_, spec.owner),
             [
                 id_,
                 spec.owner,
@@ -338,8 +342,17 @@ class RedisStore(RedisSpares, RedisGroups):
             raise FencedError
         return bool(outcome == b"rebuilt")
 
-    async def scan(self) -> AsyncIterator[Record]:
-        for shard in range(SHARDS):
+    async def changes(self, cursor: Sequence[int] | None = None) -> Changes:
+        since: Sequence[Argument] = [""] * SHARDS if cursor is None else cursor
+        answers = await self._redis.run_many(script("changes"), [([keys.changes(shard)], [since[shard]]) for shard in range(SHARDS)])
+        return Changes(
+            cursor=[int(highest) for highest, *_ in answers],
+            ids={as_text(id_) for _, _, *ids in answers for id_ in ids},
+            lost=[shard for shard, (_, complete, *_) in enumerate(answers) if not complete],
+        )
+
+    async def scan(self, shards: Iterable[int] | None = None) -> AsyncIterator[Record]:
+        for shard in range(SHARDS) if shards is None else shards:
             cursor = 0
             while True:
                 cursor, members = await self._redis.command("ZSCAN", keys.due(shard), cursor, "COUNT", _SCAN_COUNT)
@@ -384,9 +397,14 @@ def _idempotency_conflict() -> HoldfastError:
     return HoldfastError("idempotency_conflict", "this Idempotency-Key was used for a different request")
 
 
-def _four(sandbox_id: str) -> list[str]:
+def _five(sandbox_id: str) -> list[str]:
     shard = keys.shard_of(sandbox_id)
-    return [keys.record(sandbox_id), keys.tombstone(sandbox_id), keys.due(shard), keys.term(shard)]
+    return [keys.record(sandbox_id), keys.tombstone(sandbox_id), keys.due(shard), keys.term(shard), keys.changes(shard)]
+
+
+def _indexes(sandbox_id: str, owner: str) -> list[str]:
+    record, tombstone, due, term, changes = _five(sandbox_id)
+    return [record, tombstone, due, keys.owned(keys.shard_of(sandbox_id), owner), term, changes]
 
 
 def _term(term: int | None) -> Argument:

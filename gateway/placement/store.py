@@ -11,7 +11,7 @@ and never blocks longer than the step timeout.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from holdfast_wire.errors import HoldfastError
@@ -19,6 +19,7 @@ from holdfast_wire.errors import HoldfastError
 from gateway.model.options import Egress
 from gateway.model.records import (
     Cause,
+    Changes,
     Created,
     Entry,
     Expired,
@@ -26,7 +27,6 @@ from gateway.model.records import (
     GroupStatus,
     Leaving,
     Page,
-    PoolState,
     Quota,
     Record,
     SandboxSpec,
@@ -84,8 +84,9 @@ class PlacementStore(Protocol):
         idempotency_key: str | None = None,
         used_before: bool = False,
         exclusive: bool = False,
+        queued: bool = False,
     ) -> Created:
-        """Reserve ``spec.sandbox_id``; ``used_before``: the id may have been used before.
+        """Reserve ``spec.sandbox_id``; ``used_before``: the id may have been used before; ``queued``: see ``begin``.
 
         The same owner, id and fingerprint again answers what exists; where that was rebuilt after a wipe, the same key does. With
         ``exclusive`` only the same key does, as long as the record was not rebuilt. Raises ``idempotency_conflict`` (the key was
@@ -95,6 +96,9 @@ class PlacementStore(Protocol):
 
     async def get(self, sandbox_id: str) -> Entry:
         """What is known about the id; the caller checks its owner."""
+
+    async def begin(self, sandbox_id: str, incarnation: str) -> Entry:
+        """The creation of a queued sandbox begins. The answer is the resulting entry; nothing changes for another incarnation."""
 
     async def mark_ready(self, sandbox_id: str, incarnation: str, endpoint: str, agent_epoch: str, *, term: int | None = None) -> Entry:
         """pending → ready. The answer is the resulting entry; nothing changes for another incarnation."""
@@ -155,10 +159,10 @@ class PlacementStore(Protocol):
         """The records of those ids that have one."""
 
     async def take_spare(self, pool: str) -> str | None:
-        """The oldest spare of a pool, for this caller alone; None when there is none."""
+        """Remove the oldest spare from what a pool offers; None when it offers none. Only adopting it shows whether it is still there."""
 
-    async def return_spare(self, pool: str, spare_id: str) -> None:
-        """Return one that was taken and not used."""
+    async def offer_spares(self, pool: str, spares: Mapping[str, float], *, term: int | None = None) -> None:
+        """These can be taken from now on; with them, when they were created. Without a term: one that was taken and not used."""
 
     async def assign_spare(self, sandbox_id: str, incarnation: str, spare_id: str, instead_of: str = "") -> str:
         """Store what a pending sandbox is created from: a spare or ``COLD_START``. Set once; ``instead_of`` is what the caller saw fail.
@@ -222,35 +226,23 @@ class PlacementStore(Protocol):
     async def usage_entries(self, owner: str) -> dict[str, str]:
         """What is counted, and since when (ms)."""
 
-    async def spares(self, pool: str) -> PoolState:
-        """The spares of a pool."""
+    async def spares(self, pool: str) -> dict[str, float] | None:
+        """The spares that the pool offers, and when they were created; None while the store is being rebuilt."""
 
-    async def pool_keys(self) -> set[str]:
-        """Pools that have spares, including removed pools."""
-
-    async def plan_spare(self, pool: str, spare_id: str, *, term: int) -> None:
-        """It is about to be created. If its controller is killed, the next one finds it."""
-
-    async def offer_spare(self, pool: str, spare_id: str, *, term: int) -> bool:
-        """It can be taken from now on. False when it had been taken already."""
-
-    async def claim_spare(self, pool: str, spare_id: str, taken_for_s: float, *, term: int) -> bool:
-        """Reserve it for removal. False when a gateway took it less than ``taken_for_s`` ago and may still use it."""
-
-    async def abandon_spare(self, pool: str, spare_id: str, *, term: int) -> bool:
-        """Reserve for removal one whose controller is gone. False when it has been offered since, or is reserved already."""
-
-    async def withdraw_spare(self, pool: str, spare_id: str, *, term: int) -> None:
-        """It cannot be taken any more; a gateway that has taken it keeps it."""
-
-    async def forget_spare(self, pool: str, spare_id: str, *, term: int) -> None:
-        """It is completely removed."""
+    async def withdraw_spares(self, pool: str, spare_ids: Iterable[str], *, term: int) -> None:
+        """They cannot be taken any more. A gateway that has taken one may still adopt it."""
 
     async def rebuild(self, spec: SandboxSpec, endpoint: str, created_at: float, *, term: int) -> bool:
         """Write a ready record for a sandbox that the runtime has and the store lost. True when it was written."""
 
-    def scan(self) -> AsyncIterator[Record]:
-        """Every record, in no order; one that exists throughout is seen at least once."""
+    def scan(self, shards: Iterable[int] | None = None) -> AsyncIterator[Record]:
+        """Every record, or those of some shards, in no order; one that exists throughout is seen at least once."""
+
+    async def changes(self, cursor: Sequence[int] | None = None) -> Changes:
+        """Whose records were created, changed state or ended since ``cursor``, and the next cursor; without one, all shards are lost.
+
+        Heartbeats and use, and changes of lifetime and egress, do not count.
+        """
 
     async def tombstones(self, sandbox_ids: Iterable[str]) -> dict[str, Tombstone]:
         """Those of the ids that have one."""

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import hashlib
 import secrets
+import time
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -62,7 +63,8 @@ async def create(request: Request) -> Response:
     place, started = gateway.admission.enter(owner), False
     try:
         lease = fields.text("group_lease", "", most=64) or ""
-        record = await _reserve(gateway, spec, lease, fingerprint, key, chosen=fields.get("sandbox_id") is not None, shared=shared)
+        chosen, queued = fields.get("sandbox_id") is not None, not place.turn.done()
+        record = await _reserve(gateway, spec, lease, fingerprint, key, chosen=chosen, shared=shared, queued=queued)
         incarnation = record.incarnation
         creation = gateway.creations.get(incarnation)
         if record.status == "pending" and creation is None:
@@ -90,7 +92,7 @@ def _made(gateway: Gateway, incarnation: str, place: QueuePlace) -> None:
 
 
 async def _reserve(
-    gateway: Gateway, spec: SandboxSpec, lease: str, fingerprint: str, key: str | None, *, chosen: bool, shared: bool
+    gateway: Gateway, spec: SandboxSpec, lease: str, fingerprint: str, key: str | None, *, chosen: bool, shared: bool, queued: bool
 ) -> Record:
     """Count it, add it to its group, write its record: in this order, so that each of them knows every sandbox that is created."""
     counted = await gateway.quotas.reserve(spec)
@@ -100,7 +102,12 @@ async def _reserve(
             settle(outcome, group)
             spec = replace(spec, group_ttl_s=group.ttl_s)
         created = await gateway.store.create(
-            spec, fingerprint=fingerprint, idempotency_key=key, used_before=chosen or key is not None, exclusive=not shared
+            spec,
+            fingerprint=fingerprint,
+            idempotency_key=key,
+            used_before=chosen or key is not None,
+            exclusive=not shared,
+            queued=queued,
         )
         return live(created.entry)
     except HoldfastError:
@@ -210,9 +217,11 @@ async def _retry_removal(gateway: Gateway, sandbox_id: str, incarnation: str) ->
 def describe(gateway: Gateway, record: Record) -> dict[str, Any]:
     """A record as REST shows it: Orchard's fields and Holdfast's. The owner is omitted."""
     spec, cause, leaving = record.spec, record.cause, record.leaving
-    message = ""
+    message, queued_s = "", round(record.queued_s(time.time()), 3)
     if cause is not None:
         message = cause.message or cause.reason
+    elif record.begun_at is None and record.status == "pending":
+        message = f"its creation has been queued for {queued_s:.0f} s"
     return SandboxRecord(
         sandbox_id=spec.sandbox_id,
         namespace=gateway.settings.namespace,
@@ -230,6 +239,7 @@ def describe(gateway: Gateway, record: Record) -> dict[str, Any]:
         incarnation=spec.incarnation,
         created_at=record.created_at,
         ready_at=record.ready_at,
+        queued_s=queued_s,
         lifetime_s=record.lifetime_s,
         expires_at=record.expires_at,
         reason=cause.reason if cause else None,

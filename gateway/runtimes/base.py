@@ -192,6 +192,13 @@ class Runtime(Protocol):
 
     async def list_all(self) -> list[SandboxStatus]: ...
 
+    async def list_watched(self) -> list[SandboxStatus]:
+        """As ``list_all``, from what a running ``watch`` has seen where the runtime keeps that: cheap, and possibly late.
+
+        Nothing is ended because of it without a look at ``get``.
+        """
+        ...
+
     def watch(self) -> AsyncIterator[Event]:
         """Events until cancelled, beginning with ``Synced``. Reconnects by itself, with a new ``Synced``."""
         ...

@@ -171,6 +171,9 @@ class LocalRuntime:
     async def list_all(self) -> list[SandboxStatus]:
         return _statuses(await self._node.call("list"))
 
+    async def list_watched(self) -> list[SandboxStatus]:
+        return await self.list_all()  # the node answers from memory
+
     async def watch(self) -> AsyncIterator[Event]:
         while True:
             with contextlib.suppress(OSError, ValueError, RuntimeUnavailableError):

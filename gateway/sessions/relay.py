@@ -251,10 +251,10 @@ class _ClosingClient(asyncio.Protocol):
     Closing a socket with unread bytes resets the connection, which would discard what was sent to the client last.
     """
 
-    def __init__(self, transport: asyncio.Transport, before: asyncio.BaseProtocol, said: FrameHeaders) -> None:
+    def __init__(self, transport: asyncio.Transport, before: asyncio.BaseProtocol, headers: FrameHeaders) -> None:
         self._transport = transport
         self._before = before
-        self._said: FrameHeaders | None = said
+        self._headers: FrameHeaders | None = headers
         self._quiet = self._wait()
 
     def pause_writing(self) -> None:
@@ -264,13 +264,13 @@ class _ClosingClient(asyncio.Protocol):
         self._before.resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        if self._said is not None:
+        if self._headers is not None:
             try:
-                self._said.feed(data)
+                self._headers.feed(data)
             except ProtocolError:
-                self._said = None
+                self._headers = None
             else:
-                if self._said.close_seen:
+                if self._headers.close_seen:
                     self._transport.close()
                     return
         self._quiet.cancel()

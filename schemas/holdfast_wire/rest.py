@@ -106,7 +106,7 @@ class SandboxRecord:
     ready: bool
     """Whether it can be used."""
     status_message: str = ""
-    """Why it failed, for people."""
+    """Why it failed, or how long its creation has been queued; for people."""
     labels: dict[str, str] = field(default_factory=dict)
     """The labels it was made with."""
     incarnation: str = ""
@@ -115,6 +115,8 @@ class SandboxRecord:
     """When it was made."""
     ready_at: float | None = None
     """When it became ready."""
+    queued_s: float = 0.0
+    """How many seconds its creation waited for its turn, or has waited so far."""
     lifetime_s: float | None = None
     """How long it may live from when it was made, whatever happens in it; None: until it is deleted."""
     expires_at: float | None = None

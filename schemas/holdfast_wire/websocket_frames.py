@@ -26,7 +26,7 @@ _MASK: Final = 0x80
 
 
 class FrameHeaders:
-    """Follows one direction of a connection. ``masked`` says which side sends: clients mask, servers do not."""
+    """Follows one direction of a connection. ``masked`` is the side that sends: clients mask, servers do not."""
 
     __slots__ = ("_head", "_left", "_mask", "boundary", "close_seen", "mid_frame")
 

@@ -14,7 +14,8 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import Egress, Port, Reach
 from gateway.model.records import Cause, Record, SandboxSpec, Tombstone
-from gateway.placement.store import FencedError, PlacementStore
+from gateway.placement import keys
+from gateway.placement.store import SHARDS, FencedError, PlacementStore
 from tests.support.until import until_async
 
 OOM = Cause("oom", "workload", "killed for memory")
@@ -373,6 +374,66 @@ class PlacementConformance:
         assert await store.generation() is None
         await store.mark_generation("g1", term=1)
         assert await store.generation() == "g1"
+
+    # Changes
+
+    async def test_each_step_of_a_record_is_a_change(self, store: PlacementStore) -> None:
+        first = await store.changes()
+        assert (first.ids, len(first.lost)) == (set(), SHARDS)
+        cursor = first.cursor
+
+        async def changed() -> set[str]:
+            nonlocal cursor
+            changes = await store.changes(cursor)
+            cursor = changes.cursor
+            return changes.ids | {one.sandbox_id async for one in store.scan(changes.lost)}
+
+        term = await store.lead("c1", 60)
+        assert term is not None
+        for number in range(3):
+            await store.create(spec(f"sb-{number}", incarnation=f"i{number}"), fingerprint="f")
+        assert await changed() == {"sb-0", "sb-1", "sb-2"}
+        assert await changed() == set()
+        await store.mark_ready("sb-0", "i0", "unix:///a.sock", "e")
+        assert await changed() == {"sb-0"}
+        await store.mark_failed("sb-0", "i0", OOM)
+        assert await changed() == {"sb-0"}
+        assert await store.rebuild(spec("rebuilt"), "unix:///a.sock", 1.0, term=term)
+        assert await changed() == {"rebuilt"}
+        assert isinstance(await store.delete("sb-1", DELETED, owner="ada"), Record)
+        ended = await store.changes(cursor)
+        assert ended.ids == {"sb-1"} or keys.shard_of("sb-1") in ended.lost
+        cursor = ended.cursor
+        await store.touch(["sb-2"])
+        await store.heartbeat("sb-2", "ada")
+        await store.mark_failed("sb-2", "another incarnation", OOM)
+        assert await changed() == set()
+
+    async def test_an_expiry_is_a_change(self, store: PlacementStore) -> None:
+        term = await store.lead("c1", 60)
+        assert term is not None
+        await ready(store, spec(lifetime_s=0.001))
+        cursor = (await store.changes()).cursor
+
+        async def expired() -> bool:
+            return bool(await store.claim_expired(term))
+
+        await until_async(expired, deadline_s=60, what="the expiry")
+        changes = await store.changes(cursor)
+        assert changes.ids == {"sb-1"} or changes.lost == [keys.shard_of("sb-1")]
+
+    async def test_changes_that_were_dropped_are_reported_as_lost(self, store: PlacementStore) -> None:
+        await store.create(spec("a"), fingerprint="f")
+        cursor = list((await store.changes()).cursor)
+        shard = keys.shard_of("a")
+        ids = [name for name in (f"sb-{number}" for number in range(200_000)) if keys.shard_of(name) == shard][:1001]
+        for start in range(0, len(ids), 100):
+            await asyncio.gather(*(store.create(spec(id_, incarnation=id_), fingerprint="f") for id_ in ids[start : start + 100]))
+        assert (await store.changes(cursor)).lost == [shard]
+        cursor = list((await store.changes(cursor)).cursor)
+        assert (await store.changes(cursor)).lost == []
+        cursor[shard] += 1  # as after a failover to a copy that lacks the latest
+        assert (await store.changes(cursor)).lost == [shard]
 
     async def test_a_scan_sees_everything(self, store: PlacementStore) -> None:
         for number in range(100):

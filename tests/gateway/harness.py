@@ -138,6 +138,9 @@ class MemoryRuntime:
     async def list_all(self) -> list[SandboxStatus]:
         return list(self.present.values())
 
+    async def list_watched(self) -> list[SandboxStatus]:
+        return await self.list_all()
+
     async def watch(self) -> AsyncIterator[Event]:
         queue: asyncio.Queue[Event] = asyncio.Queue(1000)
         self._watchers.append(queue)

@@ -11,13 +11,11 @@ from gateway.pools import KEY_LABEL, Pool
 from gateway.runtimes.base import SandboxStatus
 from gateway.settings import ControllerSettings
 
-GRACE = 60.0
 POOL = Pool("warm", "host", 3, cores=1.0, memory_bytes=2**30, refill_per_s=100.0)
 KEY = POOL.key
 POOLS = {KEY: POOL}
 QUICK = ControllerSettings(
     lease_ttl_s=1.0, lease_renew_s=0.05, expiry_interval_s=0.05, reconcile_interval_s=0.05, grace_s=0.2, refill_interval_s=0.02,
-    claim_grace_s=0.0,
 )  # fmt: skip
 
 
@@ -29,4 +27,5 @@ pools:
 
 
 def spare(id_: str, age: float = 10.0, key: str = KEY, **more: Any) -> SandboxStatus:
-    return SandboxStatus(id_, "i", "", "host", "x", 1000.0 - age, labels={KEY_LABEL: key}, **more)
+    more.setdefault("created_at", 1000.0 - age)
+    return SandboxStatus(id_, "i", "", "host", "x", labels={KEY_LABEL: key}, **more)

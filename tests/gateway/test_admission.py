@@ -56,6 +56,25 @@ async def test_turns_go_round_the_owners() -> None:
     assert (one.waiting, one.running) == (0, 0)
 
 
+async def test_a_thousand_creates_are_served_in_order_with_a_fair_share_for_each_owner() -> None:
+    """Ada's nine hundred came first; Bob's and Eve's are served beside them, in order, as if she were one of three."""
+    one = admission(making=4, owner_making=4, queue=1000, owner_queue=1000)
+    places = [one.enter("ada") for _ in range(900)] + [one.enter(owner) for _ in range(50) for owner in ("bob", "eve")]
+    served: list[int] = []
+    for number, place in enumerate(places):
+        place.turn.add_done_callback(lambda _, number=number: served.append(number))  # type: ignore[misc]
+    for done in range(1000):
+        while len(served) <= done:
+            await asyncio.sleep(0)
+        places[served[done]].leave()
+    assert sorted(served) == list(range(1000))
+    for owner in ("ada", "bob", "eve"):
+        mine = [number for number in served if places[number].owner == owner]
+        assert mine == sorted(mine)
+    last = max(served.index(number) for number in range(1000) if places[number].owner != "ada")
+    assert last <= 4 + 3 * 50, "a hundred of two owners, and as many of the third as of each"
+
+
 async def test_an_owner_leaves_room_for_others() -> None:
     one = admission(making=3, owner_making=2)
     ada, bob = [one.enter("ada") for _ in range(3)], one.enter("bob")
@@ -372,3 +391,40 @@ async def test_what_has_ended_is_given_back_without_waiting(store: RedisStore) -
     await QuotaCounts(store, limits).agree({}, term)
     assert set(await store.usage_entries("ada")) == {"again"}
     assert await store.usage_entries(ALL_OWNERS) == {}
+
+
+async def test_the_wait_of_a_queued_create_is_visible(redis_url: str, tmp_path: Path) -> None:
+    """In its record, from any replica; in the metrics; and in the error where its turn does not come."""
+    settings_ = AdmissionSettings(making=1, owner_making=1, queue=6, owner_queue=4, queue_wait_s=6.0)
+    other_folder = tmp_path / "other"
+    other_folder.mkdir()
+    async with serve(redis_url, tmp_path, admission=settings_) as served, serve(redis_url, other_folder) as other:
+        hold = served.runtime.hold = asyncio.Event()
+        async with served.client() as client, other.client() as elsewhere:
+            for name in ("first", "second"):
+                assert (await client.post("/sandboxes", json={"image": "host", "sandbox_id": name})).status_code == 200
+            seen: dict[str, Any] = {}
+
+            async def waits() -> bool:
+                seen.update((await elsewhere.get("/sandboxes/second")).json())
+                return bool(seen["queued_s"] > 0.2)
+
+            await until_async(waits, deadline_s=60, what="the second to have waited")
+            assert seen["status"] == "pending"
+            assert seen["status_message"].startswith("its creation has been queued for ")
+            first = (await elsewhere.get("/sandboxes/first")).json()
+            assert (first["queued_s"], first["status_message"]) == (0.0, "")
+            third = await client.post("/sandboxes", json={"image": "host", "sandbox_id": "third", "wait": True})
+            assert third.json()["code"] == "overloaded"
+            assert third.json()["context"]["queued_s"] >= 6.0
+            assert " s in the queue, in which " in third.json()["detail"]
+            fourth = asyncio.create_task(client.post("/sandboxes", json={"image": "host", "sandbox_id": "fourth", "wait": True}))
+            await until_async(lambda: served.gateway.admission.waiting, deadline_s=60, what="the fourth to wait")
+            hold.set()
+            made = (await fourth).json()
+            assert made["status"] == "ready"
+            again = (await elsewhere.get("/sandboxes/fourth")).json()
+            assert again["queued_s"] == made["queued_s"] > 0
+            assert again["created_at"] + again["queued_s"] <= again["ready_at"]
+            text = (await client.get("/metrics")).text
+            assert "holdfast_create_queue_seconds_count 2" in text

@@ -17,7 +17,7 @@ import pytest_asyncio
 import redis
 from holdfast_server.redis import find_redis_server
 
-from gateway.model.records import Cause, Leaving, PoolState, Quota
+from gateway.model.records import Cause, Leaving, Quota
 from gateway.placement.redis_store import RedisStore
 from gateway.settings import PlacementSettings
 from tests.conformance.placement import PlacementConformance, ready, spec
@@ -87,16 +87,13 @@ async def test_the_other_end_really_is_a_cluster(cluster_port: int) -> None:
 
 
 async def test_every_other_step_runs_on_a_cluster(store: RedisStore) -> None:
+    await store.mark_generation("g", term=1)
     for pool in ("p1", "p2"):
-        await store.plan_spare(pool, "pool-a", term=1)
-        assert await store.offer_spare(pool, "pool-a", term=1)
+        await store.offer_spares(pool, {"pool-a": 1.0, "pool-b": 2.0}, term=1)
         assert await store.take_spare(pool) == "pool-a"
-        await store.return_spare(pool, "pool-a")
-        assert await store.claim_spare(pool, "pool-a", 0.0, term=1)
-        await store.withdraw_spare(pool, "pool-a", term=1)
-        await store.forget_spare(pool, "pool-a", term=1)
-        assert await store.spares(pool) == PoolState()
-    assert await store.pool_keys() == set()
+        await store.withdraw_spares(pool, ["pool-b"], term=1)
+        assert await store.spares(pool) == {}
+        assert await store.take_spare(pool) is None
 
     await store.create(spec(), fingerprint="f")
     assert await store.assign_spare("sb-1", "i1", "pool-a") == "pool-a"

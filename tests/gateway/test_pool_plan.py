@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.controller.pool_plan import Discard, Forget, Offer, Withdraw, missing, plan_spares
-from gateway.model.records import PoolState, SandboxSpec
+from gateway.controller.pool_plan import Discard, Offer, Withdraw, missing, plan_spares
+from gateway.model.records import SandboxSpec
 from gateway.pools import Pool, PoolsError, PoolsFile, key_of, read_pools
 from gateway.runtimes.base import SandboxStatus
-from tests.gateway.pool_kit import GRACE, KEY, POOL, POOLS, TEXT, spare
+from tests.gateway.pool_kit import KEY, POOL, POOLS, TEXT, spare
 
 
 def test_a_file_of_pools_is_read() -> None:
@@ -61,65 +61,62 @@ def test_a_spare_fits_what_is_asked_for_and_nothing_less() -> None:
         assert key_of(dataclasses.replace(spec, **other)) != KEY
 
 
-def decide(state: PoolState, statuses: list[SandboxStatus], pools: dict[str, Pool] = POOLS, ours: set[str] = set()) -> list[Any]:  # noqa: B006
-    return plan_spares(pools, {KEY: state}, statuses, now=1000.0, ours=ours, claim_grace_s=GRACE)
+def decide(offered: set[str], spares: list[SandboxStatus], pools: dict[str, Pool] = POOLS, ours: set[str] = set()) -> list[Any]:  # noqa: B006
+    return plan_spares(pools, {KEY: dict.fromkeys(offered, 1.0)}, spares, now=1000.0, ours=ours)
 
 
 def test_what_is_missing_is_made_and_no_more() -> None:
-    assert missing(POOL, PoolState()) == 3
-    assert missing(POOL, PoolState({"a": 1.0}, {"b": 1.0})) == 1
-    assert missing(POOL, PoolState({}, {"a": 1.0, "b": 1.0, "c": 1.0, "d": 1.0})) == 0
-    old = POOL.max_age_s + 1
-    assert missing(POOL, PoolState({}, {"a": old, "b": old, "c": old})) == 3
-    assert missing(POOL, PoolState({}, {str(n): old for n in range(6)})) == 0
+    now, old = 1e6, 1e6 - POOL.max_age_s - 1
+    assert missing(POOL, {}, 0, now) == 3
+    assert missing(POOL, {"b": now}, 1, now) == 1
+    assert missing(POOL, dict.fromkeys("abcd", now), 0, now) == 0
+    assert missing(POOL, dict.fromkeys("abc", old), 0, now) == 3
+    assert missing(POOL, {str(n): old for n in range(6)}, 0, now) == 0
 
 
 def test_each_spare_is_judged() -> None:
-    fine = PoolState({}, {"pool-a": 1.0})
-    assert decide(fine, [spare("pool-a")]) == []
-    assert decide(PoolState(), [spare("pool-a")]) == [Offer(KEY, "pool-a")]
-    assert decide(PoolState({"pool-a": 1.0}), [spare("pool-a")]) == [Offer(KEY, "pool-a")]
-    assert decide(PoolState({"pool-a": 1.0}), [spare("pool-a", state="starting")]) == []
-    assert decide(PoolState({"pool-a": 1.0}), [spare("pool-a")], ours={"pool-a"}) == []
-    assert decide(PoolState({"pool-a": 1.0}), []) == [Discard(KEY, "pool-a")]
-    assert decide(PoolState({"pool-a": 1.0}), [], ours={"pool-a"}) == []
-    assert decide(fine, []) == [Withdraw(KEY, "pool-a")]
-    assert decide(fine, [spare("pool-a", state="failed")]) == [Discard(KEY, "pool-a", "i"), Withdraw(KEY, "pool-a")][:1]
-    assert decide(fine, [spare("pool-a")], {}) == [Discard(KEY, "pool-a", "i")]
-
-
-def test_what_was_taken_is_left_alone_until_its_taker_must_be_gone() -> None:
-    assert decide(PoolState({}, {}, {"pool-a": GRACE - 1}), [spare("pool-a")]) == []
-    assert decide(PoolState({}, {}, {"pool-a": GRACE}), [spare("pool-a")]) == [Discard(KEY, "pool-a", "i")]
-    assert decide(PoolState({}, {}, {"pool-a": GRACE - 1}), []) == []
-    assert decide(PoolState({}, {}, {"pool-a": GRACE}), []) == [Forget(KEY, "pool-a")]
+    assert decide({"pool-a"}, [spare("pool-a")]) == []
+    assert decide(set(), [spare("pool-a")]) == [Offer(KEY, "pool-a", 990.0)]
+    assert decide(set(), [spare("pool-a", state="starting")]) == []
+    assert decide(set(), [spare("pool-a")], ours={"pool-a"}) == []
+    assert decide({"pool-a"}, []) == [Withdraw(KEY, "pool-a")]
+    assert decide({"pool-a"}, [], ours={"pool-a"}) == []
+    assert decide({"pool-a"}, [spare("pool-a", state="failed")]) == [Discard(KEY, "pool-a", "i")]
+    assert decide({"pool-a"}, [spare("pool-a")], {}) == [Discard(KEY, "pool-a", "i")]
 
 
 def test_old_spares_serve_until_there_are_new_ones() -> None:
     old = [spare(f"pool-{n}", POOL.max_age_s + 1) for n in range(3)]
     new = [spare(f"pool-new{n}", n) for n in range(4)]
-    known = PoolState({}, {one.sandbox_id: 1.0 for one in old + new})
-    assert [a for a in decide(known, old + new[:2]) if isinstance(a, Discard)] == []
+    known = {one.sandbox_id for one in old + new}
+
+    def discarded(spares: list[SandboxStatus]) -> list[str]:
+        return [action.spare_id for action in decide(known, spares) if isinstance(action, Discard)]
+
+    assert discarded(old + new[:2]) == []
     coming = replace(new[2], state="starting")
-    assert [a for a in decide(known, [*old, *new[:2], coming]) if isinstance(a, Discard)] == [], "it may never come up"
-    assert [a.spare_id for a in decide(known, old + new) if isinstance(a, Discard)] == ["pool-0", "pool-1", "pool-2", "pool-new3"]
+    assert discarded([*old, *new[:2], coming]) == [], "it may never come up"
+    assert discarded(old + new) == ["pool-0", "pool-1", "pool-2", "pool-new3"]
 
 
-IDS = st.sampled_from(["pool-a", "pool-b", "pool-c", "pool-d"])
-AGES = st.sampled_from([1.0, GRACE, 1e9])
+IDS = st.sampled_from(["pool-a", "pool-b", "pool-c", "pool-d", "pool-e"])
 
 
 @settings(deadline=None)
 @given(
-    making=st.dictionaries(IDS, AGES),
-    spares=st.dictionaries(IDS, AGES),
-    taken=st.dictionaries(IDS, AGES),
-    there=st.dictionaries(IDS, st.tuples(AGES, st.sampled_from(["ready", "failed"]))),
+    offered=st.sets(IDS),
+    there=st.dictionaries(IDS, st.tuples(st.sampled_from([1.0, 1e9]), st.sampled_from(["ready", "starting", "failed"]))),
+    ours=st.sets(IDS),
 )
-def test_no_plan_removes_what_somebody_may_be_using(
-    making: dict[str, float], spares: dict[str, float], taken: dict[str, float], there: dict[str, tuple[float, Any]]
+def test_a_plan_leaves_no_more_than_the_pool_and_touches_nothing_in_creation(
+    offered: set[str], there: dict[str, tuple[float, Any]], ours: set[str]
 ) -> None:
-    statuses = [spare(id_, age, state=state) for id_, (age, state) in there.items()]
-    for action in decide(PoolState(making, spares, taken), statuses):
-        if isinstance(action, Discard | Offer):
-            assert taken.get(action.spare_id, GRACE) >= GRACE or action.spare_id in making
+    spares = [spare(id_, age, state=state) for id_, (age, state) in there.items()]
+    actions = decide(offered, spares, ours=ours)
+    touched = [action.spare_id for action in actions]
+    assert len(touched) == len({(type(action), action.spare_id) for action in actions})
+    assert not ours.intersection(touched)
+    gone = {action.spare_id for action in actions if isinstance(action, Discard)}
+    assert not gone.intersection(action.spare_id for action in actions if isinstance(action, Offer))
+    fresh = [one for one in spares if one.state == "ready" and one.created_at > 0 and one.sandbox_id not in ours]
+    assert len([one for one in fresh if one.sandbox_id not in gone]) == min(len(fresh), POOL.size)

@@ -6,6 +6,7 @@ The runtime is in memory. The kills are exhaustive: a controller is killed befor
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Coroutine
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,7 @@ from gateway.controller.pool_plan import is_spare
 from gateway.controller.pool_refill import PoolRefill
 from gateway.controller.reconciler import Reconciler
 from gateway.metrics import Metrics
-from gateway.model.records import PoolState, SandboxSpec
+from gateway.model.records import SandboxSpec
 from gateway.placement.redis_store import RedisStore
 from gateway.placement.store import COLD_START, FencedError
 from gateway.pools import Pool
@@ -26,7 +27,7 @@ from gateway.settings import PlacementSettings
 from tests.conformance.runtimes import order
 from tests.gateway.controllers import at_work
 from tests.gateway.harness import SECRET, MemoryRuntime
-from tests.gateway.pool_kit import GRACE, KEY, POOL, POOLS, QUICK
+from tests.gateway.pool_kit import KEY, POOL, POOLS, QUICK, spare
 from tests.support.redis_server import RedisServer
 from tests.support.requires import requires
 from tests.support.until import until_async
@@ -41,38 +42,35 @@ async def store(redis_url: str) -> AsyncIterator[RedisStore]:
     await made.aclose()
 
 
-async def test_a_spare_is_taken_once(store: RedisStore) -> None:
-    for number in range(20):
-        await store.plan_spare(KEY, f"pool-{number}", term=1)
-        assert await store.offer_spare(KEY, f"pool-{number}", term=1)
-    assert await store.pool_keys() == {KEY}
+async def offered(store: RedisStore, key: str = KEY) -> set[str]:
+    return set(await store.spares(key) or ())
+
+
+async def test_an_offered_spare_is_taken_once_and_the_oldest_first(store: RedisStore) -> None:
+    assert await store.spares(KEY) is None, "of a new store nothing is known"
+    await store.mark_generation("g", term=1)
+    assert await store.spares(KEY) == {}
+    await store.offer_spares(KEY, {f"pool-{number}": 100.0 - number for number in range(20)}, term=1)
+    await store.offer_spares(KEY, {"pool-3": 7.0}, term=1)
+    assert (await store.spares(KEY) or {})["pool-3"] == 97.0
+    assert await store.take_spare(KEY) == "pool-19"
     taken = await asyncio.gather(*(store.take_spare(KEY) for _ in range(30)))
-    assert sorted(filter(None, taken)) == sorted(f"pool-{number}" for number in range(20))
-    assert not await store.offer_spare(KEY, "pool-3", term=1), "an old list shows it still waiting"
-    assert await store.take_spare(KEY) is None
-    assert not await store.claim_spare(KEY, "pool-3", GRACE, term=1)
-    assert await store.claim_spare(KEY, "pool-3", 0.0, term=1)
-    await store.return_spare(KEY, "pool-4")
+    assert sorted(filter(None, taken)) == sorted(f"pool-{number}" for number in range(19))
+    await store.offer_spares(KEY, {"pool-4": 1.0})
     assert await store.take_spare(KEY) == "pool-4"
-    await store.return_spare(KEY, "pool-unknown")
-    assert await store.take_spare(KEY) is None
-    for number in range(20):
-        await store.withdraw_spare(KEY, f"pool-{number}", term=1)
-    assert len((await store.spares(KEY)).taken) == 20
-    for number in range(20):
-        await store.forget_spare(KEY, f"pool-{number}", term=1)
-    assert await store.spares(KEY) == PoolState()
-    assert await store.pool_keys() == set()
+    await store.offer_spares(KEY, {"pool-5": 1.0, "pool-6": 1.0}, term=1)
+    await store.withdraw_spares(KEY, ["pool-5", "pool-unknown"], term=1)
+    assert await offered(store) == {"pool-6"}
 
 
 async def test_an_old_term_changes_no_pool(store: RedisStore) -> None:
-    await store.fence(7)
-    for write in (store.plan_spare, store.offer_spare, store.withdraw_spare, store.forget_spare):
-        with pytest.raises(FencedError):
-            await write(KEY, "pool-a", term=6)
+    await store.mark_generation("g", term=7)
+    await store.offer_spares(KEY, {"pool-a": 1.0}, term=7)
     with pytest.raises(FencedError):
-        await store.claim_spare(KEY, "pool-a", 0.0, term=6)
-    assert await store.spares(KEY) == PoolState()
+        await store.offer_spares(KEY, {"pool-b": 1.0}, term=6)
+    with pytest.raises(FencedError):
+        await store.withdraw_spares(KEY, ["pool-a"], term=6)
+    assert await offered(store) == {"pool-a"}
 
 
 async def test_what_a_sandbox_is_made_of_is_said_once(store: RedisStore) -> None:
@@ -102,12 +100,37 @@ async def test_a_spare_that_came_up_during_a_long_look_stays(store: RedisStore) 
     async with makers:
         await pool_refill.refill(term, lambda work, name: makers.create_task(work, name=name))
         await until_async(lambda: len(runtime.orders) == POOL.size, deadline_s=60, what="the makers")
-        seen = await pool_refill.read_states()
+        seen = await pool_refill.read_offers()
         hold.set()
-    assert len((await store.spares(KEY)).spares) == POOL.size
-    await pool_refill.carry_out(seen, [], term)
+    assert len(await offered(store)) == POOL.size
+    await pool_refill.agree(seen, [], term)
     assert len(runtime.present) == POOL.size
-    assert len((await store.spares(KEY)).spares) == POOL.size
+    assert len(await offered(store)) == POOL.size
+
+
+async def test_a_spare_that_is_not_offered_is_offered_when_two_passes_see_it(store: RedisStore) -> None:
+    """It may have been taken a moment ago; a new controller, and one with a new store, offer it at once."""
+    await store.mark_generation("g", term=1)
+    await store.lead("c1", 60)
+    pool_refill = PoolRefill(store, MemoryRuntime(), lambda: POOLS, SECRET, QUICK, Metrics())
+    spares = [spare("pool-a", created_at=time.time())]
+    await pool_refill.agree(await pool_refill.read_offers(), spares, 1)
+    assert await store.take_spare(KEY) == "pool-a"
+    await pool_refill.agree(await pool_refill.read_offers(), spares, 1)
+    assert await offered(store) == set()
+    made: list[str] = []
+
+    def spawn(work: Coroutine[Any, Any, None], name: str) -> None:
+        work.close()
+        made.append(name)
+
+    await pool_refill.refill(1, spawn)
+    assert len(made) == POOL.size - 1, "what is there is counted, offered or not"
+    await pool_refill.agree(await pool_refill.read_offers(), spares, 1)
+    assert await offered(store) == {"pool-a"}
+    assert await store.take_spare(KEY) == "pool-a"
+    await pool_refill.agree({KEY: None}, spares, 1)
+    assert await offered(store) == {"pool-a"}
 
 
 def controller_of(store: RedisStore, runtime: MemoryRuntime, pools: dict[str, Pool] = POOLS) -> Controller:
@@ -118,8 +141,7 @@ def controller_of(store: RedisStore, runtime: MemoryRuntime, pools: dict[str, Po
 async def filled(store: RedisStore, runtime: MemoryRuntime, pool: Pool = POOL) -> None:
     async def exact() -> bool:
         waiting = {one.sandbox_id for one in runtime.present.values() if is_spare(one)}
-        state = await store.spares(pool.key)
-        return len(waiting) == pool.size and set(state.spares) == waiting and not state.making
+        return len(waiting) == pool.size and await offered(store, pool.key) == waiting
 
     await until_async(exact, deadline_s=60, what=f"{pool.size} spares, all on offer")
 
@@ -143,15 +165,10 @@ async def test_a_pool_is_filled_refilled_rolled_and_emptied(store: RedisStore) -
         assert {one.image for one in runtime.present.values() if is_spare(one)} == {"other"}
         pools.clear()
         await until_async(lambda: list(runtime.present) == ["sb-1"], deadline_s=60, what="the spares to go")
-        await until_async(lambda: nothing(store), deadline_s=60, what="the store to forget them")
 
 
 async def store_lacks(store: RedisStore, id_: str) -> bool:
-    return id_ not in (await store.spares(KEY)).spares
-
-
-async def nothing(store: RedisStore) -> bool:
-    return not await store.pool_keys()
+    return id_ not in await offered(store)
 
 
 async def test_a_wiped_store_finds_its_spares_again(store: RedisStore, redis_server: RedisServer) -> None:
@@ -165,26 +182,18 @@ async def test_a_wiped_store_finds_its_spares_again(store: RedisStore, redis_ser
     assert len(runtime.orders) == POOL.size
 
 
-async def test_nothing_is_made_of_a_count_that_a_wipe_and_a_rebuild_went_by(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    counted = store.spares
-
-    async def slow(pool: str) -> PoolState:
-        state = await counted(pool)  # of a store that was just wiped
-        await store.mark_generation("another", term=1)  # and has been told all while the answer came
-        return state
-
-    monkeypatch.setattr(store, "spares", slow)
-    await store.mark_generation("one", term=1)
+async def test_nothing_is_made_for_a_store_that_is_being_rebuilt(store: RedisStore) -> None:
     made: list[str] = []
 
     def spawn(work: Coroutine[Any, Any, None], name: str) -> None:
         work.close()
         made.append(name)
 
-    await PoolRefill(store, MemoryRuntime(), lambda: POOLS, SECRET, QUICK, Metrics()).refill(1, spawn)
+    pool_refill = PoolRefill(store, MemoryRuntime(), lambda: POOLS, SECRET, QUICK, Metrics())
+    await pool_refill.refill(1, spawn)
     assert made == []
-    monkeypatch.setattr(store, "spares", counted)
-    await PoolRefill(store, MemoryRuntime(), lambda: POOLS, SECRET, QUICK, Metrics()).refill(1, spawn)
+    await store.mark_generation("one", term=1)
+    await pool_refill.refill(1, spawn)
     assert made
 
 
@@ -281,10 +290,8 @@ async def test_a_controller_killed_between_any_two_steps_leaves_nothing(store: R
         await store.resign("killed")
         term = await store.lead("next", 60) or 0
         await one_life(store, runtime, term, 4, {changed.key: changed})
-        state = await store.spares(changed.key)
-        assert set(state.spares) == set(runtime.present), f"killed at step {dies_at}"
-        assert (len(state.spares), state.making, state.taken) == (2, {}, {})
-        assert await store.pool_keys() == {changed.key}
+        assert await offered(store, changed.key) == set(runtime.present), f"killed at step {dies_at}"
+        assert len(runtime.present) == 2
         assert all(one.image == "other" for one in runtime.present.values())
         if not life.dead:
             break

@@ -39,7 +39,7 @@ async def offer(served: Served, count: int) -> list[str]:
     ids = [f"pool-{number}" for number in range(count)]
     for id_ in ids:
         served.runtime.add(id_, owner="", labels={KEY_LABEL: KEY})
-        await served.store.offer_spare(KEY, id_, term=1)
+        await served.store.offer_spares(KEY, {id_: float(id_[5:])}, term=1)
     return ids
 
 
@@ -111,12 +111,12 @@ async def test_two_replicas_make_one_sandbox_of_one_spare(served: Served, redis_
 
 
 async def on_offer(served: Served, wanted: set[str]) -> bool:
-    return set((await served.store.spares(KEY)).spares) == wanted
+    return set(await served.store.spares(KEY) or ()) == wanted
 
 
 async def forget_all(served: Served) -> None:
-    for id_ in {**(await served.store.spares(KEY)).taken, **(await served.store.spares(KEY)).spares}:
-        await served.store.forget_spare(KEY, id_, term=1)
+    for id_ in await served.store.spares(KEY) or ():
+        await served.store.withdraw_spares(KEY, [id_], term=1)
         served.runtime.present.pop(id_, None)
 
 

@@ -59,7 +59,7 @@ class Outage:
 @pytest_asyncio.fixture
 async def served(redis_url: str, api: FakeApi, kubelet: Kubelet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
     monkeypatch.setattr(creation, "_AWAY_S", 1.0)
-    monkeypatch.setattr(creation, "_UNHEARD_S", 1.0)
+    monkeypatch.setattr(creation, "_NO_ANSWER_S", 1.0)
     runtime = KubernetesRuntime(settings_for(api, tmp_path, request_timeout_s=1.0), "replica-1", SLEEPY)
     async with serve(redis_url, tmp_path) as served:
         served.gateway.runtime = runtime
@@ -110,7 +110,7 @@ async def test_the_sdk_says_that_the_service_is_away_not_that_a_sandbox_was_lost
 
 async def test_creates_proceed_at_once_when_it_is_back(served: Served, api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     """A watch that has failed for long pauses for long; the first create that is answered wakes it."""
-    monkeypatch.setattr(creation, "_UNHEARD_S", 60.0)
+    monkeypatch.setattr(creation, "_NO_ANSWER_S", 60.0)
     outage = Outage(api)
     async with served.client() as client:
         assert (await client.post("/sandboxes", json=body(0))).status_code == 200

@@ -50,7 +50,7 @@ async def filled(served: Served, runtime: KubernetesRuntime) -> set[str]:
     async def exact() -> bool:
         found.clear()
         found.update(one.sandbox_id for one in await runtime.list_all() if is_spare(one))
-        return len(found) == pool.size and set((await served.store.spares(pool.key)).spares) == found
+        return len(found) == pool.size and set(await served.store.spares(pool.key) or ()) == found
 
     await until_async(exact, deadline_s=60, what="two spares, both on offer")
     return found

@@ -1,6 +1,6 @@
 -- Shared by every step; the loader puts it in front of each script. Defines functions only.
 -- A record's hash: doc owner inc fp status endpoint epoch created ready ready_by life idle hb active beat ended reason fault message expires spare leaving leaving_reason
--- leaving_fault leaving_message egress (JSON, once it was changed) request (what made it)
+-- leaving_fault leaving_message egress (JSON, once it was changed) request (what made it) begun ('' while its creation is queued)
 -- (times and durations in milliseconds, '' where there is none).
 
 local function now_ms()
@@ -65,7 +65,16 @@ local function remove_unreadable(key)
   if not good then redis.call('DEL', key) end
 end
 
-local function end_record(key, tomb, due, owned, id, reason, fault, message, ttl)
+-- Numbers the change of a record: `changes` holds the latest change of each id, the highest number last: of a thousand ids at most, and of
+-- the last hour.
+local function note_change(changes, id)
+  local last = redis.call('ZREVRANGE', changes, 0, 0, 'WITHSCORES')
+  redis.call('ZADD', changes, string.format('%.0f', tonumber(last[2] or '0') + 1), id)
+  redis.call('ZREMRANGEBYRANK', changes, 0, -1001)
+  redis.call('EXPIRE', changes, 3600)
+end
+
+local function end_record(key, tomb, due, owned, changes, id, reason, fault, message, ttl)
   local f = redis.call('HMGET', key, 'owner', 'inc')
   redis.call('DEL', key)
   redis.call('ZREM', due, id)
@@ -73,6 +82,7 @@ local function end_record(key, tomb, due, owned, id, reason, fault, message, ttl
   redis.call('DEL', tomb)
   redis.call('HSET', tomb, 'owner', f[1], 'inc', f[2], 'reason', reason, 'fault', fault, 'message', message, 'ended', string.format('%.0f', now_ms()))
   redis.call('PEXPIRE', tomb, ttl)
+  note_change(changes, id)
 end
 
 local function entry(key, tomb)

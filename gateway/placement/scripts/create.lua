@@ -1,9 +1,10 @@
 -- Reserve a sandbox id, once.
--- KEYS: 1 record  2 tombstone  3 idempotency key  4 due  5 owned  6 generation marker
+-- KEYS: 1 record  2 tombstone  3 idempotency key  4 due  5 owned  6 generation marker  7 changes
 -- ARGV: 1 id  2 owner  3 incarnation  4 fingerprint  5 doc  6 ready timeout  7 lifetime  8 idle  9 heartbeat
 --       10 idempotency ttl ('' where its key is not this id's)  11 keep_failed   (durations in ms)
 --       12 1: the id may have been used before, so it is unknown while the marker is gone  13 1: the request had a key
 --       14 identifies the request  15 1: only this very request may find an existing record
+--       16 1: its creation waits in a queue
 -- Answer: {fresh|record|tombstone|conflict|taken|in use|forgotten, hash}
 local keyed = ARGV[10] ~= ''
 if keyed then
@@ -25,9 +26,11 @@ local now = now_ms()
 redis.call('HSET', KEYS[1], 'doc', ARGV[5], 'owner', ARGV[2], 'inc', ARGV[3], 'fp', ARGV[4], 'status', 'pending',
   'endpoint', '', 'epoch', '', 'created', string.format('%.0f', now), 'ready', '',
   'ready_by', string.format('%.0f', now + tonumber(ARGV[6])), 'life', ARGV[7], 'idle', ARGV[8], 'hb', ARGV[9],
-  'active', string.format('%.0f', now), 'beat', '', 'ended', '', 'reason', '', 'fault', '', 'message', '', 'request', ARGV[14])
+  'active', string.format('%.0f', now), 'beat', '', 'ended', '', 'reason', '', 'fault', '', 'message', '', 'request', ARGV[14],
+  'begun', ARGV[16] == '1' and '' or string.format('%.0f', now))
 redis.call('DEL', KEYS[2]) -- after the first write that a full store refuses: a step that has written is let through
 schedule(KEYS[1], KEYS[4], ARGV[1], tonumber(ARGV[11]))
 redis.call('ZADD', KEYS[5], 0, ARGV[1])
+note_change(KEYS[7], ARGV[1])
 if keyed then redis.call('SET', KEYS[3], ARGV[4], 'PX', ARGV[10]) end
 return { 'fresh', redis.call('HGETALL', KEYS[1]) }

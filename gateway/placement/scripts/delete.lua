@@ -1,5 +1,5 @@
 -- Remove a record and leave a tombstone. One that had failed keeps that cause, for later requests.
--- KEYS: 1 record  2 tombstone  3 idempotency key  4 due  5 owned  6 term
+-- KEYS: 1 record  2 tombstone  3 idempotency key  4 due  5 owned  6 term  7 changes
 -- ARGV: 1 id  2 owner ('' any)  3 incarnation ('' any)  4 reason  5 fault  6 message  7 tombstone ttl ms  8 forget (1: no tombstone)  9 term
 -- Answer: {deleted|record|tombstone|missing|fenced, hash}; record: it has another owner or incarnation, and stays
 if fenced(KEYS[6], ARGV[9]) then return { 'fenced', {} } end
@@ -11,6 +11,6 @@ end
 local was = redis.call('HGETALL', KEYS[1])
 local why = redis.call('HMGET', KEYS[1], 'status', 'reason', 'fault', 'message')
 if why[1] ~= 'failed' or why[2] == '' then why = { '', ARGV[4], ARGV[5], ARGV[6] } end
-end_record(KEYS[1], KEYS[2], KEYS[4], KEYS[5], ARGV[1], why[2], why[3], why[4], ARGV[7])
+end_record(KEYS[1], KEYS[2], KEYS[4], KEYS[5], KEYS[7], ARGV[1], why[2], why[3], why[4], ARGV[7])
 if ARGV[8] == '1' then redis.call('DEL', KEYS[2], KEYS[3]) end
 return { 'deleted', was }

@@ -1,7 +1,7 @@
 -- Write the record of a sandbox the runtime has and this store does not know.
--- KEYS: 1 record  2 tombstone  3 due  4 owned  5 term
+-- KEYS: 1 record  2 tombstone  3 due  4 owned  5 term  6 changes
 -- ARGV: 1 id  2 owner  3 incarnation  4 doc  5 endpoint  6 created ms  7 lifetime  8 idle  9 heartbeat  10 keep_failed  11 term
--- Answer: {rebuilt|known|dead|fenced}; dead: a tombstone says that this incarnation has ended
+-- Answer: {rebuilt|known|dead|fenced}; dead: a tombstone shows that this incarnation has ended
 if fenced(KEYS[5], ARGV[11]) then return { 'fenced' } end
 remove_unreadable(KEYS[1])
 if redis.call('EXISTS', KEYS[1]) == 1 then return { 'known' } end
@@ -16,4 +16,5 @@ redis.call('HSET', KEYS[1], 'doc', ARGV[4], 'owner', ARGV[2], 'inc', ARGV[3], 'f
   'hb', ARGV[9], 'active', now, 'beat', '', 'ended', '', 'reason', '', 'fault', '', 'message', '')
 schedule(KEYS[1], KEYS[3], ARGV[1], tonumber(ARGV[10]))
 redis.call('ZADD', KEYS[4], 0, ARGV[1])
+note_change(KEYS[6], ARGV[1])
 return { 'rebuilt' }

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
@@ -42,6 +42,9 @@ log = logging.getLogger("gateway.kubernetes")
 _UNISOLATED_GRACE_S = 10
 """Grace period of a sandbox that is ended because its network isolation failed: enough to notify its clients."""
 
+_BATCH = 1000
+"""Pods that are interpreted before other tasks run."""
+
 
 class KubernetesRuntime:
     """See ``base.Runtime``."""
@@ -52,6 +55,7 @@ class KubernetesRuntime:
         self.pods = f"/api/v1/namespaces/{settings.namespace}/pods"
         self._replica = replica
         self._watch_settings = watch or WatchSettings(page=settings.page)
+        self._watch: Watch[PodStatus] | None = None
         self._pod_watch = PodWatch(self.api, self.pods, replica, self._watch_settings)
         self._pod_creation = PodCreation(self.api, self._pod_watch, self.pods, settings)
         self.policies = Policies(self.api, settings)
@@ -122,23 +126,34 @@ class KubernetesRuntime:
     async def list_all(self) -> list[SandboxStatus]:
         return await self._statuses(SELECTOR)
 
+    async def list_watched(self) -> list[SandboxStatus]:
+        if self._watch is None or not self._watch.current:
+            return await self.list_all()
+        found: list[SandboxStatus] = []
+        pods = list(self._watch.known.values())
+        for start in range(0, len(pods), _BATCH):
+            found += self._statuses_of(pods[start : start + _BATCH])
+            await asyncio.sleep(0)  # the lease is renewed on this loop
+        return found
+
     async def _statuses(self, selector: str) -> list[SandboxStatus]:
-        now = time.time()
         with errors():
-            found = [status_of(self._pod_creation.with_failure(facts), now, self.settings) async for facts in self._pods_of(selector)]
-        return [status for status in found if status is not None]
+            return self._statuses_of([facts async for facts in self._pods_of(selector)])
+
+    def _statuses_of(self, pods: Iterable[PodStatus]) -> list[SandboxStatus]:
+        now = time.time()
+        statuses = (status_of(self._pod_creation.with_failure(facts), now, self.settings) for facts in pods)
+        return [status for status in statuses if status is not None]
 
     async def watch(self) -> AsyncIterator[Event]:
-        watch = Watch(self.api, self.pods, SELECTOR, read_pod, self._watch_settings, carried)
+        self._watch = watch = Watch(self.api, self.pods, SELECTOR, read_pod, self._watch_settings, carried)
         synced = False
         async with contextlib.aclosing(watch.changes()) as changes:
             async for change in changes:
                 match change:
                     case Listed(objects):
                         synced = True
-                        now = time.time()
-                        statuses = (status_of(self._pod_creation.with_failure(facts), now, self.settings) for facts in objects.values())
-                        yield Synced([sandbox for sandbox in statuses if sandbox is not None])
+                        yield Synced(self._statuses_of(objects.values()))
                     case Changed(facts, before):
                         for event in on_change(facts, before, self.settings) if synced else ():
                             yield event

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -100,6 +100,13 @@ class Watch(Generic[T]):
         self._version = ""
         self._failures = 0
         self._hurry = asyncio.Event()
+        self.current = False
+        """Whether ``known`` follows the server: false before the first list, and while the watch is broken."""
+
+    @property
+    def known(self) -> Mapping[str, T]:
+        """The projection of every living object, by name."""
+        return self._known
 
     def hurry(self) -> None:
         """The API server has answered another request: end the back-off pause."""
@@ -112,6 +119,7 @@ class Watch(Generic[T]):
                 if not self._version:
                     for change in await self._list():
                         yield change
+                    self.current = True
                     yield Listed(dict(self._known))
                     self._failures = 0
                 began = asyncio.get_running_loop().time()
@@ -168,6 +176,7 @@ class Watch(Generic[T]):
         }
         end = asyncio.get_running_loop().time() + settings.server_limit_s + settings.overdue_s
         async with self._api.stream(self._path, query, settings.silence_s) as lines:
+            self.current = True
             while True:
                 try:
                     async with asyncio.timeout_at(end):  # around the reading alone: the consumer of a change may be slow
@@ -207,6 +216,7 @@ class Watch(Generic[T]):
         return Changed(seen, before if before is not None and before.uid == seen.uid else None)
 
     async def _pause(self, least_s: float | None = None) -> None:
+        self.current = False
         most = min(self._settings.backoff_least_s * 2.0**self._failures, self._settings.backoff_most_s)
         self._failures += 1
         self._hurry.clear()

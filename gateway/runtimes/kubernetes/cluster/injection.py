@@ -1,4 +1,4 @@
-"""How the bundle gets into pods where the deployment does not say: an image volume where that is known to work, else an init container.
+"""How the bundle gets into pods where the deployment leaves it open: an image volume where that is known to work, else an init container.
 
 Owns the detection, and how long its answer is valid. The version alone is not enough: the server knows image volumes from 1.31 and parts
 of them from 1.33, but accepts them by default only from 1.35 (KEP-4639); and containerd before 2.2 silently mounts the whole image where

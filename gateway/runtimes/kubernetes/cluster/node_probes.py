@@ -161,7 +161,7 @@ async def _look(api: Api, settings: KubernetesSettings, volume: bool, wait_s: fl
         return False if refused else None, f"the API server refused the probe: {error.message[:_MESSAGE]}"
     try:
         if not volume and pod["spec"].get("hostUsers") is not False:
-            return False, "the API server drops hostUsers: its gate UserNamespacesSupport is closed"
+            return False, "the API server drops hostUsers: its feature gate UserNamespacesSupport is off"
         judge = _volume_of if volume else _users_of
         async with asyncio.timeout(wait_s):
             while True:

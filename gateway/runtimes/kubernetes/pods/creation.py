@@ -39,7 +39,7 @@ _RETRY_S = 0.25
 _AWAY_S = 20.0
 """An API server that returns server errors for this long is reported as unavailable, so that a caller with a long timeout learns of it."""
 _DROPPED = "the cluster gives pods no user namespaces: its API server drops hostUsers (older than 1.33, or UserNamespacesSupport is closed)"
-_UNHEARD_S = 5.0
+_NO_ANSWER_S = 5.0
 """The same for an API server that does not answer at all."""
 _LOOK_S = 2.0
 """How often a pod that another replica created, which this one's watch does not cover, is read. Also the fallback for a failed watch."""
@@ -153,7 +153,7 @@ class PodCreation:
                         return found, False
                 elif not error.passing:
                     raise refused(error) from error
-                elif error.status >= 500 and clock() - began >= (_UNHEARD_S if isinstance(error, ApiUnreachableError) else _AWAY_S):
+                elif error.status >= 500 and clock() - began >= (_NO_ANSWER_S if isinstance(error, ApiUnreachableError) else _AWAY_S):
                     raise error.unavailable() from error
                 # A temporary error, or no answer at all: creating by name is safe to repeat.
                 await asyncio.sleep(error.retry_after_s or _RETRY_S)
@@ -198,7 +198,7 @@ class PodCreation:
         dialling: asyncio.Task[Endpoint] | None = None
         changed = asyncio.ensure_future(changes.changed())
         clock = asyncio.get_running_loop().time
-        patience_s, ask_at, hear_at = _SLOW_S, clock() + _SLOW_S, clock() + _WARNED_S
+        patience_s, ask_at, warn_at = _SLOW_S, clock() + _SLOW_S, clock() + _WARNED_S
         asked: Failure | None = None
         try:
             while True:
@@ -208,10 +208,10 @@ class PodCreation:
                     dialling = asyncio.ensure_future(self.reach(facts, tokens))
                 waits: list[asyncio.Future[Any]] = [changed] if dialling is None else [changed, dialling]
                 slow = facts.placed and not facts.started and facts.failure is None
-                if slow and clock() >= hear_at:
-                    hear_at = float("inf")
+                if slow and clock() >= warn_at:
+                    warn_at = float("inf")
                     self._pod_watch.want_warnings(changes, facts.uid)
-                wait_s = min(self._patience(facts, ours), max(min(ask_at, hear_at) - clock(), 0.0) if slow else _OWN_LOOK_S)
+                wait_s = min(self._patience(facts, ours), max(min(ask_at, warn_at) - clock(), 0.0) if slow else _OWN_LOOK_S)
                 done, _ = await asyncio.wait(waits, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
                 if dialling is not None and dialling in done:
                     return dialling.result()
@@ -224,7 +224,7 @@ class PodCreation:
                             raise _deleted()
                     else:
                         facts = await self._look(facts)  # the event was of a previous or later pod of this name
-                elif not done and not (slow and clock() >= hear_at):
+                elif not done and not (slow and clock() >= warn_at):
                     if slow and clock() >= ask_at:
                         patience_s = min(2 * patience_s, _SLOW_MOST_S)
                         ask_at = clock() + patience_s

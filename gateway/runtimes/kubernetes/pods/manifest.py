@@ -107,7 +107,7 @@ def pod(request: CreateRequest, settings: KubernetesSettings, injection: Injecti
 
 
 def labels(request: CreateRequest, settings: KubernetesSettings) -> dict[str, str]:
-    """The labels that say which sandbox a pod is and what it may reach. Those of a spare change when it is adopted."""
+    """The labels that show which sandbox a pod is and what it may reach. Those of a spare change when it is adopted."""
     found = {SANDBOX: label_value(request.sandbox_id), EGRESS: egress_key(request.egress, settings)}
     if settings.sandbox_profile != UNLABELLED:
         found[PROFILE] = settings.sandbox_profile

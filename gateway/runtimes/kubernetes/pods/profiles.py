@@ -16,13 +16,13 @@ from gateway.runtimes.kubernetes.settings import KubernetesSettings, Profile
 
 STANDARDS: dict[Profile, str] = {"userns": "baseline", "root": "baseline", "restricted": "restricted"}
 """The strictest Pod Security Standard that admits the profile. For a pod with a user namespace ``restricted`` waives ``runAsNonRoot`` and
-``runAsUser`` (behind a gate from Kubernetes 1.29, always from 1.35), but never that all capabilities are dropped and that
+``runAsUser`` (behind a feature gate from Kubernetes 1.29, always from 1.35), but never that all capabilities are dropped and that
 ``allowPrivilegeEscalation`` is false."""
 CONFINED: dict[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 """Security context of a container that needs no right at all."""
 _SECCOMP: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
 _USER = 1000
-"""User and group under ``restricted``, where nothing else is said."""
+"""User and group under ``restricted``, where nothing else is requested."""
 _ROOT_CAPABILITIES = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID"]
 """What package managers need of root under ``restricted``; all within the baseline standard, and inside a user namespace."""
 _CHOICES = (

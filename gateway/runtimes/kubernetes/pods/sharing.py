@@ -36,7 +36,7 @@ def check(request: CreateRequest, settings: KubernetesSettings) -> None:
         raise HoldfastError(
             "unsupported",
             f"a pod cannot choose how many processes it may have: the kubelet's podPidsLimit does, and here it {have}",
-            hint="leave pids out; say what the nodes enforce with HOLDFAST_POD_PIDS_LIMIT on the service",
+            hint="leave pids out; set HOLDFAST_POD_PIDS_LIMIT on the service to what the nodes enforce",
         )
     if options.entrypoint is True:
         raise HoldfastError(

@@ -248,7 +248,7 @@ def _failure(
 
 
 def needs_users(text: str) -> bool:
-    """Whether a message says that a user namespace cannot be created."""
+    """Whether a message reports that a user namespace cannot be created."""
     return bool(_USERS.search(text))
 
 

@@ -1,0 +1,116 @@
+"""The controller's kept records on a real Redis: they equal the store's after any steps, and a quiet read costs no record."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from gateway.controller import record_cache
+from gateway.controller.reconciler import Reconciler
+from gateway.controller.record_cache import RecordCache
+from gateway.model.records import Cause, Record, SandboxSpec
+from gateway.placement.redis_store import RedisStore
+from gateway.settings import PlacementSettings
+from tests.gateway.harness import MemoryRuntime
+from tests.support.redis_server import RedisServer
+from tests.support.requires import requires
+
+pytestmark = requires("redis")
+
+OOM, DELETED = Cause("oom", "workload"), Cause("deleted", "caller")
+
+
+@pytest_asyncio.fixture
+async def store(redis_url: str) -> AsyncIterator[RedisStore]:
+    made = RedisStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=20.0))
+    yield made
+    await made.aclose()
+
+
+async def states(store: RedisStore) -> dict[str, tuple[str, str]]:
+    return {record.sandbox_id: (record.incarnation, record.status) async for record in store.scan()}
+
+
+async def step(store: RedisStore, random_: random.Random, number: int) -> None:
+    id_ = f"sb-{random_.randrange(12)}"
+    entry = await store.get(id_)
+    living = isinstance(entry, Record)
+    match random_.choice(["create", "ready", "failed", "delete"]):
+        case "create" if not living:
+            await store.create(SandboxSpec(id_, "ada", f"i{number}", "host"), fingerprint="f")
+        case "ready" if living:
+            await store.mark_ready(id_, entry.incarnation, "unix:///a", "e")
+        case "failed" if living:
+            await store.mark_failed(id_, entry.incarnation, OOM)
+        case "delete" if living:
+            await store.delete(id_, DELETED, owner="ada")
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_the_cache_follows_every_step(store: RedisStore, redis_server: RedisServer, seed: int) -> None:
+    random_, cache, marker = random.Random(seed), RecordCache(store), "m0"
+    for number in range(200):
+        for _ in range(random_.randrange(4)):
+            await step(store, random_, number)
+        if number % 70 == 69:
+            redis_server.flush()
+            marker = f"m{number}"
+        kept = {id_: (record.incarnation, record.status) for id_, record in (await cache.read(marker)).items()}
+        assert kept == await states(store), f"after step {number}"
+
+
+async def test_a_quiet_read_costs_no_record(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(50):
+        await store.create(SandboxSpec(f"sb-{number}", "ada", "i", "host"), fingerprint="f")
+        await store.mark_ready(f"sb-{number}", "i", "unix:///a", "e")
+    cache, read = RecordCache(store), store.records
+    assert len(await cache.read("m")) == 50
+    asked: list[str] = []
+
+    async def counted(ids: Any) -> list[Record]:
+        asked.extend(ids)
+        return await read(ids)
+
+    monkeypatch.setattr(store, "records", counted)
+    assert len(await cache.read("m")) == 50
+    assert asked == []
+    await store.create(SandboxSpec("late", "ada", "i", "host"), fingerprint="f")
+    assert len(await cache.read("m")) == 51
+    assert "late" in asked
+    asked.clear()
+    await cache.read("m")
+    assert asked == ["late"], "a pending record is renewed by its replica, which is no change"
+    for _ in range(record_cache._READS_UNTIL_SCAN):
+        await cache.read("m")
+    assert len(asked) > 50, "now and then everything is read"
+
+
+async def test_nothing_is_ended_because_of_what_a_late_watch_shows(store: RedisStore) -> None:
+    """Its list is older than the sandboxes: all seem to be lost, and one that was deleted seems to be there."""
+    runtime, term = MemoryRuntime(), await store.lead("c1", 60)
+    assert term is not None
+    for number in range(20):
+        spec = SandboxSpec(f"sb-{number}", "ada", "1" * 16, "host")
+        await store.create(spec, fingerprint="f")
+        await store.mark_ready(spec.sandbox_id, spec.incarnation, runtime.endpoint, "e")
+        runtime.add(spec.sandbox_id)
+    old = [runtime.add("sb-old", created_at=1.0)]
+    runtime.list_watched = lambda: _answer(old)  # type: ignore[method-assign]
+    await store.mark_generation("m", term=term)
+    reconciler = Reconciler(store, runtime, -1.0)
+    for _ in range(4):
+        await reconciler.run_once(term)
+    assert runtime.deleted == []
+    assert {record.status async for record in store.scan()} == {"ready"}
+    del runtime.present["sb-3"]
+    for _ in range(4):
+        await reconciler.run_once(term)
+    assert [record.sandbox_id async for record in store.scan() if record.status == "failed"] == ["sb-3"], "what is really lost is recorded"
+
+
+async def _answer(found: list[Any]) -> list[Any]:
+    return found

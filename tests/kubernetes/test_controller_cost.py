@@ -1,0 +1,127 @@
+"""What a quiet controller asks of the API server and of Redis in a pass: the same for any number of sandboxes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from gateway.controller.pool_refill import PoolRefill
+from gateway.controller.reconciler import Reconciler
+from gateway.lifecycle.reserved_labels import to_labels
+from gateway.metrics import Metrics
+from gateway.model.records import SandboxSpec
+from gateway.placement.redis_store import RedisStore
+from gateway.runtimes.base import CreateRequest
+from gateway.runtimes.kubernetes.pods.manifest import pod
+from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
+from gateway.settings import ControllerSettings, PlacementSettings
+from tests.gateway.harness import SECRET
+from tests.kubernetes.conftest import settings_for
+from tests.support.background import in_background
+from tests.support.kube.server import FakeApi
+from tests.support.requires import requires
+from tests.support.until import until_async
+
+pytestmark = requires("redis")
+
+RUNNING: dict[str, Any] = {
+    "phase": "Running",
+    "podIP": "10.0.0.1",
+    "containerStatuses": [{"name": "sandbox", "started": True, "ready": True, "state": {"running": {}}}],
+    "conditions": [{"type": "Ready", "status": "True"}],
+}
+MOST_COMMANDS = 450
+"""Redis commands of one quiet pass, those inside its scripts counted one by one: 64 shards, at most seven each."""
+
+
+@pytest_asyncio.fixture
+async def store(redis_url: str) -> AsyncIterator[RedisStore]:
+    made = RedisStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=20.0))
+    yield made
+    await made.aclose()
+
+
+async def add(store: RedisStore, api: FakeApi, runtime: KubernetesRuntime, numbers: range) -> None:
+    for number in numbers:
+        spec = SandboxSpec(f"sb-{number}", "ada", f"{number:016x}", "host")
+        await store.create(spec, fingerprint="f")
+        await store.mark_ready(spec.sandbox_id, spec.incarnation, "tcp://10.0.0.1:1#u", "")
+        order = CreateRequest(spec.sandbox_id, spec.incarnation, "t", "ada", "host", 1.0, 2**28, labels=to_labels(spec))
+        api.pods.create({**pod(order, runtime.settings, "image", "replica-1"), "status": RUNNING})
+
+
+async def commands(store: RedisStore) -> Counter[str]:
+    stats = await store._redis.command("INFO", "commandstats")
+    return Counter({name.removeprefix("cmdstat_"): one["calls"] for name, one in stats.items() if name != "cmdstat_info"})
+
+
+@pytest.mark.parametrize("count", [0, 100, 1000])
+async def test_a_quiet_pass_lists_nothing(store: RedisStore, api: FakeApi, tmp_path: Path, count: int) -> None:
+    runtime, term = KubernetesRuntime(settings_for(api, tmp_path, page=500), "controller-1"), await store.lead("c1", 60)
+    assert term is not None
+    await add(store, api, runtime, range(count))
+    pool_refill = PoolRefill(store, runtime, dict, SECRET, ControllerSettings(), Metrics())
+    reconciler, events = Reconciler(store, runtime, 60.0, pool_refill), runtime.watch()
+    try:
+
+        async def watch() -> None:
+            async for _ in events:
+                pass
+
+        async with in_background(watch(), "watch"):
+
+            async def seen() -> bool:
+                return bool(api.requests["watch pods"]) and len(await runtime.list_watched()) == count
+
+            await until_async(seen, deadline_s=60, what="the watch to have every pod")
+            for _ in range(3):
+                await reconciler.run_once(term)
+            api.requests.clear()
+            before = await commands(store)
+            assert await reconciler.run_once(term) == []
+            asked = await commands(store) - before
+            assert dict(api.requests) == {}
+            assert asked["hgetall"] == 0
+            assert sum(asked.values()) < MOST_COMMANDS, asked
+            print(f"\n{count} sandboxes: {sum(asked.values())} Redis commands, no request to the API server; {dict(asked)}")
+
+            api.requests.clear()
+            await add(store, api, runtime, range(count, count + 1))
+
+            async def known() -> bool:
+                return len(await runtime.list_watched()) == count + 1
+
+            await until_async(known, deadline_s=60, what="the new pod")
+            before = await commands(store)
+            await reconciler.run_once(term)
+            asked = await commands(store) - before
+            assert asked["hgetall"] <= 1 + (count + 1) // 16, "the shard of the change at most"
+            assert dict(api.requests) == {}
+
+            api.pods.delete("hf-sb-0", {"gracePeriodSeconds": 0})
+            await until_async(lambda: _has(runtime, count), deadline_s=60, what="the pod to be gone")
+            watched, listed = ({one.sandbox_id: one for one in found} for found in (await runtime.list_watched(), await runtime.list_all()))
+            assert watched == listed
+    finally:
+        await events.aclose()  # type: ignore[attr-defined]
+        await runtime.aclose()
+
+
+async def _has(runtime: KubernetesRuntime, count: int) -> bool:
+    return len(await runtime.list_watched()) == count
+
+
+async def test_a_broken_watch_is_not_believed(store: RedisStore, api: FakeApi, tmp_path: Path) -> None:
+    """Without a watch, and while it is broken, everything is listed."""
+    runtime = KubernetesRuntime(settings_for(api, tmp_path, page=500), "controller-1")
+    try:
+        await add(store, api, runtime, range(3))
+        assert len(await runtime.list_watched()) == 3
+        assert api.requests["list pods"] == 1
+    finally:
+        await runtime.aclose()
