@@ -15,7 +15,7 @@ exec python3 -m verl.trainer.main_ppo \
   actor_rollout_ref.rollout.name="${SERVER:-sglang}" actor_rollout_ref.rollout.mode=async actor_rollout_ref.rollout.n=8 \
   actor_rollout_ref.rollout.temperature=1.0 actor_rollout_ref.rollout.calculate_log_probs=True \
   $agent.default_agent_loop=holdfast $agent.agent_loop_config_path="${AGENT:-verl_agent.yaml}" \
-  $agent.agent_loop_manager_class=holdfast_recipes.engines.verl.HoldfastAgentLoopManager \
+  +$agent.agent_loop_manager_class=holdfast_recipes.engines.verl.HoldfastAgentLoopManager \
   trainer.v1.sampler.sync_refill_failed_groups=True \
   trainer.n_gpus_per_node="${GPUS:-8}" trainer.nnodes="${NODES:-1}" trainer.total_training_steps="${STEPS:-150}" \
   trainer.logger='["console"]' "$@"
