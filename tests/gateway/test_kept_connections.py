@@ -22,7 +22,6 @@ from holdfast_wire.websocket_frames import BINARY, server_frame
 from gateway.agents import agent_connection, kept_connections
 from gateway.agents.kept_connections import KeptConnections
 from gateway.model.records import Cause
-from gateway.sessions.frame_headers import BINARY, server_frame
 from gateway.settings import RelaySettings
 from tests.gateway.harness import SECRET, Connection, ScriptedAgent, Served, serve
 from tests.gateway.test_agent_call import RESULT, Talk
