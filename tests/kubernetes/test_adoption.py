@@ -49,10 +49,10 @@ async def served(redis_url: str, tmp_path: Path, runtime: KubernetesRuntime) -> 
         served.gateway.runtime = runtime
         served.gateway.pools = PoolsFile(path)
         pool_refill = PoolRefill(served.store, runtime, PoolsFile(path).read, SECRET, ControllerSettings(), Metrics())
-        await served.store.lead("pools", 60)
-        await served.store.mark_generation("g", term=1)
+        term = await served.store.lead("c1", 60)
+        assert term is not None
         async with asyncio.TaskGroup() as makers:
-            await pool_refill.refill(1, lambda work, name: makers.create_task(work, name=name))
+            await pool_refill.refill(term, lambda work, name: makers.create_task(work, name=name))
         yield served
 
 
