@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from holdfast import ServiceUnavailableError
+from holdfast import AuthenticationError, ServiceUnavailableError
 from holdfast_server.embed import free_port
 
 from infra.scripts.acceptance import burst, inside
@@ -283,6 +283,30 @@ def test_on_a_stack_without_a_cluster(
     assert stack.key not in output.read_text()
     if not more:
         assert [(one["step"], one["word"]) for one in document["steps"]] == [("smoke", "passed")]
+
+
+def test_the_key_is_known_when_every_gateway_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two replicas behind one address: one knows the key from the start, the other from the tenth connection on."""
+    from infra.scripts.acceptance import __main__ as module
+
+    connections = itertools.count()
+
+    class Client(contextlib.nullcontext[Any]):
+        def __init__(self, *_: str) -> None:
+            super().__init__(self)
+
+        def list_sandboxes(self) -> None:
+            if (number := next(connections)) % 2 and number < 10:
+                raise AuthenticationError("key_invalid", "this API key is not known")
+
+    monkeypatch.setattr(module, "SandboxClient", Client)
+    monkeypatch.setattr("infra.scripts.acceptance.__main__.time.sleep", lambda _: None)
+    module._until_known("http://x", "k")
+    assert next(connections) >= 10 + module._KNOWN_IN_A_ROW
+    monkeypatch.setattr(module, "_KEY_S", -1)
+    connections = itertools.count(1)
+    with pytest.raises(AuthenticationError):
+        module._until_known("http://x", "k")
 
 
 @HERE

@@ -27,6 +27,7 @@ from infra.scripts.smoke import __main__ as smoking
 
 _KEY_S = 150
 """A Secret that is mounted is read again by the kubelet within about a minute, by the gateway soon after."""
+_KNOWN_IN_A_ROW = 12
 _AT_WORK_S = 10.0
 """How long sessions go on after a fault."""
 STEPS = ("deploy", "doctor", "smoke", "isolation", "images", "burst", "rolling", "faults")
@@ -100,8 +101,8 @@ class Rehearsal:
     def with_key(self, url: str, key: str) -> None:
         """The steps that need a key. Nothing of what they make is left."""
         wanted, options = self.options.wanted, self.options
+        _until_known(url, key)
         with SandboxClient(url, key) as client:
-            _until_known(client)
             if "doctor" in wanted:
                 self.take("doctor", lambda: inside.doctor(client))
             if "smoke" in wanted:
@@ -195,16 +196,20 @@ def _images(text: str) -> dict[str, str]:
     return dict(one.split("=", 1) for one in text.split(",")) if text else dict(inside.IMAGES)
 
 
-def _until_known(client: SandboxClient) -> None:
+def _until_known(url: str, key: str) -> None:
+    """Until every gateway behind ``url`` takes the key: each reads its Secret in its own time, and a balancer picks one by connection."""
     end = time.monotonic() + _KEY_S
-    while True:
+    known = 0
+    while known < _KNOWN_IN_A_ROW:
         try:
-            client.list_sandboxes()
-            return
+            with SandboxClient(url, key) as client:
+                client.list_sandboxes()
+            known += 1
         except AuthenticationError:
+            known = 0
             if time.monotonic() > end:
                 raise
-        time.sleep(1)
+            time.sleep(1)
 
 
 def main(arguments: list[str]) -> int:

@@ -46,8 +46,9 @@ _LOOK_S = 2.0
 _OWN_LOOK_S = 15.0
 _WARNED_S = 1.5
 """A pod that has had a node for this long and does not run: the kubelets' warnings are read for it. Most pods run before."""
-_SLOW_S, _SLOW_MOST_S = 4.0, 30.0
-"""A pod that has had a node for this long and does not run has its events queried; then again with growing intervals."""
+_SLOW_S, _SLOW_MOST_S = 15.0, 60.0
+"""A pod that has had a node for this long and does not run has its events queried; then again with growing intervals. The list of all
+warnings shows the same sooner, and one request for each pod of a burst was the API server's largest cost of it."""
 
 
 _HAS_USERS_S = 600.0

@@ -25,6 +25,7 @@ log = logging.getLogger("gateway.kubernetes")
 
 _WARNINGS = 7
 _ASK_S = 0.5
+_ASK_MOST_S = 10.0
 IDLE_S = 60.0
 """How long the watch continues when no create waits."""
 
@@ -124,6 +125,7 @@ class PodWatch:
             slow = {changes.warnings_of: changes for waiting in self._waiting.values() for changes in waiting if changes.warnings_of}
             if not slow:
                 return
+            began = asyncio.get_running_loop().time()
             try:
                 for warned in await pod_events.warnings(self._api, self._path, self._settings.page):
                     changes = slow.get(warned.pod_uid)
@@ -133,7 +135,7 @@ class PodWatch:
                 log.info("events cannot be read: %s", error)
                 if isinstance(error, ApiError) and not error.passing:
                     return  # each create queries its own events later
-            await asyncio.sleep(_ASK_S)
+            await asyncio.sleep(pause_s(asyncio.get_running_loop().time() - began))
 
     async def _run(self) -> None:
         self._watch = watch = Watch(self._api, self._path, self._selector, read_pod, self._settings)
@@ -155,3 +157,11 @@ class PodWatch:
     def _deliver(self, facts: PodStatus, *, gone: bool) -> None:
         for changes in self._waiting.get(facts.name, ()):
             changes.update(facts, gone=gone)
+
+
+def pause_s(took_s: float) -> float:
+    """Until the next list of warnings, when the last took ``took_s``: the API server reads all events of the namespace for each.
+
+    In a burst of slow pods there are thousands, and one list took over a second; at most a fifth of the time goes to lists.
+    """
+    return min(max(_ASK_S, 4 * took_s), _ASK_MOST_S)
