@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast_recipes.core.metrics import Interval, bootstrap, paired_bootstrap
 
-from . import plan
+from . import plan, repair_report
 from .verdicts import verdicts
 
 Lines = Sequence[Mapping[str, Any]]
@@ -35,6 +35,9 @@ def summary(lines: Lines) -> dict[str, Any]:
     for name, found in by_experiment.items():
         kind = plan.load()[name]["kind"]
         experiments[name] = {"credit": _credit, "estimators": _estimators, "balance": _balance}[kind](found)
+    repaired = repair_report.summary(
+        [line for line in latest.values() if line["experiment"] == "e1" and "error" not in line], plan.load(plan.REPAIR)["fault_rates"]
+    )
     return {
         "miniature": True,
         "plan": sorted({line["plan"] for line in latest.values()}),
@@ -42,8 +45,8 @@ def summary(lines: Lines) -> dict[str, Any]:
         "failed": [f"{line['experiment']}/{line['arm']}/{line['seed']}" for line in latest.values() if "error" in line],
         "seconds": round(sum(line["seconds"] for line in latest.values())),
         "experiments": experiments,
-        "hypotheses": verdicts(experiments),
-        "e1": [dict(line) for line in latest.values() if line["experiment"] == "e1" and "error" not in line],
+        "hypotheses": verdicts(experiments, repaired),
+        "e1": repaired,
     }
 
 
