@@ -7,6 +7,8 @@ What a run is, is `repair.run`'s. A run that has a line is not repeated, so what
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
 import traceback
 from collections.abc import Coroutine
@@ -28,16 +30,20 @@ LOST_ANSWERS = 0.1
 
 
 def main(results: Path, seeds: list[int] | None = None, limit_s: float | None = None) -> int:
-    """Run what has no line yet, and start nothing after ``limit_s``; 1 when a run failed."""
+    """Run what has no line yet, and start nothing after ``limit_s``; 1 when a run failed. Several seeds run at once, each in a process
+    and on a stack of its own: a rollout waits more than it works."""
+    settings = plan.load(plan.REPAIR)
+    chosen = seeds or settings["seeds"]
+    if len(chosen) > 1:
+        return _apart(results, chosen, limit_s)
     import torch
 
     torch.set_num_threads(1)
-    settings = plan.load(plan.REPAIR)
     started, failed = time.monotonic(), 0
     results.parent.mkdir(parents=True, exist_ok=True)
     with smoke.stack() as stack:
         runs = Runs(stack, fetch(smoke.CACHE), settings, results)
-        for seed in seeds or settings["seeds"]:
+        for seed in chosen:
             for rate in (None, *settings["fault_rates"]):
                 late = limit_s is not None and time.monotonic() - started > limit_s
                 if late or runs.is_done(seed, rate):
@@ -48,6 +54,18 @@ def main(results: Path, seeds: list[int] | None = None, limit_s: float | None = 
                 said = "  FAILED" if "error" in line else ""
                 print(f"{time.monotonic() - started:7.0f} s  e1/{line['arm']}/{seed}{said}", flush=True)
     return 1 if failed else 0
+
+
+def _apart(results: Path, seeds: list[int], limit_s: float | None) -> int:
+    limit = [] if limit_s is None else ["--limit-s", str(limit_s)]
+    command = [sys.executable, "-m", "infra.recipes", "repair", "--results", str(results), *limit, "--seeds"]
+    running = [subprocess.Popen([*command, str(seed)], cwd=smoke.TOP) for seed in seeds]
+    try:
+        return max(each.wait() for each in running)
+    finally:
+        for each in running:
+            each.terminate()
+            each.wait()
 
 
 @dataclass(frozen=True, slots=True)

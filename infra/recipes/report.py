@@ -196,7 +196,14 @@ def _mean_of(totals: Sequence[Mapping[str, float]], name: str, lines: Lines) -> 
     return round(statistics.fmean(total.get(name, 0.0) / line["result"]["updates"] for total, line in zip(totals, lines, strict=True)), 3)
 
 
-def write(lines: Lines, path: Path) -> dict[str, Any]:
+def write(lines: Lines, path: Path, earlier: Path | None = None) -> dict[str, Any]:
+    """``earlier``: figures of an earlier file, for the experiments of which there are no lines here; their digests stand beside ours."""
     made = summary(lines)
+    if earlier is not None:
+        before = json.loads(earlier.read_text())
+        made["experiments"] = before["experiments"] | made["experiments"]
+        made["e1"] = made["e1"] if made["e1"]["arms"] else before["e1"] or made["e1"]
+        made["plan"] = sorted({*made["plan"], *before["plan"]})
+        made["hypotheses"] = verdicts(made["experiments"], made["e1"])
     path.write_text(json.dumps(made, indent=1) + "\n")
     return made
