@@ -13,7 +13,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from holdfast import AsyncSandboxClient, CommandResult, ServiceUnavailableError
 from holdfast_recipes.core.calls import CallError, CallFault, Parsed, ToolCall
@@ -22,7 +22,7 @@ from holdfast_recipes.core.template import Kind, Piece
 from holdfast_recipes.harness.conversation import Format
 from holdfast_recipes.harness.limits import Resources
 from holdfast_recipes.harness.loop import Episode
-from holdfast_recipes.harness.machine import Machine
+from holdfast_recipes.harness.machine import ExecOptions, Machine
 from holdfast_recipes.harness.rollout import Graded
 from holdfast_recipes.harness.shell import ShellToolset
 from holdfast_recipes.harness.toolset import Result, Toolset
@@ -163,7 +163,7 @@ class Metered:
         self.id = sandbox.id
         self._sandbox, self._seconds = sandbox, seconds
 
-    async def exec(self, command: str | Sequence[str], **options: Any) -> CommandResult:
+    async def exec(self, command: str | Sequence[str], **options: Unpack[ExecOptions]) -> CommandResult:
         started = time.monotonic()
         result = await self._sandbox.exec(command, **options)
         self._seconds["commands"] += result.duration_s  # type: ignore[assignment]
