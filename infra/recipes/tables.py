@@ -10,9 +10,9 @@ from . import plan
 _SEEDS = 3
 _HEAD = """# Results of the miniature
 
-Made by `make recipes-learn` from what `plan.json` registered (digest {plan}); hypotheses and what each arm is: `plan.md`. Every
-figure is of a policy of some 60,000 parameters in a task of eight operators, on a shared CPU: these tables compare algorithms, and
-predict nothing for language models. Intervals are 95 % bootstraps over tasks (paired for differences); the column "seeds" has the
+Made by `make recipes-learn` from what `plan.json` and `plan_repair.json` registered (digests {plan});
+hypotheses and what each arm is: `plan.md`. Every figure is of a policy of some 60,000 parameters, on a shared CPU, in a task of eight
+operators (E1: in a small language over a real library): these tables compare algorithms, and predict nothing for language models. Intervals are 95 % bootstraps over tasks (paired for differences); the column "seeds" has the
 standard deviation over seeds; where it is the larger one, an interval over tasks says little. Arms with different numbers of seeds are
 compared by the column of differences alone, which is over the seeds that both have.
 {missing}"""
@@ -165,6 +165,9 @@ def _balance(arms: Mapping[str, Any]) -> str:
     return table + "\n\nSolved / rollouts generated, by updates (miniature):\n\n" + _table(["arm", *updates], curves)
 
 
+_CURVE = """Share of rollouts that solved their task in the groups that each update trained on, mean over seeds (miniature). Groups in which
+all or none did are left out of updates, so this stays near a half while the policy gets better:"""
+
 _SECONDS = """Where the seconds of a training step went. Rollouts run while the learner works, many at a time, in one process with the
 policy; shares are of the seconds that rollouts took, beside other work on the same machine. "Round trips" is what passed between the
 request of a command and its answer, less the command itself. Holdfast's share is that, creating and deleting."""
@@ -199,7 +202,7 @@ def _repair(made: Mapping[str, Any]) -> str:
             ["difference (miniature), paired over tasks", "95 % interval", "seeds"],
             [[name, _number(each["interval"]), str(each["seeds"])] for name, each in made["differences"].items() if each],
         ),
-        "Share of tasks solved in the rollouts of each update, mean over seeds (miniature; rewards +1 and -1):",
+        _CURVE,
         _table(
             ["run", *(str(number + 1) for number in range(max((len(arm["curve"]) for arm in arms.values()), default=0)))],
             [[name, *(f"{(reward + 1) / 2:.2f}" for reward in arm["curve"])] for name, arm in arms.items()],
