@@ -12,9 +12,10 @@ _HEAD = """# Results of the miniature
 
 Made by `make recipes-learn` from what `plan.json` and `plan_repair.json` registered (digests {plan});
 hypotheses and what each arm is: `plan.md`. Every figure is of a policy of some 60,000 parameters, on a shared CPU, in a task of eight
-operators (E1: in a small language over a real library): these tables compare algorithms, and predict nothing for language models. Intervals are 95 % bootstraps over tasks (paired for differences); the column "seeds" has the
-standard deviation over seeds; where it is the larger one, an interval over tasks says little. Arms with different numbers of seeds are
-compared by the column of differences alone, which is over the seeds that both have.
+operators (E1: in a small language over a real library): these tables compare algorithms, and predict nothing for language models.
+Intervals are 95 % bootstraps over tasks (paired for differences); the column "seeds" has the standard deviation over seeds; where
+it is the larger one, an interval over tasks says little. Arms with different numbers of seeds are compared by the column of differences
+alone, which is over the seeds that both have.
 {missing}"""
 
 
@@ -169,8 +170,9 @@ _CURVE = """Share of rollouts that solved their task in the groups that each upd
 all or none did are left out of updates, so this stays near a half while the policy gets better:"""
 
 _SECONDS = """Where the seconds of a training step went. Rollouts run while the learner works, many at a time, in one process with the
-policy; shares are of the seconds that rollouts took, beside other work on the same machine. "Round trips" is what passed between the
-request of a command and its answer, less the command itself. Holdfast's share is that, creating and deleting."""
+policy, and the three seeds ran side by side (rollouts/s is of one). Shares are of the seconds that rollouts took, beside other work on
+the same machine. "Round trips" is what passed between the request of a command and its answer, less the command itself. Holdfast's
+share is that, creating and deleting."""
 
 
 def _repair(made: Mapping[str, Any]) -> str:
