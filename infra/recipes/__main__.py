@@ -31,6 +31,7 @@ def main(words: list[str]) -> int:
         each.add_argument("--results", type=Path, default=Path("build/recipes/runs.jsonl"))
     shown.add_argument("--json", type=Path, default=Path("recipes.json"))
     shown.add_argument("--tables", type=Path)
+    shown.add_argument("--earlier", type=Path, help="a recipes.json that gives the experiments of which there are no lines")
     arguments = parser.parse_args(words)
     if arguments.command == "smoke":
         return smoke.main()
@@ -39,7 +40,7 @@ def main(words: list[str]) -> int:
     if arguments.command == "learn":
         lines = jobs.run(plan.jobs(plan.load(), arguments.only, arguments.seeds), arguments.results, arguments.processes, arguments.limit_s)
         return 1 if any("error" in line for line in lines) else 0
-    made = report.write(jobs.read(arguments.results), arguments.json)
+    made = report.write(jobs.read(arguments.results), arguments.json, arguments.earlier)
     if arguments.tables:
         arguments.tables.write_text(tables.page(made))
     return 0

@@ -46,17 +46,15 @@ def run(jobs: Sequence[plan.Job], path: Path, processes: int, limit_s: float | N
     done = {(line["experiment"], line["arm"], line["seed"]) for line in read(path) if "error" not in line}
     missing = [job for job in jobs if (job.experiment, job.arm, job.seed) not in done]
     started = time.monotonic()
-    path.parent.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("spawn")
-    with path.open("a") as file, ProcessPoolExecutor(processes, context, initializer=os.nice, initargs=(10,)) as pool:
+    with ProcessPoolExecutor(processes, context, initializer=os.nice, initargs=(10,)) as pool:
         queue = iter(missing)
         running = {pool.submit(run_one, job): job for job in islice(queue, processes)}
         while running:
             future = next(as_completed(running))
             job = running.pop(future)
             line = future.result()
-            file.write(json.dumps(line) + "\n")
-            file.flush()
+            append(path, line)
             print(
                 f"{time.monotonic() - started:7.0f} s  {job.key:44} {line['seconds']:6.1f} s{'  FAILED' if 'error' in line else ''}",
                 flush=True,
@@ -66,6 +64,18 @@ def run(jobs: Sequence[plan.Job], path: Path, processes: int, limit_s: float | N
                 if following is not None:
                     running[pool.submit(run_one, following)] = following
     return read(path)
+
+
+def append(path: Path, line: dict[str, Any]) -> None:
+    """Add a line. One that a kill cut off gets its end first, so that it spoils no other."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+        file.write(json.dumps(line).encode() + b"\n")
+        file.flush()
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast_recipes.core.metrics import Interval, bootstrap, paired_bootstrap
 
-from . import plan
+from . import plan, repair_report
 from .verdicts import verdicts
 
 Lines = Sequence[Mapping[str, Any]]
@@ -35,6 +35,9 @@ def summary(lines: Lines) -> dict[str, Any]:
     for name, found in by_experiment.items():
         kind = plan.load()[name]["kind"]
         experiments[name] = {"credit": _credit, "estimators": _estimators, "balance": _balance}[kind](found)
+    repaired = repair_report.summary(
+        [line for line in latest.values() if line["experiment"] == "e1" and "error" not in line], plan.load(plan.REPAIR)["fault_rates"]
+    )
     return {
         "miniature": True,
         "plan": sorted({line["plan"] for line in latest.values()}),
@@ -42,8 +45,8 @@ def summary(lines: Lines) -> dict[str, Any]:
         "failed": [f"{line['experiment']}/{line['arm']}/{line['seed']}" for line in latest.values() if "error" in line],
         "seconds": round(sum(line["seconds"] for line in latest.values())),
         "experiments": experiments,
-        "hypotheses": verdicts(experiments),
-        "e1": [dict(line) for line in latest.values() if line["experiment"] == "e1" and "error" not in line],
+        "hypotheses": verdicts(experiments, repaired),
+        "e1": repaired,
     }
 
 
@@ -193,7 +196,14 @@ def _mean_of(totals: Sequence[Mapping[str, float]], name: str, lines: Lines) -> 
     return round(statistics.fmean(total.get(name, 0.0) / line["result"]["updates"] for total, line in zip(totals, lines, strict=True)), 3)
 
 
-def write(lines: Lines, path: Path) -> dict[str, Any]:
+def write(lines: Lines, path: Path, earlier: Path | None = None) -> dict[str, Any]:
+    """``earlier``: figures of an earlier file, for the experiments of which there are no lines here; their digests stand beside ours."""
     made = summary(lines)
+    if earlier is not None:
+        before = json.loads(earlier.read_text())
+        made["experiments"] = before["experiments"] | made["experiments"]
+        made["e1"] = made["e1"] if made["e1"]["arms"] else before["e1"] or made["e1"]
+        made["plan"] = sorted({*made["plan"], *before["plan"]})
+        made["hypotheses"] = verdicts(made["experiments"], made["e1"])
     path.write_text(json.dumps(made, indent=1) + "\n")
     return made

@@ -10,11 +10,12 @@ from . import plan
 _SEEDS = 3
 _HEAD = """# Results of the miniature
 
-Made by `make recipes-learn` from what `plan.json` registered (digest {plan}); hypotheses and what each arm is: `plan.md`. Every
-figure is of a policy of some 60,000 parameters in a task of eight operators, on a shared CPU: these tables compare algorithms, and
-predict nothing for language models. Intervals are 95 % bootstraps over tasks (paired for differences); the column "seeds" has the
-standard deviation over seeds; where it is the larger one, an interval over tasks says little. Arms with different numbers of seeds are
-compared by the column of differences alone, which is over the seeds that both have.
+Made by `make recipes-learn` from what `plan.json` and `plan_repair.json` registered (digests {plan});
+hypotheses and what each arm is: `plan.md`. Every figure is of a policy of some 60,000 parameters, on a shared CPU, in a task of eight
+operators (E1: in a small language over a real library): these tables compare algorithms, and predict nothing for language models.
+Intervals are 95 % bootstraps over tasks (paired for differences); the column "seeds" has the standard deviation over seeds; where
+it is the larger one, an interval over tasks says little. Arms with different numbers of seeds are compared by the column of differences
+alone, which is over the seeds that both have.
 {missing}"""
 
 
@@ -41,7 +42,7 @@ def page(made: Mapping[str, Any]) -> str:
     }.items():
         if name in experiments:
             parts.append(f"## {title}\n\n{_balance(experiments[name])}")
-    if made.get("e1"):
+    if made["e1"]["arms"]:
         parts.append(f"## E1 (miniature): toolz in real sandboxes\n\n{_repair(made['e1'])}")
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
@@ -54,7 +55,8 @@ def _missing(made: Mapping[str, Any]) -> str:
         if "seeds" in row and len(row["seeds"]) < _SEEDS
     ]
     absent = [name for name in plan.load() if name != "common" and name not in made["experiments"]]
-    absent += [] if made.get("e1") else ["e1"]
+    absent += [] if made["e1"]["arms"] else ["e1"]
+    short += [f"e1: {name} ({len(arm['seeds'])})" for name, arm in made["e1"]["arms"].items() if len(arm["seeds"]) < _SEEDS]
     said = f"\nWith fewer than the registered three seeds (how many): {'; '.join(short)}.\n" if short else ""
     return said + (f"\nRegistered and not run yet: {', '.join(absent)}.\n" if absent else "")
 
@@ -164,37 +166,70 @@ def _balance(arms: Mapping[str, Any]) -> str:
     return table + "\n\nSolved / rollouts generated, by updates (miniature):\n\n" + _table(["arm", *updates], curves)
 
 
-def _repair(lines: Sequence[Mapping[str, Any]]) -> str:
-    rows = []
-    for line in lines:
-        made = line["result"]
+_CURVE = """Share of rollouts that solved their task in the groups that each update trained on, mean over seeds (miniature). Groups in which
+all or none did are left out of updates, so this stays near a half while the policy gets better:"""
+
+_SECONDS = """Where the seconds of a training step went. Rollouts run while the learner works, many at a time, in one process with the
+policy, and the three seeds ran side by side (rollouts/s is of one). Shares are of the seconds that rollouts took, beside other work on
+the same machine. "Round trips" is what passed between the request of a command and its answer, less the command itself. Holdfast's
+share is that, creating and deleting."""
+
+
+def _repair(made: Mapping[str, Any]) -> str:
+    sft, arms = made["sft"], made["arms"]
+    counts = sft["tasks"]
+    rows = [["SFT", f"{len(sft['seeds'])}", _by_seed(sft), f"{sft['solved'].get('held', 0):.3f}", *[""] * 5]]
+    for name, arm in arms.items():
+        injected = ", ".join(f"{count} {what}" for what, count in arm["injected"].items()) or "none"
         rows.append(
             [
-                f"seed {line['seed']}, {line['fault_rate']:.0%} faults",
-                str(made["updates"]),
-                f"{made['generated']:.0f}",
-                f"{made['infrastructure']:.0f}",
-                f"{made['teacher']['solved']}/{made['teacher']['runs']}",
-                *(
-                    f"{made[stage][part]['solved']:.3f} [{made[stage][part]['interval'][0]:.3f}, {made[stage][part]['interval'][1]:.3f}]"
-                    for part in ("train", "held")
-                    for stage in ("sft", "rl")
-                ),
-                f"{made['rl_seconds']:.0f}",
+                f"RL, {name}",
+                f"{len(arm['seeds'])}",
+                _by_seed(arm),
+                f"{arm['solved']['held']:.3f}",
+                f"{arm['updates']} ({arm['optimiser_steps']})",
+                f"{arm['refused']}",
+                f"{arm['generated']:.0f}",
+                f"{arm['infrastructure']:.0f}",
+                injected,
             ]
         )
-    head = [
-        "run (miniature)",
-        "updates",
-        "rollouts",
-        "lost to infrastructure",
-        "teacher",
-        "SFT, train",
-        "RL, train",
-        "SFT, held out",
-        "RL, held out",
+    head = ["run (miniature)", "seeds", "solved, train (by seed)", "held out", "updates (optimiser steps)", "refused", "rollouts"]
+    parts = [
+        f"{counts.get('train', 0)} tasks of train functions, {counts.get('held', 0)} of held-out ones; the teacher solved "
+        + ", ".join(f"{solved} of {runs}" for solved, runs in sft["teacher"])
+        + " runs.",
+        _table([*head, "lost to infrastructure", "injected"], rows),
+        _table(
+            ["difference (miniature), paired over tasks", "95 % interval", "seeds"],
+            [[name, _number(each["interval"]), str(each["seeds"])] for name, each in made["differences"].items() if each],
+        ),
+        _CURVE,
+        _table(
+            ["run", *(str(number + 1) for number in range(max((len(arm["curve"]) for arm in arms.values()), default=0)))],
+            [[name, *(f"{(reward + 1) / 2:.2f}" for reward in arm["curve"])] for name, arm in arms.items()],
+        ),
+        _SECONDS,
+        _table(
+            ["run", "rollouts/s", "s a step", "learner, s a step", "Holdfast", "create", "delete", "round trips", "commands", "policy"],
+            [
+                [
+                    name,
+                    f"{arm['rollouts_per_second']:.2f}",
+                    f"{arm['seconds_of_a_step']:.1f}",
+                    f"{arm['learner_seconds_of_a_step']:.2f}",
+                    *(f"{share:.0%}" for share in arm["shares_of_a_rollout"].values()),
+                ]
+                for name, arm in arms.items()
+            ],
+        ),
     ]
-    return _table([*head, "seconds of RL"], rows)
+    return "\n\n".join(parts)
+
+
+def _by_seed(arm: Mapping[str, Any]) -> str:
+    solved = arm["solved"].get("train", 0.0)
+    return f"{solved:.3f} ({', '.join(f'{each:.2f}' for each in arm['solved_by_seed'])})"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

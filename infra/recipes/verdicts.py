@@ -13,8 +13,8 @@ RESOLVED, UNMASKED, RISES, TWICE = "resolved only", "+ unresolved, unmasked", "+
 FIXED, ADAPTIVE = "fixed 8, filtered", ("BAR 8/16, s=4", "BAR 8/16, s=16")
 
 
-def verdicts(experiments: Mapping[str, Any]) -> list[dict[str, Any]]:
-    found = [*_credit(experiments.get("e4", {})), _estimators(experiments.get("e5", {}))]
+def verdicts(experiments: Mapping[str, Any], repaired: Mapping[str, Any]) -> list[dict[str, Any]]:
+    found = [*_repair(repaired), *_credit(experiments.get("e4", {})), _estimators(experiments.get("e5", {}))]
     for name in ("e6", "e6_hard"):
         if name in experiments:
             found += [each for arm in ADAPTIVE for each in _balance(name, arm, experiments[name])]
@@ -34,6 +34,36 @@ def _means(what: str, **arms: Arm) -> dict[str, float]:
         for name, arm in arms.items()
     }
     return {name: sum(each) / len(each) for name, each in values.items()}
+
+
+def _repair(made: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Of E1. Without a fault arm there is no verdict on it."""
+    arms, differences = made["arms"], made["differences"]
+    plain = arms.get("faults 0", {})
+    spoilt: Arm = next((arm for name, arm in arms.items() if name != "faults 0"), {})
+    gain = differences.get("faults 0, train: RL over SFT")
+    change = next((each for name, each in differences.items() if " over faults 0, " in name), None)
+    updates = len(spoilt.get("curve", ()))
+    whole = bool(spoilt) and spoilt["refused"] == 0 and spoilt["updates"] == updates * len(spoilt["seeds"])
+    return [
+        _verdict(
+            "E1-H1",
+            "RL solves at least 8 points more than SFT on the train functions, interval above 0",
+            [plain],
+            gain["interval"][0] >= 0.08 and gain["interval"][1] > 0 if gain else None,
+            difference=gain["interval"] if gain else None,
+        ),
+        _verdict(
+            "E1-H2",
+            "with 5 % faults the same within the interval, no optimiser step lost, faults counted",
+            [spoilt],
+            change["interval"][1] <= 0 <= change["interval"][2] and whole and spoilt["infrastructure"] > 0 if change else None,
+            difference=change["interval"] if change else None,
+            updates=spoilt.get("updates"),
+            refused=spoilt.get("refused"),
+            faults=spoilt.get("infrastructure"),
+        ),
+    ]
 
 
 def _credit(arms: Mapping[str, Arm]) -> list[dict[str, Any]]:

@@ -10,16 +10,19 @@ import hashlib
 import json
 import random
 import shlex
+import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
-from holdfast import AsyncSandbox, AsyncSandboxClient, CommandResult, ServiceUnavailableError
+from holdfast import AsyncSandboxClient, CommandResult, ServiceUnavailableError
 from holdfast_recipes.core.calls import CallError, CallFault, Parsed, ToolCall
 from holdfast_recipes.core.scored import Blame
 from holdfast_recipes.core.template import Kind, Piece
 from holdfast_recipes.harness.conversation import Format
 from holdfast_recipes.harness.limits import Resources
 from holdfast_recipes.harness.loop import Episode
+from holdfast_recipes.harness.machine import ExecOptions, Machine
 from holdfast_recipes.harness.rollout import Graded
 from holdfast_recipes.harness.shell import ShellToolset
 from holdfast_recipes.harness.toolset import Result, Toolset
@@ -86,10 +89,17 @@ def described(result: CommandResult) -> str:
 
 class RepairJob:
     """One task for ``harness.rollout.play``. With ``faults`` some sandboxes are deleted in the middle of a rollout, and some creations
-    fail: the drill of E1."""
+    fail: the drill of E1. ``seconds`` gets what the service and the commands took."""
 
     def __init__(
-        self, client: AsyncSandboxClient, library: Library, task: Task, *, faults: Faults | None = None, group: str | None = None
+        self,
+        client: AsyncSandboxClient,
+        library: Library,
+        task: Task,
+        *,
+        faults: Faults | None = None,
+        group: str | None = None,
+        seconds: Counter[str] | None = None,
     ) -> None:
         self.task_id, self.repo, self.source = task.task_id, "toolz", "mutation"
         self.messages: Sequence[Message] = ({"role": "user", "content": language.START},)
@@ -97,15 +107,22 @@ class RepairJob:
         self.resources = Resources(1, 0.5)
         self.task = task
         self._client, self._library, self._faults, self._group = client, library, faults, group
+        self._seconds = Counter() if seconds is None else seconds
 
-    async def create(self, resources: Resources) -> AsyncSandbox:
+    async def create(self, resources: Resources) -> Metered:
         if self._faults and self._faults.draw("creation"):
             raise self._faults.error()
-        return await self._client.create_sandbox(
-            "host", cpu=resources.cpu, memory=f"{round(resources.memory_gib * 1024)}m", group=self._group, lifetime_s=600
-        )
+        return await self._sandbox(resources)
 
-    async def open(self, sandbox: AsyncSandbox, *, oom_ends: bool) -> Toolset:
+    async def _sandbox(self, resources: Resources) -> Metered:
+        started = time.monotonic()
+        sandbox = await self._client.create_sandbox(
+            "host", cpu=resources.cpu, memory=f"{round(resources.memory_gib * 1024)}m", group=self._group, lifetime_s=1800
+        )
+        self._seconds["create"] += time.monotonic() - started  # type: ignore[assignment]  # a Counter adds floats as well
+        return Metered(sandbox, self._seconds)
+
+    async def open(self, sandbox: Metered, *, oom_ends: bool) -> Toolset:
         await tasks.unpack(sandbox, tasks.archive(self._library, self.task.source, self.task.index))
         env = {"PATH": f"{FOLDER}/bin:/usr/local/bin:/usr/bin:/bin"}
         toolset = ShellToolset(sandbox, FOLDER, env=env, describe=described, oom_ends=oom_ends)
@@ -113,7 +130,7 @@ class RepairJob:
             return _Dying(toolset, sandbox, self._faults.at_call())
         return cast(Toolset, toolset)
 
-    async def collect(self, sandbox: AsyncSandbox, episode: Episode) -> str:
+    async def collect(self, sandbox: Metered, episode: Episode) -> str:
         if episode.submission is not None:
             return episode.submission
         result = await sandbox.exec(f"{FOLDER}/bin/s", cwd=FOLDER, timeout=30)
@@ -124,7 +141,7 @@ class RepairJob:
         submitted = grading.submission(work, self.task.patch(self._library))
         if submitted.reason:
             return Graded(-1.0, None, None, submitted.reason)
-        sandbox = await self._client.create_sandbox("host", group=self._group, lifetime_s=600)
+        sandbox = await self._sandbox(self.resources)
         try:
             await tasks.unpack(sandbox, tasks.archive(self._library, self.task.source, self.task.index))
             applied = await sandbox.exec("git apply --recount --whitespace=nowarn -", cwd=FOLDER, input=submitted.patch, timeout=60)
@@ -136,6 +153,29 @@ class RepairJob:
         named = {name: TestOutcome.PASSED if passed else TestOutcome.FAILED for name, passed in seen.items()}
         made = grading.grade(named, self.task.fail_to_pass, self.task.pass_to_pass)
         return Graded(made.reward, made.verdict(), None, str(made.resolution))
+
+
+class Metered:
+    """A sandbox whose seconds are counted: ``commands`` as its agent measured them, ``round trips`` what else passed until an answer was
+    there, and ``delete``."""
+
+    def __init__(self, sandbox: Machine, seconds: Counter[str]) -> None:
+        self.id = sandbox.id
+        self._sandbox, self._seconds = sandbox, seconds
+
+    async def exec(self, command: str | Sequence[str], **options: Unpack[ExecOptions]) -> CommandResult:
+        started = time.monotonic()
+        result = await self._sandbox.exec(command, **options)
+        self._seconds["commands"] += result.duration_s  # type: ignore[assignment]
+        self._seconds["round trips"] += max(0.0, time.monotonic() - started - result.duration_s)  # type: ignore[assignment]
+        return result
+
+    async def delete(self) -> bool:
+        started = time.monotonic()
+        try:
+            return await self._sandbox.delete()
+        finally:
+            self._seconds["delete"] += time.monotonic() - started  # type: ignore[assignment]
 
 
 class Faults:
@@ -155,14 +195,13 @@ class Faults:
         return self._draw.randrange(1, 5)
 
     def error(self) -> Exception:
-
         return ServiceUnavailableError("injected")
 
 
 class _Dying:
     """A toolset whose sandbox is deleted before one of its calls: what a lost node looks like to the loop."""
 
-    def __init__(self, toolset: ShellToolset, sandbox: AsyncSandbox, at_call: int) -> None:
+    def __init__(self, toolset: ShellToolset, sandbox: Machine, at_call: int) -> None:
         self.name, self.version, self.strict = toolset.name, toolset.version, toolset.strict
         self.tools: Sequence[Tool] = toolset.tools
         self._toolset, self._sandbox, self._left = toolset, sandbox, at_call
@@ -182,5 +221,4 @@ class _Dying:
 
 
 def _line(call: Mapping[str, Any]) -> str:
-
     return " ".join(shlex.split(json.loads(call["function"]["arguments"])["command"]))

@@ -31,7 +31,7 @@ from holdfast_recipes.policy.base import ContextLengthError, Finish, Generation,
 from holdfast_recipes.training.batches import Row
 from holdfast_recipes.training.model import Model, Shape
 from holdfast_recipes.training.policy import generate
-from holdfast_recipes.training.rl import Learner, endless, train
+from holdfast_recipes.training.rl import Learner, Objective, endless, train
 from holdfast_recipes.training.sft import Sft
 
 from .job import FORMAT, Faults, RepairJob, Words
@@ -39,24 +39,29 @@ from .material import Library
 from .tasks import Task
 from .teacher import RepairTeacher
 
-MOST_STEPS = 16
-LIMITS: Limits = replace(MINI, rollout=RolloutLimits(steps=MOST_STEPS, wall_s=120, tokens=180))
+
+def limits(steps: int) -> Limits:
+    """The wall clock is for what hangs: on a busy machine a rollout's commands take as long as they take."""
+    return replace(MINI, rollout=RolloutLimits(steps=steps, wall_s=900, tokens=180))
 
 
 class TinyPolicy:
     """A model as a policy of token ids. New weights take effect at the next turn."""
 
-    def __init__(self, model: Model, temperature: float = 1.0) -> None:
+    def __init__(self, model: Model, temperature: float = 1.0, seconds: Counter[str] | None = None) -> None:
         self.name, self.version = "tiny", 0
         self.model, self._temperature = model, temperature
+        self._seconds = Counter() if seconds is None else seconds
 
     async def generate(self, prompt_ids: Sequence[int], *, seed: int | None, max_new_tokens: int, stop: Collection[int]) -> Generation:
         if len(prompt_ids) >= self.model.shape.context:
             raise ContextLengthError(f"{len(prompt_ids)} tokens, and the model reads {self.model.shape.context}")
         drawn = random.getrandbits(31) if seed is None else seed
+        started = time.monotonic()
         ids, logprobs = generate(
             self.model, prompt_ids, seed=drawn, most_tokens=max_new_tokens, stop=list(stop), temperature=self._temperature
         )
+        self._seconds["policy"] += time.monotonic() - started  # type: ignore[assignment]  # a Counter adds floats as well
         return Generation(tuple(ids), tuple(logprobs), Finish.STOP if ids[-1] in stop else Finish.LENGTH, self.version)
 
     def publish(self, model: Model, version: int) -> None:
@@ -70,19 +75,33 @@ class Lab:
     client: AsyncSandboxClient
     library: Library
     concurrency: int = 4
+    most_steps: int = 16
     faults: Faults | None = None
     counts: Counts = field(default_factory=Counts)
+    seconds: Counter[str] = field(default_factory=Counter)
+    """Of all rollouts: creating and deleting sandboxes, commands, what their round trips took beside, the policy, whole rollouts."""
 
     def settings(self, policy: Policy) -> Settings:
         return Settings(
-            lambda: TokenConversation(policy, Words(), FORMAT), LIMITS, self.capacity, self.counts, turn_tokens=language.MOST_ACTION_TOKENS
+            lambda: TokenConversation(policy, Words(), FORMAT),
+            limits(self.most_steps),
+            self.capacity,
+            self.counts,
+            turn_tokens=language.MOST_ACTION_TOKENS,
         )
 
     def __post_init__(self) -> None:
         self.capacity = Capacity(self.concurrency * 2, self.concurrency)
 
     def job(self, task: Task, faults: Faults | None = None) -> RepairJob:
-        return RepairJob(self.client, self.library, task, faults=faults)
+        return RepairJob(self.client, self.library, task, faults=faults, seconds=self.seconds)
+
+    async def rollout(self, policy: Policy, task: Task, seed: int, faults: Faults | None = None) -> Trajectory:
+        started = time.monotonic()
+        try:
+            return await play(self.job(task, faults), self.settings(policy), seed=seed)
+        finally:
+            self.seconds["rollouts"] += time.monotonic() - started  # type: ignore[assignment]
 
     async def rollouts(self, policy: Policy, tasks: Sequence[Task], seeds: Sequence[int]) -> list[Trajectory]:
         """One rollout for each task and seed, in order; a failed one is a trajectory too."""
@@ -90,7 +109,7 @@ class Lab:
 
         async def one(task: Task, seed: int) -> Trajectory:
             async with gate:
-                return await play(self.job(task), self.settings(policy), seed=seed)
+                return await self.rollout(policy, task, seed)
 
         return list(await asyncio.gather(*(one(task, seed) for task, seed in zip(tasks, seeds, strict=True))))
 
@@ -136,12 +155,14 @@ async def reinforced(
     size: int,
     seed: int,
     rate: float = 1e-3,
+    epochs: int = 1,
     keep_all: bool = False,
 ) -> Trained:
-    """``updates`` updates of ``prompts`` groups of ``size`` rollouts: fixed groups, those without variance dropped unless ``keep_all``."""
-    learner = Learner(model, Optimiser(rate, rate, weight_decay=0.0), Schedule(rate, updates, rate, shape="constant"), row)
-    policy = TinyPolicy(learner.weights())
-    settings = lab.settings(policy)
+    """``updates`` updates of ``prompts`` groups of ``size`` rollouts, ``epochs`` optimiser steps each: fixed groups, those without variance
+    dropped unless ``keep_all``."""
+    schedule = Schedule(rate, updates * epochs, rate, shape="constant")
+    learner = Learner(model, Optimiser(rate, rate, weight_decay=0.0), schedule, row, objective=Objective(epochs=epochs))
+    policy = TinyPolicy(learner.weights(), seconds=lab.seconds)
     batching = Batching(
         endless(tasks, seed),
         batch=prompts,
@@ -151,7 +172,7 @@ async def reinforced(
     )
 
     async def rollout(task: Task, ticket: Ticket) -> Trajectory:
-        return await play(lab.job(task, lab.faults), settings, seed=ticket.seed)
+        return await lab.rollout(policy, task, ticket.seed, lab.faults)
 
     started = time.monotonic()
     steps: list[dict[str, float]] = []
@@ -160,7 +181,7 @@ async def reinforced(
         batching,
         rollout,
         concurrency=lab.concurrency,
-        step_limit_s=600,
+        step_limit_s=1800,
         seed=seed,
         use=policy.publish,
         report=lambda step: reports.append(step.to_json()),

@@ -51,7 +51,8 @@ def fetch(cache: Path) -> Library:
     with tarfile.open(path) as archive:
         for member in archive.getmembers():
             name = member.name.partition("/")[2]
-            if member.isfile() and name.startswith(f"{PROJECT}/") and name.endswith(".py"):
+            needed = TESTS.rpartition("/")[0] not in name or name in (TESTS, f"{PROJECT}/tests/__init__.py")
+            if member.isfile() and name.startswith(f"{PROJECT}/") and name.endswith(".py") and needed:
                 content = archive.extractfile(member)
                 assert content is not None
                 files[name] = content.read()

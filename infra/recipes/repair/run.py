@@ -1,4 +1,4 @@
-"""One whole run of E1 on a stack: tasks (validated once and kept), SFT, RL, evaluation on train and held-out functions.
+"""The parts of E1 on a stack: tasks (validated once and kept), SFT, RL from it, evaluation on train and held-out functions.
 
 Owns what is kept between runs and the line of figures that a run leaves.
 """
@@ -18,18 +18,18 @@ from typing import Any
 
 from holdfast import AsyncSandboxClient
 from holdfast_recipes.swe.mutation import Mutant
+from holdfast_recipes.training.model import Model
 
 from . import learning, tasks
-from .job import Faults
 from .learning import Lab
 from .material import Library
 from .tasks import HELPER, Task
 
 
 @contextlib.asynccontextmanager
-async def lab(url: str, key: str, library: Library, concurrency: int = 4) -> AsyncIterator[Lab]:
+async def lab(url: str, key: str, library: Library, concurrency: int = 4, most_steps: int = 16) -> AsyncIterator[Lab]:
     async with AsyncSandboxClient(url, key) as client:
-        yield Lab(client, library, concurrency)
+        yield Lab(client, await tasks.compiled(client, library), concurrency, most_steps)
 
 
 async def tasks_of(made: Lab, cache: Path, limit: int | None = None) -> list[Task]:
@@ -44,18 +44,30 @@ async def tasks_of(made: Lab, cache: Path, limit: int | None = None) -> list[Tas
     return found
 
 
-async def learn(made: Lab, found: list[Task], settings: dict[str, Any], seed: int, fault_rate: float = 0.0) -> dict[str, Any]:
-    """SFT and RL with a seed. Faults are injected into the rollouts of RL, not into evaluation."""
+async def taught(made: Lab, found: list[Task], settings: dict[str, Any], seed: int) -> tuple[Model, dict[str, Any]]:
+    """SFT with a seed: the policy that both runs of RL of this seed start from, and how well it does."""
     started = time.monotonic()
     train, held = tasks.split(found)
-    teacher = await learning.collected(made, train, settings["teacher_runs"], seed)
+    teacher = await learning.collected(made, train, settings["teacher_runs"], seed, settings["wander"])
     collected_s = time.monotonic() - started
     model = await asyncio.to_thread(learning.supervised, teacher, epochs=settings["sft_epochs"], seed=seed)
-    before = {
-        name: await learning.evaluated(made, model, part, tries=settings["tries"], seed=seed)
-        for name, part in (("train", train), ("held", held))
+    return model, {
+        "tasks": {"train": len(train), "held": len(held)},
+        "teacher": {"runs": len(teacher), "solved": sum(run.resolved for run in teacher), "seconds": round(collected_s, 1)},
+        "solved": await _evaluated(made, model, found, settings, seed),
+        "seconds": round(time.monotonic() - started, 1),
     }
-    made.faults = Faults(fault_rate, seed) if fault_rate else None
+
+
+async def _evaluated(made: Lab, model: Model, found: list[Task], settings: dict[str, Any], seed: int) -> dict[str, Any]:
+    parts = zip(("train", "held"), tasks.split(found), (settings["tries"], settings["held_tries"]), strict=True)
+    return {name: await learning.evaluated(made, model, part, tries=tries, seed=seed) for name, part, tries in parts}
+
+
+async def learn(made: Lab, plain: Lab, found: list[Task], model: Model, settings: dict[str, Any], seed: int) -> dict[str, Any]:
+    """RL from a taught policy in ``made``, which may have faults; the evaluation after it is in ``plain``."""
+    train, _ = tasks.split(found)
+    made.seconds = Counter()
     trained = await learning.reinforced(
         made,
         model,
@@ -65,33 +77,28 @@ async def learn(made: Lab, found: list[Task], settings: dict[str, Any], seed: in
         size=settings["size"],
         seed=seed,
         rate=settings["rl_rate"],
+        epochs=settings["rl_epochs"],
     )
-    faults = made.faults.counts if made.faults else {}
-    made.faults = None
-    after = {
-        name: await learning.evaluated(made, trained.model, part, tries=settings["tries"], seed=seed)
-        for name, part in (("train", train), ("held", held))
-    }
+    seconds = {name: round(value, 2) for name, value in sorted(made.seconds.items())}
+    curve = ("pool_reward", "generated", "infrastructure", "learn_s")
     return {
-        "tasks": {"train": len(train), "held": len(held)},
-        "teacher": {"runs": len(teacher), "solved": sum(run.resolved for run in teacher), "seconds": round(collected_s, 1)},
-        "sft": before,
-        "rl": after,
         "updates": len(trained.steps),
         "optimiser_steps": trained.optimiser_steps,
         "refused": trained.refused,
         "generated": sum(step["generated"] for step in trained.steps),
         "infrastructure": sum(step.get("infrastructure", 0.0) for step in trained.steps),
-        "injected": faults,
-        "curve": [
-            {name: round(step.get(name, 0.0), 4) for name in ("pool_reward", "generated", "infrastructure")} for step in trained.steps
-        ],
-        "layers_s": _sum(report["seconds"] for report in trained.managed),
+        "injected": dict(made.faults.counts) if made.faults else {},
+        "curve": [{name: round(step.get(name, 0.0), 4) for name in curve} for step in trained.steps],
         "events": _sum(report["events"] for report in trained.managed),
-        "counts": {"events": dict(made.counts.events), "seconds": {name: round(value, 1) for name, value in made.counts.seconds.items()}},
+        "seconds_of_rollouts": seconds,
         "rl_seconds": round(trained.seconds, 1),
-        "seconds": round(time.monotonic() - started, 1),
+        "solved": await _evaluated(plain, trained.model, found, settings, seed),
     }
+
+
+def state(model: Model) -> dict[str, Any]:
+    """A checkpoint for ``training.optimisation.load_model``."""
+    return {"shape": dataclasses.asdict(model.shape), "model": model.state_dict()}
 
 
 def _sum(parts: Any) -> dict[str, float]:

@@ -31,7 +31,7 @@ from holdfast_recipes.pipeline.playing import collected as rollouts_of
 from holdfast_recipes.pipeline.playing import continued
 from holdfast_recipes.pipeline.progress import Progress
 from holdfast_recipes.pipeline.runs import Plan, Run
-from holdfast_recipes.pipeline.service import add_policy, add_sandboxes, chat_policy, limits_of, run_until_ended, service
+from holdfast_recipes.pipeline.service import PAIRS, add_policy, add_sandboxes, chat_policy, limits_of, run_until_ended, service
 from holdfast_recipes.policy.openai_chat import OpenAIChat
 from holdfast_recipes.swe.sources import READERS, SweTask
 
@@ -80,9 +80,10 @@ def collect(arguments: argparse.Namespace) -> int:
 async def _collect(arguments: argparse.Namespace, plan: Plan, tasks: list[SweTask]) -> int:
     progress = Progress(False if arguments.quiet or arguments.json else None)
     with Run.open(arguments.out, plan, tasks) as run:
-        async with service(arguments, plan.name, arguments.tasks) as open_service:
+        async with service(arguments, plan.name, arguments.tasks, arguments.out / PAIRS) as open_service:
             images = Images(None if arguments.no_pull else open_service.pull)
-            rollout = rollouts_of(open_service.jobs, open_service.settings, open_service.talk)
+            agent = open_service.settings.agent is not None
+            rollout = rollouts_of(open_service.jobs, open_service.settings, None if agent else open_service.talk)
             done = await collected(run, rollout, concurrency=arguments.concurrency, images=images, progress=progress)
     print(json.dumps({"folder": str(arguments.out), **done.to_json()}, indent=2) if arguments.json else _said(done, arguments.out))
     return 0

@@ -7,9 +7,22 @@ Owns ``Machine``, which ``holdfast.AsyncSandbox`` is, and which a folder on the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypedDict, Unpack
 
 from holdfast import CommandResult
+
+
+class ExecOptions(TypedDict, total=False):
+    """As those of ``AsyncSandbox.exec``."""
+
+    cwd: str | None
+    env: Mapping[str, str] | None
+    user: str | None
+    input: bytes | str | None
+    timeout: float | None
+    stderr: Literal["pipe", "stdout"]
+    max_output_bytes: int | None
+    keep: Literal["head", "tail", "both"]
 
 
 class Machine(Protocol):
@@ -18,18 +31,6 @@ class Machine(Protocol):
     @property
     def id(self) -> str: ...
 
-    async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        user: str | None = None,
-        input: bytes | str | None = None,  # noqa: A002
-        timeout: float | None = None,
-        stderr: Literal["pipe", "stdout"] = "pipe",
-        max_output_bytes: int | None = None,
-        keep: Literal["head", "tail", "both"] = "head",
-    ) -> CommandResult: ...
+    async def exec(self, command: str | Sequence[str], **options: Unpack[ExecOptions]) -> CommandResult: ...
 
     async def delete(self) -> bool: ...

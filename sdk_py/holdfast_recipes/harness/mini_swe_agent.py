@@ -19,12 +19,12 @@ from holdfast import AsyncSandbox, CommandResult, HoldfastError
 from holdfast_recipes.core.scored import Blame, Status
 from holdfast_recipes.policy.base import Policy
 from holdfast_recipes.proxy.server import Proxy
-from holdfast_recipes.proxy.session import Session, SessionLimits
+from holdfast_recipes.proxy.session import Session
 
 from . import mini_inside
 from .layers import fault_of
 from .limits import MINI, Layer, Limits
-from .program import End, PatientPolicy, ProgramRun
+from .program import End, ProgramRun, recorded
 from .shell import MOST_BYTES
 from .toolset import ANSWERED
 
@@ -58,43 +58,38 @@ async def run_mini(
     opens_thought: bool = False,
 ) -> ProgramRun:
     """One run of mini-swe-agent on ``task``. ``python`` is that of its environment; the patch is what it submitted, None without."""
-    bounds = SessionLimits(limits.rollout.steps, limits.rollout.tokens)
-    patient = PatientPolicy(policy, limits, seed)
-    session = proxy.open(patient, rollout_id=rollout_id, seed=seed, limits=bounds, opens_thought=opens_thought)
-    run = _Mini(sandbox, session, limits, workdir, user)
-    clock = asyncio.get_running_loop().time
-    started = clock()
-    try:
-        end = await run.play(str(python), proxy, task)
-        await proxy.settle(session)
-    finally:
-        proxy.close_session(session)
-    record = tuple(session.calls), tuple(session.samples()), tuple(session.pairs())
-    return ProgramRun(end, run.exit_code, run.said, run.patch, *record, clock() - started)
+
+    def player(session: Session) -> _Mini:
+        return _Mini(str(python), sandbox, session, limits, workdir, user, task)
+
+    return await recorded(player, proxy, policy, limits=limits, rollout_id=rollout_id, seed=seed, opens_thought=opens_thought)
 
 
 class _Mini:
     """The process and the sandbox of one run."""
 
-    def __init__(self, sandbox: AsyncSandbox, session: Session, limits: Limits, workdir: str, user: str | int | None) -> None:
+    def __init__(
+        self, python: str, sandbox: AsyncSandbox, session: Session, limits: Limits, workdir: str, user: str | int | None, task: str
+    ) -> None:
         self.exit_code: int | None = None
         self.said = ""
         self.patch: str | None = None
         self._sandbox, self._session, self._limits, self._workdir, self._user = sandbox, session, limits, workdir, user
+        self._python, self._task = python, task
         self._settings: dict[str, Any] = {}
         self._wanted = True
 
-    async def play(self, python: str, proxy: Proxy, task: str) -> End:
+    async def play(self, proxy: Proxy) -> End:
         rollout = self._limits.rollout
         bounds = {
             "step_limit": rollout.steps or 0,
             "wall_time_limit_seconds": 0 if rollout.wall_s is None else math.ceil(rollout.wall_s),
             "max_consecutive_format_errors": rollout.format_errors,
         }
-        order = {"url": f"{proxy.url}/v1", "key": self._session.key, "model": proxy.model, "workdir": self._workdir, "task": task}
+        order = {"url": f"{proxy.url}/v1", "key": self._session.key, "model": proxy.model, "workdir": self._workdir, "task": self._task}
         try:
             process = await asyncio.create_subprocess_exec(
-                python,
+                self._python,
                 "-I",
                 str(Path(mini_inside.__file__)),
                 stdin=asyncio.subprocess.PIPE,

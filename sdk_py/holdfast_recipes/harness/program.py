@@ -11,9 +11,9 @@ import asyncio
 import contextlib
 import random
 import string
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast import AsyncProcess, AsyncSandbox, CommandResult, HoldfastError, SpawnError
 
@@ -69,6 +69,9 @@ class ProgramRun:
     samples: tuple[Sample, ...]
     pairs: tuple[Mapping[str, Any], ...]
     seconds: float
+    messages: tuple[Mapping[str, Any], ...] = ()
+    """Of the main line of its work, in the chat form; ``tools`` as it declared them."""
+    tools: tuple[Mapping[str, Any], ...] = ()
 
 
 class PatientPolicy:
@@ -109,38 +112,75 @@ async def run_program(
     opens_thought: bool = False,
 ) -> ProgramRun:
     """One run of ``program`` on ``prompt``. The sandbox needs no network, and is left as it is for grading; ``user`` runs the program."""
+
+    def player(session: Session) -> _Run:
+        return _Run(program, sandbox, session, limits, workdir, user, prompt)
+
+    return await recorded(player, proxy, policy, limits=limits, rollout_id=rollout_id, seed=seed, opens_thought=opens_thought)
+
+
+class Player(Protocol):
+    """A harness at work on one session. ``exit_code``, ``said`` and ``patch`` are there once it has played."""
+
+    exit_code: int | None
+    said: str
+    patch: str | None
+
+    async def play(self, proxy: Proxy) -> End: ...
+
+
+async def recorded(
+    player: Callable[[Session], Player],
+    proxy: Proxy,
+    policy: Policy,
+    *,
+    limits: Limits,
+    rollout_id: str = "",
+    seed: int | None = None,
+    opens_thought: bool = False,
+) -> ProgramRun:
+    """What a player does with a session of its own, and everything that the session saw."""
     bounds = SessionLimits(limits.rollout.steps, limits.rollout.tokens)
     patient = PatientPolicy(policy, limits, seed)
     session = proxy.open(patient, rollout_id=rollout_id, seed=seed, limits=bounds, opens_thought=opens_thought)
-    run = _Run(program, sandbox, session, limits, workdir, user)
+    run = player(session)
     clock = asyncio.get_running_loop().time
     started = clock()
     try:
-        end = await run.play(proxy, prompt)
+        end = await run.play(proxy)
         await proxy.settle(session)
     finally:
         proxy.close_session(session)
-    output, code = (run.result.output, run.result.exit_code) if run.result is not None else ("", None)
     record = tuple(session.calls), tuple(session.samples()), tuple(session.pairs())
-    return ProgramRun(end, code, output, run.patch, *record, clock() - started)
+    messages, tools = session.history()
+    return ProgramRun(end, run.exit_code, run.said, run.patch, *record, clock() - started, tuple(messages), tuple(tools))
 
 
 class _Run:
     """The parts of one run that its end is judged by."""
 
     def __init__(
-        self, program: Program, sandbox: AsyncSandbox, session: Session, limits: Limits, workdir: str, user: str | int | None
+        self,
+        program: Program,
+        sandbox: AsyncSandbox,
+        session: Session,
+        limits: Limits,
+        workdir: str,
+        user: str | int | None,
+        prompt: str,
     ) -> None:
         self.result: CommandResult | None = None
         self.patch: str | None = None
         self._program, self._sandbox, self._session, self._limits = program, sandbox, session, limits
-        self._workdir, self._user = workdir, user
+        self._workdir, self._user, self._prompt = workdir, user, prompt
+        self.exit_code: int | None = None
+        self.said = ""
 
-    async def play(self, proxy: Proxy, prompt: str) -> End:
+    async def play(self, proxy: Proxy) -> End:
         try:
             base = await self._git("rev-parse", "HEAD")
             async with RelayLink(self._sandbox, proxy.address, user=self._user) as relay:
-                values = {"url": relay.url, "key": self._session.key, "model": proxy.model, "prompt": prompt}
+                values = {"url": relay.url, "key": self._session.key, "model": proxy.model, "prompt": self._prompt}
                 process = await self._start({**values, "home": HOME, "workdir": self._workdir})
                 await self._finish(process, relay)
                 lost = relay.failure if relay.ended.is_set() else None
@@ -187,6 +227,7 @@ class _Run:
             if not waits[0].done():
                 await process.kill()
             self.result = await process.wait()
+            self.exit_code, self.said = self.result.exit_code, self.result.output
         except asyncio.CancelledError:
             await process.close()
             raise

@@ -15,7 +15,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from holdfast import SandboxNotFoundError
 
@@ -23,6 +23,7 @@ from holdfast_recipes.core.scored import Blame, Status
 from holdfast_recipes.core.trajectory import Harness, PolicyName, SandboxNote, Trajectory, Verdict
 from holdfast_recipes.policy.base import Message
 
+from .agent import Agent
 from .conversation import Conversation
 from .layers import FaultError, attempt, completed, fault_of, may_create_again, timed
 from .limits import Layer, Limits, Resources, start_jitter_s
@@ -121,6 +122,8 @@ class Settings:
     run: str = ""
     collect_truncated: bool = True
     turn_tokens: int = TURN_TOKENS
+    agent: Agent | None = None
+    """Works in the place of our loop and its tools."""
     most_escalations: int = MOST_ESCALATIONS
 
 
@@ -131,7 +134,7 @@ async def play(job: Job[Any], settings: Settings, *, seed: int | None = None, tr
     while True:
         plays += 1
         more = settings.limits.escalation.after("oom", resources) if plays <= settings.most_escalations else None
-        played = await _Play(job, settings, resources, more is not None, draw).once(seed)
+        played = await _Play(job, settings, resources, more is not None, draw).once(seed, trajectory_id)
         if not played.episode.oom or more is None:
             break
         settings.counts.events["escalated"] += 1
@@ -162,31 +165,33 @@ class _Play:
         self._sandbox: Machine | None = None
         self._toolset: Toolset | None = None
 
-    async def once(self, seed: int | None) -> _Played:
-        conversation = self._settings.conversation()
+    async def once(self, seed: int | None, trajectory_id: str) -> _Played:
+        agent = self._settings.agent
+        conversation = self._settings.conversation() if agent is None else None
         async with self._settings.capacity.sandbox():
             try:
                 with self._counts.timing("creation"):
                     await self._create()
                 assert self._toolset is not None
                 with self._counts.timing("loop"):
-                    episode = await run(
-                        conversation,
-                        self._toolset,
-                        self._job.messages,
-                        self._limits,
-                        seed=seed,
-                        draw=self._draw,
-                        turn_tokens=self._settings.turn_tokens,
-                    )
+                    episode = await self._episode(conversation, self._toolset, seed, trajectory_id)
                 episode, work = await self._collect(episode)
             except FaultError as fault:
                 episode, work = _nothing(self._job, fault), None
             finally:
                 sandbox_id = self._sandbox.id if self._sandbox else ""
                 await self._shut_down()
-        policy = PolicyName(conversation.policy_name, str(episode.versions[-1]) if episode.versions else "")
-        return _Played(episode, policy, _harness(self._toolset, self._limits), work, sandbox_id)
+        name = agent.policy if agent is not None else conversation.policy_name if conversation is not None else ""
+        policy = PolicyName(name, str(episode.versions[-1]) if episode.versions else "")
+        return _Played(episode, policy, _harness(self._toolset, self._limits, agent), work, sandbox_id)
+
+    async def _episode(self, conversation: Conversation[Any] | None, toolset: Toolset, seed: int | None, trajectory_id: str) -> Episode:
+        messages, agent = self._job.messages, self._settings.agent
+        if agent is not None:
+            return await agent.play(cast(Any, self._sandbox), messages, self._limits, seed=seed, rollout_id=trajectory_id)
+        assert conversation is not None
+        more = self._settings.turn_tokens
+        return await run(conversation, toolset, messages, self._limits, seed=seed, draw=self._draw, turn_tokens=more)
 
     async def _create(self) -> None:
         """A sandbox in its start state. A try that failed after the sandbox was made deletes it."""
@@ -315,7 +320,9 @@ def _trajectory(
     )
 
 
-def _harness(toolset: Toolset | None, limits: Limits) -> Harness:
+def _harness(toolset: Toolset | None, limits: Limits, agent: Agent | None = None) -> Harness:
+    if agent is not None:
+        return Harness(agent.name, agent.version, hashlib.sha256(repr(limits).encode()).hexdigest())
     if toolset is None:
         return Harness("")
     config = {"tools": list(toolset.tools), "strict": toolset.strict, "limits": repr(limits), **toolset.config}

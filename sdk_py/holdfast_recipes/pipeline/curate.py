@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from holdfast_recipes.core.credit import CreditRules, credit
 from holdfast_recipes.core.curation import SWE_TOKEN_LIMIT, Filter, swe_filters, token_counter
 from holdfast_recipes.core.trajectory import Trajectory
+from holdfast_recipes.policy.tokenizer import ByteTokenizer, Tokenizer
 
 from .annotate import turns_with_results
 from .errors import DataError, MissingExtraError, SettingError
@@ -105,20 +106,41 @@ def token_count(tokenizer: str) -> Callable[[Trajectory], int]:
         return _recorded
     if tokenizer == "bytes":
         return token_counter(lambda text: text.encode("utf-8", "replace"))
+    return token_counter(_encoder(_loaded(tokenizer)))
+
+
+def tokenizer(name: str) -> Tokenizer:
+    """A ``tokenizer.json`` by its path, or that of bytes for "bytes"."""
+    return ByteTokenizer() if name == "bytes" else _FileTokenizer(_loaded(name))
+
+
+class _FileTokenizer:
+    """A model's own, special tokens included both ways."""
+
+    def __init__(self, loaded: Any) -> None:
+        self._loaded = loaded
+
+    def encode(self, text: str) -> Sequence[int]:
+        return list(self._loaded.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self._loaded.decode(list(ids), skip_special_tokens=False))
+
+
+def _loaded(tokenizer: str) -> Any:
     path = Path(tokenizer)
     path = path / "tokenizer.json" if path.is_dir() else path
     if not path.is_file():
         raise SettingError(f"there is no tokenizer {tokenizer}", hint="recorded, bytes, or the path of a tokenizer.json")
     try:
-        from tokenizers import Tokenizer
+        import tokenizers
     except ImportError as error:
         raise MissingExtraError("counting with a tokenizer.json needs the package tokenizers", extra="train") from error
-    encode: Callable[[str], Sequence[int]] = _encoder(Tokenizer.from_file(str(path)))
-    return token_counter(encode)
+    return tokenizers.Tokenizer.from_file(str(path))
 
 
-def _encoder(tokenizer: object) -> Callable[[str], Sequence[int]]:
-    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids  # type: ignore[attr-defined]
+def _encoder(loaded: Any) -> Callable[[str], Sequence[int]]:
+    return lambda text: loaded.encode(text, add_special_tokens=False).ids
 
 
 def _recorded(run: Trajectory) -> int:

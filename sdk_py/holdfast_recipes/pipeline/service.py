@@ -12,28 +12,42 @@ import contextlib
 import os
 import secrets
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast import AsyncSandboxClient, HoldfastError
+from holdfast import AsyncSandbox, AsyncSandboxClient, HoldfastError
 
+from holdfast_recipes.harness.agent import Agent, Record
 from holdfast_recipes.harness.conversation import ChatConversation, Conversation
 from holdfast_recipes.harness.limits import LIMITS, Limits, Resources
+from holdfast_recipes.harness.mini_swe_agent import VERSION as MINI_VERSION
+from holdfast_recipes.harness.mini_swe_agent import run_mini
+from holdfast_recipes.harness.program import Program, ProgramRun, at, run_program
+from holdfast_recipes.harness.programs import PROGRAMS
 from holdfast_recipes.harness.rollout import Capacity, Settings
+from holdfast_recipes.policy.base import Policy
 from holdfast_recipes.policy.openai_chat import OpenAIChat, Prices, Sampling
+from holdfast_recipes.policy.sglang import SGLang
+from holdfast_recipes.proxy.server import Proxy
 from holdfast_recipes.swe.archives import Archives
 from holdfast_recipes.swe.job import Style, SweJob, maker
 from holdfast_recipes.swe.sources import SweTask
 
 from .baselines import BASELINES
+from .curate import tokenizer
 from .errors import SettingError
+from .files import Journal
 from .images import Pull
 from .playing import Jobs
 
 GROUP_TTL_S = 120.0
-HARNESSES = ("mini", "editor")
+OWN = ("mini", "editor")
+MINI_SWE_AGENT = "mini-swe-agent"
+HARNESSES = (*OWN, *PROGRAMS, MINI_SWE_AGENT)
+PAIRS = "pairs.jsonl"
 
 
 def add_policy(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +60,20 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
 
 def add_sandboxes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--harness", choices=HARNESSES, default="mini", help="a subshell per call, or a living shell with editor (%(default)s)"
+        "--harness",
+        choices=HARNESSES,
+        default="mini",
+        help="mini: a subshell per call; editor: a living shell with editor; or a program, which needs --tokenizer (%(default)s)",
+    )
+    parser.add_argument(
+        "--tokenizer",
+        metavar="FILE",
+        help="of a program's model: its tokenizer.json, or bytes; --policy is then the base address of an SGLang server",
+    )
+    parser.add_argument(
+        "--program",
+        metavar="PATH",
+        help=f"where the program is in the image (found by its name); of {MINI_SWE_AGENT}, the Python on this machine that has the package",
     )
     parser.add_argument("--concurrency", type=int, default=16, metavar="N", help="sandboxes at the same time (%(default)s)")
     parser.add_argument("--cpu", type=float, default=2, help="of a sandbox (%(default)s)")
@@ -76,7 +103,7 @@ def chat_policy(arguments: argparse.Namespace, model: str) -> OpenAIChat:
 
 
 def limits_of(arguments: argparse.Namespace) -> Limits:
-    limits = LIMITS[arguments.harness]
+    limits = LIMITS.get(arguments.harness, LIMITS["mini"])
     given = {"steps": arguments.steps, "wall_s": arguments.wall, "tokens": arguments.tokens}
     if any(value is not None and value <= 0 for value in given.values()):
         raise SettingError("--steps, --wall and --tokens are above 0")
@@ -95,18 +122,20 @@ class Service:
 
 
 @contextlib.asynccontextmanager
-async def service(arguments: argparse.Namespace, run: str, tasks_file: Path) -> AsyncIterator[Service]:
+async def service(arguments: argparse.Namespace, run: str, tasks_file: Path, pairs: Path | None = None) -> AsyncIterator[Service]:
     """Everything that rollouts need. Leaving it ends the group, and with it every sandbox that is left. Without ``arguments.policy`` the
-    caller gives the conversations (``settings.conversation``)."""
+    caller gives the conversations (``settings.conversation``). ``pairs`` gets the calls that a program makes."""
     if arguments.concurrency < 1 or arguments.cpu <= 0 or arguments.memory <= 0:
         raise SettingError("--concurrency is at least 1, --cpu and --memory above 0")
     limits = limits_of(arguments)
     folder = arguments.archives or (tasks_file if tasks_file.is_dir() else tasks_file.parent) / "archives"
     archives = Archives(folder) if arguments.archives or folder.is_dir() else None
     resources = Resources(arguments.cpu, arguments.memory)
-    style = Style(arguments.harness)
+    own = arguments.harness in OWN
+    style = Style(arguments.harness if own else "program")
     async with contextlib.AsyncExitStack() as stack:
-        talk = await _talk(arguments, stack)
+        agent = None if own else await _agent(arguments, stack, pairs)
+        talk = await _talk(arguments, stack) if own else lambda task: _no_task()
         client = await stack.enter_async_context(AsyncSandboxClient())
         group = await stack.enter_async_context(client.group(f"{run}-{secrets.token_hex(4)}", ttl_s=arguments.lease))
         make = maker(client, group=group, labels={"holdfast-run": run})
@@ -114,7 +143,7 @@ async def service(arguments: argparse.Namespace, run: str, tasks_file: Path) -> 
         def job(task: SweTask) -> SweJob:
             return SweJob(task, make, archives=archives, style=style, resources=resources)
 
-        settings = Settings(_no_task, limits, Capacity(arguments.concurrency), run=run)
+        settings = Settings(_no_task, limits, Capacity(arguments.concurrency), run=run, agent=agent)
         yield Service(job, settings, talk, _puller(client))
 
 
@@ -126,6 +155,52 @@ async def _talk(arguments: argparse.Namespace, stack: contextlib.AsyncExitStack)
         return lambda task: ChatConversation(made(task, arguments.harness))
     policy = await stack.enter_async_context(chat_policy(arguments, arguments.model or ""))
     return lambda task: ChatConversation(policy)
+
+
+async def _agent(arguments: argparse.Namespace, stack: contextlib.AsyncExitStack, pairs: Path | None) -> Agent:
+    """The program of ``--harness``, with a proxy for its model; ``pairs`` gets its calls."""
+    if not arguments.tokenizer:
+        raise SettingError(f"--harness {arguments.harness} needs --tokenizer", hint="the model's tokenizer.json")
+    if not str(arguments.policy).startswith(("http://", "https://")):
+        raise SettingError(f"--harness {arguments.harness} needs --policy", hint="the base address of an SGLang server")
+    record: Record = _ignored
+    if pairs is not None:
+        journal = stack.enter_context(Journal(pairs))
+
+        def kept(calls: Sequence[Mapping[str, Any]]) -> None:
+            for call in calls:
+                journal.append(call)
+
+        record = kept
+    name = arguments.model or "policy"
+    policy = await stack.enter_async_context(SGLang(arguments.policy, name, sampling=Sampling(arguments.temperature)))
+    proxy = await stack.enter_async_context(Proxy(tokenizer(arguments.tokenizer)))
+    if arguments.harness == MINI_SWE_AGENT:
+        if not arguments.program:
+            raise SettingError("--harness mini-swe-agent needs --program", hint="the Python of an environment with mini-swe-agent")
+        return Agent(MINI_SWE_AGENT, MINI_VERSION, name, partial(_mini, arguments.program, proxy, policy), record)
+    program = PROGRAMS[arguments.harness]
+    found = at(program, arguments.program) if arguments.program else program
+    return agent_of(found, proxy, policy, record)
+
+
+def agent_of(program: Program, proxy: Proxy, policy: Policy, record: Record) -> Agent:
+    """A program as an agent: the prompt goes to it, what it changes in the repository is its work."""
+
+    async def run(sandbox: AsyncSandbox, prompt: str, *, limits: Limits, rollout_id: str, seed: int | None) -> ProgramRun:
+        return await run_program(program, sandbox, proxy, policy, prompt, limits=limits, rollout_id=rollout_id, seed=seed)
+
+    return Agent(program.name, program.version, policy.name, run, record)
+
+
+async def _mini(
+    python: str, proxy: Proxy, policy: Policy, sandbox: AsyncSandbox, prompt: str, *, limits: Limits, rollout_id: str, seed: int | None
+) -> ProgramRun:
+    return await run_mini(python, sandbox, proxy, policy, prompt, limits=limits, rollout_id=rollout_id, seed=seed)
+
+
+def _ignored(calls: Sequence[Mapping[str, Any]]) -> None:
+    """Pairs that no file was given for."""
 
 
 def _no_task() -> Conversation[Any]:

@@ -1,4 +1,4 @@
-"""The prompts of repository repair: one for the harness with a subshell per call, one for the harness with a living shell.
+"""The prompts of repository repair: for the harness with a subshell per call, that with a living shell, and third-party programs.
 
 Owns the wording: the issue, the boundaries, the workflow and how work is handed in. The words that hand it in are the protocols of the
 two public harnesses, so that policies trained here meet what they know there.
@@ -55,6 +55,22 @@ You have a terminal that lives as long as the task, a file editor that takes abs
 Call `finish` with a short message when the work is done: the state of the repository is what is graded.""",
 )
 
+PROGRAM = Prompt(
+    "swe_program",
+    1,
+    """Resolve this issue in the repository at {{workdir}}.
+
+<issue>
+{{issue}}
+</issue>
+
+"""
+    + _BOUNDARIES
+    + """
+
+Questions are not answered. When the work is done, end. The state of the repository is what is graded.""",
+)
+
 
 def mini(issue: str, workdir: str) -> str:
     return MINI.fill(issue=issue, workdir=workdir, submit=SUBMIT_WORD)
@@ -62,3 +78,7 @@ def mini(issue: str, workdir: str) -> str:
 
 def editor(issue: str, workdir: str) -> str:
     return EDITOR.fill(issue=issue, workdir=workdir)
+
+
+def program(issue: str, workdir: str) -> str:
+    return PROGRAM.fill(issue=issue, workdir=workdir)

@@ -179,6 +179,17 @@ class Session:
         """The calls as records of ``schemas/recipes/pair.schema.json``."""
         return list(Branches(self.calls).pairs(self.rollout_id))
 
+    def history(self) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+        """Messages and tools of the first branch as its harness sent them last, with the answer to that: the main line of its work.
+        Empty where no call was answered."""
+        asked = [pending for pending in self._asked if self._call(pending) is not None and pending.answer is not None]
+        branches = Branches()
+        main = [pending for pending in asked if branches.add(self._call(pending) or Call((), ())) == 0]
+        if not main or main[-1].answer is None:
+            return [], []
+        request = main[-1].request
+        return [*request.messages, self._sent_back(main[-1].answer)], list(request.tools)
+
     def _call(self, pending: Pending) -> Call | None:
         if pending.finish in ("", "none"):
             return None

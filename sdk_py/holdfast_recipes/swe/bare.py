@@ -12,11 +12,13 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Unpack
 
 from holdfast import CommandResult
+
+from holdfast_recipes.harness.machine import ExecOptions
 
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 
@@ -29,26 +31,16 @@ class BareMachine:
         self.id = self._root.name
         (self._root / "root").mkdir()
 
-    async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        user: str | None = None,
-        input: bytes | str | None = None,  # noqa: A002
-        timeout: float | None = None,
-        stderr: Literal["pipe", "stdout"] = "pipe",
-        max_output_bytes: int | None = None,
-        keep: Literal["head", "tail", "both"] = "head",
-    ) -> CommandResult:
+    async def exec(self, command: str | Sequence[str], **options: Unpack[ExecOptions]) -> CommandResult:
+        """Output is neither bounded nor cut, and everything runs as the caller's user."""
+        given, stderr = options.get("input"), options.get("stderr", "pipe")
         words = ["bash", "-c", command] if isinstance(command, str) else self._mapped(command)
-        data = input.encode("utf-8", "surrogateescape") if isinstance(input, str) else input
+        data = given.encode("utf-8", "surrogateescape") if isinstance(given, str) else given
         started = time.monotonic()
         process = await asyncio.create_subprocess_exec(
             *words,
-            cwd=self._root / (cwd or "/").lstrip("/"),
-            env={**_ENVIRONMENT, "HOME": str(self._root / "root"), **(env or {})},
+            cwd=self._root / (options.get("cwd") or "/").lstrip("/"),
+            env={**_ENVIRONMENT, "HOME": str(self._root / "root"), **(options.get("env") or {})},
             stdin=asyncio.subprocess.DEVNULL if data is None else asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT if stderr == "stdout" else asyncio.subprocess.PIPE,
@@ -56,7 +48,7 @@ class BareMachine:
         )
         timed_out = False
         talking = asyncio.ensure_future(process.communicate(data))
-        done, _ = await asyncio.wait({talking}, timeout=timeout)
+        done, _ = await asyncio.wait({talking}, timeout=options.get("timeout"))
         if not done:
             timed_out = True
             os.killpg(process.pid, signal.SIGKILL)

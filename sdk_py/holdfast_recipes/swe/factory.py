@@ -1,15 +1,17 @@
 """Repair tasks from source distributions: mutate one token, see which tests notice, keep what is a sound task (E1).
 
-Owns the making: start state and tools as archives, the tests of the library as it is, one fresh sandbox for each mutant, and the row that
-comes of it, in SWE-bench's columns. A mutant is kept whose tests fail in both of two runs and pass in both states around it; one that no
-test notices, that hangs, or that breaks everything is counted and dropped. What becomes of a mutant does not depend on the others, and
-rows come in an order that the seed decides.
+Owns the making: start state and tools as archives, the tests of the library as it is, sandboxes for mutants, and the row that comes of it,
+in SWE-bench's columns. A mutant is kept whose tests fail in both of two runs and pass in both states around it; one that no test reaches or
+notices, that hangs, or that breaks everything is counted and dropped. A few mutants of a library share a sandbox, whose work directory is
+cleaned between them; one that looks flaky there is tried again in a fresh one. Rows come in an order that the seed decides.
 """
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
+import json
 import random
 import re
 import shlex
@@ -18,14 +20,15 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast_recipes.core import diffs
+from holdfast_recipes.core.scored import Blame
 from holdfast_recipes.harness.layers import FaultError, completed, fault_of
 from holdfast_recipes.harness.limits import Layer, Resources
 from holdfast_recipes.harness.machine import Machine
 
-from . import workspace
+from . import reached, workspace
 from .archives import Archives, members, pack
 from .issues import issue_text
 from .job import SMALL, Maker, delete
@@ -36,7 +39,14 @@ from .screening import screen
 from .sources import SweTask
 from .validation import LEAK_PLACES
 
+T = TypeVar("T")
+
 _TOOLS = "testbed-tools"
+_PLUGIN = "holdfast_reached"
+_REACHED = "/tmp/holdfast-reached.json"
+_SHARE = 4
+"""Mutants of one library that are tried in one sandbox, one after the other."""
+_CLEAN = f"{workspace.GIT} checkout -q --force HEAD -- . && {workspace.GIT} clean -q -ffdx"
 _PASSED = TestOutcome.PASSED
 _MOST_NAMED = 200
 _TIMES = re.compile(r"(\d+)m([\d.]+)s (\d+)m([\d.]+)s\s*\Z")
@@ -102,25 +112,29 @@ class Factory:
         """Rows of validated tasks as they are made, at most ``wanted``, from all projects in turn. Ends early when the mutants do."""
         tools = await self._tools()
         candidates = await asyncio.gather(*(self._candidates(project, tools) for project in projects))
-        queue = enumerate(_in_turn(candidates))
+        shares = list(_in_turn([[each[at : at + _SHARE] for at in range(0, len(each), _SHARE)] for each in candidates]))
+        order = [(number, place) for number, several in enumerate(shares) for place in range(len(several))]
+        queue = enumerate(shares)
         made: Counter[str] = Counter()
-        done: asyncio.Queue[tuple[int, str, dict[str, Any] | None]] = asyncio.Queue()
+        done: asyncio.Queue[tuple[tuple[int, int], str, dict[str, Any] | None]] = asyncio.Queue()
 
         async def work() -> None:
-            for index, candidate in queue:
-                name = candidate.material.project.name
-                full = most_per_project is not None and made[name] >= most_per_project
-                done.put_nowait((index, name, None if full else await self._tried(candidate)))
+            for number, several in queue:
+                name = several[0].material.project.name
+                async with contextlib.aclosing(_Shared(self._make, self._archives, self._image, self._resources, self.tally)) as shared:
+                    for place, candidate in enumerate(several):
+                        full = most_per_project is not None and made[name] >= most_per_project
+                        done.put_nowait(((number, place), name, None if full else await self._tried(candidate, shared)))
 
         workers = [asyncio.create_task(work(), name=f"mutants-{number}") for number in range(self._concurrency)]
-        held: dict[int, tuple[str, dict[str, Any] | None]] = {}
+        held: dict[tuple[int, int], tuple[str, dict[str, Any] | None]] = {}
         expected, given = 0, 0
         try:
-            while given < wanted and expected < sum(map(len, candidates)):
+            while given < wanted and expected < len(order):
                 index, name, row = await done.get()
                 held[index] = name, row
-                while expected in held and given < wanted:
-                    name, row = held.pop(expected)
+                while expected < len(order) and order[expected] in held and given < wanted:
+                    name, row = held.pop(order[expected])
                     expected += 1
                     if row is not None and (most_per_project is None or made[name] < most_per_project):
                         made[name] += 1
@@ -139,6 +153,7 @@ class Factory:
         for wheel in await fetch_test_runner(self._downloads):
             with zipfile.ZipFile(wheel) as unpacked:
                 files += [(name, unpacked.read(name), False) for name in unpacked.namelist() if not name.endswith("/")]
+        files.append((f"{_PLUGIN}.py", Path(reached.__file__).read_bytes(), False))
         plain = pack(files, _TOOLS)
         async with self._sandbox(_nowhere(self._image)) as machine:
             compiled = (
@@ -169,13 +184,33 @@ class Factory:
                     continue
                 limit_s = 5.0 + 5 * max(run.seconds for run in runs)
                 outcomes = tuple(run.outcomes for run in runs)
-                sites = enumerate(mutants(texts[target.module]))
-                found += [Candidate(material, target, one, number, passing, outcomes, limit_s) for number, one in sites]
+                lines = await self._reached(machine, task, target, limit_s)
+                for number, one in enumerate(mutants(texts[target.module])):
+                    if lines is not None and lines.isdisjoint(statement_lines(texts[target.module], one.line)):
+                        self.tally.outcomes["unreached"] += 1
+                    else:
+                        found.append(Candidate(material, target, one, number, passing, outcomes, limit_s))
         random.Random(f"{self._seed}-{project.name}").shuffle(found)  # noqa: S311  an order, no secret
         operators: dict[str, list[Candidate]] = {}
         for each in found:
             operators.setdefault(each.mutant.operator, []).append(each)
         return list(_in_turn(list(operators.values())))  # every kind of bug, also in few tasks
+
+    async def _reached(self, machine: Machine, task: SweTask, target: Target, limit_s: float) -> frozenset[int] | None:
+        """Lines of the module that its tests run, None where that could not be found out: then every mutant is tried."""
+        watch = f"REACHED={_REACHED} REACHED_FILES={shlex.quote(target.module)}"
+        command = f"{watch} {task.test_commands[0].replace(' -m pytest ', f' -m pytest -p {_PLUGIN} ')} >/dev/null 2>&1; cat {_REACHED}"
+        result = await machine.exec(
+            ["bash", "-c", command.replace("{report}", "/dev/null")],
+            cwd=task.workdir,
+            env=workspace.environment(task),
+            timeout=20 * limit_s,
+        )
+        workspace.raise_if_lost(result)
+        try:
+            return frozenset(json.loads(result.stdout)[target.module]) or None
+        except (ValueError, KeyError):
+            return None
 
     async def _is_in_the_image(self, machine: Machine, target: Target) -> bool:
         """Whether the image has a module of the same path: the solution could be read there."""
@@ -186,39 +221,49 @@ class Factory:
 
     # Mutants --------------------------------------------------------------------------------------------------------
 
-    async def _tried(self, candidate: Candidate) -> dict[str, Any] | None:
-        """A mutant's row, or None. One more try where a sandbox was lost."""
-        for _ in range(2):
+    async def _tried(self, candidate: Candidate, shared: _Shared) -> dict[str, Any] | None:
+        """A mutant's row, or None. One more try, in a fresh sandbox, where one was lost, or where what earlier mutants left behind may
+        have made it look flaky."""
+        for last in (False, True):
+            fresh = shared.is_fresh
             try:
-                row, reason = await self._row(candidate)
+                machine = await shared.machine(candidate)
+                row, reason = await self._row(candidate, machine)
+                cleaned = reason != "hangs" and (await machine.exec(["bash", "-c", _CLEAN], cwd=shared.workdir, timeout=60)).ok
             except FaultError as fault:
-                row, reason = None, f"fault_{fault.reason}"
+                row, reason, cleaned = None, f"fault_{fault.reason}", False
             except Exception as error:  # noqa: BLE001  one mutant harms no other
-                row, reason = None, f"fault_{fault_of(Layer.REWARD, error).reason}"
+                row, reason, cleaned = None, f"fault_{fault_of(Layer.REWARD, error).reason}", False
+            doubtful = reason == "flaky" and not fresh
+            if not cleaned or doubtful:
+                await shared.aclose()
+            if doubtful and not last:
+                continue
             self.tally.outcomes[reason] += 1
             if not reason.startswith("fault_"):
                 return row
         return None
 
-    async def _row(self, candidate: Candidate) -> tuple[dict[str, Any] | None, str]:
+    async def _row(self, candidate: Candidate, machine: Machine) -> tuple[dict[str, Any] | None, str]:
+        """In a sandbox with the library as it is."""
         material, target, mutant = candidate.material, candidate.target, candidate.mutant
         bug = mutant.patch(material.modules[target.module], target.module)
-        task = _task(material, target, self._image, bug=bug)
-        async with self._sandbox(task) as machine:
-            await workspace.start(machine, task, self._archives)
-            first = await self._run(machine, task, candidate)
-            noticed = [name for name in candidate.passing if first.outcomes.get(name) is not _PASSED]
-            if not first.finished:
-                return None, "hangs"
-            if not noticed:
-                return None, "survived"
-            if len(noticed) > MOST_FAILING * len(candidate.passing) and len(noticed) > 3:
-                return None, "breaks_everything"
-            # the rest of the suite has been seen in this state, and in the solved one, which is that of the library as it is
-            second = await self._run(machine, task, candidate, sorted(noticed))
-            if await workspace.apply(machine, task, diffs.reverse(bug)) is not None:
-                return None, "gold_does_not_apply"
-            solved = await self._run(machine, task, candidate, sorted(noticed))
+        task = _task(material, target, self._image)
+        if (why := await workspace.apply(machine, task, bug)) is not None:
+            raise FaultError(Layer.CREATION, Blame.ENVIRONMENT, "start_patch", why)
+        first = await self._run(machine, task, candidate)
+        noticed = [name for name in candidate.passing if first.outcomes.get(name) is not _PASSED]
+        if not first.finished:
+            return None, "hangs"
+        if not noticed:
+            return None, "survived"
+        if len(noticed) > MOST_FAILING * len(candidate.passing) and len(noticed) > 3:
+            return None, "breaks_everything"
+        # the rest of the suite has been seen in this state, and in the solved one, which is that of the library as it is
+        second = await self._run(machine, task, candidate, sorted(noticed))
+        if await workspace.apply(machine, task, diffs.reverse(bug)) is not None:
+            return None, "gold_does_not_apply"
+        solved = await self._run(machine, task, candidate, sorted(noticed))
         if not (second.finished and solved.finished):
             return None, "hangs"
         before = [first.outcomes, {**first.outcomes, **second.outcomes}]
@@ -251,6 +296,46 @@ class Factory:
             yield machine
         finally:
             await completed(delete(machine))
+
+
+class _Shared:
+    """A sandbox with a library in its start state, made when it is first needed and again after it was closed."""
+
+    def __init__(self, make: Maker, archives: Archives, image: str, resources: Resources, tally: Tally) -> None:
+        self._make, self._archives, self._image, self._resources, self._tally = make, archives, image, resources, tally
+        self._machine: Machine | None = None
+        self.workdir = ""
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the next one is."""
+        return self._machine is None
+
+    async def machine(self, candidate: Candidate) -> Machine:
+        if self._machine is None:
+            task = _task(candidate.material, candidate.target, self._image)
+            self._machine, self.workdir = await self._make(task, self._resources), task.workdir
+            self._tally.sandboxes += 1
+            await workspace.start(self._machine, task, self._archives)
+        return self._machine
+
+    async def aclose(self) -> None:
+        machine, self._machine = self._machine, None
+        if machine is not None:
+            await completed(delete(machine))
+
+
+def statement_lines(source: str, line: int) -> range:
+    """The lines of the innermost statement that holds a line; of one with a body those before the body."""
+    chosen = range(line, line + 1)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.stmt):
+            body = getattr(node, "body", None) or []
+            last = body[0].lineno - 1 if body else node.end_lineno or node.lineno
+            lines = range(node.lineno, max(last, node.lineno) + 1)
+            if line in lines:
+                chosen = lines  # a child comes after its parent
+    return chosen
 
 
 def command_of(project: Project, target: Target, names: Sequence[str] = ()) -> str:
@@ -312,7 +397,7 @@ def _row(
     }
 
 
-def _in_turn(groups: Sequence[Sequence[Candidate]]) -> Iterator[Candidate]:
+def _in_turn(groups: Sequence[Sequence[T]]) -> Iterator[T]:
     """One of each group, then the next of each, until all are given."""
     iterators = [iter(group) for group in groups]
     while iterators:

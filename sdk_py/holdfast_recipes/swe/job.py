@@ -61,10 +61,17 @@ class Style:
     """How a task is put to the policy. ``describe`` and ``definitions`` are those of the shell toolset; ``messages`` None: the prompts of
     the recipes."""
 
-    harness: Literal["mini", "editor"] = "mini"
+    harness: Literal["mini", "editor", "program"] = "mini"
     describe: Callable[[CommandResult], str] = described
     definitions: tuple[Tool, ...] = MINI
     messages: Callable[[SweTask], Sequence[Message]] | None = None
+
+
+_PROMPTS = {
+    "mini": (prompts.MINI, prompts.mini),
+    "editor": (prompts.EDITOR, prompts.editor),
+    "program": (prompts.PROGRAM, prompts.program),
+}
 
 
 class SweJob:
@@ -84,7 +91,7 @@ class SweJob:
         self.task_id, self.repo, self.source = task.task_id, task.repo, task.source
         self.resources = resources
         self._style = style or Style()
-        prompt, fill = (prompts.MINI, prompts.mini) if self._style.harness == "mini" else (prompts.EDITOR, prompts.editor)
+        prompt, fill = _PROMPTS[self._style.harness]
         ask = [{"role": "user", "content": fill(task.prompt, task.workdir)}]
         self.messages: Sequence[Message] = self._style.messages(task) if self._style.messages else ask
         self.prompts: Mapping[str, str] = {prompt.name: prompt.sha256} if self._style.messages is None else {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -85,6 +86,7 @@ class Learner:
 
     def learn(self, batch: Batch[Any]) -> dict[str, float]:
         """One update from a batch; what it measured. The version moves even when the update was refused: actors wait for it."""
+        started = time.monotonic()
         rows = self.rows(batch)
         numbers = _numbers(batch)
         self.model.train()
@@ -97,7 +99,7 @@ class Learner:
         self.version += 1
         if self._checkpoint and self.version % self._save_every == 0:
             self.save()
-        return numbers | {"version": float(self.version), "refused": float(self.refused)}
+        return numbers | {"version": float(self.version), "refused": float(self.refused), "learn_s": time.monotonic() - started}
 
     def rows(self, batch: Batch[Any]) -> list[Row]:
         """The rows with loss: of members that keep it, whose advantage is not zero."""

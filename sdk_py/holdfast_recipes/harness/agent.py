@@ -1,0 +1,76 @@
+"""A third-party harness in the place of our loop: what ``rollout.play`` asks of it, and a program's run as an episode (C2, C4.2).
+
+Owns the shape of such an ``Agent`` and the making of an ``Episode`` from a ``ProgramRun``. Running the program is ``program``'s and
+``mini_swe_agent``'s. The calls of the policy go to ``record`` as pairs: each response once, with its branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from holdfast import AsyncSandbox
+
+from holdfast_recipes.core.trajectory import Tokens, turns_of
+from holdfast_recipes.policy.base import Message
+
+from .limits import Limits
+from .loop import Episode
+from .program import ProgramRun
+
+Record = Callable[[Sequence[Mapping[str, Any]]], None]
+
+
+class Run(Protocol):
+    """Plays a prompt in a sandbox: ``run_program`` and ``run_mini`` with all else given."""
+
+    def __call__(
+        self, sandbox: AsyncSandbox, prompt: str, *, limits: Limits, rollout_id: str, seed: int | None
+    ) -> Awaitable[ProgramRun]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """``name`` and ``version`` of the harness; ``policy`` is the name of what answers it."""
+
+    name: str
+    version: str
+    policy: str
+    run: Run
+    record: Record = lambda pairs: None
+
+    async def play(
+        self, sandbox: AsyncSandbox, messages: Sequence[Message], limits: Limits, *, seed: int | None, rollout_id: str
+    ) -> Episode:
+        """One rollout. The prompt is the text of the first messages; what the program changed is the submission."""
+        prompt = "\n\n".join(str(message["content"]) for message in messages)
+        run = await self.run(sandbox, prompt, limits=limits, rollout_id=rollout_id, seed=seed)
+        self.record(run.pairs)
+        return episode_of(run, messages)
+
+
+def episode_of(run: ProgramRun, asked: Sequence[Message] = ()) -> Episode:
+    """Tokens are there where the calls are one sequence; of several the pairs have them."""
+    messages: tuple[Message, ...] = tuple(dict(message) for message in run.messages or asked)
+    tokens = None
+    if len(run.samples) == 1:
+        (sample,) = run.samples
+        tokens = Tokens(sample.ids, sample.loss_mask, sample.logprobs, (), sample.versions)
+    versions = tuple(call.version for call in run.calls)
+    end = run.end
+    tools = tuple(dict(tool) for tool in run.tools)
+    return Episode(
+        messages,
+        tools,
+        turns_of(messages, tools),
+        end.status,
+        end.blame,
+        end.reason,
+        run.patch,
+        tokens,
+        run.seconds,
+        0.0,
+        versions,
+        end.oom,
+    )
