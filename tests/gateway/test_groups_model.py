@@ -208,7 +208,3 @@ async def test_a_group_s_keys_share_one_slot() -> None:
     tags |= {name.split("}")[0] for name in keys.usage_keys("ada")} if shard == keys.shard_of(keys.usage("ada")) else set()
     assert len(tags) == 1
     assert len({name.split("}")[0] for name in keys.usage_keys("ada")}) == 1
-    assert (
-        len({name("k").split("}")[0] for name in (keys.making, keys.spares, keys.taken)} | {keys.pools(keys.shard_of("k")).split("}")[0]})
-        == 1
-    )

@@ -38,15 +38,15 @@ async def states(store: RedisStore) -> dict[str, tuple[str, str]]:
 async def step(store: RedisStore, random_: random.Random, number: int) -> None:
     id_ = f"sb-{random_.randrange(12)}"
     entry = await store.get(id_)
-    living = isinstance(entry, Record)
+    living = entry if isinstance(entry, Record) else None
     match random_.choice(["create", "ready", "failed", "delete"]):
-        case "create" if not living:
+        case "create" if living is None:
             await store.create(SandboxSpec(id_, "ada", f"i{number}", "host"), fingerprint="f")
-        case "ready" if living:
-            await store.mark_ready(id_, entry.incarnation, "unix:///a", "e")
-        case "failed" if living:
-            await store.mark_failed(id_, entry.incarnation, OOM)
-        case "delete" if living:
+        case "ready" if living is not None:
+            await store.mark_ready(id_, living.incarnation, "unix:///a", "e")
+        case "failed" if living is not None:
+            await store.mark_failed(id_, living.incarnation, OOM)
+        case "delete" if living is not None:
             await store.delete(id_, DELETED, owner="ada")
 
 
