@@ -85,7 +85,7 @@ TABLE: dict[str, ErrorKind] = _table(
         "AuthenticationError",
         False,
         "caller",
-        "check HOLDFAST_API_KEY; `holdfast up` writes the current one to $HOLDFAST_DATA/env",
+        "check HOLDFAST_API_KEY; `holdfast up` writes the current one to .holdfast/env ($HOLDFAST_DATA/env)",
     ),
     _K(
         "origin_refused",
@@ -158,7 +158,7 @@ TABLE: dict[str, ErrorKind] = _table(
         "caller",
         "create a sandbox with that group, or send its first heartbeat, to begin it",
     ),
-    _K("group_lapsed", 410, 0, "SandboxLostError", False, "caller", "its lease was over and its sandboxes are freed: begin a new one"),
+    _K("group_lapsed", 410, 0, "SandboxLostError", False, "caller", "its lease ran out and its sandboxes were deleted: start a new group"),
     _K("group_freeing", 503, 0, "ServiceUnavailableError", True, "infrastructure", "the former group of this name is being freed: retry"),
     _K(
         "no_capacity",
@@ -230,16 +230,24 @@ TABLE: dict[str, ErrorKind] = _table(
         "SessionFencedError",
         False,
         "caller",
-        "another connection attached to this session later; the newest wins",
+        "another connection attached to this session later; open a new session if you still need one",
     ),
-    _K("session_forbidden", 403, 4412, "AuthenticationError", False, "caller", "the session exists and its secret is another"),
+    _K(
+        "session_forbidden",
+        403,
+        4412,
+        "AuthenticationError",
+        False,
+        "caller",
+        "use the secret that this session was opened with, or open a new one",
+    ),
     _K(
         "session_lost", 410, 4414, "SessionLostError", False, "infrastructure", "the session expired or its agent restarted; open a new one"
     ),
     _K("session_limit", 429, 4429, "QuotaError", True, "caller", "close sessions or channels you no longer need"),
     # commands, shells, terminals
     _K("command_conflict", 409, 0, "ConflictError", False, "caller", "the same command id was used with other parameters; choose a new id"),
-    _K("command_not_found", 404, 0, "NotFoundError", False, "caller", "give the id of a command that was started in this session"),
+    _K("command_not_found", 404, 0, "NotFoundError", False, "caller", "give the id of a command that was started in this sandbox"),
     _K(
         "pruned",
         410,
@@ -247,7 +255,7 @@ TABLE: dict[str, ErrorKind] = _table(
         "OutcomeUnknownError",
         False,
         "caller",
-        "the record of this command was already acknowledged and removed; it does not run again",
+        "it ran and its record was removed; choose a new command id to run it again",
     ),
     _K(
         "outcome_unknown",
@@ -278,7 +286,7 @@ TABLE: dict[str, ErrorKind] = _table(
         "workload",
         "write before close_stdin and before the command ends; wait() returns how it ended",
     ),
-    _K("spawn_failed", 409, 0, "SpawnError", True, "workload", "let processes end, or create it with more memory or pids"),
+    _K("spawn_failed", 409, 0, "SpawnError", True, "workload", "wait for processes to end, or create it with more memory or pids"),
     _K(
         "arguments_too_long",
         413,
@@ -331,13 +339,13 @@ class HoldfastError(Exception):
         except HoldfastError as error:
             if error.is_infrastructure:
                 return None  # mask it
-            raise
+            raise  # score it
 
-    ``retryable`` says whether the same call may succeed later unchanged. ``HoldfastError("text")`` alone makes one too, with the first
-    code of its class.
+    ``retryable`` says whether the same call may succeed later unchanged. ``HoldfastError("text")`` alone makes one too, with its class's
+    default code.
 
-    ``detail`` holds machine-readable facts (never payloads or keys). ``reason`` refines infrastructure causes: timeout, oom,
-    evicted, preempted, node-lost, ttl, idle, heartbeat, quota, image-pull, unschedulable, deleted, exited.
+    ``detail`` holds machine-readable facts (never payloads or keys). ``reason`` names the cause, for example timeout, oom,
+    evicted, preempted, node-lost, ttl, idle, heartbeat, image-pull, start-failed, unschedulable, deleted, exited.
     """
 
     def __init__(

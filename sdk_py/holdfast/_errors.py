@@ -82,7 +82,7 @@ class ArgumentsTooLongError(RequestTooLargeError):
 
 
 class AuthenticationError(HoldfastError):
-    """The API key is missing or refused, or the secret of a session is another."""
+    """The API key is missing or refused, or the secret of a session does not match."""
 
 
 class QuotaError(HoldfastError):
@@ -98,7 +98,7 @@ class UnsupportedError(HoldfastError):
 
 
 class NotFoundError(HoldfastError):
-    """There is no such thing."""
+    """What was named does not exist."""
 
 
 class SandboxNotFoundError(NotFoundError):
@@ -106,7 +106,7 @@ class SandboxNotFoundError(NotFoundError):
 
 
 class ImageNotFoundError(NotFoundError):
-    """The image is not there and cannot be had."""
+    """The image was not found, or could not be pulled: ``fault`` tells which side failed."""
 
 
 class ServiceError(HoldfastError):
@@ -169,7 +169,7 @@ class OutcomeUnknownError(_CommandError):
 
 
 class SessionLostError(_CommandError):
-    """The session expired at the agent, or its agent is another one; the sandbox may still be there."""
+    """The session expired at the agent, or the agent restarted; the sandbox may still be there."""
 
 
 class SessionFencedError(HoldfastError):
@@ -211,7 +211,7 @@ class PortUnreachableError(HoldfastError):
 
 
 class PatchError(HoldfastError):
-    """The patch is not a patch."""
+    """The text is not a valid patch."""
 
 
 class ArchiveError(HoldfastError):
@@ -324,6 +324,12 @@ def error(code: str, message: str, **more: Any) -> HoldfastError:
     if kind.sdk_class == "ProtocolError":
         return ProtocolError(message, code)
     return _CLASSES[kind.sdk_class](code, message[:MESSAGE_CHARACTERS], **more)
+
+
+def certificate_refused(why: str) -> HoldfastError:
+    """The service's certificate failed verification: trying again does not help."""
+    hint = "check HOLDFAST_URL, or let this machine trust the issuer of the certificate"
+    return error("agent_identity", f"the service's certificate is refused: {why}", hint=hint, fault="caller", retryable=False)
 
 
 def typed(raw: HoldfastError, **detail: Any) -> HoldfastError:

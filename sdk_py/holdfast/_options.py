@@ -29,8 +29,9 @@ class Options:
     """Settings of one client. Times are seconds, sizes bytes.
 
     ``connect_timeout_s`` bounds the first attach and each single attempt, ``resume_timeout_s`` how long a lost connection is
-    tried again before waiting calls fail, ``cancel_timeout_s`` how long a cancelled call waits for the remote end of its command,
-    ``command_timeout_s`` how long a command may run that names no ``timeout``.
+    tried again before waiting calls fail, ``request_timeout_s`` one HTTP request, ``cancel_timeout_s`` how long a cancelled call waits for
+    the remote end of its command. ``command_timeout_s`` is the time limit of calls without ``timeout``. Attempts to connect are
+    ``backoff_base_s`` apart at first, then twice as long each time up to ``backoff_cap_s``.
     """
 
     url: str

@@ -47,7 +47,7 @@ class Cause:
     reason: str
     """``timeout``, ``oom``, ``cancelled``, ``evicted``, …"""
     message: str = ""
-    """The same for people."""
+    """The cause in words."""
 
     @property
     def is_infrastructure(self) -> bool:
@@ -71,7 +71,8 @@ class StreamCount:
 class CommandResult:
     """The one outcome of a command.
 
-    Where no process ran there is no result but an exception. ``cause.is_infrastructure`` is true when to mask it instead of scoring it.
+    Where no process ran there is no result but an exception. If ``cause`` is set and
+    ``cause.is_infrastructure``, mask the rollout instead of scoring it.
     """
 
     exit_code: int

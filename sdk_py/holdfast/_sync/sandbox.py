@@ -148,14 +148,14 @@ class Sandbox(Attachable):
         max_output_bytes: int | None = None,
         keep: Keep = "head",
     ) -> CommandResult:
-        """Run one command: a list of arguments as it is, a string by the shell. Returns its result whatever its exit code.
+        """Run one command and return its result, whatever its exit code. A list runs directly; a string is run by the shell.
 
         ``command`` is ``["ls", "-la"]`` or, with ``arguments`` one by one, ``"ls", "-la"``, and runs as it is; a string alone is run by
         bash, or sh. ``cwd`` is where (default: the image's directory), ``env`` adds variables, ``user`` is a name or uid, ``login``
         has the shell read the profile.
-        ``timeout`` (seconds) ends everything it started and answers exit code 124 with the output so far. ``input`` is its standard
-        input, all of it; without one it reads end of file. ``outlive`` selects what happens to children that live on after it:
-        ``adopt`` (they go on, as after `docker exec`; what they still write goes nowhere), ``kill`` or ``wait``.
+        After ``timeout`` seconds all that it started is killed; the exit code is 124, with the output so far. ``input`` is its standard
+        input, all of it; without one it reads end of file. ``outlive`` selects what happens to processes that it leaves
+        behind: ``adopt`` leaves them running, as `docker exec` does, and discards what they write; ``kill`` ends them; ``wait`` waits.
         The same ``command_id`` again attaches to the same command. Cancelling the wait kills it.
         ``spool`` and ``spool_bytes`` as for ``start``: what happens to output while this client cannot be reached.
         ``stderr="stdout"`` makes one stream of both, in the order of writing: ``result.output``. Of each stream ``max_output_bytes`` are
@@ -216,7 +216,7 @@ class Sandbox(Attachable):
         ``max_output_bytes``, ``keep``.
 
         The sandbox holds at most ``spool_bytes`` of unread output; beyond them the command waits, or with ``spool="tail"``
-        the oldest go: ``streams`` of the result counts them. ``detached``: it runs on when this client goes.
+        the oldest bytes are dropped: ``streams`` of the result counts them. ``detached``: it keeps running when this client disconnects.
         """
         params = command_params(
             command,
@@ -240,7 +240,9 @@ class Sandbox(Attachable):
         return process
 
     def follow(self, command_id: str, *, max_output_bytes: int | None = None) -> Process:
-        """Attach to a command that runs or has ended, by its id. Raises ``NotFoundError``, or ``OutcomeUnknownError`` when pruned.
+        """Attach to a command that runs or has ended, by its id.
+
+        Raises ``NotFoundError``, or ``OutcomeUnknownError`` when its record is no longer kept.
 
         ``command_id`` is that of ``exec``, ``start`` or a shell; ``max_output_bytes`` bounds what is kept of each stream.
         """
@@ -273,7 +275,7 @@ class Sandbox(Attachable):
         ``tty``: its commands run on a pseudo-terminal of ``rows`` by ``cols``. ``run`` still gives exact exit codes, and what the terminal
         showed as ``stdout``: line ends are CR LF, keys are echoed, standard error is in it. ``shell.write`` types, ``shell.resize`` changes
         the size. Ctrl-C works; there is no job control, so Ctrl-Z does nothing. Raises ``ConflictError`` where the shell of that name has
-        no terminal. For one program on a terminal, as an editor, see ``terminal``.
+        no terminal. For one program on a terminal, such as an editor, see ``terminal``.
         """
         params = shell_params(name, shell, cwd, env, user, size_of(rows, cols) if tty else None)
         driver = self._attached()
@@ -337,7 +339,7 @@ class Sandbox(Attachable):
 
         What does not apply is a result, not an exception.
         ``diff`` is its text, ``cwd`` the directory its paths start from, ``strip`` how many leading parts of them are cut
-        (default: found out).
+        (default: worked out from the diff).
         """
         data = content_of(diff, "a diff")
         rest = self._fallback()
@@ -366,7 +368,7 @@ class Sandbox(Attachable):
         """A local port (``local_port`` 0: any free one) that reaches ``port`` in the sandbox, until the tunnel is closed.
 
         ``host`` is where in the sandbox (default: its loopback), ``local_host`` the address to listen on here. With ``wait_s`` this returns
-        once something listens there, and raises ``PortUnreachableError`` after so many seconds (0: where nothing does now). Without it
+        once something listens there, and raises ``PortUnreachableError`` after so many seconds (0: at once). Without it
         each connection finds out: one that reaches nothing is closed, and ``last_error`` is the reason.
         """
         tunnel = Tunnel(self, port_of(port), None if host is None else host_of(host, "host"), self._tunnels)
@@ -401,7 +403,7 @@ class Sandbox(Attachable):
         return self._info
 
     def extend(self, seconds: float) -> SandboxInfo:
-        """Put its end off by ``seconds``. One that has no lifetime has no end to put off, and stays so."""
+        """Postpone its end by ``seconds``. A sandbox without a lifetime is unchanged."""
         self._info = self._rest.change_lifetime(self.id, {"extend_s": lifetime_of(seconds, "seconds")})
         return self._info
 
@@ -418,7 +420,7 @@ class Sandbox(Attachable):
         self._rest.heartbeat(self.id)
 
     def reset(self) -> SandboxInfo:
-        """Have it as it was made: it is deleted with everything in it and made again, with the same id and arguments.
+        """Restore it: delete it with everything in it and create it again, with the same id and arguments.
 
         Returns when it is ready. Shells, processes, terminals, watches and tunnels from before raise ``SessionLostError`` with reason
         ``reset``; its lifetime begins anew. Raises ``UnsupportedError`` where this client did not make it, and what ``create_sandbox``

@@ -1,7 +1,8 @@
 # Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
 """A living shell: its working directory, variables, functions and jobs stay from command to command.
 
-Made by ``sandbox.shell()``. Commands run one after the other, each exactly once; a lost connection is resumed without the caller's part.
+Made by ``sandbox.shell()``. Commands run one after the other, each at most once. A lost connection is resumed without the caller doing
+anything.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from holdfast._transport.session.sinks import ShellSink
 
 @public
 class Shell:
-    """A bash (or POSIX sh) that lives in the sandbox until it is closed, also while no client is connected."""
+    """A bash (or POSIX sh) that lives in the sandbox. It survives lost connections; one with a name also survives ``sandbox.close()``."""
 
     def __init__(self, driver: SessionDriver, sink: ShellSink, *, named: bool = False) -> None:
         self._driver = driver
@@ -57,11 +58,11 @@ class Shell:
     ) -> CommandResult:
         """Run ``command`` in the shell and return its result, whatever its exit code.
 
-        ``timeout`` (seconds) ends the command's whole tree and answers exit code 124 with the output so far. ``command_id`` makes
+        After ``timeout`` seconds all that the command started is killed; the exit code is 124, with the output so far. ``command_id`` makes
         it idempotent: the same id again attaches to the same command. ``input`` is its standard input, all of it.
         ``max_output_bytes`` bounds what is kept of each stream, and ``keep`` selects which: the ``head``, the ``tail`` or ``both`` ends.
-        Raises ``SandboxLostError``, ``OutcomeUnknownError``, ``ShellLostError`` and the other errors of a session. Cancelling the
-        wait interrupts the command.
+        Raises ``SandboxLostError``, ``OutcomeUnknownError``, ``ShellLostError``, ``SessionLostError`` and
+        ``ServiceUnavailableError``. Cancelling the wait interrupts the command.
         """
         call = self._new(command, timeout, input_of(input), command_id, self._limit(max_output_bytes, keep), True)
         return outcome(self._driver, call, partial(run_in_shell, call))
@@ -88,7 +89,8 @@ class Shell:
     def write(self, data: bytes | str) -> None:
         """Type on its terminal (``shell(tty=True)``), for what runs: ``"yes\\n"``, ``"\\x03"`` for Ctrl-C, ``"\\x04"`` for end of input.
 
-        What is typed while nothing runs is for the next command; what a command does not read is dropped. Waits while nothing reads.
+        What is typed while nothing runs is for the next command; what a command leaves unread is discarded when it ends. Waits while
+        the terminal's buffer is full.
         ``data`` is bytes, or text as UTF-8.
         """
         self._check_terminal("write")
@@ -120,7 +122,7 @@ class Shell:
             raise UnsupportedError("unsupported", f"{what}: this shell has no terminal", hint=hint)
 
     def signal(self, name: str | int) -> None:
-        """Send a signal (``"INT"``, ``"SIGTERM"``, 15, …) to the command that runs now; nothing when none does.
+        """Send a signal (``"INT"``, ``"SIGTERM"``, 15, …) to the command that runs now. Does nothing when none runs.
 
         ``name`` is a name or a number.
         """

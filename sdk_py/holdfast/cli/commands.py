@@ -59,7 +59,7 @@ def _making() -> list[Option]:
         Option("-m --memory", "512m, 4g, 512Mi, 4Gi", "SIZE"),
         Option("--disk", "10g, 10Gi", "SIZE"),
         *_env(),
-        Option("--ulimit", "a limit of all that is started in it", "NAME=SOFT:HARD", many=True),
+        Option("--ulimit", "a limit of every process in it", "NAME=SOFT:HARD", many=True),
         Option("--shm-size", "how large /dev/shm may grow: 1g", "SIZE"),
         _label("set a label"),
         Option("--ready-timeout", "how long to wait until it is ready", "SECONDS", read=number),
@@ -76,7 +76,7 @@ def _running() -> list[Option]:
         Option("-t --tty", "run it on a terminal, which also takes what is typed here"),
         Option("-d --detach", "start it and return; `logs` shows its output"),
         Option("--timeout", "end the command after this time, with exit code 124", "SECONDS", read=number),
-        Option("--raw", "let output drive the terminal here; a file or pipe always gets it byte for byte"),
+        Option("--raw", "pass control sequences to this terminal; files and pipes always get raw bytes"),
         Option("--login", "run it by a login shell"),
         Option("-c", "a command string, run by the sandbox's shell, instead of words", "STRING"),
     ]
@@ -94,8 +94,8 @@ def _run() -> Command:
         *_running(), *_making(), *_place(),
         inner="[COMMAND ARGUMENTS...]",
         more="""
-The sandbox stays unless --rm is given; -d prints its id and returns. Without COMMAND what the image starts is run, and with -t a
-shell. The image's variables, user and directory hold; its ENTRYPOINT is not put before a COMMAND.
+The sandbox stays unless --rm is given; -d prints its id and returns. Without COMMAND the image's own command runs (with -t, a
+shell). The image's variables, user and directory apply; its ENTRYPOINT is not put before a COMMAND.
 """,
     )  # fmt: skip
 
@@ -116,7 +116,7 @@ def _list() -> Command:
         "list", "list sandboxes", "sandboxes:list_", "",
         _label("only those with this label"), Option("-q --quiet", "print ids only"),
         Option("-f --filter", "label=NAME=VALUE, status=..., ancestor=IMAGE, id=..., name=...", "WHAT=VALUE", many=True),
-        Option("-a --all", "all are listed anyway"), Option("--no-trunc", "nothing is cut anyway"),
+        Option("-a --all", "no effect; accepted as docker's"), Option("--no-trunc", "no effect; accepted as docker's"),
     )  # fmt: skip
 
 
@@ -124,7 +124,8 @@ def _rm() -> Command:
     return Command(
         "rm", "delete sandboxes, with what runs in them", "sandboxes:remove", "SANDBOX*",
         Option("-f --force", "no question, and no message for those that are gone already"),
-        Option("-a --all", "all sandboxes of this key"), _label("those with this label"), Option("-v --volumes", "nothing more"),
+        Option("-a --all", "all sandboxes of this key"), _label("those with this label"),
+        Option("-v --volumes", "no effect; accepted as docker's"),
     )  # fmt: skip
 
 
@@ -149,7 +150,7 @@ def _cp() -> Command:
         "cp", "copy a file or directory: LOCAL SANDBOX:PATH, or SANDBOX:PATH LOCAL", "copying:copy", "SOURCE TARGET",
         Option("-L --follow-link", "follow a local link that is named as the source"),
         Option("-q --quiet", "do not report what is left out"),
-        Option("-r -a -R --recursive --archive", "nothing more: directories are copied whole, with their modes"),
+        Option("-r -a -R --recursive --archive", "no effect; directories are copied whole, with their modes"),
         more="""
 As docker cp:  a file goes to the file TARGET, or into the directory TARGET.
   A directory becomes TARGET where there is none, else TARGET/DIR; DIR/. copies what it holds.
@@ -168,7 +169,7 @@ def _logs() -> Command:
     return Command(
         "logs", "show the output of what `run` or `exec -d` started", "logs:logs", "SANDBOX COMMAND_ID?",
         Option("-f --follow", "go on until it ends"), Option("-n --tail", "only the last lines", "LINES", read=_lines),
-        Option("--raw", "let output drive the terminal here"),
+        Option("--raw", "pass control sequences to this terminal"),
         more="""
 The sandbox keeps the last 64 MiB of it in memory (a quarter of its memory where that is less), and once the command has ended and its
 output was read to the end, for five minutes more.
@@ -187,7 +188,7 @@ def _inspect() -> Command:
 def _stats() -> Command:
     return Command(
         "stats", "show what sandboxes use: CPU, memory, processes", "processes:stats", "SANDBOX*",
-        Option("--no-stream", "once, and not again every two seconds"), Option("-a --all", "all are shown anyway"),
+        Option("--no-stream", "once, and not again every two seconds"), Option("-a --all", "no effect; accepted as docker's"),
         more="Sums over the processes inside; memory that they share counts for each.",
     )  # fmt: skip
 
@@ -223,7 +224,7 @@ Use is what `holdfast stats` or your cluster's metrics say of a training run. Wi
 
 
 def _image_list() -> Command:
-    return Command("image list", "list images", "images:list_", "", Option("-a --all", "all are listed anyway"),
+    return Command("image list", "list images", "images:list_", "", Option("-a --all", "no effect; accepted as docker's"),
                    Option("-q --quiet", "print names only"))  # fmt: skip
 
 
@@ -237,7 +238,7 @@ def _image_pull() -> Command:
 
 
 def _image_rm() -> Command:
-    return Command("image rm", "remove images", "images:remove", "NAME...", Option("-f --force", "nothing more"))
+    return Command("image rm", "remove images", "images:remove", "NAME...", Option("-f --force", "no effect; accepted as docker's"))
 
 
 def _up() -> Command:

@@ -1,4 +1,4 @@
-"""The size of a terminal's window, from untrusted parameters. Used by ``terminal`` and ``shell_channel``."""
+"""The size of a terminal's window, from untrusted parameters. Used by ``terminal`` and ``shell.channel``."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
-from holdfast._errors import error
+from holdfast._errors import certificate_refused
 from holdfast._options import Options
 from holdfast._session_token import SessionToken
 from holdfast._transport.session.engine import BATCH_BYTES, Engine, elsewhere
@@ -201,7 +201,7 @@ class SessionDriver:
                 why = f"no answer from {parts.hostname}:{port} within {limit_s:.2g} s"
                 wire.abort()
             except ssl.SSLCertVerificationError as failure:
-                engine.fail(error("agent_identity", f"the service's certificate is refused: {failure.verify_message}"))
+                engine.fail(certificate_refused(failure.verify_message))
             except Cancelled:
                 wire.abort()  # its loop is ending, perhaps without ``close``
                 raise

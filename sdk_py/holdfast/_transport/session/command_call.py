@@ -21,9 +21,9 @@ GONE = frozenset({"sandbox_gone", "sandbox_lost", "sandbox_failed", "sandbox_not
 SMALL_BYTES = 4096
 """Untaken pieces up to this size become one: each of a few bytes would take ten times as many."""
 _NOTHING: dict[str, Any] = {}
-PASSED_ON = frozenset({"closed", "reset"})
+OWN_REASONS = frozenset({"closed", "reset"})
 """Reasons of the caller's own: the session ended because of a request made here."""
-_PASSED_ON = frozenset({"session_fenced", "session_forbidden", "key_invalid", "key_missing"})
+_PASSED_ON_CODES = frozenset({"session_fenced", "session_forbidden", "key_invalid", "key_missing"})
 
 
 class Call:
@@ -286,7 +286,7 @@ def lost_command(why: HoldfastError, command_id: str, facts: dict[str, Any]) -> 
     if why.code in GONE:
         message = f"the sandbox was lost while command {command_id} was under way: {why.message}"
         return error("sandbox_gone", message, reason=why.reason or "unknown", fault=why.fault, detail={**why.detail, **facts})
-    if facts["started"] is False or why.code in _PASSED_ON or why.reason in PASSED_ON:
+    if facts["started"] is False or why.code in _PASSED_ON_CODES or why.reason in OWN_REASONS:
         return typed(why, **facts)
     message = f"the outcome of command {command_id} cannot be known: {why.message}"
     # Only the connection is lost: the agent has the outcome, or will.

@@ -20,7 +20,7 @@ from holdfast._log import log
 from holdfast._options import Options
 from holdfast._requests import LargeParams
 from holdfast._session_token import SessionToken
-from holdfast._transport.session.command_call import PASSED_ON
+from holdfast._transport.session.command_call import OWN_REASONS
 from holdfast._transport.session.policy import Backoff, Verdict, jitter, judge_close, judge_refusal
 from holdfast._transport.session.sink import EventFactory, Sink
 from holdfast._transport.session.websocket import WebSocket
@@ -143,7 +143,7 @@ class Engine:
         if self.error is None:
             return 1001
         kind = TABLE.get(self.error.code)
-        if self.error.reason in PASSED_ON:
+        if self.error.reason in OWN_REASONS:
             return 1000
         return kind.close_code if kind and kind.close_code >= 4000 else 1001
 
@@ -248,7 +248,7 @@ class Engine:
 
     def fail(self, why: HoldfastError) -> None:
         """The session is over: every sink gets the error."""
-        if self.error is None and why.reason not in PASSED_ON:
+        if self.error is None and why.reason not in OWN_REASONS:
             log("warning", "sandbox %s: session over: %s", self.sandbox_id, why)
         for sink in self._over(why):
             sink.fail(why)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from holdfast_wire.errors import HoldfastError
 
-from holdfast._errors import error
+from holdfast._errors import certificate_refused
 from holdfast._options import Options
 from holdfast._transport.session.websocket import WebSocket
 
@@ -51,7 +51,7 @@ def connect(options: Options, websocket: WebSocket, limit_s: float) -> tuple[soc
         why = f"no answer from {parts.hostname}:{port} within {limit_s:.2g} s"
     except Exception as failure:  # noqa: BLE001  also a host name that cannot be encoded: the caller waits for an answer
         if (refused := getattr(failure, "verify_message", None)) is not None:
-            fatal = error("agent_identity", f"the service's certificate is refused: {refused}")
+            fatal = certificate_refused(refused)
         why = f"cannot connect to {parts.hostname}:{port}: {getattr(failure, 'strerror', None) or type(failure).__name__}"
     if connection is not None:
         connection.close()
