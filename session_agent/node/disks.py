@@ -92,10 +92,13 @@ class Disks:
         try:
             with tempfile.TemporaryDirectory(prefix=".template-", dir=self._directory) as folder:
                 rootfs.prepare_folder(folder)
-                done = subprocess.run(
-                    [_mkfs() or "mkfs.ext4", *_FORMAT, "-d", folder, f"/proc/self/fd/{made}"],
-                    pass_fds=[made], capture_output=True, check=False, timeout=60,
-                )  # fmt: skip
+                try:
+                    done = subprocess.run(
+                        [_mkfs() or "mkfs.ext4", *_FORMAT, "-d", folder, f"/proc/self/fd/{made}"],
+                        pass_fds=[made], capture_output=True, check=False, timeout=60,
+                    )  # fmt: skip
+                except subprocess.TimeoutExpired as slow:
+                    raise OSError(errno.ETIMEDOUT, f"mkfs.ext4 took more than {slow.timeout:g} s") from None
             if done.returncode != 0:
                 raise OSError(errno.EIO, f"mkfs.ext4: {done.stderr.decode(errors='replace').strip()[:300]}")
             return list(_data(made))

@@ -99,7 +99,7 @@ class Spares:
         for key in [key for key in self._stock if key[0] == digest]:
             self._images.pop(key, None)
             self._demand.forget(key)
-            await self._discard(self._stock.pop(key))
+            await self._discard(self._stock.pop(key, []))
 
     async def _fill(self) -> None:
         while True:

@@ -129,9 +129,13 @@ class Zygote:
 
     def rehearse(self) -> None:
         """Run the first steps of an agent until the interpreter has optimized their code: in memory that all agents share, and once."""
-        for _ in range(_REHEARSALS):
-            self._warm_up()
-        syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 0)
+        try:
+            for _ in range(_REHEARSALS):
+                self._warm_up()
+        except Exception:  # noqa: BLE001 - a slow machine: agents start a little slower, and do start
+            traceback.print_exc()
+        finally:
+            syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 0)
 
     def _warm_up(self) -> None:
         """Go through what every agent does first, so that a spare has its own copy of the memory this writes to."""

@@ -60,6 +60,12 @@ async def test_busybox(start: Started) -> None:
         await sandbox.files.write("/tmp/x", b"data" * 100_000)
         assert (await sandbox.exec("wc -c </tmp/x")).stdout.strip() == "400000"
         assert await sandbox.files.read("/tmp/x") == b"data" * 100_000
+        async with await sandbox.files.watch("/tmp") as watch:
+            assert (await sandbox.files.copy("/tmp/x", "/tmp/y")).size_bytes == 400_000
+            async for event in watch:
+                if event.path.endswith("y"):
+                    break
+        assert await sandbox.files.read("/tmp/y") == b"data" * 100_000
         async with await sandbox.terminal(rows=10, cols=40) as terminal:
             await terminal.write(b"echo $((40 + 2)); exit\n")
             seen = b"".join([chunk.data async for chunk in terminal])

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from holdfast import AsyncSandboxClient, SandboxClient
+from holdfast import AsyncSandboxClient, SandboxClient, SessionLostError
 from holdfast_wire.codec import encode
 from holdfast_wire.frames import Ping
 
@@ -327,6 +327,37 @@ def test_what_a_handler_raises_ends_the_session_at_most(agent: FakeAgent) -> Non
     """A step that was interrupted half-way is never trusted: the session ends with a typed error, and the next call makes another."""
     done = subprocess.run([sys.executable, "-c", _TIMED_OUT_ANYWHERE, agent.url], capture_output=True, text=True, timeout=120)
     assert done.stdout == "whole\n", done.stderr
+
+
+class _Alarmed:
+    """A socket in whose ``send`` a signal handler raises, after some of the frame has left."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.armed = True
+
+    def send(self, data: bytes) -> int:
+        if self.armed:
+            self.armed = False
+            self._inner.send(data[:3])
+            raise TimeoutError("the program's own alarm")
+        return int(self._inner.send(data))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def test_a_time_out_of_the_program_in_a_write_is_not_taken_for_the_sockets(agent: FakeAgent) -> None:
+    sandbox = SandboxClient(agent.url, "k").get_sandbox("sb")
+    assert sandbox.exec("echo on").stdout == "on\n"
+    driver: Any = sandbox._driver
+    driver._socket = _Alarmed(driver._socket)
+    with pytest.raises(TimeoutError, match="the program's own alarm"):
+        sandbox.exec("echo lost")
+    with pytest.raises(SessionLostError) as lost:
+        sandbox.exec("echo on")
+    assert lost.value.reason == "interrupted"
+    assert sandbox.exec("echo on").stdout == "on\n"
 
 
 def _sleeping(pid: int) -> bool:

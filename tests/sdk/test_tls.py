@@ -49,5 +49,7 @@ async def test_sessions_run_over_tls(
 
 
 async def test_a_certificate_nobody_vouches_for_is_refused(sandbox: Any) -> None:
-    with pytest.raises(ServiceUnavailableError, match="certificate"):
+    with pytest.raises(ServiceUnavailableError, match="certificate") as refused:
         await sandbox.exec("true")
+    assert (refused.value.retryable, refused.value.fault) == (False, "caller")
+    assert "HOLDFAST_URL" in refused.value.hint

@@ -174,14 +174,15 @@ class Records:
         self.prune(now)
 
     def delivered(self, command_id: str, now: float) -> None:
-        """A client has the exit: the record may go in a while, and what is much of its output now."""
+        """A client has the exit: the record may go in a while, and what is much of its output now, unless it was to be asked for later."""
         record = self._unacknowledged.pop(command_id, None)
         if record is None:
             return
         self._delivered.append((now, record))
         held_bytes = record.spool.held_bytes
         if held_bytes > KEPT_COMMAND_BYTES:
-            record.spool.release()
+            if not record.spool.yields:
+                record.spool.release()
         elif held_bytes:
             self._kept.append((record, held_bytes + _KEEPING_BYTES))
             self._kept_bytes += held_bytes + _KEEPING_BYTES

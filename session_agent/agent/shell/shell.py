@@ -411,7 +411,8 @@ class Shell:
 
     def _reap_and_rebuild(self, run: Run, process: ShellProcess) -> None:
         self._context.reaper.reap_orphans(self._of_run(run))
-        self._rebuild(process.state())
+        if self._state is not State.ENDED:  # else the files of its state are closed
+            self._rebuild(process.state())
 
     def _rebuild(self, state: tuple[bytes, bytes] | None) -> None:
         if self._state is State.ENDED:

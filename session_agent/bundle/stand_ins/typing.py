@@ -6,6 +6,8 @@ Owns what is left of them when a program runs: classes that can be inherited and
 
 from __future__ import annotations
 
+from collections import namedtuple
+
 TYPE_CHECKING = False
 
 
@@ -57,6 +59,34 @@ def __getattr__(name: str) -> _Form:
         raise AttributeError(f"the bundle's typing has no {name}")
     form = globals()[name] = _Form(name)  # each name is one object: a dataclass knows ClassVar by its identity
     return form
+
+
+class _NamedTupleMeta(type):
+    """Makes a tuple of a class whose annotations are its fields; its other names become the tuple's."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], names: dict[str, object]) -> type:
+        if not bases:
+            return super().__new__(cls, name, bases, names)
+        fields = list(names.get("__annotations__", ()))  # type: ignore[call-overload]
+        made = namedtuple(name, fields, defaults=[names[field] for field in fields if field in names])  # type: ignore[misc]  # noqa: PYI024 - this is typing
+        for key, value in names.items():
+            if key not in fields and key not in ("__annotations__", "__dict__", "__weakref__", "__classcell__"):
+                setattr(made, key, value)
+        return made
+
+
+class _NamedTuple(metaclass=_NamedTupleMeta):
+    pass
+
+
+class NamedTuple:
+    """The base class of the standard library; it cannot be called."""
+
+    def __mro_entries__(self, _: object) -> tuple[type, ...]:
+        return (_NamedTuple,)
+
+
+NamedTuple = NamedTuple()  # type: ignore[assignment,misc]
 
 
 def NewType(_: str, of: type) -> type:  # noqa: N802 - the standard library's name

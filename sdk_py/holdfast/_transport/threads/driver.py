@@ -38,7 +38,7 @@ Cancelled = KeyboardInterrupt
 
 RECEIVE_BYTES = 256 * 1024
 _JOIN_S = 2.0
-_REFUSALS = (HoldfastError, TypeError, ValueError)
+_REFUSALS = (HoldfastError,)
 """What a step raises itself, with the session whole. Anything else came from a signal handler, in the middle of the step."""
 
 __all__ = ["Background", "Cancelled", "Event", "Lock", "SessionDriver", "SessionEvent", "run_blocking", "sleep"]
@@ -190,7 +190,9 @@ class SessionDriver:
             sent = connection.send(data)
         except self.would_block:
             sent = 0
-        except OSError:
+        except OSError as failure:
+            if failure.errno is None:
+                raise  # TimeoutError of a program's signal handler, not of the socket: the frame may have been cut
             return  # the reading side will see the end
         if sent < len(data):
             self._unwritten = data[sent:]

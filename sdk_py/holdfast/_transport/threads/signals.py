@@ -19,20 +19,24 @@ _running: Uninterrupted | None = None
 class Uninterrupted:
     """Around a step: Ctrl-C is raised at its end."""
 
-    __slots__ = ("_active", "_pid", "_postponed")
+    __slots__ = ("_in_main", "_outer", "_pid", "_postponed", "_replaced")
 
     def __init__(self) -> None:
-        self._active = False
+        self._in_main = False
+        self._outer: Uninterrupted | None = None
+        self._replaced = False
         self._pid = 0
         self._postponed: KeyboardInterrupt | None = None
 
     def __enter__(self) -> None:
         global _running
-        if threading.get_ident() == threading.main_thread().ident and getsignal(signal.SIGINT) is signal.default_int_handler:
-            self._pid = os.getpid()
-            set_handler(signal.SIGINT, self._on_signal)
-            self._active = True
-            _running = self
+        if threading.get_ident() == threading.main_thread().ident:
+            if getsignal(signal.SIGINT) is signal.default_int_handler:
+                self._pid = os.getpid()
+                set_handler(signal.SIGINT, self._on_signal)
+                self._replaced = True
+            self._in_main = True
+            self._outer, _running = _running, self
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if _running is not self or os.getpid() != self._pid:  # another handler raised before it was removed, or a fork inherited it
@@ -42,9 +46,10 @@ class Uninterrupted:
 
     def __exit__(self, *_: object) -> None:
         global _running
-        if self._active:
-            _running = None
-            set_handler(signal.SIGINT, signal.default_int_handler)
+        if self._in_main:
+            _running = self._outer
+            if self._replaced:
+                set_handler(signal.SIGINT, signal.default_int_handler)
             if self._postponed is not None:
                 raise self._postponed
 
