@@ -75,7 +75,8 @@ class Reconciler:
             )
 
         result = await planned(whole=before is not None)
-        ending = {action.sandbox_id for action in result.actions if isinstance(action, MarkFailed | Remove)}
+        # Also what is to be recorded again: it may have been created, and have failed without a trace, since the records were read.
+        ending = {_sandbox_id(action) for action in result.actions if not isinstance(action, MarkReady)}
         if ending:
             ending |= {_sandbox_id(suspect) for suspect in result.suspects}
             await self._records.refresh(ending)
