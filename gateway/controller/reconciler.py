@@ -2,7 +2,8 @@
 
 Owns the order of reading (the store's marker before and after, so that a wipe in between is seen) and the execution. It decides nothing
 (``plan``). Records and sandboxes come from what was kept of the store's changes and of the runtime's watch, so a quiet pass costs the same
-for any number of sandboxes; both may be late, so that nothing is ended without a fresh look at its record and its sandbox.
+for any number of sandboxes; both may be late, so that nothing is ended without a fresh look at its record and its sandbox, and a pass
+that scans all records also lists all sandboxes.
 """
 
 from __future__ import annotations
@@ -58,7 +59,10 @@ class Reconciler:
         offers = await self._pool_refill.read_offers() if self._pool_refill else {}
         records = await self._records.read(before)
         # After the records: a sandbox that was created in between has none, and writing it again changes nothing.
-        everything = await self._runtime.list_watched()
+        # A watch may have missed something, so that now and then all are listed; without complete records one that it has yet to show
+        # would get none, and be removed later.
+        listed = before is None or self._records.scanned
+        everything = await (self._runtime.list_all() if listed else self._runtime.list_watched())
         spares = [sandbox for sandbox in everything if is_spare(sandbox)]
         sandboxes = [sandbox for sandbox in everything if not is_spare(sandbox)]
 
@@ -75,7 +79,9 @@ class Reconciler:
             )
 
         result = await planned(whole=before is not None)
-        ending = {action.sandbox_id for action in result.actions if isinstance(action, MarkFailed | Remove)}
+        # Also what is to be recorded again: it may have been created, and have failed without a trace, since the records were read.
+        ending = {_sandbox_id(action) for action in result.actions if not isinstance(action, MarkReady)}
+        ending |= {_sandbox_id(suspect) for suspect in self._suspects}  # the watch may not show what a list showed
         if ending:
             ending |= {_sandbox_id(suspect) for suspect in result.suspects}
             await self._records.refresh(ending)
@@ -93,6 +99,7 @@ class Reconciler:
         if self._pool_refill:
             await self._pool_refill.agree(offers, spares, term)
         if before is None:
+            self._passes = 0  # groups and quotas are compared in the next pass
             await self._store.mark_generation(secrets.token_hex(8), term=term)
             log.info("the placement store was new or wiped: %d sandboxes of the runtime are recorded", len(everything))
         return result.actions

@@ -25,6 +25,8 @@ class RecordCache:
         self._cursor: Sequence[int] | None = None
         self._marker: str | None = None
         self._reads = 0
+        self.scanned = False
+        """Whether the last read was of all records, not only of what changed."""
 
     async def read(self, marker: str | None) -> Mapping[str, Record]:
         """All records as of now; ``marker`` is the store's generation."""
@@ -32,6 +34,7 @@ class RecordCache:
             self._cursor, self._reads = None, 0
         cursor, self._cursor = self._cursor, None
         changes = await self._store.changes(cursor)  # before the records, so that a change in between is seen by the next read
+        self.scanned = cursor is None
         lost = frozenset(changes.lost)
         if lost:
             self._records = {id_: record for id_, record in self._records.items() if shard_of(id_) not in lost}

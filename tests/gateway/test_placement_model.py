@@ -187,7 +187,7 @@ class Placement(StoreMachine):
             for shard in {keys.shard_of(id_) for id_ in ALL_IDS}:
                 due = set(client.zrange(keys.due(shard), 0, -1))
                 assert due == {id_ for id_ in self.known if keys.shard_of(id_) == shard}
-                explained |= {keys.due(shard), keys.term(shard)}
+                explained |= {keys.due(shard), keys.term(shard), keys.changes(shard)}
                 for owner in ("ada", "bob"):
                     owned = set(client.zrange(keys.owned(shard, owner), 0, -1))
                     assert owned == {i for i, now in self.known.items() if keys.shard_of(i) == shard and now.owner == owner}

@@ -13,6 +13,7 @@ from gateway.controller import record_cache
 from gateway.controller.reconciler import Reconciler
 from gateway.controller.record_cache import RecordCache
 from gateway.model.records import Cause, Record, SandboxSpec
+from gateway.placement.keys import shard_of
 from gateway.placement.redis_store import RedisStore
 from gateway.settings import PlacementSettings
 from tests.gateway.harness import MemoryRuntime
@@ -114,3 +115,51 @@ async def test_nothing_is_ended_because_of_what_a_late_watch_shows(store: RedisS
 
 async def _answer(found: list[Any]) -> list[Any]:
     return found
+
+
+@pytest.mark.parametrize("moment", ["wiped", "now and then"])
+async def test_what_the_watch_does_not_show_is_found_by_a_list(store: RedisStore, redis_server: RedisServer, moment: str) -> None:
+    """A watch that is behind after a wipe would leave a sandbox without a record; one that missed an end would keep it for ever."""
+    runtime, term = MemoryRuntime(), await store.lead("c1", 60)
+    assert term is not None
+    await store.mark_generation("m", term=term)
+    await store.create(SandboxSpec("sb-1", "ada", "1" * 16, "host"), fingerprint="f")
+    await store.mark_ready("sb-1", "1" * 16, runtime.endpoint, "e")
+    shown = [runtime.add("sb-1", created_at=1.0)]
+    runtime.list_watched = lambda: _answer(shown)  # type: ignore[method-assign]
+    reconciler, agreed = Reconciler(store, runtime, -1.0), []
+
+    async def agree(records: Any, term: int) -> None:
+        agreed.append(set(records))
+
+    reconciler.agreements.append(agree)
+    await reconciler.run_once(term)
+    assert agreed == [{"sb-1"}]
+    if moment == "wiped":
+        redis_server.flush()
+        shown.clear()
+        term = await store.lead("c1", 60)
+        assert term is not None
+        await reconciler.run_once(term)
+        assert isinstance(await store.get("sb-1"), Record)
+        await reconciler.run_once(term)
+        assert agreed == [{"sb-1"}, {"sb-1"}], "groups and quotas are compared as soon as the records are complete"
+        return
+    runtime.present.clear()
+    for _ in range(2 * record_cache._READS_UNTIL_SCAN + 2):
+        await reconciler.run_once(term)
+    entry = await store.get("sb-1")
+    assert isinstance(entry, Record)
+    assert entry.status == "failed"
+
+
+async def test_a_cursor_of_changes_that_were_lost_is_noticed(store: RedisStore, redis_server: RedisServer) -> None:
+    await store.create(SandboxSpec("sb-1", "ada", "i1", "host"), fingerprint="f")
+    cursor = (await store.changes()).cursor
+    redis_server.flush()
+    await store.create(SandboxSpec("sb-1", "ada", "i2", "host"), fingerprint="f")
+    assert shard_of("sb-1") in (await store.changes(cursor)).lost
+    cursor = (await store.changes()).cursor
+    await store.mark_ready("sb-1", "i2", "unix:///a", "e")
+    changes = await store.changes(cursor)
+    assert (changes.ids, list(changes.lost)) == ({"sb-1"}, [])

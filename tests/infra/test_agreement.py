@@ -188,6 +188,9 @@ def test_drain_fits_into_the_grace_period(name: str) -> None:
 class _Nobody:
     """A gateway that is never asked."""
 
+    settings = Settings(data_dir=Path())
+    dial = check = None
+
 
 @pytest.mark.parametrize("name", [name for name in ALL if name != "knative"])
 def test_a_rollout_takes_no_gateway_away_first(name: str) -> None:

@@ -66,10 +66,10 @@ local function remove_unreadable(key)
 end
 
 -- Numbers the change of a record: `changes` holds the latest change of each id, the highest number last: of a thousand ids at most, and of
--- the last hour.
+-- the last hour. The first number is the time, so that a number of a history that was lost is never taken for one of this.
 local function note_change(changes, id)
   local last = redis.call('ZREVRANGE', changes, 0, 0, 'WITHSCORES')
-  redis.call('ZADD', changes, string.format('%.0f', tonumber(last[2] or '0') + 1), id)
+  redis.call('ZADD', changes, string.format('%.0f', tonumber(last[2] or now_ms()) + 1), id)
   redis.call('ZREMRANGEBYRANK', changes, 0, -1001)
   redis.call('EXPIRE', changes, 3600)
 end
