@@ -32,27 +32,25 @@ class QueuePlace:
         self.owner = owner
         self.turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._admission = admission
+        self.entered_at = asyncio.get_running_loop().time()
         self.waited_s = 0.0
-        """How long the wait for the turn took."""
+        """How long the wait for the turn took, from when it entered the queue."""
 
     async def __aenter__(self) -> None:
         """Wait for the turn. Raises HoldfastError ``overloaded`` when it does not come in time."""
         if self.turn.done():
             return
-        clock = asyncio.get_running_loop().time
-        began = clock()
         try:
             async with asyncio.timeout(self._admission.settings.queue_wait_s):
                 await self.turn
         except TimeoutError:
-            self.waited_s = clock() - began
+            self.waited_s = asyncio.get_running_loop().time() - self.entered_at
             self.leave()
             message = f"the create waited {self.waited_s:.0f} s in the queue, in which {self._admission.waiting} others wait"
             raise self._admission.overloaded(message) from None
         except asyncio.CancelledError:
             self.leave()
             raise
-        self.waited_s = clock() - began
 
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         self.leave()
@@ -132,7 +130,8 @@ class Admission:
             if self._making_of[owner] < self.settings.owner_making:
                 place = mine.popleft()
                 self._dropped(owner, mine)
-                self._making[place] = asyncio.get_running_loop().time()
+                self._making[place] = now = asyncio.get_running_loop().time()
+                place.waited_s = now - place.entered_at
                 self._making_of[owner] += 1
                 if not place.turn.done():
                     place.turn.set_result(None)

@@ -7,6 +7,7 @@ acknowledged only on request, because the agent may discard a command's output a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any, Final
@@ -110,6 +111,8 @@ class AgentCall:
         for _ in range(2):
             number = self._connection.ping()
             while self._end is None and not self._connection.ponged(number):
+                if len(self._facts) > _WAITING_FACTS:  # no more is read
+                    self._connection.broke_protocol("it sends too many facts that were not asked for")
                 if await self._wait():
                     number = self._connection.ping()  # the connection was resumed: Pongs of the one before do not come
         facts = list(self._facts)
@@ -129,7 +132,8 @@ class AgentCall:
             self.acknowledge()
         detached = self._detached
         if self._end is None and not detached:
-            self.detach()
+            with contextlib.suppress(HoldfastError):  # an agent that grants no credit is not asked: the connection is retired
+                self.detach()
         self._connection.leave(self.number, detached=detached)
 
     # What the connection reports ------------------------------------------------------------------------------------

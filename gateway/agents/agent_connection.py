@@ -105,9 +105,11 @@ class AgentConnection:
             self.retired = True
             try:
                 await self.connect()
-            except HoldfastError:
-                self._resumed = True
+            except BaseException as failed:
                 self.error = error
+                if not isinstance(failed, HoldfastError):
+                    raise  # this request was cancelled: another may resume it
+                self._resumed = True
                 raise error from None
             self._resumed = True
             for channel in list(self._channels.values()):
@@ -128,14 +130,14 @@ class AgentConnection:
 
     def close(self) -> None:
         """Close the connection; the agent drops the session unless something still runs on it. What waits gets an error."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         self.retired = True
         if self._socket is not None:
             if self.error is None:
                 self._flush()
             self._socket.close()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self.error is None:
             self._ended(AgentCallError("agent_unreachable", "the gateway closed the connection to the sandbox's agent"))
 
@@ -279,11 +281,11 @@ class AgentConnection:
             self._socket.fail(error)
 
     def _flush(self) -> None:
-        """Send what the core has for the agent, while the agent reads."""
+        """Send what the core has for the agent, while the agent reads, and see to it that the core's clock goes on."""
         socket = self._socket
-        if self.error is not None or socket is None or socket.writing_paused:
+        if self.error is not None or socket is None:
             return
-        messages = self._session.outgoing()
+        messages = [] if socket.writing_paused else self._session.outgoing()
         if messages:
             socket.send(messages)
         due = self._session.deadline()
@@ -294,9 +296,12 @@ class AgentConnection:
 
     def _tick(self) -> None:
         self._timer = None
-        if self._socket is not None and not self._socket.reading_paused:  # while nothing is read the agent's silence means nothing
-            self._session.tick(self._clock())
-            self._take_events()
+        if self._socket is not None and self._socket.reading_paused:  # while nothing is read the agent's silence means nothing
+            later = self._clock() + self._session.timing.ping_interval_s
+            self._timer = asyncio.get_running_loop().call_at(later, self._tick)
+            return
+        self._session.tick(self._clock())
+        self._take_events()
         self._flush()
 
     async def _wait(self) -> None:

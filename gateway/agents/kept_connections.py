@@ -82,8 +82,10 @@ class KeptConnections:
         try:
             yield call
         finally:
-            call.leave()
-            self._release(key, used)
+            try:
+                call.leave()
+            finally:
+                self._release(key, used)
 
     async def _usable(self, key: _Key) -> _Kept | None:
         kept = self._kept.get(key)
@@ -98,7 +100,8 @@ class KeptConnections:
         except BaseException:
             self._release(key, kept)
             raise
-        if not usable or kept.connection.retired:
+        connection = kept.connection
+        if not usable or connection.retired or connection.error is not None or self._kept.get(key) is not kept:
             kept.connection.retired = True
             self._release(key, kept)
             return None

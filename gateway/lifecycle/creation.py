@@ -36,16 +36,17 @@ _REBUILD_S = 30.0
 """How long to wait for the record of a sandbox that was created while the store was wiped: the controller looks every ten seconds."""
 
 
-async def create(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place: QueuePlace, *, forget: bool) -> Record:
+async def create(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place: QueuePlace, *, queued: bool, forget: bool) -> Record:
     """Create the sandbox of a pending record. A failure is recorded, and raised for a waiting caller.
 
-    With ``forget``, a failure that may pass leaves nothing: the request can be repeated under the same key. ``place`` is left at the end.
+    With ``forget``, a failure that may pass leaves nothing: the request can be repeated under the same key. ``queued``: the record does not
+    say yet that the creation has begun. ``place`` is left at the end.
     """
     request = _request(gateway, spec, env)
     deadline = asyncio.get_running_loop().time() + _own_time(spec.ready_timeout_s)
     try:
         with touching(gateway, spec.sandbox_id, _TOUCH_S):
-            queued = not place.turn.done()
+            queued = queued or not place.turn.done()  # after a wait it may have been deleted
             async with place:
                 gateway.metrics.observe("create_queue_seconds", place.waited_s)
                 if queued:
@@ -54,8 +55,8 @@ async def create(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place
                 endpoint = await _obtain(gateway, spec, request, deadline)
     except HoldfastError as error:
         gateway.metrics.count("create_failed_total", code=error.code)
-        if place.waited_s:
-            error.detail.setdefault("queued_s", round(place.waited_s, 3))
+        if waited_s := round(place.waited_s, 3):
+            error.detail.setdefault("queued_s", waited_s)
         if error.code == "sandbox_exists":  # another replica is creating it
             return await wait_until_settled(gateway, spec.owner, spec.sandbox_id, spec.ready_timeout_s, spec.incarnation)
         nothing = isinstance(error, RuntimeUnavailableError) and error.made_nothing

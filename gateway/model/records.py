@@ -90,7 +90,9 @@ class Record:
 
     def queued_s(self, now: float) -> float:
         """How long its creation waited in the queue, or has waited so far."""
-        until = now if self.begun_at is None and self.status == "pending" else self.begun_at or self.ended_at or self.created_at
+        until = self.begun_at or self.ready_at or self.ended_at or self.created_at
+        if self.begun_at is None and self.status == "pending":
+            until = now
         return max(until - self.created_at, 0.0)
 
     @property

@@ -69,7 +69,7 @@ async def create(request: Request) -> Response:
         creation = gateway.creations.get(incarnation)
         if record.status == "pending" and creation is None:
             # Also for a repeated request: the replica that began may be gone, and creating is safe to repeat.
-            work = create_sandbox(gateway, record.spec, env, place, forget=wait)
+            work = create_sandbox(gateway, record.spec, env, place, queued=record.begun_at is None, forget=wait)
             creation = gateway.background.start(work, f"creation of {spec.sandbox_id}")
             gateway.creations[incarnation] = creation
             creation.add_done_callback(lambda _: _made(gateway, incarnation, place))

@@ -428,3 +428,38 @@ async def test_the_wait_of_a_queued_create_is_visible(redis_url: str, tmp_path: 
             assert again["created_at"] + again["queued_s"] <= again["ready_at"]
             text = (await client.get("/metrics")).text
             assert "holdfast_create_queue_seconds_count 2" in text
+
+
+async def test_a_turn_that_comes_while_the_record_is_written_is_recorded(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record is written as queued, and the creation finds its turn there."""
+    async with serve(redis_url, tmp_path, admission=AdmissionSettings(making=1, owner_making=1)) as served:
+        first = served.gateway.admission.enter("ada")
+        write = served.store.create
+
+        async def slow(*args: Any, **options: Any) -> Any:
+            created = await write(*args, **options)
+            first.leave()
+            return created
+
+        monkeypatch.setattr(served.gateway.store, "create", slow)
+        waits: list[float] = []
+        observe = served.gateway.metrics.observe
+
+        def observed(name: str, value: float, **labels: Any) -> None:
+            if name == "create_queue_seconds":
+                waits.append(value)
+            observe(name, value, **labels)
+
+        monkeypatch.setattr(served.gateway.metrics, "observe", observed)
+        async with served.client() as client:
+            made = (await client.post("/sandboxes", json={"image": "host", "sandbox_id": "second", "wait": True})).json()
+        assert made["status"] == "ready"
+        record = await served.store.get("second")
+        assert isinstance(record, Record)
+        assert record.begun_at is not None
+        assert record.begun_at <= (record.ready_at or 0.0)
+        assert waits[0] > 0.0
+    spec_ = SandboxSpec("sb-1", "ada", "1" * 16, "host")
+    assert Record(spec_, "ready", 10.0, ready_at=14.0).queued_s(99.0) == 4.0

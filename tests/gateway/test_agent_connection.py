@@ -1,0 +1,151 @@
+"""What an ``AgentConnection`` does where its transport is paused, a resume is cancelled, or an agent grants no credit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from holdfast_wire.codec import encode
+from holdfast_wire.errors import HoldfastError
+from holdfast_wire.frames import Started, Welcome
+from holdfast_wire.limits import CONTROL_SLACK, Timing
+from holdfast_wire.proof import agent_token
+from holdfast_wire.websocket_frames import BINARY, server_frame
+
+from gateway.agents.agent_call import AgentCall
+from gateway.agents.agent_connection import AgentConnection
+from gateway.agents.agent_socket import ConnectionLostError
+from gateway.agents.dial import Dialled, dial_agent
+from gateway.agents.kept_connections import KeptConnections, _Kept
+from gateway.model.records import Record, SandboxSpec
+from tests.gateway.harness import SECRET, ScriptedAgent, silent
+from tests.support.until import until_async
+
+QUICK = Timing(ping_interval_s=0.05, silence_limit_s=0.2)
+KEY = ("sb-1", "1" * 16, "unix:///a")
+RECORD = Record(SandboxSpec("sb-1", "ada", "1" * 16, "host"), "ready", 1.0, endpoint="unix:///a")
+
+
+async def welcomes(connection: Any) -> None:
+    await connection.message()
+    await connection.send(server_frame(BINARY, encode(Welcome(1, "e1", 1, False, {}, {}))))
+    await silent(connection)
+
+
+@contextlib.asynccontextmanager
+async def connected(timing: Timing | None = None) -> AsyncIterator[AgentConnection]:
+    async with ScriptedAgent(welcomes) as agent:
+        token = agent_token(SECRET, "sb-1", "1" * 16)
+        connection = AgentConnection(lambda: dial_agent(agent.endpoint, token, 5.0), 5.0, timing)
+        await connection.connect()
+        yield connection
+        connection.close()
+
+
+async def test_a_paused_reader_does_not_spin(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks, tick = 0, AgentConnection._tick
+
+    def counted(self: AgentConnection) -> None:
+        nonlocal ticks
+        ticks += 1
+        tick(self)
+
+    monkeypatch.setattr(AgentConnection, "_tick", counted)
+    async with connected(QUICK) as connection:
+        assert connection._socket is not None
+        connection._socket.pause_reading()
+        clock = asyncio.get_running_loop().time
+        ticks, began = 0, clock()
+        await until_async(lambda: ticks >= 7, deadline_s=20, what="the timer to run")
+        assert connection.error is None
+        assert clock() - began > 5 * QUICK.ping_interval_s
+
+
+async def test_silence_is_noticed_while_the_agent_does_not_read() -> None:
+    async with connected(QUICK) as connection:
+        assert connection._socket is not None
+        connection._socket.writing_paused = True
+        await until_async(lambda: connection.error, deadline_s=20, what="the silence to be noticed")
+
+
+async def test_a_closed_connection_has_no_timer() -> None:
+    async with connected() as connection:
+        connection.close()
+        assert connection._timer is None
+
+
+async def test_a_cancelled_resume_fails_no_other_request() -> None:
+    async with connected() as connection:
+        dial, hold = connection._dial, asyncio.Event()
+
+        async def never() -> Dialled:
+            dialled = await dial()
+            hold.set()
+            return dialled
+
+        connection._dial = never
+        start = connection._session.connect
+
+        def fails(now: float) -> None:
+            connection._session.connect = start  # type: ignore[method-assign]
+            raise asyncio.CancelledError
+
+        assert connection._socket is not None
+        lost = ConnectionLostError("agent_unreachable", "cut")
+        connection._socket.fail(lost)
+        connection._session.connect = fails  # type: ignore[method-assign]
+        with pytest.raises(asyncio.CancelledError):
+            await connection.resume()
+        assert connection.error is lost
+        with pytest.raises(HoldfastError):
+            await connection.resume()  # the scripted agent does not resume a session: what it says is not the cancellation's
+        assert hold.is_set()
+
+
+async def test_a_call_that_cannot_detach_is_released_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ScriptedAgent(welcomes) as agent:
+        token = agent_token(SECRET, "sb-1", "1" * 16)
+        kept = KeptConnections(lambda _: dial_agent(agent.endpoint, token, 5.0), lambda _: asyncio.sleep(0), 5.0)
+
+        def full(self: AgentCall) -> None:
+            raise HoldfastError("queue_full", "no credit")
+
+        monkeypatch.setattr(AgentCall, "detach", full)
+        async with kept.call(RECORD) as call:
+            call.open("terminal", {})
+            assert len(kept) == 1
+        assert len(kept) == 0
+        assert call._connection.error is not None
+        assert not call._connection._channels
+
+
+async def test_a_connection_that_was_dropped_while_it_was_asked_is_not_used() -> None:
+    async def no_dial(_: Record) -> Dialled:
+        raise HoldfastError("agent_unreachable", "it was dialled")
+
+    kept = KeptConnections(no_dial, lambda _: asyncio.sleep(0), 5.0)
+
+    async def answers() -> bool:
+        del kept._kept[KEY]
+        return True
+
+    fake = SimpleNamespace(retired=False, error=None, answers=answers, close=lambda: None)
+    kept._kept[KEY] = _Kept(cast(AgentConnection, fake))
+    with pytest.raises(HoldfastError, match="it was dialled"):
+        async with kept.call(RECORD):
+            pass
+
+
+async def test_too_many_facts_for_one_that_settles_are_a_breach() -> None:
+    async with connected() as connection:
+        call = AgentCall(connection)
+        call.open("exec", {})
+        for _ in range(2 * CONTROL_SLACK + 1):
+            call.take(Started(1, "j", {}))
+        async with asyncio.timeout(10):
+            with pytest.raises(HoldfastError, match="too many facts"):
+                await call.settled()
