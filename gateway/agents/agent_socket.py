@@ -33,7 +33,7 @@ class ConnectionLostError(AgentCallError):
 
 
 class Receiver(Protocol):
-    """What is told of a socket's messages and its end."""
+    """Receives a socket's messages and its end."""
 
     def message_received(self, message: bytes) -> None:
         """A whole message. Must not raise."""

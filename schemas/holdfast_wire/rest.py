@@ -110,7 +110,7 @@ class SandboxRecord:
     labels: dict[str, str] = field(default_factory=dict)
     """The labels it was made with."""
     incarnation: str = ""
-    """Tells it from others that had the same id."""
+    """Distinguishes it from others that had the same id."""
     created_at: float = 0.0
     """When it was made."""
     ready_at: float | None = None

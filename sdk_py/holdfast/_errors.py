@@ -106,7 +106,7 @@ class SandboxNotFoundError(NotFoundError):
 
 
 class ImageNotFoundError(NotFoundError):
-    """The image was not found, or could not be pulled: ``fault`` tells which side failed."""
+    """The image was not found, or could not be pulled: ``fault`` is whose side failed."""
 
 
 class ServiceError(HoldfastError):

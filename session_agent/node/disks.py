@@ -195,7 +195,7 @@ def _loop(disk: int) -> int:
                 return device
             except OSError as error:
                 os.close(device)
-                # Somebody else was faster with the same number.
+                # Another process was faster with the same number.
                 if error.errno != errno.EBUSY:
                     raise
     finally:

@@ -100,7 +100,7 @@ class Starting:
         return explain(OSError(number, os.strerror(number), self._program), self._program, self._launch)
 
     def close(self) -> None:
-        """Nobody wants to know any more."""
+        """No caller waits for it any more."""
         os.close(self.descriptor)
 
 

@@ -49,7 +49,7 @@ class Generic:
 
 
 class Protocol(Generic):
-    """The same: nobody asks whether an object follows a protocol."""
+    """The same: no code checks whether an object follows a protocol."""
 
     __slots__ = ()
 
