@@ -111,8 +111,10 @@ class Connection(asyncio.Protocol):
         self._receiving = True
         try:
             if self._messages is None:
+                shaken = self._socket.state is OPEN
                 self._feed_library(data)
-                if self._socket.state is OPEN and data.endswith(b"\r\n\r\n"):  # else the library has begun to read what follows
+                # Only in the chunk that ends the handshake: later the library may be within a frame.
+                if not shaken and self._socket.state is OPEN and data.endswith(b"\r\n\r\n"):
                     self._messages = MessageReader(apply_mask)
             else:
                 for first, frame in self._messages.feed(data):

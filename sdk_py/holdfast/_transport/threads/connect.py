@@ -1,6 +1,6 @@
 """Makes one connection of a blocking driver: name look-up, TCP, TLS and the WebSocket handshake, all blocking.
 
-Owns no session and no retries: the driver runs ``connect`` in a short-lived thread and takes over the socket.
+Owns no session and no retries: the driver's thread calls ``connect`` and takes over the socket.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class SessionEvent:
     def wait(self, timeout_s: float | None = None) -> bool:
         """Until the event is set; False when ``timeout_s`` passed first.
 
-        Ctrl-C raises ``KeyboardInterrupt`` here. It cannot interrupt a step of the session, which runs in the driver's thread.
+        Ctrl-C raises ``KeyboardInterrupt`` here at once, but never within a step of the session.
         """
         if self._is_set:
             return True
