@@ -1,4 +1,4 @@
-"""The controller's tasks: lead, watch, expire, reconcile, concurrently.
+"""The controller's tasks: lead, watch (and record why sandboxes ended), expire, reconcile, concurrently.
 
 Owns their schedule. All of them are level-triggered: an event only starts a pass earlier, so a lost event, a kill -9 or an outage of the
 store costs time and nothing else.

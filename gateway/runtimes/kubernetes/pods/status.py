@@ -1,7 +1,9 @@
 """What a pod's JSON means: its progress, why it failed and whose fault that is, whether it is being disrupted.
 
 Owns the interpretation of pod status as kubelet, scheduler and controllers of Kubernetes 1.28 to 1.36 write it. Pure: the time is an
-argument. Every field is read defensively; messages are cut, because parts of them come from images and from sandboxes.
+argument. Every field is read defensively; messages are cut, because parts of them come from images and from sandboxes. What it finds goes
+on as an event of the runtime (``runtime_events``) to the controller (``controller.loop``), which records it in placement; ``service``
+answers clients from there.
 """
 
 from __future__ import annotations
