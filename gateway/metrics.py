@@ -5,6 +5,8 @@ Owns the name, the labels and the meaning of every metric. Values are per proces
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
@@ -37,6 +39,7 @@ _GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "pool_spares": ("Spares that can be taken.", ("pool",)),
     "prepull_nodes_ready": ("Nodes that have a pre-pulled image.", ("image",)),
     "prepull_nodes_wanted": ("Nodes that are to have a pre-pulled image.", ("image",)),
+    "tasks": ("Tasks of this process's event loop.", ()),
 }
 _HISTOGRAMS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "attach_seconds": ("From an upgrade to an attached session.", ()),
@@ -82,4 +85,6 @@ class Metrics:
 
     def render(self) -> str:
         """The exposition format, text version 0.0.4."""
+        with contextlib.suppress(RuntimeError):  # where no loop runs there are no tasks
+            self.gauge("tasks", len(asyncio.all_tasks()))
         return generate_latest(self._registry).decode()

@@ -11,12 +11,14 @@ import re
 import signal
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 from holdfast import SandboxClient
 from holdfast_server.embed import free_port
 
+from loadtest import growth
 from tests.support.stack import Stack, processes_of
 from tests.support.until import until
 
@@ -130,13 +132,36 @@ def test_killed_locust_leaves_nothing_behind(stack: Stack) -> None:
     until(lambda: not sandboxes(stack, "killed"), deadline_s=60, what="the group's lease to end")
 
 
-def test_without_an_address_it_runs_on_a_stack_of_its_own(tmp_path: Path) -> None:
+def run_alone(data: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A run without an address, and the end of its stack."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-    words = load(tmp_path / "reports", "OneOffUser", "--duration", "5")
-    ended = subprocess.run(words, env={**environment, "HOLDFAST_DATA": str(tmp_path)}, capture_output=True, text=True, timeout=150)
+    words = load(data / "reports", "OneOffUser", "--duration", "5", *arguments)
+    ended = subprocess.run(words, env={**environment, "HOLDFAST_DATA": str(data)}, capture_output=True, text=True, timeout=150)
+    until(lambda: not processes_of(data / "load"), deadline_s=60, what="the stack to end")
+    return ended
+
+
+def test_without_an_address_it_runs_on_a_stack_of_its_own(tmp_path: Path) -> None:
+    ended = run_alone(tmp_path, "--sample-s", "0.5")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert int(rows(tmp_path / "reports")["REST command"]["Request Count"]) > 0
-    until(lambda: not processes_of(tmp_path / "load"), deadline_s=60, what="the stack to end")
+    measures: dict[str, set[str]] = defaultdict(set)
+    for _, process, _, measure, value in growth.load(tmp_path / "reports" / "footprint.csv"):
+        if value or measure == "mounts":
+            measures[process].add(measure)
+    each = {"memory_bytes", "descriptors", "threads", "mounts"}
+    looped = each | {"tasks"}
+    stack = {"sandboxes", "spares", "directories", "namespaces", "cgroups"}
+    assert measures.pop("gateway") == measures.pop("controller") == looped
+    assert measures.pop("stack") == stack
+    assert measures == dict.fromkeys(("supervisor", "locust", "redis", "node", "zygote", "agent"), each)
+
+
+def test_a_soak_that_cannot_be_judged_fails(tmp_path: Path) -> None:
+    ended = run_alone(tmp_path, "--shape", "soak")
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert "threshold: the run was too short to judge growth" in ended.stdout
+    assert "left behind" not in ended.stdout
 
 
 @pytest.mark.parametrize("shape", ["ramp", "step", "spike", "soak"])

@@ -1,0 +1,177 @@
+"""What the processes of a stack on this machine hold: memory, descriptors, threads, event loop tasks, mounts, namespaces, cgroups.
+
+Owns the reading of /proc, of the node's control groups and of ``holdfast_tasks`` in the metrics. A process that ends while it is read is
+left out. Does not judge: ``growth`` does. Called by ``watch``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+STACK = "stack"
+"""The name of what belongs to no single process."""
+AGENT = "agent"
+_TASKS = re.compile(r"^holdfast_tasks ([0-9.e+]+)$", re.MULTILINE)
+_METRICS_S = 5.0
+_KIB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One number of one process; ``pid`` is 0 for what belongs to the stack."""
+
+    process: str
+    pid: int
+    measure: str
+    value: float
+
+
+class Footprint:
+    """One stack: ``data`` is its folder, ``others`` are further processes by name, ``metrics`` the addresses of /metrics by process."""
+
+    def __init__(self, data: Path, others: Mapping[str, int], metrics: Mapping[str, str]) -> None:
+        self._data = data
+        self._others = others
+        self._metrics = metrics
+        tag = f"holdfast-{hashlib.sha256(str(data).encode()).hexdigest()[:12]}"
+        self._groups = [Path(base) / name for base, names, _ in os.walk("/sys/fs/cgroup") for name in names if name == tag]
+
+    def read(self) -> list[Reading]:
+        """All of it now."""
+        named = self._named()
+        found = []
+        for name, pid in named:
+            with contextlib.suppress(OSError):
+                found += _of_process(name, pid, str(self._data))
+        agents = [pid for pid in _below([pid for _, pid in named]) if _is_first(pid)]
+        for pid in agents:
+            with contextlib.suppress(OSError):
+                found += _of_process(AGENT, pid, str(self._data))
+        pids = dict(named)
+        for name, address in self._metrics.items():
+            if name in pids and (count := _tasks(address)) is not None:
+                found.append(Reading(name, pids[name], "tasks", count))
+        return [*found, *self._of_stack([pid for _, pid in named], agents)]
+
+    def unclaimed(self) -> dict[str, int]:
+        """What belongs to no spare. All of it is 0 when no sandbox is left."""
+        spares = {path.name[1:] for path in self._data.glob("sandboxes/.*")}
+        firsts = [pid for pid in _below([pid for _, pid in self._named()]) if _is_first(pid)]
+        return {
+            "directories": len([*self._data.glob("sandboxes/[!.]*"), *self._data.glob("trash/*")]),
+            "cgroups": len({path.name for path in self._children()} - spares),
+            "first processes": max(0, len(firsts) - len(spares)),
+            "mounts": len(_mounts("self", str(self._data))),
+        }
+
+    def _named(self) -> list[tuple[str, int]]:
+        """The long-lived processes by name, each once."""
+        found = list(self._others.items())
+        for path in sorted(self._data.glob("run/*.pid")):
+            with contextlib.suppress(OSError, ValueError):
+                found.append((path.stem, int(path.read_text())))
+        for name, pid in [pair for pair in found if pair[0] in ("node", "locust")]:
+            for number, child in enumerate(_children(pid)):
+                if name == "node" and _is_zygote(child):
+                    found.append(("zygote", child))
+                if name == "locust":
+                    found.append((f"locust worker {number}", child))
+        return found
+
+    def _children(self) -> list[Path]:
+        return [path for group in self._groups for path in group.iterdir() if path.is_dir()]
+
+    def _of_stack(self, named: list[int], agents: list[int]) -> Iterator[Reading]:
+        namespaces: set[str] = set()
+        for pid in {*named, *agents}:
+            with contextlib.suppress(OSError):
+                namespaces |= {os.readlink(f"/proc/{pid}/ns/{kind}") for kind in ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")}
+        counts = {
+            "sandboxes": len([*self._data.glob("sandboxes/[!.]*")]),
+            "spares": len([*self._data.glob("sandboxes/.*")]),
+            "directories": len([*self._data.glob("sandboxes/*"), *self._data.glob("trash/*")]),
+            "namespaces": len(namespaces),
+            "cgroups": len(self._children()),
+        }
+        for measure, count in counts.items():
+            yield Reading(STACK, 0, measure, count)
+
+
+def _of_process(name: str, pid: int, data: str) -> list[Reading]:
+    """Memory is what the process alone would give back: anonymous, shared-memory and swapped pages, however many processes map them."""
+    status = dict(line.split(":", 1) for line in _read(f"/proc/{pid}/status").decode().splitlines())
+    if "RssAnon" not in status:
+        raise ProcessLookupError(pid)  # it has ended and was not waited for
+    kib = sum(int(status[field].split()[0]) for field in ("RssAnon", "RssShmem", "VmSwap"))
+    values = {
+        "memory_bytes": kib * _KIB,
+        "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
+        "threads": int(status["Threads"]),
+        "mounts": len(_mounts(str(pid), data)),
+    }
+    return [Reading(name, pid, measure, value) for measure, value in values.items()]
+
+
+def _mounts(pid: str, data: str) -> list[bytes]:
+    """Rows of a process's mount table; in the machine's own one only those of the stack, because others come and go."""
+    rows = _read(f"/proc/{pid}/mountinfo").splitlines()
+    if os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt"):
+        return rows
+    return [row for row in rows if data.encode() in row]
+
+
+def _is_first(pid: int) -> bool:
+    """Whether it is the first process of a pid namespace below this one."""
+    with contextlib.suppress(OSError):
+        for line in _read(f"/proc/{pid}/status").splitlines():
+            if line.startswith(b"NSpid:"):
+                ids = line.split()[1:]
+                return len(ids) > 1 and ids[-1] == b"1"
+    return False
+
+
+def _below(pids: list[int]) -> set[int]:
+    """All descendants."""
+    found: set[int] = set()
+    waiting = list(pids)
+    while waiting:
+        more = set(_children(waiting.pop())) - found
+        found |= more
+        waiting += more
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    """Of all threads of a process."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            found += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
+    return found
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _is_zygote(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return b"holdfast-zygote" in _read(f"/proc/{pid}/cmdline") and not _is_first(
+            pid
+        )  # a fork that has not yet changed its name is none
+    return False
+
+
+def _tasks(address: str) -> float | None:
+    with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=_METRICS_S) as answer:
+        found = _TASKS.search(answer.read().decode())
+        return float(found[1]) if found else None
+    return None
