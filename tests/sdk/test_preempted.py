@@ -18,7 +18,8 @@ from holdfast._sync.process import Process
 from holdfast._sync.transfers import Transfer
 from holdfast._transport.session.command_call import Call
 from holdfast._transport.session.sinks import CommandSink, TransferSink
-from holdfast._transport.threads.driver import SessionDriver, SessionEvent
+from holdfast._transport.threads.driver import SessionDriver
+from holdfast._transport.threads.events import SessionEvent
 from holdfast_wire.frames import Closed, Exited, Output, Started
 
 from tests.support.until import until

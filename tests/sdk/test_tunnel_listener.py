@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 import pytest
-from holdfast._transport.threads.driver import Background
+from holdfast._transport.threads.events import Background
 from holdfast._transport.threads.net import Listener, Stream
 
 

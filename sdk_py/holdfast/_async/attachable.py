@@ -11,9 +11,10 @@ from holdfast._errors import HoldfastError, ServiceUnavailableError, Unsupported
 from holdfast._options import Options
 from holdfast._public import public
 from holdfast._session_token import SessionToken
-from holdfast._transport.aio.driver import Lock, SessionDriver
-from holdfast._transport.session.command_call import GONE
+from holdfast._transport.aio.driver import SessionDriver
+from holdfast._transport.aio.events import Lock
 from holdfast._transport.session.engine import elsewhere
+from holdfast._transport.session.failures import GONE
 
 
 @public

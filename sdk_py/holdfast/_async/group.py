@@ -12,7 +12,7 @@ from holdfast._async.rest import LEAST_BEAT_S, AsyncRest
 from holdfast._errors import HoldfastError
 from holdfast._public import public
 from holdfast._results import GroupInfo
-from holdfast._transport.aio.driver import Background, Event
+from holdfast._transport.aio.events import Background, Event
 
 HEARTBEATS_PER_TTL = 3
 

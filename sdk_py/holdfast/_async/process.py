@@ -12,7 +12,8 @@ from holdfast._arguments import size_of
 from holdfast._async.running import AsyncInput, AsyncRunning
 from holdfast._public import public
 from holdfast._results import Chunk, CommandResult
-from holdfast._transport.aio.driver import Cancelled, SessionDriver
+from holdfast._transport.aio.driver import SessionDriver
+from holdfast._transport.aio.events import Cancelled
 from holdfast._transport.session.calls import cancel_command, resize_call, run_in_shell
 from holdfast._transport.session.command_call import Call
 

@@ -26,12 +26,12 @@ from holdfast._results import (
     read_patch,
     take,
 )
-from holdfast._transport.aio.driver import run_blocking, sleep
+from holdfast._transport.aio.events import run_blocking, sleep
 from holdfast._transport.aio.http import Http
 from holdfast._transport.rest.answer import Answer, Effect, Failure, UnreachableError, judge_answer
 from holdfast._transport.rest.readers import file_entries, image_info, job_result
 from holdfast._transport.rest.retry import MARGIN_S, Retry
-from holdfast._transport.session.command_call import lost_command
+from holdfast._transport.session.failures import lost_command
 
 LEAST_BEAT_S = 1.0
 """Shortest time a heartbeat waits for its answer; else until the next is due, for an answer that does not come must not stop them."""

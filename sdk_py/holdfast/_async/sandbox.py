@@ -54,10 +54,11 @@ from holdfast._requests import (
 )
 from holdfast._results import CommandResult, PatchResult, SandboxInfo, cut, ending, read_patch
 from holdfast._session_token import SessionToken
-from holdfast._transport.aio.driver import Background, Cancelled, Event, SessionDriver, SessionEvent
+from holdfast._transport.aio.driver import SessionDriver
+from holdfast._transport.aio.events import Background, Cancelled, Event, SessionEvent
 from holdfast._transport.aio.opening import opening
 from holdfast._transport.session.calls import close_channel, new_command, open_channel, open_command
-from holdfast._transport.session.command_call import GONE
+from holdfast._transport.session.failures import GONE
 from holdfast._transport.session.sinks import ShellSink
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from holdfast._public import public
 from holdfast._requests import Keep, run_params
 from holdfast._results import CommandResult
 from holdfast._signals import signal_of
-from holdfast._transport.aio.driver import SessionDriver, SessionEvent
+from holdfast._transport.aio.driver import SessionDriver
+from holdfast._transport.aio.events import SessionEvent
 from holdfast._transport.session.calls import close_channel, new_shell_command, resize_shell, run_in_shell, signal_call
 from holdfast._transport.session.command_call import Call
 from holdfast._transport.session.sinks import ShellSink

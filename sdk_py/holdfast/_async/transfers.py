@@ -11,7 +11,8 @@ from holdfast_wire.errors import ProtocolError
 
 from holdfast._errors import HoldfastError, RemoteFileError
 from holdfast._requests import bounded
-from holdfast._transport.aio.driver import Cancelled, SessionDriver, SessionEvent
+from holdfast._transport.aio.driver import SessionDriver
+from holdfast._transport.aio.events import Cancelled, SessionEvent
 from holdfast._transport.session.calls import open_channel
 from holdfast._transport.session.sinks import TransferSink
 

@@ -14,7 +14,7 @@ from holdfast._async.transfers import AsyncTransfer
 from holdfast._errors import HoldfastError, PortUnreachableError
 from holdfast._public import public
 from holdfast._results import Address
-from holdfast._transport.aio.driver import Background, sleep
+from holdfast._transport.aio.events import Background, sleep
 from holdfast._transport.aio.net import Listener, Stream
 
 if TYPE_CHECKING:

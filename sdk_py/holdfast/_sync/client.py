@@ -9,23 +9,26 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Never, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, overload
 from warnings import warn
 
 from holdfast._arguments import bad, group_name_of, labels_of, name_of, new_id, sandbox_id_of, ttl_of
 from holdfast._sync.group import Group
 from holdfast._sync.images import Images
 from holdfast._sync.rest import Rest, Checks, Records
-from holdfast._sync.sandbox import Sandbox
 from holdfast._errors import ConflictError, HoldfastError, QuotaError, ServiceUnavailableError
 from holdfast._options import Options, TransportChoice, find_options
 from holdfast._progress import Progress
 from holdfast._public import public
 from holdfast._requests import ClusterOptions, create_body
+from holdfast._results import SandboxInfo
 from holdfast._session_token import SessionToken
-from holdfast._transport.threads.driver import Cancelled
+from holdfast._transport.threads.events import Cancelled
 from holdfast._transport.threads.mapping import Step, mapped
 from holdfast._transport.threads.opening import opening
+
+if TYPE_CHECKING:
+    from holdfast._sync.sandbox import Sandbox
 
 HEARTBEATS_PER_TIMEOUT = 3
 T = TypeVar("T")
@@ -155,7 +158,7 @@ class SandboxClient:
             if not exist_ok and not isinstance(why, (ConflictError, QuotaError, ServiceUnavailableError)):
                 self._forget(chosen, status="failed")
             raise
-        sandbox = Sandbox(self, self._rest, self._options, info.sandbox_id, info)
+        sandbox = self._sandbox(info.sandbox_id, info)
         sandbox._request = body | {"sandbox_id": info.sandbox_id}
         if heartbeat_timeout_s is not None:
             sandbox._heartbeat(heartbeat_timeout_s / HEARTBEATS_PER_TIMEOUT)
@@ -208,7 +211,7 @@ class SandboxClient:
 
         ``sandbox_id`` is what ``create_sandbox`` was given, or ``sandbox.id``.
         """
-        return Sandbox(self, self._rest, self._options, sandbox_id_of(sandbox_id), None)
+        return self._sandbox(sandbox_id_of(sandbox_id))
 
     def take_over(self, token: str) -> Sandbox:
         """The sandbox of ``sandbox.session_token()``, with its session: its previous holder gets ``SessionFencedError`` from now on.
@@ -219,7 +222,7 @@ class SandboxClient:
         ``token`` is what ``session_token`` gave.
         """
         session = SessionToken.read(token)
-        sandbox = Sandbox(self, self._rest, self._options, session.sandbox_id, None, session)
+        sandbox = self._sandbox(session.sandbox_id, session=session)
         sandbox._attached()
         if session.heartbeat_s is not None:
             sandbox._heartbeat(session.heartbeat_s)
@@ -241,6 +244,11 @@ class SandboxClient:
         for sandbox in list(self._in_use):
             sandbox.close()
         self._rest.close()
+
+    def _sandbox(self, sandbox_id: str, info: SandboxInfo | None = None, session: SessionToken | None = None) -> Sandbox:
+        from holdfast._sync.sandbox import Sandbox  # with all of a session: a program that only lists does without
+
+        return Sandbox(self, self._rest, self._options, sandbox_id, info, session)
 
     def _forget(self, sandbox_id: str, status: str = "") -> None:
         """Delete the sandbox that a create made and that the caller does not get; with ``status`` only where it has that one."""

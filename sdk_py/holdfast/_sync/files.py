@@ -30,7 +30,7 @@ from holdfast._local_files import Found, LocalPath, Transferred, create_part, is
 from holdfast._public import public
 from holdfast._requests import bounded
 from holdfast._results import FileEntry, FileMatch, TransferResult, read_entry, read_match, take
-from holdfast._transport.threads.driver import run_blocking
+from holdfast._transport.threads.events import run_blocking
 from holdfast._transport.threads.opening import opening
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from holdfast._sync.rest import LEAST_BEAT_S, Rest
 from holdfast._errors import HoldfastError
 from holdfast._public import public
 from holdfast._results import GroupInfo
-from holdfast._transport.threads.driver import Background, Event
+from holdfast._transport.threads.events import Background, Event
 
 HEARTBEATS_PER_TTL = 3
 

@@ -13,7 +13,8 @@ from holdfast._arguments import size_of
 from holdfast._sync.running import Input, Running
 from holdfast._public import public
 from holdfast._results import Chunk, CommandResult
-from holdfast._transport.threads.driver import Cancelled, SessionDriver
+from holdfast._transport.threads.driver import SessionDriver
+from holdfast._transport.threads.events import Cancelled
 from holdfast._transport.session.calls import cancel_command, resize_call, run_in_shell
 from holdfast._transport.session.command_call import Call
 

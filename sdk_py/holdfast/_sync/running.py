@@ -15,7 +15,8 @@ from holdfast._errors import InputClosedError, WaitTimeoutError
 from holdfast._public import public
 from holdfast._results import Chunk, CommandResult
 from holdfast._signals import signal_of
-from holdfast._transport.threads.driver import Cancelled, SessionDriver, SessionEvent
+from holdfast._transport.threads.driver import SessionDriver
+from holdfast._transport.threads.events import Cancelled, SessionEvent
 from holdfast._transport.session.calls import cancel_command, close_channel, kill_in_shell, signal_call
 from holdfast._transport.session.command_call import Call
 from holdfast._transport.session.sinks import CommandSink, ShellSink

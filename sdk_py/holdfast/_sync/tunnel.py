@@ -15,7 +15,7 @@ from holdfast._sync.transfers import Transfer
 from holdfast._errors import HoldfastError, PortUnreachableError
 from holdfast._public import public
 from holdfast._results import Address
-from holdfast._transport.threads.driver import Background, sleep
+from holdfast._transport.threads.events import Background, sleep
 from holdfast._transport.threads.net import Listener, Stream
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from holdfast._arguments import wait_time_of
 from holdfast._errors import RemoteFileError, WaitTimeoutError
 from holdfast._public import public
 from holdfast._results import FileEvent, read_event
-from holdfast._transport.threads.driver import Cancelled, SessionDriver, SessionEvent
+from holdfast._transport.threads.driver import SessionDriver
+from holdfast._transport.threads.events import Cancelled, SessionEvent
 from holdfast._transport.session.calls import open_watch
 from holdfast._transport.session.sinks import WatchSink
 

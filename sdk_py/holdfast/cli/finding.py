@@ -8,10 +8,13 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from holdfast import Sandbox, SandboxClient, SandboxNotFoundError
+from holdfast import SandboxClient, SandboxNotFoundError
 from holdfast.cli.words import bad
+
+if TYPE_CHECKING:
+    from holdfast import Sandbox
 
 _BEGINNING = re.compile(r"(?:sb-)?([0-9a-f]{1,15})")
 _GENERATED = re.compile(r"sb-[0-9a-f]{16}")

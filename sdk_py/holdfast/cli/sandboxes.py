@@ -9,12 +9,15 @@ import re
 import sys
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast import ConflictError, NotFoundError, Sandbox, SandboxClient, SandboxInfo, SandboxLostError
+from holdfast import ConflictError, NotFoundError, SandboxClient, SandboxInfo, SandboxLostError
 from holdfast.cli.finding import asked, whole_id
 from holdfast.cli.output import age, pairs, print_json, print_line, print_note, table, variables
 from holdfast.cli.words import Arguments, bad
+
+if TYPE_CHECKING:
+    from holdfast import Sandbox
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?)([A-Za-z]*)")
 _DOCKER_UNITS = {"k": "Ki", "m": "Mi", "g": "Gi", "t": "Ti"}

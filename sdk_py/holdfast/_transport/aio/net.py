@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from holdfast._errors import InvalidArgumentError
 from holdfast._results import Address
-from holdfast._transport.aio.driver import Background
+from holdfast._transport.aio.events import Background
 
 PIECE_BYTES = 128 * 1024
 

@@ -11,19 +11,16 @@ from typing import TYPE_CHECKING, Any
 from holdfast_wire.errors import HoldfastError, ProtocolError
 from holdfast_wire.frames import Exited, Gap, Output, Signal, Started
 
-from holdfast._errors import error, from_map, typed
+from holdfast._errors import error, from_map
 from holdfast._results import STDERR, STDOUT, Chunk, CommandResult, read_cause, read_streams, take
+from holdfast._transport.session.failures import lost_command
 
 if TYPE_CHECKING:
     from holdfast._transport.session.sink import EventFactory, Sink
 
-GONE = frozenset({"sandbox_gone", "sandbox_lost", "sandbox_failed", "sandbox_not_found"})
 SMALL_BYTES = 4096
 """Untaken pieces up to this size become one: each of a few bytes would take ten times as many."""
 _NOTHING: dict[str, Any] = {}
-OWN_REASONS = frozenset({"closed", "reset"})
-"""Reasons of the caller's own: the session ended because of a request made here."""
-_PASSED_ON_CODES = frozenset({"session_fenced", "session_forbidden", "key_invalid", "key_missing"})
 
 
 class Call:
@@ -279,29 +276,3 @@ class Call:
             shell_restarted=take(shell, "restarted", bool, default=False),
             cwd=take(shell, "cwd", str),
         )
-
-
-def lost_command(why: HoldfastError, command_id: str, facts: dict[str, Any]) -> HoldfastError:
-    """The error of a command whose session ended with ``why``."""
-    if why.code in GONE:
-        message = f"the sandbox was lost while command {command_id} was under way: {why.message}"
-        return error("sandbox_gone", message, reason=why.reason or "unknown", fault=why.fault, detail={**why.detail, **facts})
-    if facts["started"] is False or why.code in _PASSED_ON_CODES or why.reason in OWN_REASONS:
-        return typed(why, **facts)
-    message = f"the outcome of command {command_id} cannot be known: {why.message}"
-    # Only the connection is lost: the agent has the outcome, or will.
-    hint = f"sandbox.follow({command_id!r}) returns its outcome, once the service answers" if "waited_s" in why.detail else None
-    return error("outcome_unknown", message, reason=why.reason or why.code, fault=why.fault, detail=facts, hint=hint)
-
-
-def given_up(why: HoldfastError, what: str, again: str, facts: dict[str, Any]) -> HoldfastError:
-    """The error of a handle whose session was given up because of ``why``: it is unusable, and ``again`` makes another."""
-    return error(
-        "session_lost",
-        f"the service did not answer for {why.detail.get('waited_s', 0):g} s, and the session of {what} was given up: {why.message}",
-        hint=f"it may still be there: {again} finds it again, once the service answers",
-        reason=why.code,
-        fault="infrastructure",
-        retryable=False,
-        detail={**why.detail, **facts},
-    )

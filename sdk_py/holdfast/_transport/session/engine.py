@@ -20,7 +20,7 @@ from holdfast._log import log
 from holdfast._options import Options
 from holdfast._requests import LargeParams
 from holdfast._session_token import SessionToken
-from holdfast._transport.session.command_call import OWN_REASONS
+from holdfast._transport.session.failures import OWN_REASONS
 from holdfast._transport.session.policy import Backoff, Verdict, jitter, judge_close, judge_refusal
 from holdfast._transport.session.sink import EventFactory, Sink
 from holdfast._transport.session.websocket import WebSocket

@@ -13,10 +13,11 @@ from holdfast_wire.errors import TABLE, HoldfastError
 from holdfast_wire.records import dataclass
 
 from holdfast._errors import error, from_map
-from holdfast._transport.session.websocket import CloseInfo, Refusal
 
 if TYPE_CHECKING:
     import random
+
+    from holdfast._transport.session.websocket import CloseInfo, Refusal
 
 RESUMABLE_CLOSES = frozenset({1000, 1001, 1005, 1006, 1011, 1012, 1013, 1014, 1015})
 BALANCER_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})

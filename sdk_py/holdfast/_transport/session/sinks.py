@@ -15,7 +15,8 @@ from holdfast_wire.frames import Close, Closed, Exited, Failed, Gap, Item, Opene
 from holdfast_wire.limits import DATA_BYTES, RUN_QUEUE, WINDOW_BYTES
 
 from holdfast._errors import error, from_map
-from holdfast._transport.session.command_call import SMALL_BYTES, Call, given_up
+from holdfast._transport.session.command_call import SMALL_BYTES, Call
+from holdfast._transport.session.failures import given_up
 from holdfast._transport.session.sink import EventFactory, Sink
 
 

@@ -25,23 +25,17 @@ from holdfast._session_token import SessionToken
 from holdfast._transport.session.engine import Engine, elsewhere
 from holdfast._transport.session.websocket import WebSocket
 from holdfast._transport.threads.connect import NotConnectedError, connect
-from holdfast._transport.threads.events import Event, Lock, SessionEvent
+from holdfast._transport.threads.events import SessionEvent
 from holdfast._transport.threads.loop_warning import warn_in_loop
 from holdfast._transport.threads.signals import Uninterrupted
-from holdfast._transport.threads.stops import sleep
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-Cancelled = KeyboardInterrupt
-"""What a local cancellation raises inside a wait."""
 
 RECEIVE_BYTES = 256 * 1024
 _JOIN_S = 2.0
 _REFUSALS = (HoldfastError,)
 """What a step raises itself, with the session whole. Anything else came from a signal handler, in the middle of the step."""
-
-__all__ = ["Background", "Cancelled", "Event", "Lock", "SessionDriver", "SessionEvent", "run_blocking", "sleep"]
 
 
 class SessionDriver:
@@ -349,35 +343,3 @@ def _would_block(tls: bool) -> tuple[type[OSError], ...]:
     import ssl
 
     return (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-
-
-def run_blocking(step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a blocking step here."""
-    return step(*args, **kwargs)
-
-
-class Background:
-    """Work that goes on beside the caller's, each in a thread; its owner makes it end before ``stop``."""
-
-    def __init__(self) -> None:
-        self._threads: list[threading.Thread] = []
-
-    def start(self, step: Callable[..., Any], *args: Any, name: str) -> None:
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
-        thread = threading.Thread(target=_quietly, args=(step, args), name=name, daemon=True)
-        thread.start()
-        self._threads.append(thread)
-
-    def stop(self) -> None:
-        """Wait a bounded time for what runs to end."""
-        end = time.monotonic() + _JOIN_S
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(max(end - time.monotonic(), 0))
-
-
-def _quietly(step: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    try:
-        step(*args)
-    except Exception:  # noqa: BLE001, S110  the work reports its own failures, as in the asynchronous API
-        pass

@@ -1,6 +1,7 @@
-"""What threads of the blocking API wait on: an event of a driver, and an event and a lock that belong to none.
+"""What threads of the blocking API wait on: an event of a driver, an event and a lock that belong to none, and work in threads of its own.
 
-Owns no sockets and no threads. A driver's event is set and cleared by the driver's thread, and waited for by any other.
+Owns no sockets. A driver's event is set and cleared by the driver's thread, and waited for by any other. ``aio.events`` has the same
+names. Imports nothing of a session: a program that only sends requests does without one.
 """
 
 from __future__ import annotations
@@ -8,9 +9,20 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, ParamSpec, Protocol, TypeVar
 
-from holdfast._transport.threads.stops import current, free
+from holdfast._transport.threads.stops import current, free, sleep
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Cancelled = KeyboardInterrupt
+"""What a local cancellation raises inside a wait."""
+
+_JOIN_S = 2.0
+
+__all__ = ["Background", "Cancelled", "Event", "Lock", "SessionEvent", "run_blocking", "sleep"]
 
 
 class EventOwner(Protocol):
@@ -91,3 +103,35 @@ class Event:
     def wait(self, timeout_s: float | None = None) -> bool:
         """Until the event is set; False when ``timeout_s`` passed first."""
         return self._event.wait(timeout_s)
+
+
+def run_blocking(step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a blocking step here."""
+    return step(*args, **kwargs)
+
+
+class Background:
+    """Work that goes on beside the caller's, each in a thread; its owner makes it end before ``stop``."""
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+
+    def start(self, step: Callable[..., Any], *args: Any, name: str) -> None:
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        thread = threading.Thread(target=_quietly, args=(step, args), name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def stop(self) -> None:
+        """Wait a bounded time for what runs to end."""
+        end = time.monotonic() + _JOIN_S
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(end - time.monotonic(), 0))
+
+
+def _quietly(step: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    try:
+        step(*args)
+    except Exception:  # noqa: BLE001, S110  the work reports its own failures, as in the asynchronous API
+        pass

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from holdfast._errors import InvalidArgumentError
 from holdfast._results import Address
-from holdfast._transport.threads.driver import Background
+from holdfast._transport.threads.events import Background
 
 PIECE_BYTES = 128 * 1024
 PAUSE_S = 0.1
