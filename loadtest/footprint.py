@@ -1,7 +1,7 @@
 """What the processes of a stack on this machine hold: memory, descriptors, threads, event loop tasks, mounts, namespaces, cgroups.
 
-Owns the reading of /proc, of the node's control groups and of ``holdfast_tasks`` in the metrics. A process that ends while it is read is
-left out. Does not judge: ``growth`` does. Called by ``watch``.
+Owns the reading of /proc, of the node's control groups and of two metrics: ``holdfast_tasks`` and ``holdfast_creates_total``, how much
+work was done. A process that ends while it is read is left out. Does not judge: ``growth`` does. Called by ``watch``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 STACK = "stack"
 """The name of what belongs to no single process."""
 AGENT = "agent"
-_TASKS = re.compile(r"^holdfast_tasks ([0-9.e+]+)$", re.MULTILINE)
+_METRIC = re.compile(r"^holdfast_(tasks|creates_total) ([0-9.e+]+)$", re.MULTILINE)
 _METRICS_S = 5.0
 _KIB = 1024
 
@@ -56,8 +56,8 @@ class Footprint:
                 found += _of_process(AGENT, pid, str(self._data))
         pids = dict(named)
         for name, address in self._metrics.items():
-            if name in pids and (count := _tasks(address)) is not None:
-                found.append(Reading(name, pids[name], "tasks", count))
+            if name in pids:
+                found += [Reading(name, pids[name], measure, count) for measure, count in _of_metrics(address)]
         return [*found, *self._of_stack([pid for _, pid in named], agents)]
 
     def unclaimed(self) -> dict[str, int]:
@@ -170,8 +170,7 @@ def _is_zygote(pid: int) -> bool:
     return False
 
 
-def _tasks(address: str) -> float | None:
+def _of_metrics(address: str) -> list[tuple[str, float]]:
     with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=_METRICS_S) as answer:
-        found = _TASKS.search(answer.read().decode())
-        return float(found[1]) if found else None
-    return None
+        return [(name, float(value)) for name, value in _METRIC.findall(answer.read().decode())]
+    return []

@@ -58,7 +58,8 @@ class AgentConnection:
         self._session = ClientSession(secrets.token_hex(16), secrets.token_bytes(16), timing, acknowledge_ends=False)
         self._socket: AgentSocket | None = None
         self._clock = asyncio.get_running_loop().time
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_due = 0.0
         self._changed = asyncio.Event()
         self._channels: dict[int, Channel] = {}
         self._leaving: set[int] = set()
@@ -289,20 +290,24 @@ class AgentConnection:
         if messages:
             socket.send(messages)
         due = self._session.deadline()
-        if due is not None and (self._timer is None or self._timer.when() > due):
+        if due is not None and (self._timer is None or self._timer_due > due):
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_at(due, self._tick)
+            self._tick_at(due)
 
     def _tick(self) -> None:
         self._timer = None
         if self._socket is not None and self._socket.reading_paused:  # while nothing is read the agent's silence means nothing
-            later = self._clock() + self._session.timing.ping_interval_s
-            self._timer = asyncio.get_running_loop().call_at(later, self._tick)
+            self._tick_at(self._clock() + self._session.timing.ping_interval_s)
             return
         self._session.tick(self._clock())
         self._take_events()
         self._flush()
+
+    def _tick_at(self, due: float) -> None:
+        """The time is kept beside the handle, which does not know it where uvloop is asked for a time that has passed."""
+        self._timer_due = due
+        self._timer = asyncio.get_running_loop().call_at(due, self._tick)
 
     async def _wait(self) -> None:
         """Until something came. Raises the error that ended the connection."""

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import uvloop
 from holdfast_wire.codec import encode
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Started, Welcome
@@ -70,6 +71,19 @@ async def test_silence_is_noticed_while_the_agent_does_not_read() -> None:
         assert connection._socket is not None
         connection._socket.writing_paused = True
         await until_async(lambda: connection.error, deadline_s=20, what="the silence to be noticed")
+
+
+def test_a_deadline_that_has_passed_is_kept_on_the_gateways_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def late() -> None:
+        async with connected() as connection:
+            now = asyncio.get_running_loop().time()
+            monkeypatch.setattr(type(connection._session), "deadline", lambda _: now - 1)
+            connection._flush()
+            connection._flush()
+            assert connection._timer_due == now - 1
+            monkeypatch.undo()
+
+    uvloop.run(late())
 
 
 async def test_a_closed_connection_has_no_timer() -> None:

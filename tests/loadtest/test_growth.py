@@ -80,6 +80,15 @@ def test_counts_are_judged_by_their_own_allowances() -> None:
     assert broken(series(lambda at: 30 + at // 100, "descriptors"))
 
 
+def test_redis_may_keep_something_of_each_create() -> None:
+    grown = series(lambda at: 5 * MIB + at * 4096, process="redis")
+    work = series(lambda at: at * 5, "creates_total")
+    assert len(broken(grown)) == 1
+    assert broken([*grown, *work]) == []
+    assert len(broken([*series(lambda at: 5 * MIB + at * 4096), *work])) == 1, "others may not"
+    assert "creates" not in table([*grown, *work])
+
+
 def test_a_process_that_was_started_again_is_named() -> None:
     later = [(at, name, 8, measure, value) for at, name, _, measure, value in series(lambda _: 1.0)]
     assert "gateway was started again: it had 2 process ids" in broken([*series(lambda _: 1.0), *later])
