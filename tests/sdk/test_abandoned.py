@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from holdfast import AsyncCommandStream, CommandStream, SandboxClient
+from holdfast._transport.session.command_call import Call
 from holdfast_wire.frames import Open, Opened, Output
 
 from tests.sdk.support.fake_agent import FakeAgent, Held
@@ -26,6 +27,24 @@ def endless(held: Held, opened: Open) -> None:
     """A file that goes on."""
     held.session.send(Opened(opened.channel, {}))
     held.session.send(Output(opened.channel, 1, b"x" * 1000))
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_commands_that_ended_leave_nothing_to_the_collector(agent: FakeAgent) -> None:
+    gc.collect()
+    with SandboxClient(agent.url, "key") as client:
+        sandbox = client.get_sandbox("sb")
+        assert len(sandbox.exec("flood 100000").stdout) == 100_000
+        for script in ("flood 100000", "exit 3"):
+            process = sandbox.start(script)
+            assert sum(len(chunk.data) for chunk in process) in (0, 100_000)
+        del process
+        until(lambda: not kept(), deadline_s=20, what="the calls to be freed")
+
+
+def kept() -> list[object]:
+    """Calls that are referenced, be it by a cycle."""
+    return [each for each in gc.get_objects() if type(each) is Call]
 
 
 @pytest.mark.usefixtures("no_collection")

@@ -32,14 +32,18 @@ class CommandSink(Sink):
         elif kind is Started:
             self.call.on_started(item)  # type: ignore[arg-type]
         elif kind is Exited:
-            self.end(None)
             self.call.on_exited(item)  # type: ignore[arg-type]
+            self.end(None)
         elif kind is Gap:
             self.call.on_gap(item)  # type: ignore[arg-type]
         elif kind is Failed:
             why = from_map(item.error, command_id=self.call.command_id)  # type: ignore[attr-defined]
-            self.end(why)
             self.call.finish(why)
+            self.end(why)
+
+    def end(self, why: HoldfastError | None) -> None:
+        super().end(why)
+        del self.call  # in a cycle its output would stay until the next full collection, which bytes do not bring nearer
 
     def writable(self) -> None:
         self.has_params()
