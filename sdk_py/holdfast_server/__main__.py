@@ -44,23 +44,24 @@ class Settings:
 def read_settings(arguments: list[str], environment: dict[str, str]) -> Settings:
     parser = argparse.ArgumentParser(prog="holdfast up", description="Run a whole Holdfast on this machine, in the foreground.")
     parser.add_argument("--procfile", type=Path, default=PROCFILE, help="what to run (default: Procfile)")
-    parser.add_argument("--stop-grace", type=float, default=10.0, metavar="S", help="seconds from SIGTERM to SIGKILL")
-    parser.add_argument("--no-ready", action="store_true", help="do not ask /readyz: there is no gateway in the Procfile")
-    parser.add_argument("--with-parent", action="store_true", help="end when the process that started this one ends")
-    parser.add_argument("--port", help="the port of the gateway on 127.0.0.1 (default: PORT, else 8765)")
-    parser.add_argument("--data", type=Path, help="the folder of this stack (default: HOLDFAST_DATA, else .holdfast)")
-    options = parser.parse_args(arguments)
-    text = options.port or environment.get("PORT") or "8765"
-    if not text.isdecimal() or len(text) > 5 or not 0 < int(text) < 65536:
-        raise UpError(f"PORT={text[:40]} is not a port number", hint="choose one from 1 to 65535: holdfast up --port 8766")
-    return Settings(
-        data=options.data or Path(environment.get("HOLDFAST_DATA") or ".holdfast"),
-        port=int(text),
-        procfile=options.procfile,
-        stop_grace_s=options.stop_grace,
-        wait_ready=not options.no_ready,
-        with_parent=options.with_parent,
+    parser.add_argument("--stop-grace", type=float, default=10.0, metavar="S", dest="stop_grace_s", help="seconds from SIGTERM to SIGKILL")
+    parser.add_argument(
+        "--no-ready", action="store_false", dest="wait_ready", help="do not ask /readyz: there is no gateway in the Procfile"
     )
+    parser.add_argument("--with-parent", action="store_true", help="end when the process that started this one ends")
+    parser.add_argument(
+        "--port", default=environment.get("PORT") or "8765", help="the port of the gateway on 127.0.0.1 (default: PORT, else 8765)"
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=Path(environment.get("HOLDFAST_DATA") or ".holdfast"),
+        help="the folder of this stack (default: HOLDFAST_DATA, else .holdfast)",
+    )
+    options = parser.parse_args(arguments)
+    if not options.port.isdecimal() or len(options.port) > 5 or not 0 < int(options.port) < 65536:
+        raise UpError(f"PORT={options.port[:40]} is not a port number", hint="choose one from 1 to 65535: holdfast up --port 8766")
+    return Settings(**{**vars(options), "port": int(options.port)})
 
 
 def check_port(port: int) -> None:
@@ -76,14 +77,6 @@ def check_port(port: int) -> None:
                 f"port {port} is in use on {_HOST}",
                 hint="end what listens there (ss -ltnp), or choose another: holdfast up --port 8766 --data .holdfast-2",
             ) from error
-
-
-def check_redis() -> None:
-    if find_redis_server() is None:
-        raise UpError(
-            "there is no redis-server",
-            hint="install the package redis-server, pip install 'holdfast[server]', or set HOLDFAST_REDIS_URL to a Redis of yours",
-        )
 
 
 def check_redis_url(environment: dict[str, str]) -> bool:
@@ -107,17 +100,21 @@ def run(settings: Settings) -> int:
     environment = dict(os.environ)
     if check_redis_url(environment):
         entries = [entry for entry in entries if entry.name != "redis"]
+    names = {entry.name for entry in entries}
     data = datadir.open_data_dir(settings.data)
     with datadir.writing(data):
         lock = datadir.lock(data)
-    if any(entry.name == "redis" for entry in entries):
-        check_redis()
+    if "redis" in names and find_redis_server() is None:
+        raise UpError(
+            "there is no redis-server",
+            hint="install the package redis-server, pip install 'holdfast[server]', or set HOLDFAST_REDIS_URL to a Redis of yours",
+        )
     check_port(settings.port)
     url = f"http://{_HOST}:{settings.port}"
     with datadir.writing(data):
         key = datadir.prepare(data, url)
     print(f"Holdfast: one stack in {data.root}\n\n  HOLDFAST_URL={url}\n  HOLDFAST_API_KEY={key}\n")
-    print(f"  in another terminal:  set -a; . {shlex.quote(_shown(data.env_file))}; set +a\n", flush=True)
+    print(f"  in another terminal:  set -a; . {shlex.quote(str(data.env_file))}; set +a\n", flush=True)
     parent = os.getppid() if settings.with_parent else None
     if parent is not None:
         subreaper.die_with_parent(signal.SIGTERM, parent)
@@ -132,37 +129,21 @@ def run(settings: Settings) -> int:
     )
     try:
         status = subreaper.run_supervised(lambda: _supervise(plan), parent)
-        if status and any(entry.name == "node" for entry in entries):
-            _sweep(plan)
+        if status and "node" in names:  # it was killed: its control groups and folders are left
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                command = [sys.executable, "-m", "session_agent.node", "sweep"]
+                subprocess.run(command, cwd=TOP, env=plan.environment, stdin=subprocess.DEVNULL, check=False, timeout=60)
         return status
     finally:
         os.close(lock)
 
 
-def _sweep(plan: Plan) -> None:
-    """Remove the control groups and folders of a node that was killed."""
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        command = [sys.executable, "-m", "session_agent.node", "sweep"]
-        subprocess.run(command, cwd=plan.directory, env=plan.environment, stdin=subprocess.DEVNULL, check=False, timeout=60)
-
-
 def _supervise(plan: Plan) -> int:
     screen = Screen([entry.name for entry in plan.entries])
     try:
-        return asyncio.run(_run(plan, screen))
+        return asyncio.run(Supervisor(plan, screen).run())
     finally:
         screen.close()
-
-
-async def _run(plan: Plan, screen: Screen) -> int:
-    return await Supervisor(plan, screen).run()
-
-
-def _shown(path: Path) -> str:
-    try:
-        return os.fspath(path.relative_to(Path.cwd()))
-    except ValueError:
-        return os.fspath(path)
 
 
 def main() -> int:

@@ -14,7 +14,6 @@ import secrets
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_server.errors import UpError
@@ -22,94 +21,52 @@ from holdfast_server.layout import python_path
 
 _SOCKET_PATH_LIMIT = 100  # Linux takes 107 bytes; the rest is room for a suffix
 _DEV_OWNER = "dev"
-_MADE = frozenset({"logs", "run", "redis"})
-"""What a start makes before it takes the lock."""
-_FILES_BEFORE = frozenset({"lock", "secret", "other-secrets", "keys", "env", "runner.out"})
+_FOLDERS = frozenset({"logs", "run", "redis"})
+_FILES = frozenset({"lock", "secret", "other-secrets", "keys", "env", "runner.out"})
 
 
-@dataclass(frozen=True, slots=True)
 class DataDir:
     """Where everything of one stack lies. All paths are absolute."""
 
-    root: Path
-    sockets: Path
-
-    @property
-    def env_file(self) -> Path:
-        return self.root / "env"
-
-    @property
-    def secret_file(self) -> Path:
-        return self.root / "secret"
-
-    @property
-    def keys_file(self) -> Path:
-        return self.root / "keys"
-
-    @property
-    def logs(self) -> Path:
-        return self.root / "logs"
-
-    @property
-    def pids(self) -> Path:
-        return self.root / "run"
-
-    @property
-    def redis(self) -> Path:
-        return self.root / "redis"
-
-    @property
-    def redis_socket(self) -> Path:
-        return self.sockets / "redis.sock"
-
-    @property
-    def node_socket(self) -> Path:
-        return self.sockets / "node.sock"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.env_file = root / "env"
+        self.secret_file = root / "secret"
+        self.keys_file = root / "keys"
+        self.logs = root / "logs"
+        self.pids = root / "run"
+        self.redis = root / "redis"
+        sockets = _socket_dir(root)
+        self.redis_socket = sockets / "redis.sock"
+        self.node_socket = sockets / "node.sock"
 
 
 def open_data_dir(path: Path) -> DataDir:
-    """Make the folder and name its parts. Raises UpError when it cannot be written."""
+    """Make the folder and name its parts. Raises UpError when it cannot be written, or holds anything of others: a start clears parts."""
     root = path.expanduser().absolute()
-    _must_be_ours(root)
     try:
         root.mkdir(parents=True, exist_ok=True)
-        for name in ("logs", "run", "redis"):
+        strange = [] if (root / "lock").exists() and all((root / name).is_dir() for name in _FOLDERS) else _strange(root)
+        if strange:
+            some = f"{', '.join(strange[:3])}{', …' if strange[3:] else ''}"
+            raise UpError(
+                f"{root} is no data folder of a stack, and it is not empty: it holds {some}",
+                hint="set HOLDFAST_DATA to a folder that is empty or not there yet",
+            )
+        for name in _FOLDERS:
             (root / name).mkdir(exist_ok=True, mode=0o700)
     except OSError as error:
         raise UpError(
             f"cannot make the data folder {root}: {error.strerror}", hint="set HOLDFAST_DATA to a folder you may write"
         ) from error
-    return DataDir(root, _socket_dir(root))
+    return DataDir(root)
 
 
-def _must_be_ours(root: Path) -> None:
-    """A start writes into the folder and clears parts of it: one that holds anything of others is left alone, `/var/lib` and a home too."""
-    try:
-        names = {entry.name for entry in root.iterdir()}
-    except FileNotFoundError:
-        return
-    except NotADirectoryError as error:
-        raise UpError(f"{root} is no folder", hint="set HOLDFAST_DATA to a folder that is empty or not there yet") from error
-    except OSError as error:
-        raise UpError(f"cannot read the data folder {root}: {error.strerror}", hint="set HOLDFAST_DATA to one you may write") from error
-    if "lock" in names and names >= _MADE:
-        return
-    strange = sorted(name for name in names if not _may_be_there(root / name))
-    if strange:
-        some = f"{', '.join(strange[:3])}{', …' if len(strange) > 3 else ''}"
-        raise UpError(
-            f"{root} is no data folder of a stack, and it is not empty: it holds {some}",
-            hint="set HOLDFAST_DATA to a folder that is empty or not there yet",
-        )
-
-
-def _may_be_there(path: Path) -> bool:
-    """Whether it may lie in the folder before the first start, or after one that was cut short."""
-    if path.name in _FILES_BEFORE:
-        return path.is_file()
-    if path.name in _MADE:
-        return path.is_dir() and not any(path.iterdir())
-    return path.name == "demo"
+def _strange(root: Path) -> list[str]:
+    """What neither lies there before the first start nor was made by one that was cut short. An `env` may be a folder of the user's."""
+    ours = [*(path for path in map(root.joinpath, _FILES) if path.is_file()), root / "demo"]
+    ours += [path for path in map(root.joinpath, _FOLDERS) if path.is_dir() and not any(path.iterdir())]
+    return sorted(path.name for path in {*root.iterdir()} - {*ours})
 
 
 @contextlib.contextmanager

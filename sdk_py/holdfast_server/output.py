@@ -54,35 +54,23 @@ class Screen:
 
     def _put(self, line: bytes) -> None:
         if self._dropped:
-            note = f"up: {self._dropped} lines are in the log files only: the terminal did not keep up\n"
-            try:
-                self._lines.put_nowait(note.encode())
-            except queue.Full:
-                self._dropped += 1
-                return
-            self._dropped = 0
+            line = f"up: {self._dropped} lines are in the log files only: the terminal did not keep up\n".encode() + line
         try:
             self._lines.put_nowait(line)
+            self._dropped = 0
         except queue.Full:
             self._dropped += 1
 
     def _write(self) -> None:
-        out = sys.stdout.buffer
-        gone = False
-        while (line := self._lines.get()) is not None:
-            if gone:
-                continue
-            try:
+        lines, out = iter(self._lines.get, None), sys.stdout.buffer
+        with contextlib.suppress(OSError, ValueError):  # the reader is gone; the stack goes on
+            for line in lines:
                 out.write(line)
                 if self._lines.empty():
                     out.flush()
-            except (BrokenPipeError, ValueError, OSError):
-                gone = True  # the reader is gone; the stack goes on
-        if not gone:
-            try:
-                out.flush()
-            except OSError:
-                return
+            out.flush()
+        for _ in lines:
+            pass
 
 
 def _printable(line: bytes) -> bytes:

@@ -8,6 +8,7 @@ below it. Owns this pairing and process trees; what runs is decided by `supervis
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -64,10 +65,8 @@ def kill_descendants(deadline_s: float = _KILL_DEADLINE_S) -> list[int]:
     while time.monotonic() < end:
         left = descendants(os.getpid())
         for pid in left:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
         if not reap() and not left:
             return []
         time.sleep(0.01)
@@ -159,7 +158,5 @@ def _is_ending(pid: int) -> bool:
 
 def _forward(child: int, number: int, requested: threading.Event) -> None:
     requested.set()
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(child, number)
-    except ProcessLookupError:
-        return

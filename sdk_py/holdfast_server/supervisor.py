@@ -9,6 +9,7 @@ what the processes do, but for the optional URL whose 200 means ready.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -68,7 +69,8 @@ class Supervisor:
         self._screen = screen
         self._members = [_Member(entry, Lines(entry.name, screen, plan.logs / f"{entry.name}.log")) for entry in plan.entries]
         self._stop = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self._hurried = False
+        self._clean = True
         self._since = time.monotonic()
         self._requested_at = 0.0
 
@@ -89,7 +91,9 @@ class Supervisor:
     def _stop_requested(self) -> None:
         if self._stop.is_set():
             if time.monotonic() - self._requested_at >= _AGAIN_S:
-                self._hurry.set()
+                self._hurried = True
+                for member in self._members:
+                    self._kill(member)
             return
         self._requested_at = time.monotonic()
         self._screen.note("up: stopping (once more: kill at once)")
@@ -183,9 +187,8 @@ class Supervisor:
         for member in self._members:
             if member.again is not None:
                 member.again.cancel()
-        clean = True
         for member in reversed(self._members):
-            clean = await self._end(member) and clean
+            await self._end(member)
             member.lines.close()
         asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
         subreaper.reap()
@@ -194,34 +197,26 @@ class Supervisor:
             self._screen.note(f"up: killing {len(stray)} processes that were left behind")
         left = subreaper.kill_descendants()
         self._screen.note("up: everything has ended" if not left else f"up: these processes did not end: {left}")
-        return 0 if clean and not left else 1
+        return 0 if self._clean and not left else 1
 
-    async def _end(self, member: _Member) -> bool:
-        if member.process is None:
-            return True
-        pid = member.process.pid
-        if not self._hurry.is_set():
-            _signal_group(pid, signal.SIGTERM)
-            if await self._ended_in(member, self._plan.stop_grace_s):
-                return True
-        self._screen.show(member.entry.name, b"does not end: killed")
-        _signal_group(pid, signal.SIGKILL)
-        await self._ended_in(member, self._plan.stop_grace_s)
-        return False
+    async def _end(self, member: _Member) -> None:
+        if not self._hurried:
+            if member.process is not None:
+                _signal_group(member.process.pid, signal.SIGTERM)
+                await self._until_ended(member)
+            self._kill(member)
+        await self._until_ended(member)
 
-    async def _ended_in(self, member: _Member, seconds: float) -> bool:
-        """Whether the process ended in time; a second request to stop cuts the wait short."""
-        waits = {asyncio.create_task(member.ended.wait()), asyncio.create_task(self._hurry_up())}
-        _, pending = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        for task in pending:
-            task.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
-        return member.ended.is_set()
+    async def _until_ended(self, member: _Member) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._plan.stop_grace_s):
+                await member.ended.wait()
 
-    async def _hurry_up(self) -> None:
-        if self._hurry.is_set():
-            await asyncio.Event().wait()  # the second request came already: only the end itself counts now
-        await self._hurry.wait()
+    def _kill(self, member: _Member) -> None:
+        if member.process is not None:
+            self._clean = False
+            self._screen.show(member.entry.name, b"does not end: killed")
+            _signal_group(member.process.pid, signal.SIGKILL)
 
     async def _announce_ready(self) -> None:
         if self._plan.ready_address is None:
@@ -254,7 +249,5 @@ async def _unready(host: str, port: int) -> list[str] | None:
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
-    except (ProcessLookupError, PermissionError):
-        return

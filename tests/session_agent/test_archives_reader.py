@@ -7,7 +7,7 @@ import tarfile
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from session_agent.agent.files.tar_format import END, Member, header, padding
@@ -48,7 +48,6 @@ def archive(members: list[Member]) -> tuple[bytes, list[Member]]:
 
 
 @given(st.lists(MEMBER, max_size=6), st.integers(1, 2000))
-@settings(max_examples=150, deadline=None)
 def test_what_is_written_is_read(members: list[Member], piece: int) -> None:
     data, expected = archive(members)
     events, code = read_tar(data, piece)
@@ -62,7 +61,6 @@ KINDS = {"file": tarfile.REGTYPE, "directory": tarfile.DIRTYPE, "symlink": tarfi
 
 
 @given(st.lists(MEMBER, max_size=5))
-@settings(max_examples=100, deadline=None)
 def test_the_standard_library_reads_what_we_write(members: list[Member]) -> None:
     data, expected = archive(members)
     with tarfile.open(fileobj=io.BytesIO(data), errorlevel=2) as opened:
@@ -76,7 +74,6 @@ def test_the_standard_library_reads_what_we_write(members: list[Member]) -> None
 
 
 @given(st.lists(MEMBER, max_size=5), st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]))
-@settings(max_examples=100, deadline=None)
 def test_we_read_what_the_standard_library_writes(members: list[Member], form: int) -> None:
     data, expected = theirs(members, form)
     events, code = read_tar(data)
@@ -100,7 +97,6 @@ def theirs(members: list[Member], form: int) -> tuple[bytes, list[Member]]:
 
 
 @given(st.binary(max_size=3000))
-@settings(max_examples=200, deadline=None)
 def test_junk_is_one_typed_error(junk: bytes) -> None:
     check_tar(junk)
 
@@ -111,7 +107,6 @@ def test_junk_is_one_typed_error(junk: bytes) -> None:
     st.booleans(),
     st.sampled_from([None, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
 )
-@settings(max_examples=200, deadline=None)
 def test_damaged_archives(members: list[Member], rng: Any, sums: bool, form: int | None) -> None:
     data = archive(members)[0] if form is None else theirs(members, form)[0]
     data = damaged(data, rng)

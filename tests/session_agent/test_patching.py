@@ -346,7 +346,7 @@ async def test_size_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @given(junk=st.binary(max_size=200), strip=st.none() | st.integers(0, 3))
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_junk_changes_nothing(tmp_path: Path, junk: bytes, strip: int | None) -> None:
     sink = PatchSink(str(tmp_path), strip)
     sink.open()

@@ -6,7 +6,7 @@ import difflib
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from session_agent.agent.files.diff_parser import parse
@@ -33,7 +33,6 @@ def one(diff: bytes) -> FilePatch:
 
 
 @given(TEXT, TEXT, st.booleans(), st.booleans(), st.integers(0, 4))
-@settings(max_examples=600, deadline=None)
 def test_diffs_apply_to_the_exact_result(
     old_lines: list[bytes], new_lines: list[bytes], old_end: bool, new_end: bool, context: int
 ) -> None:
@@ -48,7 +47,6 @@ def test_diffs_apply_to_the_exact_result(
 
 
 @given(TEXT, TEXT, TEXT)
-@settings(max_examples=300, deadline=None)
 def test_a_shifted_file_gives_the_right_result_or_an_error(old: list[bytes], new: list[bytes], before: list[bytes]) -> None:
     first, second, shift = (b"".join(line + b"\n" for line in lines) for lines in (old, new, before))
     diff = make_diff(first, second)
@@ -62,13 +60,11 @@ def test_a_shifted_file_gives_the_right_result_or_an_error(old: list[bytes], new
 
 
 @given(st.binary(max_size=400))
-@settings(max_examples=500, deadline=None)
 def test_junk_is_a_diff_or_one_typed_error(junk: bytes) -> None:
     feed(junk)
 
 
 @given(TEXT, TEXT, st.data())
-@settings(max_examples=400, deadline=None)
 def test_damaged_diffs_are_diffs_or_one_typed_error(old: list[bytes], new: list[bytes], data: st.DataObject) -> None:
     diff = bytearray(b"diff --git a/f b/f\nnew mode 100755\n" + make_diff(b"\n".join(old), b"\n".join(new)))
     for _ in range(data.draw(st.integers(1, 4))):

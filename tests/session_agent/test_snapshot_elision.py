@@ -58,7 +58,7 @@ _STATE = "{ declare -p; declare -f; alias -p; umask; trap -p; shopt; set -o; pwd
 _FLEETING = ("_=", "PIPESTATUS", "BASH_", "RANDOM", "SRANDOM", "SECONDS", "EPOCH", "LINENO", "FUNCNAME", "OLDPWD=")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
 @given(st.lists(_COMMANDS, min_size=1, max_size=2))
 def test_a_real_bash_agrees(tmp_path: Path, commands: list[tuple[str, str, list[str]]]) -> None:
     script = "true" + "".join(between + " ".join((head, *arguments)) for between, head, arguments in commands)

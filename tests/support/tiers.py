@@ -1,10 +1,12 @@
 """Which tests belong to which target: `make test` runs the quick ones, `make test-all` also the slow ones, `make soak` the longest.
 
-Owns the two lists below, by file or folder; what is in neither is quick. Loaded by ``tests/conftest.py``, which adds the markers ``slow``
-and ``soak``.
+Owns the lists below, by file, folder or test; what is in none is quick. Loaded by ``tests/conftest.py``, which adds the markers ``slow``
+and ``soak``. A slow file is not even imported by ``make test``: each worker would do so.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +22,7 @@ SLOW = (
     "e2e/test_timeouts",
     "e2e/test_up",
     "faults/",
+    "gateway/test_admission::test_a_thousand_creates_at_once_neither_melt_the_runtime_nor_starve_an_owner",
     "gateway/test_groups_model",
     "gateway/test_images_real",
     "gateway/test_placement_cluster",
@@ -45,10 +48,13 @@ SLOW = (
     "regressions/",
     "sdk/test_e2e_watch",
     "session_agent/test_commands_trees",
+    "session_agent/test_shell::test_two_hundred_time_outs",
+    "session_agent/test_shell_cases",
     "session_agent/test_shutdown",
     "wire/test_simulation",
 )
-"""Seconds each: the machine's own services, faults, images, clusters. The shell suite, the core, the contracts and the chain are quick."""
+"""Seconds each: the machine's own services, faults, images, clusters. The core, the contracts, the chain and the shell suite over it are
+quick; the agent's own run of the same cases is not."""
 QUICK = (
     "faults/test_cut_connections",
     "faults/test_history",
@@ -72,11 +78,27 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "soak: a thousand sandboxes, minutes of load; `make soak` runs it")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if collection_path.suffix != ".py" or not str(config.option.markexpr).startswith("not (slow"):
+        return None
+    return _marker(_path(str(collection_path.relative_to(config.rootpath)))) is not None or None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        path = item.nodeid.partition("::")[0].removeprefix("tests/").removesuffix(".py")
-        if path in SOAK:
-            item.add_marker("soak")
-        elif path not in QUICK and any(path == name or (name.endswith("/") and path.startswith(name)) for name in SLOW):
-            item.add_marker("slow")
+        path = _path(item.nodeid.partition("::")[0])
+        if marker := _marker(path) or _marker(f"{path}::{getattr(item, 'originalname', item.name)}"):
+            item.add_marker(marker)
+
+
+def _path(file: str) -> str:
+    return file.removeprefix("tests/").removesuffix(".py")
+
+
+def _marker(path: str) -> str | None:
+    """The marker of a file, or of ``file::test``."""
+    if path in SOAK:
+        return "soak"
+    slow = path not in QUICK and any(path == name or (name.endswith("/") and path.startswith(name)) for name in SLOW)
+    return "slow" if slow else None

@@ -36,7 +36,7 @@ from holdfast_wire.frames import (
     Write,
 )
 from holdfast_wire.limits import DATA_BYTES, MESSAGE_BYTES
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 PARAMS = Path(__file__).parents[2] / "schemas" / "vectors" / "params.json"
@@ -176,7 +176,6 @@ def test_empty_maps_cannot_blow_up_memory() -> None:
     assert peak < 2 << 20
 
 
-@settings(max_examples=1500, deadline=None)
 @given(st.binary(max_size=400))
 def test_any_bytes_give_a_frame_or_a_protocol_error(message: bytes) -> None:
     try:
@@ -193,7 +192,6 @@ _VALUES = st.recursive(
 )
 
 
-@settings(max_examples=1500, deadline=None)
 @given(st.integers(0, 40), st.lists(_VALUES, max_size=10))
 def test_any_fields_give_a_frame_or_a_protocol_error(kind: int, fields: list[Any]) -> None:
     try:
