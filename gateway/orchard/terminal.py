@@ -25,7 +25,7 @@ from gateway.http.origin import check_origin
 from gateway.http.request_fields import Fields
 from gateway.oneoff.operations import agent_call
 from gateway.oneoff.validation import fact_error
-from gateway.service import Gateway, gateway_of
+from gateway.service import gateway_of
 
 from .login_shell import login_shell
 
@@ -47,14 +47,14 @@ async def pty(websocket: WebSocket) -> None:
         owner = gateway.keys.owner_of(key)
         record = await gateway.ready(owner, websocket.path_params["sandbox_id"])
         async with agent_call(gateway, record, own=True) as call:
-            await _serve(gateway, websocket, call)
+            await _serve(websocket, call)
     except HoldfastError as error:
         await _end(websocket, {"type": "error", "message": str(error)}, error.kind.close_code or _BROKEN)
     except WebSocketDisconnect:
         pass
 
 
-async def _serve(gateway: Gateway, websocket: WebSocket, call: AgentCall) -> None:
+async def _serve(websocket: WebSocket, call: AgentCall) -> None:
     try:
         async with asyncio.timeout(_INIT_S):
             init = await _frame(websocket)

@@ -60,34 +60,13 @@ class RedisStore(RedisSpares, RedisGroups):
             _, prior = await self._redis.many([("SET", claim, fingerprint, "NX", "PX", self._idempotency_ms), ("GET", claim)])
             if prior is not None and as_text(prior) != fingerprint:
                 raise _idempotency_conflict()
-        outcome, fields = await self._run(
-            "create",
-            [
-                keys.record(id_),
-                keys.tombstone(id_),
-                keys.idempotency(id_),
-                keys.due(shard),
-                keys.owned(shard, spec.owner),
-                keys.generation(shard),
-                keys.changes(shard),
-            ],
-            [
-                id_,
-                spec.owner,
-                spec.incarnation,
-                fingerprint,
-                write_spec(spec),
-                ms(spec.ready_timeout_s),
-                *_clocks(spec),
-                self._idempotency_ms if derived else "",
-                self._tombstone_ms,
-                int(used_before),
-                int(idempotency_key is not None),
-                spec.incarnation if idempotency_key is None else hashlib.sha256(idempotency_key.encode()).hexdigest()[:32],
-                int(exclusive),
-                int(queued),
-            ],
-        )
+        record, tombstone, due, _, changes = _five(id_)
+        request = spec.incarnation if idempotency_key is None else hashlib.sha256(idempotency_key.encode()).hexdigest()[:32]
+        found = [record, tombstone, keys.idempotency(id_), due, keys.owned(shard, spec.owner), keys.generation(shard), changes]
+        arguments: list[Argument] = [id_, spec.owner, spec.incarnation, fingerprint, write_spec(spec), ms(spec.ready_timeout_s)]
+        arguments += _clocks(spec)
+        arguments += [self._idempotency_ms if derived else "", self._tombstone_ms, int(used_before), int(idempotency_key is not None)]
+        outcome, fields = await self._run("create", found, [*arguments, request, int(exclusive), int(queued)])
         outcome = as_text(outcome)
         if outcome == "conflict":
             raise _idempotency_conflict()
@@ -98,55 +77,50 @@ class RedisStore(RedisSpares, RedisGroups):
         if outcome == "in use":
             hint = "exist_ok=True shares the sandbox that is there; else choose another sandbox_id, or leave it out"
             raise HoldfastError("sandbox_exists", f"the sandbox id {id_!r} is in use", hint=hint)
-        found = as_entry(id_, b"record" if outcome == "fresh" else outcome.encode(), fields)
-        assert found is not None
-        return Created(found, outcome == "fresh")
+        entry = as_entry(id_, b"record" if outcome == "fresh" else outcome.encode(), fields)
+        assert entry is not None
+        return Created(entry, outcome == "fresh")
+
+    async def _entry(self, step: str, sandbox_id: str, found: list[str], arguments: list[Argument]) -> Entry:
+        """Run a step that answers the entry as it stands."""
+        outcome, fields = await self._run(step, found, arguments)
+        return as_entry(sandbox_id, outcome, fields)
 
     async def get(self, sandbox_id: str) -> Entry:
-        outcome, fields = await self._run("get", [keys.record(sandbox_id), keys.tombstone(sandbox_id)], [])
-        return as_entry(sandbox_id, outcome, fields)
+        return await self._entry("get", sandbox_id, _five(sandbox_id)[:2], [])
 
     async def begin(self, sandbox_id: str, incarnation: str) -> Entry:
-        return as_entry(sandbox_id, *await self._run("begin", [keys.record(sandbox_id), keys.tombstone(sandbox_id)], [incarnation]))
+        return await self._entry("begin", sandbox_id, _five(sandbox_id)[:2], [incarnation])
 
     async def mark_ready(self, sandbox_id: str, incarnation: str, endpoint: str, agent_epoch: str, *, term: int | None = None) -> Entry:
-        outcome, fields = await self._run(
-            "ready", _five(sandbox_id), [sandbox_id, incarnation, endpoint, agent_epoch, self._tombstone_ms, _term(term)]
-        )
-        return as_entry(sandbox_id, outcome, fields)
+        arguments: list[Argument] = [sandbox_id, incarnation, endpoint, agent_epoch, self._tombstone_ms, _term(term)]
+        return await self._entry("ready", sandbox_id, _five(sandbox_id), arguments)
 
     async def mark_failed(
         self, sandbox_id: str, incarnation: str, cause: Cause, *, was: Status | None = None, term: int | None = None
     ) -> Entry:
-        outcome, fields = await self._run(
-            "fail",
-            _five(sandbox_id),
-            [sandbox_id, incarnation, cause.reason, cause.fault, cause.message, self._tombstone_ms, _term(term), was or ""],
-        )
-        return as_entry(sandbox_id, outcome, fields)
+        why = [cause.reason, cause.fault, cause.message]
+        arguments: list[Argument] = [sandbox_id, incarnation, *why, self._tombstone_ms, _term(term), was or ""]
+        return await self._entry("fail", sandbox_id, _five(sandbox_id), arguments)
 
     async def mark_leaving(self, sandbox_id: str, incarnation: str, leaving: Leaving, *, term: int) -> Entry:
         cause = leaving.cause
-        outcome, fields = await self._run(
-            "leaving",
-            [keys.record(sandbox_id), keys.tombstone(sandbox_id), keys.term(keys.shard_of(sandbox_id))],
-            [incarnation, cause.reason, cause.fault, cause.message, ms(leaving.deadline), term],
+        found = [*_five(sandbox_id)[:2], keys.term(keys.shard_of(sandbox_id))]
+        return await self._entry(
+            "leaving", sandbox_id, found, [incarnation, cause.reason, cause.fault, cause.message, ms(leaving.deadline), term]
         )
-        return as_entry(sandbox_id, outcome, fields)
 
     async def mark_egress(self, sandbox_id: str, incarnation: str, egress: Egress) -> Entry:
-        found = [keys.record(sandbox_id), keys.tombstone(sandbox_id)]
-        outcome, fields = await self._run("egress", found, [incarnation, write_egress(egress)])
-        return as_entry(sandbox_id, outcome, fields)
+        return await self._entry("egress", sandbox_id, _five(sandbox_id)[:2], [incarnation, write_egress(egress)])
 
     async def change_lifetime(self, sandbox_id: str, owner: str, *, from_now_s: float | None = None, longer_s: float = 0.0) -> Entry:
         from_now: Argument = "" if from_now_s is None else ms(from_now_s)
         arguments: list[Argument] = [sandbox_id, owner, from_now, ms(longer_s), self._tombstone_ms]
-        return as_entry(sandbox_id, *await self._run("lifetime", _five(sandbox_id)[:3], arguments))
+        return await self._entry("lifetime", sandbox_id, _five(sandbox_id)[:3], arguments)
 
     async def heartbeat(self, sandbox_id: str, owner: str, *, used: bool = True) -> Entry:
-        outcome, fields = await self._run("touch", _five(sandbox_id)[:3], [sandbox_id, owner, "1", self._tombstone_ms, 0 if used else ""])
-        found = as_entry(sandbox_id, outcome, fields)
+        arguments: list[Argument] = [sandbox_id, owner, "1", self._tombstone_ms, 0 if used else ""]
+        found = await self._entry("touch", sandbox_id, _five(sandbox_id)[:3], arguments)
         return found if found is not None and found.owner == owner else None
 
     async def touch(self, sandbox_ids: Iterable[str], ago_s: float = 0.0) -> None:
@@ -170,29 +144,13 @@ class RedisStore(RedisSpares, RedisGroups):
             if not isinstance(found, Record):
                 return found
             owner, incarnation = found.owner, incarnation or found.incarnation
-        shard = keys.shard_of(sandbox_id)
+        record, tombstone, due, term_key, changes = _five(sandbox_id)
+        owned = keys.owned(keys.shard_of(sandbox_id), owner)
+        why = [cause.reason, cause.fault, cause.message]
         outcome, fields = await self._run(
             "delete",
-            [
-                keys.record(sandbox_id),
-                keys.tombstone(sandbox_id),
-                keys.idempotency(sandbox_id),
-                keys.due(shard),
-                keys.owned(shard, owner),
-                keys.term(shard),
-                keys.changes(shard),
-            ],
-            [
-                sandbox_id,
-                owner,
-                incarnation or "",
-                cause.reason,
-                cause.fault,
-                cause.message,
-                self._tombstone_ms,
-                int(forget),
-                _term(term),
-            ],
+            [record, tombstone, keys.idempotency(sandbox_id), due, owned, term_key, changes],
+            [sandbox_id, owner, incarnation or "", *why, self._tombstone_ms, int(forget), _term(term)],
         )
         if outcome == b"record":
             return None  # another owner's, or another incarnation: for this caller it does not exist
@@ -323,21 +281,8 @@ class RedisStore(RedisSpares, RedisGroups):
 
     async def rebuild(self, spec: SandboxSpec, endpoint: str, created_at: float, *, term: int) -> bool:
         id_ = spec.sandbox_id
-        (outcome,) = await self._run(
-            "rebuild",
-            _indexes(id_, spec.owner),
-            [
-                id_,
-                spec.owner,
-                spec.incarnation,
-                write_spec(spec),
-                endpoint,
-                ms(created_at),
-                *_clocks(spec),
-                self._tombstone_ms,
-                term,
-            ],
-        )
+        arguments: list[Argument] = [id_, spec.owner, spec.incarnation, write_spec(spec), endpoint, ms(created_at), *_clocks(spec)]
+        (outcome,) = await self._run("rebuild", _indexes(id_, spec.owner), [*arguments, self._tombstone_ms, term])
         if outcome == b"fenced":
             raise FencedError
         return bool(outcome == b"rebuilt")

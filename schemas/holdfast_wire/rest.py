@@ -13,10 +13,6 @@ from .records import dataclass, field
 
 Status = Literal["pending", "ready", "failed"]
 
-DEFAULT_CPU = 4.0
-DEFAULT_MEMORY = "16Gi"
-DEFAULT_READY_TIMEOUT_S = 3600.0
-
 _CPU_MAX = 4096.0
 _BYTES_MAX = 2**60
 _SHOWN = 60

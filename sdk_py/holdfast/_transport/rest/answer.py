@@ -105,7 +105,7 @@ def judge_answer(answer: Answer) -> Failure | None:
     """None for a good answer."""
     if answer.status < 400:
         return None
-    known = problem(answer.status, answer.headers, answer.body)
+    known = problem(answer.headers, answer.body)
     again = answer.status in BALANCER_STATUSES and answer.status not in (408, 500)
     after_s = retry_after(answer.headers)
     if known is not None:

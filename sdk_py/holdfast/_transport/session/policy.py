@@ -35,7 +35,7 @@ class Verdict:
     not_holdfast: bool = False
 
 
-def problem(status: int, headers: Mapping[str, str], body: bytes) -> HoldfastError | None:
+def problem(headers: Mapping[str, str], body: bytes) -> HoldfastError | None:
     """The error in a problem document, None when ``body`` is not one of ours."""
     if "json" not in headers.get("content-type", ""):
         return None
@@ -68,7 +68,7 @@ def retry_after(headers: Mapping[str, str]) -> float:
 
 def judge_refusal(refusal: Refusal, *, attached_before: bool) -> Verdict:
     """What the service's answer to a handshake means."""
-    known = problem(refusal.status, refusal.headers, refusal.body)
+    known = problem(refusal.headers, refusal.body)
     if known is not None:
         if attached_before and known.code == "sandbox_not_found":
             known = error("sandbox_gone", "the sandbox is gone and its record has expired", reason="unknown")
