@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import secrets
 import signal
 import struct
 import termios
@@ -46,7 +45,7 @@ _END_OF_INPUT = b"\x04"
 def open_terminal(context: AgentContext, channel: Channel) -> TerminalHandler:
     """Attach to the terminal of this name, or start it. Raises ``HoldfastError``."""
     params = channel.params
-    name = read.text(params, "name", None) or read.text(params, "id", None) or f"terminal-{secrets.token_hex(6)}"
+    name = read.text(params, "name", None) or read.text(params, "id", None) or f"terminal-{os.urandom(6).hex()}"
     if len(name.encode()) > ID_BYTES:
         raise HoldfastError("invalid_argument", f"a terminal's name has at most {ID_BYTES} bytes")
     rows, columns = window_size(params)
