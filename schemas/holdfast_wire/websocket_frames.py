@@ -1,7 +1,7 @@
 """WebSocket frames that a session may carry: unfragmented binary messages, and control frames (RFC 6455 §5).
 
 ``FrameHeaders`` follows where frames begin and end, for the gateway's relay: payloads are neither unmasked nor read, because a client's
-masked frames are exactly what the agent's server expects, and vice versa. ``MessageReader`` cuts a client's frames into messages, for the
+masked frames are exactly what the agent's server expects, and vice versa. ``MessageReader`` cuts a client's bytes into frames, for the
 agent. Both know the size limit. Neither knows what a message says, nor the handshake.
 """
 
@@ -19,6 +19,11 @@ CLOSE: Final = 0x88
 PING: Final = 0x89
 PONG: Final = 0x8A
 """First bytes of the frames a session may carry: FIN set, no extension bits."""
+
+NOT_A_FRAME: Final = 1002
+NOT_TEXT: Final = 1007
+TOO_LARGE: Final = 1009
+"""Close codes (RFC 6455 §7.4.1)."""
 
 _CONTROL: Final = frozenset({CLOSE, PING, PONG})
 _CONTROL_BYTES: Final = 125
@@ -102,20 +107,20 @@ class FrameHeaders:
 
 
 class MessageReader:
-    """Cuts a client's bytes into whole frames. Only binary ones are unmasked: whatever else comes is rare, and for a library to judge."""
+    """Cuts a client's bytes into whole frames and unmasks them. What a frame may be is for its reader to check."""
 
-    __slots__ = ("_buffer", "_needed", "_unmask", "broken")
+    __slots__ = ("_buffer", "_needed", "_unmask", "breach")
 
-    def __init__(self, unmask: Callable[[bytes, bytes], bytes]) -> None:
+    def __init__(self, unmask: Callable[[bytes, bytes], bytes] | None = None) -> None:
         """``unmask`` takes a payload and its mask."""
-        self._unmask = unmask
+        self._unmask = unmask or apply_mask
         self._buffer = bytearray()
         self._needed = 0
-        self.broken = False
-        """Whether what came breaks the protocol: all from there on is passed on as it is."""
+        self.breach = 0
+        """The close code for what cannot be read; no frame comes after it."""
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """The frames that are whole now, each by its first byte: with the payload of a ``BINARY`` one, as it came of any other."""
+        """The frames that are whole now: the first byte and the payload of each."""
         if self._buffer:
             self._buffer += data
             if len(self._buffer) < self._needed:
@@ -124,10 +129,10 @@ class MessageReader:
             self._buffer.clear()
         frames: list[tuple[int, bytes]] = []
         position, end, self._needed = 0, len(data), 2
-        while end - position >= 2 and not self.broken:
+        while end - position >= 2 and not self.breach:
             first, size = data[position], data[position + 1]
             if size < 0x80:  # not masked
-                self.broken = True
+                self.breach = NOT_A_FRAME
                 break
             size &= 0x7F
             start = position + 6
@@ -138,22 +143,40 @@ class MessageReader:
                     break
                 size = int.from_bytes(data[position + 2 : start - 4], "big")
                 if size > MESSAGE_BYTES:
-                    self.broken = True
+                    self.breach = TOO_LARGE
                     break
             stop = start + size
             if stop > end:
                 self._needed = stop - position
                 break
-            if first == BINARY:
-                frames.append((BINARY, self._unmask(data[start:stop], data[start - 4 : start])))
-            else:
-                frames.append((first, data[position:stop]))
+            frames.append((first, self._unmask(data[start:stop], data[start - 4 : start])))
             position = stop
-        if self.broken and position < end:
-            frames.append((0, data[position:]))
-        elif position < end:
+        if position < end and not self.breach:
             self._buffer += memoryview(data)[position:]
         return frames
+
+
+def apply_mask(data: bytes | bytearray | memoryview, mask: bytes | bytearray) -> bytes:
+    """``data`` XOR the four bytes of ``mask``, repeated: for where there is no C for it."""
+    size = len(data)
+    key = (mask * (size // 4 + 1))[:size]
+    return (int.from_bytes(data, "little") ^ int.from_bytes(key, "little")).to_bytes(size, "little")
+
+
+def control_breach(first: int, payload: bytes) -> int:
+    """The close code for a client's frame that is not binary, 0 where it is a sound Ping, Pong or Close."""
+    if first not in _CONTROL or len(payload) > _CONTROL_BYTES:
+        return NOT_A_FRAME
+    if first != CLOSE or not payload:
+        return 0
+    code = int.from_bytes(payload[:2], "big")
+    if len(payload) == 1 or not (1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999):
+        return NOT_A_FRAME
+    try:
+        payload[2:].decode()
+    except UnicodeDecodeError:
+        return NOT_TEXT
+    return 0
 
 
 def server_frame(first: int, payload: bytes) -> bytes:

@@ -12,8 +12,6 @@ import sys
 from pathlib import Path
 
 from .build import BUDGET_BYTES, BuildError, build
-from .elf import ElfError
-from .libraries import MissingLibraryError
 from .oci import write_archive, write_layout
 
 MIB = 1024 * 1024
@@ -35,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.oci is not None:
             write = write_archive if options.oci.suffix == ".tar" else write_layout
             image = write(bundle.folder, options.oci, options.tag)
-    except (BuildError, ElfError, MissingLibraryError, OSError, subprocess.CalledProcessError) as error:
+    except (BuildError, OSError, subprocess.CalledProcessError) as error:
         print(f"no bundle: {error}", file=sys.stderr)
         return 1
     if options.json:

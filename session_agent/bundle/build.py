@@ -19,20 +19,19 @@ from pathlib import Path
 from typing import Any
 
 from holdfast_wire import PROTOCOL_VERSION
-from holdfast_wire.bundle import MOUNT, agent_command
+from holdfast_wire.bundle import MOUNT
 
-from . import compiling, manifest, recording
-from .elf import MACHINES, is_elf, read_elf
+from . import compiling, manifest
 from .imports import Module, closure
-from .libraries import libraries_of
+from .libraries import MissingLibraryError, libraries_of, loader
 
 BUDGET_BYTES = 45 * 1024 * 1024
 """Largest size unpacked."""
 TIME_S = 1_577_836_800
 """The time of every file: 2020-01-01, since zero upsets some tools."""
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+"""The kernel's name → the name that images use."""
 ENTRY = Path(__file__).with_name("entry.py")
-STAND_INS = Path(__file__).with_name("stand_ins")
-"""The texts of modules that are replaced, each under its module's name."""
 
 
 class BuildError(Exception):
@@ -58,7 +57,7 @@ class Bundle:
 
 
 def build(output: Path, *, strip: bool = True) -> Bundle:
-    """Build into ``output``, replacing what a build has left there. Raises ``BuildError`` and ``MissingLibraryError``."""
+    """Build into ``output``, replacing what a build has left there. Raises ``BuildError``."""
     output = output.absolute()
     if output.exists() and not (output / manifest.NAME).is_file() and any(output.iterdir()):
         raise BuildError(f"{output} is there and is no bundle: it is left alone")
@@ -83,28 +82,28 @@ def build(output: Path, *, strip: bool = True) -> Bundle:
 
 def _assemble(folder: Path, *, strip: bool) -> dict[str, Any]:
     interpreter = Path(sys.executable).resolve()
-    elf = read_elf(interpreter)
-    loader = Path(elf.interpreter)
-    if not loader.name.startswith("ld-linux"):
-        raise BuildError(f"this Python's loader is {elf.interpreter or 'none'}: a bundle needs an interpreter on glibc, linked dynamically")
+    glibc = loader()
+    if glibc is None:
+        raise BuildError("a bundle needs an interpreter on glibc, linked dynamically")
     standard = f"{sys.platlibdir}/python{sys.version_info[0]}.{sys.version_info[1]}"
-    stand_ins = _stand_ins()
-    modules = closure(replaced=stand_ins)
+    modules = closure()
     extensions = [module for module in modules if module.is_extension]
-    libraries = libraries_of([interpreter, *(module.file for module in extensions)], loader)
+    try:
+        libraries = libraries_of([interpreter, *(module.file for module in extensions)], glibc)
+    except (MissingLibraryError, OSError) as error:
+        raise BuildError(str(error)) from None
     _copy(interpreter, folder / "bin/python3", strip=strip, executable=True)
-    _copy(loader, folder / "lib/ld.so", strip=strip, executable=True)
+    _copy(glibc, folder / "lib/ld.so", strip=strip, executable=True)
     for name, file in libraries.items():
         _copy(file, folder / "lib" / name, strip=strip)
     for module in extensions:
         _copy(module.file, folder / _place(module, standard), strip=strip)
     (folder / standard / "lib-dynload").mkdir(parents=True, exist_ok=True)  # the landmark of the platform's half
-    _compile(folder, [module for module in modules if not module.is_extension], standard, stand_ins)
-    _record(folder)
+    _compile(folder, [module for module in modules if not module.is_extension], standard)
     return {
         "agent_version": metadata.version("holdfast"),
         "protocol_version": PROTOCOL_VERSION,
-        "architecture": MACHINES.get(elf.machine, platform.machine()),
+        "architecture": _MACHINES.get(platform.machine(), platform.machine()),
         "python": platform.python_version(),
         "libc": os.confstr("CS_GNU_LIBC_VERSION"),
         "packages": {name: metadata.version(name) for name in ("msgpack", "websockets")},
@@ -125,39 +124,20 @@ def _place(module: Module, standard: str) -> str:
 def _copy(source: Path, target: Path, *, strip: bool, executable: bool = False) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, target)
-    if strip and is_elf(target):
+    if strip:
         subprocess.run(["strip", "--strip-unneeded", "--remove-section=.comment", str(target)], check=True, capture_output=True)
     target.chmod(0o755 if executable else 0o644)
 
 
-def _compile(folder: Path, modules: list[Module], standard: str, stand_ins: dict[str, str]) -> None:
+def _compile(folder: Path, modules: list[Module], standard: str) -> None:
     jobs = [[f"{MOUNT}/agent/main.py", ENTRY.read_text(), 0, str(folder / "agent/main.pyc")]]
     for module in modules:
         place = _place(module, standard)
         target = folder / place
         target.parent.mkdir(parents=True, exist_ok=True)
-        text = stand_ins.get(module.name) or module.file.read_text(encoding="utf-8")
+        text = module.file.read_text(encoding="utf-8")
         ours = module.name.startswith(("session_agent", "holdfast_wire"))
         jobs.append([f"{MOUNT}/{place.removesuffix('c')}", text, 0 if ours else 1, str(target)])  # ours keeps its assertions
     program = [sys.executable, "-S", "-s", "-P", "-B", "-X", "no_debug_ranges", compiling.__file__]
     environment = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8"}
     subprocess.run(program, input=json.dumps(jobs).encode(), env=environment, cwd=os.sep, check=True)
-
-
-def _record(folder: Path) -> None:
-    """Compile what dataclasses would compile at every start, with the bundle's own interpreter."""
-    program = agent_command(str(folder))
-    program = [*program[: program.index("-I")], "-S", "-s", "-P", "-B", "-X", "utf8", "-X", "no_debug_ranges", recording.__file__]
-    environment = {"PYTHONHASHSEED": "0", "OPENSSL_CONF": "/dev/null"}
-    subprocess.run([*program, str(folder / "agent/dataclasses.marshal")], env=environment, cwd=os.sep, check=True)
-
-
-def _stand_ins() -> dict[str, str]:
-    """Modules that get another text, since what is used of them is little: those of the folder ``stand_ins``, and the version of
-
-    ``websockets``, whose module imports all of ``importlib.metadata``, a fifth of the agent's start.
-    """
-    version = metadata.version("websockets")
-    files = sorted(STAND_INS.rglob("*.py"))
-    texts = {".".join(file.relative_to(STAND_INS).with_suffix("").parts): file.read_text(encoding="utf-8") for file in files}
-    return {"websockets.version": f'tag = version = commit = "{version}"\n', **texts}

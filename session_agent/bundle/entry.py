@@ -4,20 +4,18 @@ Owns the import path, what makes the start short, and what of the image must not
 bundle and not imported from anywhere. Everything else is ``session_agent.__main__``'s.
 """
 
-import binascii
-import builtins
 import gc
 import importlib
-import marshal
 import os
 import sys
-from types import FunctionType, ModuleType
+from types import ModuleType
 
 gc.disable()  # what is imported stays: looking for rubbish costs a tenth of the start; server enables it
 sys.path.insert(0, f"{sys.prefix}/agent")
 # libcrypto would read the configuration of the image, which may load libraries of the image; commands get the real environment back
 # (session_agent.agent.container)
 os.environ["OPENSSL_CONF"] = "/dev/null"
+sys.modules["_hashlib"] = None  # type: ignore[assignment]  # hashlib does without; output.checksums imports it when there is much to hash
 
 
 class _Later(ModuleType):
@@ -36,46 +34,8 @@ class _Later(ModuleType):
         return getattr(loaded, name)
 
 
-def _iscoroutinefunction(function):  # type: ignore[no-untyped-def]
-    code = getattr(getattr(function, "__func__", function), "__code__", None)
-    return code is not None and bool(code.co_flags & 0x80)
-
-
-def _unwrap(function):  # type: ignore[no-untyped-def]
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    return function
-
-
-def _isfunction(function):  # type: ignore[no-untyped-def]
-    return isinstance(function, FunctionType)
-
-
-# what asyncio asks of inspect as it sets a signal's handler
-_INSPECT = {"iscoroutinefunction": _iscoroutinefunction, "unwrap": _unwrap, "isfunction": _isfunction}
-_PIPES = {"PIPE": -1, "STDOUT": -2, "DEVNULL": -3}
-for _name, _known in {
-    "inspect": _INSPECT,  # dataclasses and asyncio
-    "ipaddress": {},  # websockets, for clients
-    "locale": {},  # subprocess
-    "subprocess": _PIPES,  # asyncio; the agent where a kernel executes no files in memory
-    "tokenize": {},  # linecache, for files of text
-}.items():
+for _name in ("inspect", "locale", "tokenize"):  # of dataclasses and asyncio, of subprocess, of linecache
     sys.modules[_name] = _Later(_name)
-    vars(sys.modules[_name]).update(_known)  # type: ignore[call-overload]
-
-import dataclasses  # noqa: E402
-
-with open(f"{sys.prefix}/agent/dataclasses.marshal", "rb") as _file:
-    _compiled = marshal.load(_file)  # noqa: S302 - a part of the bundle
-
-
-def _exec(text, names, found):  # type: ignore[no-untyped-def]
-    """What ``dataclasses`` has compiled at build time (``session_agent.bundle.recording``); any other text is compiled now."""
-    builtins.exec(_compiled.get((len(text), binascii.crc32(text.encode())), text), names, found)  # noqa: S102
-
-
-vars(dataclasses)["exec"] = _exec
 
 from session_agent.__main__ import run  # noqa: E402
 

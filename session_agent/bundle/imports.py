@@ -11,13 +11,12 @@ import importlib.machinery
 import importlib.util
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOTS = (
     "session_agent.__main__",
-    "session_agent.agent.startup.handlers",  # of the build (``recording``)
     "os",  # the landmark by which an interpreter finds its home
     "encodings.aliases",
     "encodings.ascii",
@@ -28,6 +27,8 @@ ROOTS = (
     "_struct",
     "_hashlib",  # found by hashlib as a string; three times as fast as what Python brings itself
 )
+ALONE = ("websockets.speedups",)
+"""Extensions without the package around them, of which nothing else is used: Python makes a namespace of the folder."""
 LEFT_OUT = frozenset(
     {
         # each drags in a library, and its importers catch its absence
@@ -45,8 +46,7 @@ LEFT_OUT = frozenset(
         "smtplib", "socketserver", "sqlite3", "statistics", "tarfile", "tkinter", "tracemalloc", "tty", "unittest", "urllib.error",
         "urllib.request", "urllib.response", "webbrowser", "werkzeug", "xml", "xmlrpc", "zipfile",
         # of ours and of our libraries
-        "session_agent.node", "session_agent.bundle", "websockets.asyncio", "websockets.cli", "websockets.client", "websockets.legacy",
-        "websockets.sync", "websockets.trio",
+        "session_agent.node", "session_agent.bundle", "websockets",
     }
 )  # fmt: skip
 
@@ -70,26 +70,25 @@ class Module:
         return self.name.partition(".")[0] in sys.stdlib_module_names
 
 
-def closure(roots: Iterable[str] = ROOTS, left_out: frozenset[str] = LEFT_OUT, replaced: Mapping[str, str] | None = None) -> list[Module]:
-    """Every module that can be reached from the roots, sorted by name. ``replaced`` gives the text of modules that get another."""
-    replaced = replaced or {}
+def closure(roots: Iterable[str] = ROOTS, left_out: frozenset[str] = LEFT_OUT) -> list[Module]:
+    """Every module that can be reached from the roots, sorted by name."""
     seen: set[str] = set()
     modules: dict[str, Module] = {}
     waiting = list(roots)
     while waiting:
         name = waiting.pop()
-        if name in seen or _is_left_out(name, left_out):
+        if name in seen or (name not in ALONE and _is_left_out(name, left_out)):
             continue
         seen.add(name)
         parent = name.rpartition(".")[0]
-        if parent:
+        if parent and name not in ALONE:
             waiting.append(parent)
         module = _locate(name)
         if module is None:
             continue
         modules[name] = module
         if not module.is_extension:
-            source = replaced.get(name) or module.file.read_text(encoding="utf-8")
+            source = module.file.read_text(encoding="utf-8")
             waiting += _imports(ast.parse(source), name, module.is_package)
     return [modules[name] for name in sorted(modules)]
 

@@ -1,23 +1,21 @@
-"""Limits of a sandbox on cgroup v1, v2 and hybrid machines, as far as this process may set them.
+"""The control groups of one sandbox, and its limits, in whatever ``hierarchies`` found.
 
-Owns finding the hierarchies, one group per sandbox with a nested one for its commands, and their removal. The limit on
+Owns one group per sandbox with a nested one for its commands, and their removal. The limit on
 the commands is what was asked for; the outer group allows a small reserve more, so a command that runs out of memory
 or processes never takes the agent with it, and a sandbox that owns its agent still gains no more than the reserve.
 With the first version CPU time is limited for the agent and for the commands apart: a fork bomb works in the kernel, where a
 quota that is used up stops no process, and would leave the agent nothing of one that they shared.
-Does not decide limits. Called by sandboxes.py and doctor.py.
+Does not decide limits. Called by containers.py and sandboxes.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from session_agent.node import syscalls as sys_
+from session_agent.node.hierarchies import Hierarchies, remove, try_write, write
 
 RESERVE_BYTES = 96 << 20
 RESERVE_PIDS = 32
@@ -26,8 +24,6 @@ AGENT_CPU = 1.0
 """Cores the agent may use where it has a quota of its own; what it starts is among the commands there."""
 AGENT_NICE = -20
 _PERIOD_US = 100_000
-_CONTROLLERS = ("memory", "pids", "cpu")
-_SHARED = ("cpuacct", "cpuset")
 _READ_ONLY = sys_.MOUNT_ATTR_RDONLY | sys_.MOUNT_ATTR_NOSUID | sys_.MOUNT_ATTR_NODEV | sys_.MOUNT_ATTR_NOEXEC
 _COMMANDS = "commands"
 _AGENT = "agent"
@@ -44,33 +40,8 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Hierarchies:
-    """Where groups can be made: one directory per v1 controller, and at most one of v2 with its controllers."""
-
-    v1: dict[str, str] = field(default_factory=dict)
-    v2: str | None = None
-    v2_controllers: frozenset[str] = frozenset()
-    shared: dict[str, str] = field(default_factory=dict)
-    """v1 groups that all sandboxes of the node are in together."""
-
-    @property
-    def bases(self) -> list[str]:
-        """The node's own directory in every hierarchy."""
-        return [*self.v1.values(), *filter(None, [self.v2]), *self.shared.values()]
-
-    def join_shared(self, pid: int) -> None:
-        """Move a process, and so what it forks from then on, to the groups that are shared."""
-        for path in self.shared.values():
-            _try_write(f"{path}/cgroup.procs", str(pid))
-
-    @property
-    def controllers(self) -> frozenset[str]:
-        return frozenset(self.v1) | self.v2_controllers
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """The groups of one sandbox. `paths` are its outermost directories, one per hierarchy."""
+class SandboxCgroup:
+    """The groups of one sandbox. ``paths`` are its outermost directories, one per hierarchy."""
 
     hierarchies: Hierarchies
     name: str
@@ -90,11 +61,11 @@ class Group:
             os.mkdir(outer)
             controllers = self.hierarchies.v2_controllers
             if controllers:
-                _write(f"{outer}/cgroup.subtree_control", " ".join(f"+{name}" for name in sorted(controllers)))
+                write(f"{outer}/cgroup.subtree_control", " ".join(f"+{name}" for name in sorted(controllers)))
             for name in (_AGENT, _COMMANDS):
                 os.mkdir(f"{outer}/{name}")
             # The agent may divide its part; the kernel memory of groups is not all counted.
-            _try_write(f"{outer}/cgroup.max.descendants", str(_MAX_GROUPS))
+            try_write(f"{outer}/cgroup.max.descendants", str(_MAX_GROUPS))
 
     def limit(self, limits: Limits) -> None:
         for controller, base in self.hierarchies.v1.items():
@@ -110,16 +81,16 @@ class Group:
             _limit_v2(self.hierarchies.v2_controllers, f"{outer}/{_COMMANDS}", limits, reserve=False)
             if "cpu" in self.hierarchies.v2_controllers:
                 # One-off commands are in the agent's group here (see ``favour``): a limit of its own would be theirs.
-                _write(f"{outer}/cpu.max", f"{_quota_us(limits.cpu + RESERVE_CPU)} {_PERIOD_US}")
-                _write(f"{outer}/{_COMMANDS}/cpu.max", f"{_quota_us(limits.cpu)} {_PERIOD_US}")
+                write(f"{outer}/cpu.max", f"{_quota_us(limits.cpu + RESERVE_CPU)} {_PERIOD_US}")
+                write(f"{outer}/{_COMMANDS}/cpu.max", f"{_quota_us(limits.cpu)} {_PERIOD_US}")
 
     def add(self, pid: int) -> None:
         """Move the agent in; everything it starts stays in."""
         for controller, base in self.hierarchies.v1.items():
             place = f"{self.name}/{_AGENT}" if controller == "cpu" else self.name
-            _write(f"{base}/{place}/cgroup.procs", str(pid))
+            write(f"{base}/{place}/cgroup.procs", str(pid))
         if self.hierarchies.v2:
-            _write(f"{self.hierarchies.v2}/{self.name}/{_AGENT}/cgroup.procs", str(pid))
+            write(f"{self.hierarchies.v2}/{self.name}/{_AGENT}/cgroup.procs", str(pid))
 
     def favour(self, pid: int) -> None:
         """Let the agent run before whatever it started, lest a thousand busy processes keep it from killing them.
@@ -222,198 +193,33 @@ class Group:
             remove(path)
 
 
-def remove(path: str, deadline_s: float = 5.0) -> None:
-    """Kill whatever is left below *path* and remove it; raises OSError when it stays busy."""
-    if not os.path.isdir(path):
-        return
-    until = time.monotonic() + deadline_s
-    while True:
-        try:
-            for directory in _bottom_up(path):
-                os.rmdir(directory)
-            return
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            if error.errno not in (errno.EBUSY, errno.ENOTEMPTY) or time.monotonic() > until:
-                raise
-        kill(path)
-        time.sleep(0.002)
-
-
-def kill(path: str) -> None:
-    """SIGKILL to all members of *path* and of every group below it."""
-    try:
-        _write(f"{path}/cgroup.kill", "1")
-        return
-    except OSError:
-        pass
-    for directory in _bottom_up(path):
-        try:
-            with open(f"{directory}/cgroup.procs", encoding="ascii") as file:
-                members = [int(line) for line in file]
-        except OSError:
-            continue
-        for pid in members:
-            try:
-                os.kill(pid, 9)
-            except OSError:
-                pass
-
-
-def detect(tag: str) -> Hierarchies:
-    """Make (or find) the node's own directory ``holdfast-TAG`` in every hierarchy that lets us."""
-    mounts = _mounts()
-    own = _own_paths()
-    v1: dict[str, str] = {}
-    for controller in _CONTROLLERS:
-        if controller in mounts and controller in own:
-            base = _usable(_join(mounts[controller], own[controller]), tag)
-            if base:
-                v1[controller] = base
-    shared = _shared(mounts, own, tag) if v1 else {}
-    v2 = None
-    controllers: frozenset[str] = frozenset()
-    if "" in mounts and "" in own:
-        wanted = frozenset(_CONTROLLERS) - frozenset(v1)
-        v2, controllers = _usable_v2(mounts[""], own[""], tag, wanted)
-    return Hierarchies(v1, v2, controllers, shared)
-
-
-def _shared(mounts: Mapping[str, tuple[str, str]], own: Mapping[str, str], tag: str) -> dict[str, str]:
-    """One group of the node in each hierarchy that nothing is limited by. A co-mounted one is shared only where it is not v1's."""
-    found: dict[str, str] = {}
-    taken = {mounts[name][0] for name in _CONTROLLERS if name in mounts}
-    for controller in _SHARED:
-        if controller not in mounts or controller not in own or mounts[controller][0] in taken:
-            continue
-        parent = _join(mounts[controller], own[controller])
-        base = _usable(parent, tag)
-        if base is None:
-            continue
-        try:
-            for name in ("cpuset.cpus", "cpuset.mems") if controller == "cpuset" else ():
-                with open(f"{parent}/{name}", encoding="ascii") as file:
-                    _write(f"{base}/{name}", file.read())
-        except OSError:
-            continue
-        found[controller] = base
-    return found
-
-
-def _usable(parent: str, tag: str) -> str | None:
-    base = os.path.join(parent, f"holdfast-{tag}")
-    try:
-        os.makedirs(base, exist_ok=True)
-        probe = os.path.join(base, f"probe-{os.getpid()}")
-        os.mkdir(probe)
-        os.rmdir(probe)
-    except OSError:
-        return None
-    return base
-
-
-def _usable_v2(mount: tuple[str, str], own: str, tag: str, wanted: frozenset[str]) -> tuple[str | None, frozenset[str]]:
-    fallback: str | None = None
-    for parent in dict.fromkeys((_join(mount, own), mount[0])):
-        enabled = _enable(parent, wanted)
-        base = _usable(parent, tag)
-        if base is None:
-            continue
-        if not wanted or enabled:
-            granted = enabled & _enable(base, enabled)
-            if granted or not wanted:
-                return base, granted
-        fallback = fallback or base
-    return fallback, frozenset()
-
-
-def _enable(parent: str, wanted: frozenset[str]) -> frozenset[str]:
-    """Hand *wanted* controllers down to the children of *parent*; a group with members must be emptied first."""
-    try:
-        with open(f"{parent}/cgroup.controllers", encoding="ascii") as file:
-            offered = wanted & frozenset(file.read().split())
-    except OSError:
-        return frozenset()
-    if not offered:
-        return frozenset()
-    request = " ".join(f"+{name}" for name in sorted(offered))
-    for attempt in (1, 2):
-        try:
-            _write(f"{parent}/cgroup.subtree_control", request)
-            return offered
-        except OSError as error:
-            if error.errno != errno.EBUSY or attempt == 2:
-                return frozenset()
-        try:
-            leaf = f"{parent}/holdfast-node"
-            os.makedirs(leaf, exist_ok=True)
-            _write(f"{leaf}/cgroup.procs", str(os.getpid()))
-        except OSError:
-            return frozenset()
-    return frozenset()
-
-
 def _quota_us(cores: float) -> int:
     return max(int(cores * _PERIOD_US), 1000)
 
 
 def _limit_cpu_v1(outer: str, limits: Limits) -> None:
-    _try_write(f"{outer}/cpu.shares", str(max(2, int(1024 * limits.cpu))))
+    try_write(f"{outer}/cpu.shares", str(max(2, int(1024 * limits.cpu))))
     # Within the sandbox the agent goes before all commands together.
     for part, cores, shares in ((_AGENT, AGENT_CPU, 1024), (_COMMANDS, limits.cpu, 128)):
-        _write(f"{outer}/{part}/cpu.cfs_quota_us", str(_quota_us(cores)))
-        _try_write(f"{outer}/{part}/cpu.shares", str(shares))
+        write(f"{outer}/{part}/cpu.cfs_quota_us", str(_quota_us(cores)))
+        try_write(f"{outer}/{part}/cpu.shares", str(shares))
 
 
 def _limit_v1(controller: str, path: str, limits: Limits, *, reserve: bool) -> None:
     if controller == "memory":
         size = limits.memory_bytes + (RESERVE_BYTES if reserve else 0)
-        _write(f"{path}/memory.limit_in_bytes", str(size))
-        _try_write(f"{path}/memory.memsw.limit_in_bytes", str(size))
+        write(f"{path}/memory.limit_in_bytes", str(size))
+        try_write(f"{path}/memory.memsw.limit_in_bytes", str(size))
     else:
-        _write(f"{path}/pids.max", str(limits.pids + (RESERVE_PIDS if reserve else 0)))
+        write(f"{path}/pids.max", str(limits.pids + (RESERVE_PIDS if reserve else 0)))
 
 
 def _limit_v2(controllers: frozenset[str], path: str, limits: Limits, *, reserve: bool) -> None:
     if "memory" in controllers:
-        _write(f"{path}/memory.max", str(limits.memory_bytes + (RESERVE_BYTES if reserve else 0)))
-        _try_write(f"{path}/memory.swap.max", "0")
+        write(f"{path}/memory.max", str(limits.memory_bytes + (RESERVE_BYTES if reserve else 0)))
+        try_write(f"{path}/memory.swap.max", "0")
     if "pids" in controllers:
-        _write(f"{path}/pids.max", str(limits.pids + (RESERVE_PIDS if reserve else 0)))
-
-
-def _mounts() -> dict[str, tuple[str, str]]:
-    """Controller (\"\" for v2) → (mount point, root of the hierarchy shown there)."""
-    found: dict[str, tuple[str, str]] = {}
-    with open("/proc/self/mountinfo", encoding="utf-8") as file:
-        for line in file:
-            left, _, right = line.partition(" - ")
-            fields, kind = left.split(), right.split()
-            if kind[0] == "cgroup2":
-                found.setdefault("", (fields[4], fields[3]))
-            elif kind[0] == "cgroup":
-                for option in kind[2].split(","):
-                    found.setdefault(option, (fields[4], fields[3]))
-    return found
-
-
-def _own_paths() -> dict[str, str]:
-    with open("/proc/self/cgroup", encoding="utf-8") as file:
-        rows = [line.rstrip("\n").split(":", 2) for line in file]
-    return {controller: path for _, controllers, path in rows for controller in controllers.split(",")}
-
-
-def _join(mount: tuple[str, str], own: str) -> str:
-    point, root = mount
-    if root != "/" and (own == root or own.startswith(root + "/")):
-        own = own[len(root) :]
-    return os.path.join(point, own.lstrip("/")) if own.strip("/") else point
-
-
-def _bottom_up(path: str) -> Iterator[str]:
-    for directory, _, _ in os.walk(path, topdown=False):
-        yield directory
+        write(f"{path}/pids.max", str(limits.pids + (RESERVE_PIDS if reserve else 0)))
 
 
 def _counter(path: str, name: str) -> int:
@@ -431,18 +237,3 @@ def _number(path: str) -> float:
             return float(file.read())
     except (OSError, ValueError):
         return 0.0
-
-
-def _try_write(path: str, text: str) -> None:
-    try:
-        _write(path, text)
-    except OSError:
-        pass
-
-
-def _write(path: str, text: str) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, text.encode())
-    finally:
-        os.close(fd)

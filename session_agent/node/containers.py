@@ -22,12 +22,13 @@ from holdfast_wire.errors import HoldfastError
 
 from session_agent.node import recovery, removal, rootfs
 from session_agent.node.agentlog import AgentLog
-from session_agent.node.cgroups import Group, Hierarchies
+from session_agent.node.cgroups import SandboxCgroup
 from session_agent.node.disks import LEAST_BYTES, Disks, FileId, discard
+from session_agent.node.hierarchies import Hierarchies
 from session_agent.node.images.spec import ImageSpec
 from session_agent.node.launcher import Launcher
 from session_agent.node.namespaces import HIGH_IDS, LOW_IDS, IdMap
-from session_agent.node.network import Link
+from session_agent.node.network import NetworkHelper
 from session_agent.node.settings import NodeSettings
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ class Container:
     slot: int
     ids: IdMap
     folder: str
-    group: Group
+    cgroup: SandboxCgroup
     control: socket.socket
     ready: int
     agent_log: AgentLog
@@ -50,7 +51,7 @@ class Container:
     pidfd: int = -1
     disk: int = -1
     disk_file: FileId = (0, 0)
-    link: Link | None = None
+    network_helper: NetworkHelper | None = None
     death: str = ""
     killed: bool = False
     gone: asyncio.Event = field(default_factory=asyncio.Event)
@@ -99,7 +100,7 @@ class ContainerFactory:
             slot=slot,
             ids=self.ids(slot),
             folder=os.path.join(self._settings.sandboxes_dir, name),
-            group=Group(self._hierarchies, name[1:]),
+            cgroup=SandboxCgroup(self._hierarchies, name[1:]),
             control=ours,
             ready=ready,
             agent_log=AgentLog(log_r),
@@ -114,7 +115,7 @@ class ContainerFactory:
                 theirs.close()
                 os.close(ready_w)
                 os.close(log_w)
-            container.group.add(container.pid)
+            container.cgroup.add(container.pid)
         except BaseException:
             await self.destroy(container)
             raise
@@ -129,9 +130,9 @@ class ContainerFactory:
                     signal.pidfd_send_signal(container.pidfd, signal.SIGKILL)
                 await self._until_gone(container)
             container.agent_log.close()
-            if container.link:
-                link, container.link = container.link, None
-                await asyncio.to_thread(link.stop)
+            if container.network_helper:
+                helper, container.network_helper = container.network_helper, None
+                await asyncio.to_thread(helper.stop)
             if container.disk >= 0:
                 disk, container.disk = container.disk, -1
                 await asyncio.to_thread(discard, disk, container.disk_file)
@@ -173,9 +174,9 @@ class ContainerFactory:
             passed,
         )
         try:
-            container.group.create()
-            fds = container.group.delegate()
-            shown = container.group.show()
+            container.cgroup.create()
+            fds = container.cgroup.delegate()
+            shown = container.cgroup.show()
             fds["mount_fds"] = list(shown.values())
             await send_to_child(container, {"mounts": list(shown)}, fds)
         finally:
@@ -219,7 +220,7 @@ class ContainerFactory:
         except OSError as error:
             log.error("%s: not all files could be removed: %s", container.folder, error)
         try:
-            container.group.remove()
+            container.cgroup.remove()
         except OSError as error:
             log.error("%s: its control groups could not be removed: %s", container.folder, error)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from session_agent.node import cgroups, disks, network, seccomp
+from session_agent.node import disks, hierarchies, network, seccomp
 from session_agent.node import syscalls as sys_
 from session_agent.node.settings import HIGH_BASE, MAX_SOCKET_PATH, NodeSettings
 
@@ -152,10 +152,10 @@ def _idmapped_mounts(settings: NodeSettings) -> Check:
 
 
 def _cgroups(settings: NodeSettings) -> Check:
-    found = cgroups.detect(f"{settings.tag}-doctor")
+    found = hierarchies.detect(f"{settings.tag}-doctor")
     for base in found.bases:
         try:
-            cgroups.remove(base)
+            hierarchies.remove(base)
         except OSError:
             pass
     have, missing = sorted(found.controllers), sorted({"memory", "pids", "cpu"} - found.controllers)

@@ -19,7 +19,7 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.node.cgroups import Hierarchies
+from session_agent.node.hierarchies import Hierarchies
 from session_agent.node.settings import NodeSettings
 
 log = logging.getLogger(__name__)

@@ -35,7 +35,7 @@ _MAIN_TABLE, _BY_BOOT = 254, 3
 
 
 @dataclass(slots=True)
-class Link:
+class NetworkHelper:
     """A running helper. It ends with its end of *alive*, so also when the node is killed."""
 
     process: subprocess.Popen[bytes]
@@ -69,7 +69,7 @@ def why_not() -> tuple[str, str]:
     return "", ""
 
 
-async def start(pid: int) -> Link:
+async def start(pid: int) -> NetworkHelper:
     """Give the network namespace of *pid* a device, an address and a way out. Raises HoldfastError(runtime_unavailable)."""
     ready, ready_w = os.pipe2(os.O_CLOEXEC)
     ended, alive = os.pipe2(os.O_CLOEXEC)
@@ -89,17 +89,17 @@ async def start(pid: int) -> Link:
     finally:
         os.close(ready_w)
         os.close(ended)
-    link = Link(process, alive)
+    helper = NetworkHelper(process, alive)
     said = b""
     try:
         said = await _read(ready)
     finally:
         os.close(ready)
         if said != b"1":
-            link.stop()
+            helper.stop()
     if said != b"1":
         raise HoldfastError("runtime_unavailable", f"{PROGRAM} could not give the sandbox its network")
-    return link
+    return helper
 
 
 async def _read(fd: int) -> bytes:

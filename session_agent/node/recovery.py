@@ -14,8 +14,8 @@ import shutil
 import signal
 from typing import Any
 
-from session_agent.node import cgroups, removal
-from session_agent.node.cgroups import Hierarchies
+from session_agent.node import removal
+from session_agent.node.hierarchies import Hierarchies, detect, remove
 from session_agent.node.settings import NodeSettings
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ def sweep(settings: NodeSettings, hierarchies: Hierarchies) -> list[dict[str, An
             _end(state.pop("pid", 0), state.pop("started", ""), folder)
             for path in state.pop("cgroups", []):
                 if f"/holdfast-{settings.tag}/" in str(path):
-                    _try(cgroups.remove, str(path))
+                    _try(remove, str(path))
             lost.append(
                 state
                 | {
@@ -48,7 +48,7 @@ def sweep(settings: NodeSettings, hierarchies: Hierarchies) -> list[dict[str, An
     for base in (*hierarchies.v1.values(), *filter(None, [hierarchies.v2])):
         for name in os.listdir(base):
             if os.path.isdir(os.path.join(base, name)):
-                _try(cgroups.remove, os.path.join(base, name))
+                _try(remove, os.path.join(base, name))
     removal.empty_directory(settings.trash_dir)
     if settings.sockets_dir:
         shutil.rmtree(settings.sockets_dir, ignore_errors=True)
@@ -60,10 +60,10 @@ def sweep_all(settings: NodeSettings) -> None:
     """Without a node to follow: what the one that was killed left, and the groups that it made for itself."""
     if not os.path.isdir(settings.sandboxes_dir):
         return
-    hierarchies = cgroups.detect(settings.tag)
+    hierarchies = detect(settings.tag)
     sweep(settings, hierarchies)
     for base in hierarchies.bases:
-        _try(cgroups.remove, base)
+        _try(remove, base)
     if settings.sockets_dir:
         shutil.rmtree(settings.sockets_dir, ignore_errors=True)
 

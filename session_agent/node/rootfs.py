@@ -68,7 +68,7 @@ class Root:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class DetachedMounts:
     """Detached mounts of a Root, in its order. ``folder`` is empty where a tmpfs takes its place."""
 
     layers: tuple[int, ...]
@@ -114,7 +114,7 @@ def prepare_folder(folder: str) -> None:
         os.close(os.open(f"{folder}/{path}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
 
 
-def open_layers(root: Root, disk: int | None) -> Opened:
+def open_layers(root: Root, disk: int | None) -> DetachedMounts:
     """Parent: detached copies of everything *root* names, and *disk*, a detached mount. Close them when the child has its own."""
     opened: list[int] = []
     try:
@@ -127,10 +127,10 @@ def open_layers(root: Root, disk: int | None) -> Opened:
         for fd in opened:
             os.close(fd)
         raise
-    return Opened(tuple(layers), tuple(trees), tuple(folder))
+    return DetachedMounts(tuple(layers), tuple(trees), tuple(folder))
 
 
-def map_owners(opened: Opened, pid: int) -> None:
+def map_owners(opened: DetachedMounts, pid: int) -> None:
     """Parent: show the layers' files to the sandbox of *pid* with its own ids (an id-mapped mount)."""
     userns = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -152,7 +152,7 @@ def id_mapping_works(directory: str, workshop: Workshop) -> bool:
         os.close(pidfd)
         try:
             write_id_maps(pid, ids.extents)
-            map_owners(Opened((layer,), ()), pid)
+            map_owners(DetachedMounts((layer,), ()), pid)
             os.write(release, b"1")
         except OSError:
             os.write(release, b"0")
@@ -176,7 +176,7 @@ def _try_overlay(held: int, layer: int, workshop: Workshop) -> int:
     return 0
 
 
-def build(root: Root, opened: Opened, workshop: Workshop, ids: IdMap) -> None:
+def build(root: Root, opened: DetachedMounts, workshop: Workshop, ids: IdMap) -> None:
     """Child: put the tree together in the workshop, and go there. `mount_sys` and `enter` follow."""
     sys_.mount("", "/", "", sys_.MS_REC | sys_.MS_PRIVATE)
     place = workshop.place

@@ -20,7 +20,7 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 
 from session_agent.agent.process.ulimits import raise_ulimits
-from session_agent.node import cgroups, network, recovery
+from session_agent.node import cgroups, hierarchies, network, recovery
 from session_agent.node.containers import Container, ContainerFactory, send_to_child
 from session_agent.node.disks import Disks, why_not
 from session_agent.node.events import Events
@@ -80,7 +80,7 @@ class Sandboxes:
         self._settings = settings
         self._images = images
         self._privileged = privileged
-        self._hierarchies = cgroups.detect(settings.tag)
+        self._hierarchies = hierarchies.detect(settings.tag)
         self._launcher = Launcher(settings, self._hierarchies, privileged=privileged)
         self._containers = ContainerFactory(settings, self._launcher, self._hierarchies, privileged=privileged)
         self.spares = Spares(self._containers, settings.spares)
@@ -134,7 +134,7 @@ class Sandboxes:
         return any(path in box.image.layers for box in self._live.values())
 
     def stats(self) -> dict[str, Any]:
-        boxes = {name: box.container.group.usage() for name, box in self._live.items() if box.container}
+        boxes = {name: box.container.cgroup.usage() for name, box in self._live.items() if box.container}
         return {
             "sandboxes": len(self._live),
             "failed": len(self._failed),
@@ -204,7 +204,7 @@ class Sandboxes:
         self._launcher.stop()
         for base in self._hierarchies.bases:
             with contextlib.suppress(OSError):
-                cgroups.remove(base)
+                hierarchies.remove(base)
         if self._settings.sockets_dir:
             shutil.rmtree(self._settings.sockets_dir, ignore_errors=True)
         self.events.close()
@@ -248,8 +248,8 @@ class Sandboxes:
         os.rename(container.folder, folder)
         container.folder = folder
         container.agent_log.name = request.sandbox_id
-        container.group.limit(request.limits)
-        container.group.favour(container.pid)
+        container.cgroup.limit(request.limits)
+        container.cgroup.favour(container.pid)
         raise_ulimits(container.pid, request.ulimits)
         self._save(box, container)
         listener = socket.socket(socket.AF_UNIX)
@@ -279,7 +279,7 @@ class Sandboxes:
         # Of a child that ended there is nothing to give a network to: `agent_epoch` reports why it did.
         if request.network and await prepared(container, self._settings.ready_timeout_s):
             try:
-                container.link = await network.start(container.pid)
+                container.network_helper = await network.start(container.pid)
             except BaseException:
                 for fd in (fd for opened in fds.values() for fd in opened):
                     os.close(fd)
@@ -291,7 +291,7 @@ class Sandboxes:
         state = box.to_map() | {
             "pid": container.pid,
             "started": recovery.start_time(container.pid),
-            "cgroups": container.group.paths,
+            "cgroups": container.cgroup.paths,
         }
         fd = os.open(os.path.join(container.folder, recovery.STATE), os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -303,7 +303,7 @@ class Sandboxes:
         """The sandbox's first process died without being asked to."""
         if box.state != "ready" or box.container is None:
             return
-        if box.container.killed and box.container.group.out_of_memory():
+        if box.container.killed and box.container.cgroup.out_of_memory():
             box.reason, box.fault, box.message = "oom", "workload", "the agent was killed for want of memory"
         else:
             box.reason, box.fault = "exited", "infrastructure"

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 from session_agent.node import namespaces, network, rootfs, seccomp, syscalls, workload
 from session_agent.node.images.skeleton import hosts_file
 from session_agent.node.namespaces import IdMap
-from session_agent.node.rootfs import Root, Tree
+from session_agent.node.rootfs import DetachedMounts, Root, Tree
 
 MAX_MESSAGE = 1 << 17
 PREPARED = b"1"
@@ -143,7 +143,7 @@ class Zygote:
         if self.warm_up:
             self.warm_up()
 
-    def _child(self, request: dict[str, Any], root: Root, opened: rootfs.Opened, ids: IdMap, mapped: int, fds: dict[str, int]) -> NoReturn:
+    def _child(self, request: dict[str, Any], root: Root, opened: DetachedMounts, ids: IdMap, mapped: int, fds: dict[str, int]) -> NoReturn:
         step = "ids"
         try:
             if os.read(mapped, 1) != b"1":

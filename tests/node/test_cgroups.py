@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from session_agent.node import cgroups
-from session_agent.node.cgroups import Group, Hierarchies, Limits
+from session_agent.node.cgroups import Limits, SandboxCgroup
+from session_agent.node.hierarchies import Hierarchies, detect
 
 V1_FILES = {
     "memory": ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
@@ -26,7 +27,7 @@ def touch(folder: Path, *names: str) -> None:
 
 
 def test_the_first_version_keeps_a_reserve_for_the_agent(tmp_path: Path) -> None:
-    group = Group(Hierarchies(v1={name: str(tmp_path / name) for name in V1_FILES}), "box")
+    group = SandboxCgroup(Hierarchies(v1={name: str(tmp_path / name) for name in V1_FILES}), "box")
     group.create()
     for name, files in V1_FILES.items():
         for part in ("", "commands", *(["agent"] if name == "cpu" else [])):
@@ -45,7 +46,7 @@ def test_the_first_version_keeps_a_reserve_for_the_agent(tmp_path: Path) -> None
 
 
 def test_the_second_version_alone(tmp_path: Path) -> None:
-    group = Group(Hierarchies(v2=str(tmp_path), v2_controllers=frozenset({"cpu", "memory", "pids"})), "box")
+    group = SandboxCgroup(Hierarchies(v2=str(tmp_path), v2_controllers=frozenset({"cpu", "memory", "pids"})), "box")
     touch(tmp_path / "box")
     os.rmdir(tmp_path / "box")
     with pytest.raises(FileNotFoundError):
@@ -92,6 +93,6 @@ def test_where_groups_are_looked_for(
     monkeypatch.setattr(
         "builtins.open", lambda path, *a, **k: real(str(path).replace("/proc/self", str(fake)) if isinstance(path, str) else path, *a, **k)
     )
-    found = cgroups.detect("tag")
+    found = detect("tag")
     bases = {**found.v1, **({"v2": found.v2} if found.v2 else {})}
     assert bases == {name: f"{tmp_path}/{folder}/holdfast-tag" for name, folder in expected.items()}

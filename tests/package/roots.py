@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from session_agent.bundle.elf import ElfError, read_elf
-from session_agent.bundle.libraries import libraries_of
+from session_agent.bundle.libraries import MissingLibraryError, loader, needed
 from tests.support.mirror import mirror
 from tests.support.requires import static_busybox
 
@@ -142,13 +141,14 @@ def _put(source: Path, target: Path) -> None:
 
 
 def _add_libraries(program: Path, root: Path) -> None:
+    glibc = loader()
+    assert glibc is not None
     try:
-        elf = read_elf(program)
-    except ElfError:
+        libraries = needed(program, glibc)
+    except MissingLibraryError:
         return  # a script
-    loader = Path(elf.interpreter)
-    for file in (*libraries_of([program], loader).values(), loader):
-        _put(file, root / file.relative_to("/"))
+    for name, file in libraries.items():
+        _put(file, root / Path(name if name.startswith("/") else file).relative_to("/"))
 
 
 def _accounts(root: Path, folders: Iterable[str] = ("etc", "tmp", "root", "var/tmp", "usr")) -> None:

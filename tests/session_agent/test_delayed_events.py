@@ -86,9 +86,9 @@ async def test_a_time_out_that_comes_while_what_is_left_is_killed_changes_no_exi
 
         def exited(status: int) -> None:
             ended(status)
-            command._end("timeout")
+            command.end("timeout")
 
-        sandbox.context.reaper._owners[command._pid] = exited
+        sandbox.context.reaper._owners[command.pid] = exited
         outcome = await channel.outcome()
         assert (outcome.exit_code, outcome.result["timed_out"], outcome.result["cause"]) == (3, False, None)
 

@@ -81,7 +81,7 @@ async def test_terminals_that_end_unseen_leave_nothing_in_the_budget() -> None:
         await channel.until(lambda: b"\n1000\r" in channel.output)
         terminal = only_terminal(sandbox.context)
         channel.handler.close(True)
-        terminal.cancel()
+        terminal.end("cancelled")
         await until_async(lambda: not sandbox.context.terminals, deadline_s=60, what="the end of the terminal")
         assert sandbox.context.budget.held_bytes == 0
         channel = sandbox.open("terminal", {"name": "t", "argv": ["seq", "1", "1000"]}, window=100, reading=False)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import builtins
 import hashlib
 import os
 import random
+import sys
 import tracemalloc
+from typing import Any
 
 import pytest
 from holdfast_wire.limits import MIB, WINDOW_BYTES
 
 from session_agent.agent.context import SandboxLimits, spool_budget
+from session_agent.agent.output.checksums import Sha256
 from session_agent.agent.output.spool import ATTACHED_BYTES, Budget, Spool, SpoolReader
 
 
@@ -378,3 +382,30 @@ def test_offsets_beyond_the_end_are_the_end() -> None:
     assert drain(reader) == ({1: b"", 2: b""}, {1: 0, 2: 0})
     spool.append(1, b"d")
     assert reader.take(10) == (1, b"d")
+
+
+@pytest.mark.parametrize("sizes", [[], [0, 5], [4096], [4095, 2], [100_000], [3] * 2000])
+def test_digests_of_streams_of_any_length(sizes: list[int]) -> None:
+    pieces = [os.urandom(size) for size in sizes]
+    ours, whole = Sha256(), b""
+    for piece in pieces:
+        ours.update(piece)
+        whole += piece
+        assert ours.hexdigest() == hashlib.sha256(whole).hexdigest()
+    ours.end()
+    assert not ours._kept, "nothing but the digest is kept of a stream that ended"
+    assert ours.hexdigest() == hashlib.sha256(whole).hexdigest()
+
+
+def test_a_digest_without_openssl(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "_hashlib", None)
+    assert Sha256(b"short").hexdigest() == hashlib.sha256(b"short").hexdigest()
+    real = builtins.__import__
+
+    def refused(name: str, *rest: Any, **named: Any) -> Any:
+        if name == "_hashlib":
+            raise ImportError(name)
+        return real(name, *rest, **named)
+
+    monkeypatch.setattr(builtins, "__import__", refused)
+    assert Sha256(b"x" * 10_000).hexdigest() == hashlib.sha256(b"x" * 10_000).hexdigest()

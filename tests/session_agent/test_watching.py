@@ -13,9 +13,10 @@ import msgpack
 import pytest
 from holdfast_wire.frames import Closed
 
-from session_agent.agent.files import watching
+from session_agent.agent.files import watched_tree
 from session_agent.agent.files.inotify import OVERFLOW, Event, Inotify
-from session_agent.agent.files.watching import WatchedTree, open_watch
+from session_agent.agent.files.watched_tree import WatchedTree
+from session_agent.agent.files.watching import open_watch
 from tests.support.channel import DEADLINE_S, FakeChannel, serve
 from tests.support.requires import requires
 
@@ -199,7 +200,7 @@ async def test_a_client_that_does_not_read_holds_little_and_hears_that_events_we
         path.unlink()
     handler = channel.handler
     assert channel.output_bytes <= 4096
-    assert sum(map(len, handler._ahead)) <= 3 * watching._BATCH_BYTES
+    assert sum(map(len, handler._ahead)) <= 3 * watched_tree._BATCH_BYTES
     channel._reading = True
     channel.read()
     (tmp_path / "later").touch()
@@ -239,7 +240,7 @@ async def test_after_lost_events_new_directories_are_watched_and_old_ones_are_no
 
 
 async def test_more_directories_than_can_be_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "MOST_DIRECTORIES", 5)
+    monkeypatch.setattr(watched_tree, "MOST_DIRECTORIES", 5)
     (tmp_path / "a/b/c/d").mkdir(parents=True)
     channel = watch(tmp_path, recursive=True)
     await channel.opened()

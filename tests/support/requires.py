@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from holdfast_server.redis import find_redis_server
 
-from session_agent.bundle.elf import read_elf
+from session_agent.bundle.libraries import MissingLibraryError, loader, needed
 
 
 def requires(*needs: str) -> pytest.MarkDecorator:
@@ -73,7 +73,11 @@ def static_busybox() -> str | None:
 
 
 def _is_static(program: str) -> bool:
-    return not read_elf(Path(program).resolve()).interpreter
+    glibc = loader()
+    try:
+        return glibc is not None and not needed(Path(program).resolve(), glibc)
+    except MissingLibraryError:
+        return True
 
 
 def _cluster() -> str | None:

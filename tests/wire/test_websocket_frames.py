@@ -1,4 +1,4 @@
-"""A client's frames cut into messages: whole, in pieces of any size, and those that are for the library."""
+"""A client's frames: whole, in pieces of any size, and what none of ours sends."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import random
 
 import pytest
 from holdfast_wire.limits import MESSAGE_BYTES
-from holdfast_wire.websocket_frames import BINARY, CLOSE, PING, MessageReader
+from holdfast_wire.websocket_frames import BINARY, CLOSE, PING, MessageReader, control_breach
+from holdfast_wire.websocket_frames import apply_mask as own_apply_mask
 from websockets.frames import Frame, Opcode
+from websockets.protocol import Protocol, Side
 from websockets.utils import apply_mask
 
 
@@ -34,28 +36,51 @@ def test_messages_come_whole_however_their_bytes_were_cut() -> None:
             frames += cut.feed(stream[:size])
             stream = stream[size:]
         assert frames == [(BINARY, message) for message in messages]
-        assert not cut.broken
+        assert not cut.breach
 
 
-def test_what_is_no_message_is_passed_on_as_it_came() -> None:
+def test_control_frames_come_in_their_place() -> None:
     ping, close = client_frame(b"there?", Opcode.PING), client_frame(b"\x03\xe8", Opcode.CLOSE)
     cut = reader()
     frames = [frame for byte in client_frame(b"one") + ping + client_frame(b"two") + close for frame in cut.feed(bytes((byte,)))]
-    assert frames == [(BINARY, b"one"), (PING, ping), (BINARY, b"two"), (CLOSE, close)]
+    assert frames == [(BINARY, b"one"), (PING, b"there?"), (BINARY, b"two"), (CLOSE, b"\x03\xe8")]
 
 
 @pytest.mark.parametrize(
-    "breach",
+    ("breach", "code"),
     [
-        client_frame(b"bare", mask=False),
-        bytes((BINARY, 0xFF)) + (MESSAGE_BYTES + 1).to_bytes(8, "big"),
-        bytes((BINARY, 0xFF)) + b"\xff" * 8,
+        (client_frame(b"bare", mask=False), 1002),
+        (bytes((BINARY, 0xFF)) + (MESSAGE_BYTES + 1).to_bytes(8, "big"), 1009),
+        (bytes((BINARY, 0xFF)) + b"\xff" * 8, 1009),
     ],
     ids=["not masked", "too large", "absurd"],
 )
-def test_all_from_a_breach_on_is_for_the_library(breach: bytes) -> None:
+def test_nothing_is_read_after_a_breach(breach: bytes, code: int) -> None:
     cut = reader()
-    frames = cut.feed(client_frame(b"one") + breach + b"\0" * 4)
-    assert frames == [(BINARY, b"one"), (0, breach + b"\0" * 4)]
-    assert cut.broken
-    assert cut.feed(client_frame(b"two")) != [(BINARY, b"two")]
+    assert cut.feed(client_frame(b"one") + breach + b"\0" * 4) == [(BINARY, b"one")]
+    assert cut.breach == code
+    assert cut.feed(client_frame(b"two")) == []
+
+
+def library_code(frame: bytes) -> int:
+    """The close code of the ``websockets`` library for a frame that a client sends."""
+    server = Protocol(Side.SERVER, max_size=MESSAGE_BYTES)
+    server.receive_data(frame)
+    return server.close_sent.code if server.close_sent is not None and server.close_rcvd is None else 0
+
+
+@pytest.mark.parametrize("first", [0x80, 0x83, 0x88, 0x89, 0x8A, 0x8B, 0xC8, 0x99, 0x09, 0x08, 0x00])
+@pytest.mark.parametrize(
+    "payload", [b"", b"x", b"\x03\xe8", b"\x03\xe8text", b"\x03\xed", b"\x03\xe8\xff", b"\x0b\xb8", b"\x13\x88", b"y" * 125, b"z" * 126]
+)
+def test_control_frames_are_judged_as_the_library_does(first: int, payload: bytes) -> None:
+    size = bytes((0x80 | len(payload),)) if len(payload) < 126 else b"\xfe" + len(payload).to_bytes(2, "big")
+    ((kind, unmasked),) = reader().feed(bytes((first,)) + size + bytes(4) + payload)
+    assert (kind, unmasked) == (first, payload)
+    assert control_breach(first, payload) == library_code(bytes((first,)) + size + bytes(4) + payload)
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 5, 125, 70_000])
+def test_masks_without_c(size: int) -> None:
+    data, mask = random.Random(size).randbytes(size), b"\x01\xff\x00\x80"
+    assert own_apply_mask(data, mask) == apply_mask(data, mask)

@@ -1,8 +1,8 @@
 """Terminals: a program on a PTY of its own, with a size, a scrollback, and a life beyond one client.
 
-Owns the PTY, the controlling terminal, resizing and re-attaching by name: a client that attaches is shown the last ``SCROLLBACK_BYTES``
-(``terminal_replay``), what runs is made to draw itself again, then comes what follows. A connected client that reads slowly makes
-the program wait; without clients the oldest output is dropped. ``open_terminal`` is the channel kind.
+Owns the PTY, resizing and re-attaching by name; the program itself is ``process``'s. A client that attaches is shown the last
+``SCROLLBACK_BYTES`` (``terminal_replay``), what runs is made to draw itself again, then comes what follows. A connected client that reads
+slowly makes the program wait; without clients the oldest output is dropped. ``open_terminal`` is the channel kind.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import secrets
-import signal
 import struct
 import termios
 from collections.abc import Callable
@@ -21,18 +19,18 @@ from holdfast_wire.frames import Failed
 from holdfast_wire.limits import ID_BYTES
 
 from session_agent.agent.context import AgentContext
-from session_agent.agent.output.exit_status import Ending, ending_of
+from session_agent.agent.output.exit_status import Ending
 from session_agent.agent.output.pipes import PipeReader, PipeWriter
 from session_agent.agent.output.records import Record
 from session_agent.agent.output.spool import Spool
 from session_agent.agent.process.fork import CannotExecuteError, Launch, Stdio
-from session_agent.agent.process.process_tree import TreeKill, owned_by
-from session_agent.agent.process.processes import exit_outcome, is_signal, kill_signal, signal_number
+from session_agent.agent.process.processes import is_signal, kill_signal
 from session_agent.agent.request import params as read
 from session_agent.agent.session.channels import Channel, Handler
 from session_agent.agent.session.delivery import Presenter
 
 from .launch import find_shell, launch_from, shell_words
+from .process import Process
 from .terminal_replay import replay
 from .window import MOST_CELLS, TERM, window_size
 
@@ -46,7 +44,7 @@ _END_OF_INPUT = b"\x04"
 def open_terminal(context: AgentContext, channel: Channel) -> TerminalHandler:
     """Attach to the terminal of this name, or start it. Raises ``HoldfastError``."""
     params = channel.params
-    name = read.text(params, "name", None) or read.text(params, "id", None) or f"terminal-{secrets.token_hex(6)}"
+    name = read.text(params, "name", None) or read.text(params, "id", None) or f"terminal-{os.urandom(6).hex()}"
     if len(name.encode()) > ID_BYTES:
         raise HoldfastError("invalid_argument", f"a terminal's name has at most {ID_BYTES} bytes")
     rows, columns = window_size(params)
@@ -75,8 +73,10 @@ def _shell(context: AgentContext, *, login: bool) -> list[str]:
     return [*shell_words(path), *(["--login" if kind == "bash" else "-l"] if login else []), "-i"]
 
 
-class Terminal:
-    """A program on a PTY."""
+class Terminal(Process):
+    """A program on a PTY. It keeps itself in ``context.terminals`` until its exit is known."""
+
+    KIND, KILLED, ERRORS = "terminal", "cancelled", (1, "\r\n")
 
     def __init__(
         self,
@@ -88,52 +88,37 @@ class Terminal:
         columns: int,
         timeout_s: float | None,
     ) -> None:
-        self._context = context
+        self.spool = Spool(context.budget, tail=True, limit_bytes=SCROLLBACK_BYTES)
+        super().__init__(context, Record(name, b"", self.spool))
         self.name = name
-        self.pid = 0
-        self._tag = context.tags.owner()
-        self._began = context.now()
-        self._abort = ""
-        self._status: int | None = None
-        self._killing: TreeKill | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._source: PipeReader | None = None
-        self._sink: PipeWriter | None = None
         self._wiggle: asyncio.TimerHandle | None = None
         self._size = (rows, columns)
         self._prompts = os.path.basename(argv[0]) in _SHELLS and all(
             word.startswith("--") or (word.startswith("-") and "c" not in word) for word in argv[1:]
         )
-        self.spool = Spool(context.budget, tail=True, limit_bytes=SCROLLBACK_BYTES)
-        self.record = Record(name, b"", self.spool)
-        self._signals: list[str] = []
         try:
-            master, slave = os.openpty()
+            self._master, slave = os.openpty()
         except OSError as error:
             raise HoldfastError(
                 "spawn_failed", f"no terminal to be had: {error.strerror}", hint="the sandbox needs /dev/ptmx and /dev/pts"
             ) from None
         try:
-            _prepare(master, slave, launch, rows, columns)
-            stdio = Stdio(slave, slave, slave)
-            self.pid = context.reaper.spawn(argv, launch, stdio, self._exited, tag=self._tag, tty=True, on_start=self._started)
+            _prepare(self._master, slave, launch, rows, columns)
+            self._spawn(argv, launch, Stdio(slave, slave, slave), tty=True)
         except CannotExecuteError as error:
-            os.close(master)
+            os.close(self._master)
             self._cannot_execute(error)
             return
         except BaseException:
-            os.close(master)
+            os.close(self._master)
             raise
         finally:
             os.close(slave)
-        self.record.started = not context.reaper.is_starting(self.pid)
         context.groups.join(self.pid)
-        self._master = master
-        self._sink = PipeWriter(os.dup(master))
-        self._source = PipeReader(master, 1, self.spool, arrived=self.record.notify, ended=self._quiet)
+        self._sink = PipeWriter(os.dup(self._master))
+        self._sources = [PipeReader(self._master, 1, self.spool, arrived=self.record.notify, ended=self._source_ended)]
         context.terminals[name] = self
-        if timeout_s is not None:
-            self._timer = context.loop.call_later(timeout_s, self._end, "timeout")
+        self._go(timeout_s)
 
     @property
     def works(self) -> bool:
@@ -143,28 +128,10 @@ class Terminal:
         except OSError:
             return True
 
-    def _started(self, error: Exception | None) -> None:
-        """The program replaced the forked child (exec), or could not."""
-        if error is None:
-            self.record.started = True
-            self.record.notify()
-            for name in self._signals:
-                self.signal(name)
-            return
-        if isinstance(error, CannotExecuteError):
-            self._cannot_execute(error)
-        else:
-            assert isinstance(error, HoldfastError)
-            self.record.error = error
-        self._release()
-        self.record.notify()
-
-    def _cannot_execute(self, error: CannotExecuteError) -> None:
-        """Report it as a shell does."""
-        self.record.started = True
-        self.spool.append(1, f"{error.message}\r\n".encode())
-        self.spool.released = True  # for the one who asked
-        self.record.ending = Ending(error.exit_code, self._context.now() - self._began)
+    @property
+    def _is_open(self) -> bool:
+        """Whether the PTY is: not after its last holder is gone."""
+        return any(source.open for source in self._sources)
 
     def write(self, data: bytes, eof: bool, consumed: Callable[[int], None]) -> None:
         """Keys. The end of input is typed, as Ctrl-D is."""
@@ -193,7 +160,7 @@ class Terminal:
 
     def redraw(self, *, force: bool) -> None:
         """Make a full-screen program draw itself. Many look whether the size is another: ``force`` shows them one for a moment."""
-        if self._source is None or not self._source.open:
+        if not self._is_open:
             return
         if force and self._wiggle is None:
             rows, columns = self._size
@@ -207,84 +174,48 @@ class Terminal:
         if self._wiggle is not None:
             self._wiggle.cancel()
             self._wiggle = None
-        if self._source is not None and self._source.open:
+        if self._is_open:
             self._set_size(*self._size)
 
     def _set_size(self, rows: int, columns: int) -> None:
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-
-    def signal(self, name: str) -> None:
-        """To whatever is in the foreground; KILL ends the terminal."""
-        number = signal_number(name)
-        if number == signal.SIGKILL:
-            self.cancel()
-            return
-        if not self.record.started:
-            if name not in self._signals:
-                self._signals.append(name)
-        elif self._source is not None and self._source.open:
-            try:
-                kill_signal(os.tcgetpgrp(self._master), number)
-            except OSError:
-                pass
-
-    def cancel(self) -> None:
-        """End it with everything in it."""
-        self._end("cancelled")
-
-    def abandon(self) -> None:
-        """The agent stops."""
-        self.cancel()
 
     def attended(self) -> None:
         """A client attached or left: without clients the program does not wait, its oldest output is dropped."""
         self.spool.tail = not any(reader.attached() for reader in self.spool.readers)
         self.spool.taken()
 
-    def _end(self, why: str) -> None:
-        self._context.reaper.reap()  # it may have ended while the agent was held up
-        if self._abort or self._context.terminals.get(self.name) is not self:
-            return
-        self._abort = why
-        roots = (self.pid,) if self._status is None else ()
-        self._killing = TreeKill(owned_by(self._tag), self._killed, roots=roots)
+    # Process ----------------------------------------------------------------------------------------------------
 
-    def _killed(self) -> None:
-        self._context.reaper.reap_orphans(owned_by(self._tag))
-        self._finish()
+    def _send_signal(self, number: int) -> None:
+        """To whatever is in the foreground."""
+        if self._is_open:
+            try:
+                kill_signal(os.tcgetpgrp(self._master), number)
+            except OSError:
+                pass
 
-    def _exited(self, status: int) -> None:
-        self._status = status
-        self._finish()  # what it left in the foreground is sent SIGHUP by the kernel; the rest lives on, as after `docker exec -t`
-
-    def _quiet(self) -> None:
-        """The last holder of the PTY is gone; the exit status is on its way."""
-
-    def _finish(self) -> None:
-        if self._status is None or self.record.ending is not None:
-            return
-        if self._source is not None:
-            self._source.drain()
-        self._release()
-        exit_code, name = exit_outcome(self._status)
-        duration_s = self._context.now() - self._began
-        oom_killed = self._context.oom_killed
-        self.record.ending = ending_of("terminal", exit_code, name, duration_s, abort=self._abort, oom_killed=oom_killed)
-        self.record.notify()
+    def _end_streams(self) -> None:
+        """What it left in the foreground is sent SIGHUP by the kernel; the rest lives on, as after `docker exec -t`."""
+        for source in self._sources:
+            source.drain()
 
     def _release(self) -> None:
-        if self._source is not None:
-            self._source.close()
-        if self._sink is not None:
-            self._sink.close()
-        for timer in (self._timer, self._wiggle):
-            if timer is not None:
-                timer.cancel()
-        if self._killing is not None and self._status is None:
-            self._killing.cancel()
+        super()._release()
+        if self._wiggle is not None:
+            self._wiggle.cancel()
         if self._context.terminals.get(self.name) is self:
             del self._context.terminals[self.name]
         self.spool.release()  # no other client can find it
+
+    def _store(self, ending: Ending) -> None:
+        self.spool.released = True  # for the client that asked
+        self.record.ending = ending
+        self.record.notify()
+
+    def _fail(self, error: HoldfastError) -> None:
+        self.record.error = error
+        self.record.notify()
 
 
 def _prepare(master: int, slave: int, launch: Launch, rows: int, columns: int) -> None:
@@ -347,7 +278,7 @@ class TerminalHandler(Handler):
             error = HoldfastError("cancelled", "the client detached; the terminal goes on")
             self._channel.send(Failed(self._channel.number, error.to_map()))
         else:
-            self._terminal.cancel()
+            self._terminal.end("cancelled")
 
     def writable(self) -> None:
         """Credit came back, or the client came or went."""

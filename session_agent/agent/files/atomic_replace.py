@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from dataclasses import dataclass
 
 from session_agent.agent.request.paths import os_failure
@@ -65,7 +64,7 @@ class Exchange:
 
     def _stage(self, path: str, file: NewFile) -> None:
         parent, _ = self._parent(path)
-        temporary = f".holdfast-{secrets.token_hex(8)}"
+        temporary = f".holdfast-{os.urandom(8).hex()}"
         content = file.content or b""
         owner = self._owner.of(file.was)
         if file.link:
@@ -85,7 +84,7 @@ class Exchange:
 
     def _swap(self, path: str, temporary: str | None) -> None:
         parent, name = self._parent(path)
-        kept: str | None = f".holdfast-{secrets.token_hex(8)}"
+        kept: str | None = f".holdfast-{os.urandom(8).hex()}"
         assert kept is not None
         try:
             if temporary is None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
 from dataclasses import dataclass
 from typing import Any
@@ -135,7 +134,7 @@ class TarSink:
             raise HoldfastError("archive_invalid", "the archive is refused: a member has no name")
         elif member.kind == "file":
             parent, _ = self._parent(name)
-            temporary = f".holdfast-{secrets.token_hex(8)}"
+            temporary = f".holdfast-{os.urandom(8).hex()}"
             self._file = os.open(temporary, _CREATE, 0o600, dir_fd=parent)
             self._temporary = temporary
         else:
@@ -201,7 +200,7 @@ class TarSink:
 
     def _make_link(self, path: str, member: Member) -> None:
         assert self._root is not None
-        temporary = f".holdfast-{secrets.token_hex(8)}"
+        temporary = f".holdfast-{os.urandom(8).hex()}"
         if member.kind == "symlink":
             target = os.fsdecode(member.link)
             if not target or "\0" in target:

@@ -7,7 +7,6 @@ waiting for them. Called through ``transfers``.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import DATA_BYTES
 
+from session_agent.agent.output.checksums import Sha256
 from session_agent.agent.request.params import integer
 from session_agent.agent.request.paths import absolute, os_failure, path_param, shown
 from session_agent.agent.session.channels import Channel, Handler
@@ -45,7 +45,7 @@ class FileSource:
         self._file = -1
         self._sent = 0
         self._end: int | None = None  # where the file must reach for all that was announced to be there
-        self._sha256 = hashlib.sha256()
+        self._sha256 = Sha256()
 
     def open(self) -> dict[str, Any]:
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -75,7 +74,7 @@ def move_across(path: str, to: str) -> None:
     """Copy ``path`` beside ``to``, put it there in one step as a rename would, and remove what it was copied from."""
     path, to = path.rstrip("/"), to.rstrip("/")
     _check_place(path, to)
-    beside = f"{os.path.dirname(to)}/.holdfast-{secrets.token_hex(8)}"
+    beside = f"{os.path.dirname(to)}/.holdfast-{os.urandom(8).hex()}"
     try:
         _copy(path, beside)
         os.rename(beside, to)

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
-import secrets
 import stat
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +17,7 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import DATA_BYTES
 
+from session_agent.agent.output.checksums import Sha256
 from session_agent.agent.request.params import boolean, integer, text
 from session_agent.agent.request.paths import absolute, os_failure, path_param, shown
 from session_agent.agent.session.channels import Channel, Handler
@@ -106,7 +105,7 @@ class FileSink:
         self._temporary = ""
         self._file = -1
         self._size = 0
-        self._sha256 = hashlib.sha256()
+        self._sha256 = Sha256()
         self._digested = True
 
     def open(self) -> dict[str, Any]:
@@ -202,7 +201,7 @@ class FileSink:
             return None
 
     def _open_temporary(self, state: os.stat_result | None) -> None:
-        name = f".holdfast-{secrets.token_hex(8)}"
+        name = f".holdfast-{os.urandom(8).hex()}"
         self._file = os.open(name, _CREATE, 0o600, dir_fd=self._directory)
         self._temporary = name
         if state is None or not self._options.offset:

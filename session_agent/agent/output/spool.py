@@ -10,18 +10,15 @@ whose client is away hold up no connected reader: they find a gap when they were
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from holdfast_wire.limits import DATA_BYTES, MIB, SPOOL_COMMAND_BYTES, SPOOL_SANDBOX_BYTES, WINDOW_BYTES
 
-if TYPE_CHECKING:
-    from hashlib import _Hash
+from .checksums import Sha256
 
-EMPTY_SHA256 = hashlib.sha256().hexdigest()
+EMPTY_SHA256 = Sha256().hexdigest()
 ATTACHED_BYTES = 2 * MIB
 """What is held for a client that is connected but slow: beyond it the process itself has to wait."""
 RECEIVED, READ, UNREAD = range(3)
@@ -105,7 +102,7 @@ class Spool:
         self._seen = [0, 0, 0]
         self._dropped = [0, 0, 0]
         self._had = [0, 0, 0]  # as far as readers came that are gone
-        self._digests: list[_Hash | None] = [None, None, None]
+        self._digests: list[Sha256 | None] = [None, None, None]
         self._ended = False
         self._rank: int | None = None
 
@@ -116,7 +113,7 @@ class Spool:
         self._seen[stream] += size
         digest = self._digests[stream]
         if digest is None:
-            self._digests[stream] = hashlib.sha256(data)
+            self._digests[stream] = Sha256(data)
         else:
             digest.update(data)
         self.held_bytes += size
@@ -183,6 +180,9 @@ class Spool:
     def end(self) -> None:
         """It grows no more."""
         self._ended = True
+        for digest in self._digests:
+            if digest is not None:
+                digest.end()
         if self.yields and self.held_bytes:
             self._offer(UNREAD if self._rank is None else self._rank)
 

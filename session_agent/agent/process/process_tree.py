@@ -12,7 +12,6 @@ import asyncio
 import logging
 import os
 import resource
-import secrets
 import signal
 import time
 from collections.abc import Callable, Generator, Iterable
@@ -40,7 +39,7 @@ class Tags:
     """
 
     def __init__(self) -> None:
-        self._agent = _MARK | (secrets.randbits(_AGENT_BITS) << (_OWNER_BITS + _RUN_BITS))
+        self._agent = _MARK | (int.from_bytes(os.urandom(_AGENT_BITS // 8), "big") << (_OWNER_BITS + _RUN_BITS))
         self._owners = 0
 
     def owner(self) -> int:

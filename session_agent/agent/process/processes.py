@@ -53,6 +53,7 @@ class Reaper:
         self._own_score_adj = b"0"
         self._favoured = False
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._wakeup: tuple[int, int] = (-1, -1)
 
     def start(self) -> None:
         """Take over SIGCHLD of the running loop, and the sandbox's orphans."""
@@ -62,9 +63,12 @@ class Reaper:
             import ctypes  # a sandbox's first process gets the orphans anyway
 
             ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        self._loop.add_signal_handler(signal.SIGCHLD, self.reap)
+        # Not by the loop's handlers: they import ``inspect``, a MiB, and take two turns of the loop for a signal.
+        self._wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._loop.add_reader(self._wakeup[0], self._signalled)
         # A pipe that is full of signals loses no more than their number, and one is enough: Python would log each, from a flood of deaths.
-        signal.set_wakeup_fd(signal.set_wakeup_fd(-1), warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wakeup[1], warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _do_nothing)
         _ignore_for_ourselves_alone()
         self._open_own_score()
         self._forker.start()
@@ -72,8 +76,13 @@ class Reaper:
 
     def stop(self) -> None:
         """Give SIGCHLD back. Children are not touched."""
-        if self._loop is not None:
-            self._loop.remove_signal_handler(signal.SIGCHLD)
+        if self._loop is not None and self._wakeup[0] >= 0:
+            self._loop.remove_reader(self._wakeup[0])
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.set_wakeup_fd(-1)
+            for descriptor in self._wakeup:
+                os.close(descriptor)
+            self._wakeup = (-1, -1)
         if self._burial is not None:
             self._burial.cancel()
             self._burial = None
@@ -151,6 +160,10 @@ class Reaper:
     def _running(self) -> asyncio.AbstractEventLoop:
         assert self._loop is not None
         return self._loop
+
+    def _signalled(self) -> None:
+        os.read(self._wakeup[0], 65536)
+        self.reap()
 
     def reap(self) -> None:
         """Collect every child that ended."""

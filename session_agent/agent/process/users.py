@@ -58,13 +58,13 @@ def find_user(wanted: str | int | None, *, accounts: str = "/etc/passwd", group:
     raise HoldfastError("user_not_found", f"the image has no user {wanted!r:.80}")
 
 
-def must_be_there(user: User, *, maps: str = "/proc/self", ids: int = 0) -> None:
+def must_be_there(user: User, *, ids: int = 0) -> None:
     """Raises ``user_not_found`` for ids that the user namespace of commands does not have: nothing can become them.
 
     It has the *ids* first ones where that is given, else those of the agent's own namespace.
     """
     for kind, wanted in (("uid", [user.uid]), ("gid", [user.gid, *user.groups])):
-        ranges = [(0, ids - 1)] if ids else [(int(low), int(low) + int(count) - 1) for low, _, count in _fields(f"{maps}/{kind}_map")]
+        ranges = [(0, ids - 1)] if ids else [(int(low), int(low) + int(count) - 1) for low, _, count in _fields(f"/proc/self/{kind}_map")]
         for number in wanted:
             if ranges and not any(low <= number <= high for low, high in ranges):
                 spans = ", ".join(str(low) if low == high else f"{low} to {high}" for low, high in ranges)

@@ -6,12 +6,13 @@ naming the key. Unknown keys are ignored (PROTOCOL §3). Called by every channel
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, TypeVar
 
 from holdfast_wire.errors import HoldfastError
 
 _Default = TypeVar("_Default")
 _Params = dict[str, Any]
+_MOST = 2.0**53
 
 
 def _refuse(key: str, wanted: str, value: object) -> HoldfastError:
@@ -52,15 +53,15 @@ def integer(params: _Params, key: str, default: _Default, *, least: int = 0, mos
     return value
 
 
-def number(params: _Params, key: str, default: _Default, *, least: float = 0.0, most: float = 2.0**53) -> float | _Default:
-    """A number within ``least`` and ``most``; NaN is never within."""
+def number(params: _Params, key: str, default: _Default) -> float | _Default:
+    """A number that is not negative; NaN is none."""
     value = params.get(key)
     if value is None:
         return default
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise _refuse(key, "a number", value)
-    if not least <= value <= most:
-        raise HoldfastError("invalid_argument", f"{key} must be from {least} to {most}, not {value}")
+    if not 0.0 <= value <= _MOST:
+        raise HoldfastError("invalid_argument", f"{key} must be from 0.0 to {_MOST}, not {value}")
     return float(value)
 
 
@@ -72,14 +73,10 @@ def choice(params: _Params, key: str, default: str, allowed: tuple[str, ...]) ->
     return value
 
 
-@overload
-def texts(params: _Params, key: str) -> list[str] | None: ...
-@overload
-def texts(params: _Params, key: str, *, required: Literal[True]) -> list[str]: ...
-def texts(params: _Params, key: str, *, required: bool = False) -> list[str] | None:
+def texts(params: _Params, key: str) -> list[str] | None:
     """A list of strings without NUL."""
     value = params.get(key)
-    if value is None and not required:
+    if value is None:
         return None
     if not isinstance(value, list):
         raise _refuse(key, "a list of texts", value)

@@ -1,20 +1,20 @@
 """``POST /adopt``: a waiting agent learns whose sandbox it is (PROTOCOL §1.7).
 
-Owns reading that one request, with its limits, and the checks of all its fields. The change itself is ``server``'s: once, and only
-before any session. Called by ``connection`` for a connection that does not begin as an upgrade.
+Owns the body's proof and limit, and the checks of all its fields. The change itself is ``server``'s: once, and only before any session.
+Called by ``connection`` for a connection that does not begin as an upgrade.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.proof import BODY_HEADER, DIAL_HEADER, check_body, dialled_nonce, seal_token
 
-HEAD_BYTES = 16 * 1024
+from .http_request import RequestHead
+
 BODY_BYTES = 1024 * 1024
 """Largest body: an environment is most of it."""
 _ID_CHARACTERS = 256
@@ -36,52 +36,33 @@ class Adoption:
 class AdoptRequest:
     """One request as it arrives. ``feed`` answers None until it is whole, then the adoption; ``nonce`` is what the answer proves."""
 
-    def __init__(self, token: Callable[[], str]) -> None:
-        self._token = token
-        self._buffer = b""
-        self._headers: dict[str, str] | None = None
-        self._length = 0
-        self.nonce = ""
-
-    def feed(self, data: bytes) -> Adoption | None:
-        """Take bytes. Raises ``HoldfastError`` for whatever is wrong with the request."""
-        self._buffer += data
-        if self._headers is None:
-            head, end, rest = self._buffer.partition(b"\r\n\r\n")
-            if len(head) > HEAD_BYTES:
-                raise HoldfastError("request_too_large", f"a request's head has at most {HEAD_BYTES} bytes")
-            if not end:
-                return None
-            self._headers = self._read_head(head)
-            self._buffer = rest
-        if len(self._buffer) < self._length:
-            return None
-        body = self._buffer[: self._length]
-        token = self._token()
-        if not check_body(token, self.nonce, body, self._headers.get(BODY_HEADER.lower(), "")):
-            raise HoldfastError("key_invalid", "the request's body is not proven", hint="")
-        return read_adoption(body, token, self.nonce)
-
-    def _read_head(self, head: bytes) -> dict[str, str]:
-        first, *lines = head.decode("latin-1").split("\r\n")
-        words = first.split(" ")
-        if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            raise HoldfastError("invalid_argument", "that is no HTTP request")
-        if words[1] != "/adopt":
+    def __init__(self, head: RequestHead, token: str) -> None:
+        """Raises ``HoldfastError`` for a request that cannot become an adoption."""
+        if head.path != "/adopt":
             raise HoldfastError("not_found", "the agent has no such path", hint="")
-        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         # who is not allowed to ask learns nothing else
-        nonce = dialled_nonce(self._token(), headers.get(DIAL_HEADER.lower(), ""))
+        nonce = dialled_nonce(token, head.headers.get(DIAL_HEADER.lower(), ""))
         if nonce is None:
             raise HoldfastError("key_invalid", "the request is not proven", hint="")
         self.nonce = nonce
-        length = headers.get("content-length", "")
-        if not (length.isascii() and length.isdigit()) or "transfer-encoding" in headers:
+        length = head.headers.get("content-length", "")
+        if not (length.isascii() and length.isdigit()) or "transfer-encoding" in head.headers:
             raise HoldfastError("invalid_argument", "the request needs a Content-Length")
         if len(length) > 9 or int(length) > BODY_BYTES:
             raise HoldfastError("request_too_large", f"the request's body has at most {BODY_BYTES} bytes")
+        self._mac = head.headers.get(BODY_HEADER.lower(), "")
         self._length = int(length)
-        return headers
+        self._buffer = b""
+
+    def feed(self, data: bytes, token: str) -> Adoption | None:
+        """Take bytes of the body. Raises ``HoldfastError`` for whatever is wrong with it."""
+        self._buffer += data
+        if len(self._buffer) < self._length:
+            return None
+        body = self._buffer[: self._length]
+        if not check_body(token, self.nonce, body, self._mac):
+            raise HoldfastError("key_invalid", "the request's body is not proven", hint="")
+        return read_adoption(body, token, self.nonce)
 
 
 def read_adoption(body: bytes, token: str, nonce: str) -> Adoption:
@@ -111,14 +92,6 @@ def read_adoption(body: bytes, token: str, nonce: str) -> Adoption:
         workdir=workdir,
         user=_text(given, "user") if given.get("user") is not None else None,
     )
-
-
-def answer(status: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> bytes:
-    """An HTTP answer, after which the connection ends."""
-    data = json.dumps(body).encode()
-    given = {"Content-Type": "application/json", "Content-Length": str(len(data)), "Connection": "close", **(headers or {})}
-    lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
-    return f"HTTP/1.1 {status} -\r\n{lines}\r\n".encode() + data
 
 
 def _text(given: dict[str, Any], name: str) -> str:

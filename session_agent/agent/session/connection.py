@@ -1,13 +1,14 @@
-"""One WebSocket connection of the agent, as an asyncio protocol over the sans-IO core of ``websockets``.
+"""One connection of the agent, as an asyncio protocol: an HTTP request, and in most cases the WebSocket it becomes.
 
-Owns the socket: the upgrade with its dial proof, messages in and out, back-pressure and the one timer of the session.
-It knows frames only to find the Hello. Every message is handled inside ``data_received``, so that a command costs no task
+Owns the socket: the upgrade with its dial proof, messages in and out, control frames, back-pressure and the one timer of the session.
+It knows the session's frames only to find the Hello. Every message is handled inside ``data_received``, so that a command costs no task
 switch. Called by ``server``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import socket
 from typing import TYPE_CHECKING, Protocol
@@ -17,18 +18,15 @@ from holdfast_wire.errors import HoldfastError, ProtocolError
 from holdfast_wire.frames import Hello
 from holdfast_wire.limits import MESSAGE_BYTES
 from holdfast_wire.proof import DIAL_HEADER, IDENTITY_HEADER, IDLE_HEADER, PROOF_HEADER, answer_dial, proof_of
-from holdfast_wire.websocket_frames import BINARY, MessageReader, server_frame
-from websockets.frames import CloseCode, Frame, Opcode
-from websockets.http11 import Request
-from websockets.protocol import OPEN
-from websockets.server import ServerProtocol
+from holdfast_wire.websocket_frames import BINARY, CLOSE, PING, PONG, TOO_LARGE, MessageReader, close_frame, control_breach, server_frame
 
-from .adoption import Adoption, AdoptRequest, answer
+from .adoption import Adoption, AdoptRequest
+from .http_request import RequestHead, answer, read_head, upgrade_headers
 
 try:
     from websockets.speedups import apply_mask
 except ImportError:  # the wheel for this machine has no C extension
-    from websockets.utils import apply_mask
+    from holdfast_wire.websocket_frames import apply_mask
 
 if TYPE_CHECKING:
     from .sessions import HeldSession, Sessions
@@ -39,6 +37,8 @@ GREETING_S = 10.0
 """Longest time from a connection's first byte to its Hello."""
 WRITE_HIGH_BYTES = 512 * 1024
 """Bytes waiting in the socket's buffer above which nothing more is taken from the session."""
+_TEXT_OR_BINARY = (1, 2)
+_NORMAL_CLOSURE = 1000
 
 
 class Host(Protocol):
@@ -73,19 +73,19 @@ class Connection(asyncio.Protocol):
     def __init__(self, host: Host) -> None:
         self._host = host
         self._loop = asyncio.get_running_loop()
-        self._socket = ServerProtocol(max_size=MESSAGE_BYTES)
         self._transport: asyncio.Transport | None = None
         self._held: HeldSession | None = None
         self._paused = False
         self._flush_scheduled = False
         self._receiving = False
-        self._refused = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
-        self._messages: MessageReader | None = None
-        """From the end of the handshake on: what follows is cut into messages here, and the library gets what is none."""
-        self._spoken = False
+        self._head = b""
         self._adopting: AdoptRequest | None = None
+        self._frames = MessageReader(apply_mask)
+        self._open = False
+        """Whether it is a WebSocket now: from the handshake to the first Close, whichever side sends it."""
+        self._goodbye = False
 
     # asyncio.Protocol -------------------------------------------------------------------------------------------
 
@@ -104,41 +104,33 @@ class Connection(asyncio.Protocol):
         self._timer = self._loop.call_later(GREETING_S, self._too_slow)
 
     def data_received(self, data: bytes) -> None:
-        if self._adopting is not None or (not self._spoken and data.startswith(b"P")):
-            self._adopt(data)
+        if self._transport is None or self._transport.is_closing():
             return
-        self._spoken = True
         self._receiving = True
         try:
-            if self._messages is None:
-                shaken = self._socket.state is OPEN
-                self._feed_library(data)
-                # Only in the chunk that ends the handshake: later the library may be within a frame.
-                if not shaken and self._socket.state is OPEN and data.endswith(b"\r\n\r\n"):
-                    self._messages = MessageReader(apply_mask)
-            else:
-                for first, frame in self._messages.feed(data):
-                    if first != BINARY:
-                        self._feed_library(frame)
-                    elif self._socket.state is OPEN:
-                        self._take(frame)
+            if not self._open:
+                data = self._receive_request(data)
+            if data:
+                for first, payload in self._frames.feed(data):
+                    if not self._open:
+                        break  # what follows a breach comes again, on a connection that is not closing
+                    if first == BINARY:
+                        self._take(payload)
+                    else:
+                        self._take_other(first, payload)
+                if self._frames.breach and self._open:
+                    self._close(self._frames.breach, f"at most {MESSAGE_BYTES} bytes" if self._frames.breach == TOO_LARGE else "not masked")
         finally:
             self._receiving = False
         self._flush()
         self._arm()
-
-    def eof_received(self) -> bool:
-        self._socket.receive_eof()
-        self._write_out()
-        return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._transport = None
         if self._held is not None:
-            close = self._socket.close_rcvd
-            self._host.sessions.detach(self._held, self, goodbye=close is not None and close.code == CloseCode.NORMAL_CLOSURE)
+            self._host.sessions.detach(self._held, self, goodbye=self._goodbye)
             self._held = None
         self._host.closed(self)
 
@@ -166,77 +158,92 @@ class Connection(asyncio.Protocol):
 
     def refuse(self, error: HoldfastError) -> None:
         """Close with the error's close code; the reason carries its code and message."""
-        self._refused = True
-        if self._socket.state is OPEN:
-            reason = f"{error.reason}: " if error.reason else ""
-            self._socket.send_close(error.kind.close_code or 4400, f"{error.code}: {reason}{error.message}"[:120])
-        self._write_out()
-        if self._transport is not None:
-            self._transport.close()
+        reason = f"{error.reason}: " if error.reason else ""
+        self._close(error.kind.close_code or 4400, f"{error.code}: {reason}{error.message}"[:120])
 
     def abort(self) -> None:
         """Break the connection without a word."""
+        self._open = False
         if self._transport is not None:
             self._transport.abort()
 
     # Inside -----------------------------------------------------------------------------------------------------
 
-    def _upgrade(self, request: Request) -> None:
-        if request.path == "/healthz":
-            self._socket.send_response(self._socket.reject(200, "ok\n"))
-            return
-        identity = self._host.identity
-        proof = answer_dial(self._host.token, request.headers.get(DIAL_HEADER, ""), identity)
-        if request.path != "/session" or proof is None:
-            status = 404 if request.path != "/session" else 403
-            self._socket.send_response(self._socket.reject(status, "refused\n"))
-            return
-        response = self._socket.accept(request)
-        if response.status_code == 101:
-            response.headers[PROOF_HEADER] = proof
-            response.headers[IDLE_HEADER] = f"{self._host.idle_s():.3f}"
-            if identity:
-                response.headers[IDENTITY_HEADER] = identity
-        self._socket.send_response(response)
-
-    def _adopt(self, data: bytes) -> None:
-        """A request that is no upgrade: the only one there is adopts the agent."""
-        transport, host = self._transport, self._host
-        if transport is None or transport.is_closing():
-            return
-        request = self._adopting = self._adopting or AdoptRequest(lambda: host.token)
+    def _receive_request(self, data: bytes) -> bytes:
+        """Take bytes of the HTTP request; what comes after the head of an upgrade is returned."""
+        assert self._transport is not None
+        host = self._host
         try:
-            adoption = request.feed(data)
+            if self._adopting is None:
+                self._head += data
+                found = read_head(self._head)
+                if found is None:
+                    return b""
+                head, data = found
+                if head.method == "GET":
+                    self._upgrade(head)
+                    return data if self._open else b""
+                self._adopting = AdoptRequest(head, host.token)
+            adoption = self._adopting.feed(data, host.token)
             if adoption is None:
-                return
+                return b""
             host.adopt(adoption, self)
         except HoldfastError as error:
-            log.info("refusing to be adopted: %s", error.code)
-            transport.write(answer(error.kind.status, error.to_map()))
+            log.info("refusing a request: %s", error.code)
+            self._answer(error.kind.status, json.dumps(error.to_map()).encode(), "application/json")
         else:
-            headers = {PROOF_HEADER: proof_of(host.token, request.nonce, host.identity)}
-            if host.identity:
-                headers[IDENTITY_HEADER] = host.identity
-            transport.write(answer(200, {"sandbox_id": adoption.sandbox_id}, headers))
-        transport.close()
+            proof = self._proof_headers(proof_of(host.token, self._adopting.nonce, host.identity))
+            self._answer(200, json.dumps({"sandbox_id": adoption.sandbox_id}).encode(), "application/json", proof)
+        return b""
 
-    def _feed_library(self, data: bytes) -> None:
-        """Have the library read the handshake, control frames, and whatever breaks the protocol."""
-        self._socket.receive_data(data)
-        for event in self._socket.events_received():
-            if isinstance(event, Request):
-                self._upgrade(event)
-            elif not isinstance(event, Frame) or event.opcode is Opcode.PING or event.opcode is Opcode.PONG:
-                if self._paused and self._transport is not None:
-                    self._transport.abort()  # it pings and does not read the answers: they would pile up here
-            elif event.opcode is Opcode.BINARY and event.fin:
-                self._take(bytes(event.data))
-            elif event.opcode is not Opcode.CLOSE and not self._refused:
-                self._refuse_breach(ProtocolError("every message is one unfragmented binary frame"))
+    def _upgrade(self, head: RequestHead) -> None:
+        assert self._transport is not None
+        host = self._host
+        if head.path == "/healthz":
+            self._answer(200, b"ok\n")
+            return
+        proof = answer_dial(host.token, head.headers.get(DIAL_HEADER.lower(), ""), host.identity)
+        if head.path != "/session" or proof is None:
+            self._answer(404 if head.path != "/session" else 403, b"refused\n")
+            return
+        headers = {**upgrade_headers(head), **self._proof_headers(proof), IDLE_HEADER: f"{host.idle_s():.3f}"}
+        self._transport.write(answer(101, headers))
+        self._open = True
+
+    def _proof_headers(self, proof: str) -> dict[str, str]:
+        identity = self._host.identity
+        return {PROOF_HEADER: proof, **({IDENTITY_HEADER: identity} if identity else {})}
+
+    def _answer(self, status: int, body: bytes, kind: str = "text/plain; charset=utf-8", headers: dict[str, str] | None = None) -> None:
+        assert self._transport is not None
+        self._transport.write(answer(status, {"Content-Type": kind, **(headers or {})}, body))
+        self._transport.close()
+
+    def _take_other(self, first: int, payload: bytes) -> None:
+        """A frame that is no whole binary message."""
+        assert self._transport is not None
+        if first & 0x70 == 0 and first & 0x0F in _TEXT_OR_BINARY:
+            self._refuse_breach(ProtocolError("every message is one unfragmented binary frame"))
+        elif code := control_breach(first, payload):
+            self._close(code, "not a frame of this protocol")
+        elif first == CLOSE:
+            self._goodbye = payload[:2] == _NORMAL_CLOSURE.to_bytes(2, "big")
+            self._open = False
+            self._transport.write(server_frame(CLOSE, payload))
+            self._transport.close()
+        elif self._paused:
+            self.abort()  # it pings and does not read the answers: they would pile up here
+        elif first == PING:
+            self._transport.write(server_frame(PONG, payload))
+
+    def _close(self, code: int, reason: str) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            if self._open:
+                self._transport.write(close_frame(code, reason))
+            self._transport.close()
+        self._open = False
 
     def _take(self, message: bytes) -> None:
-        if self._refused:
-            return  # what followed a breach comes again, on a connection that is not closing
         try:
             if self._held is None:
                 self._greet(message)
@@ -265,27 +272,13 @@ class Connection(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._flush_scheduled = False
-        held = self._held
-        if held is not None:
-            session = held.session
-            while session.has_outgoing and not self._paused and self._socket.state is OPEN:
-                frames = [server_frame(BINARY, message) for message in session.outgoing(WRITE_HIGH_BYTES)]
-                if self._socket.writes:
-                    self._write_out()
-                if self._transport is not None and not self._transport.is_closing():
-                    self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
-        if self._socket.writes:  # pongs and the answer to a Close are the socket's own
-            self._write_out()
-
-    def _write_out(self) -> None:
-        pieces = self._socket.data_to_send()
-        transport = self._transport
-        if not pieces or transport is None or transport.is_closing():
+        held, transport = self._held, self._transport
+        if held is None or transport is None or transport.is_closing():
             return
-        ends = pieces[-1] == b""
-        transport.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-        if ends:
-            transport.close()
+        session = held.session
+        while session.has_outgoing and not self._paused and self._open:
+            frames = [server_frame(BINARY, message) for message in session.outgoing(WRITE_HIGH_BYTES)]
+            transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
 
     def _arm(self) -> None:
         held = self._held

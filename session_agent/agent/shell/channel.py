@@ -6,7 +6,7 @@ may be further on than the client has read. A refusal is an Exited with an ``err
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -36,7 +36,7 @@ _Refusal = tuple[str, HoldfastError]
 def open_shell(context: AgentContext, channel: Channel) -> ShellHandler:
     """Attach to the shell of this name, or start it. Raises ``HoldfastError``."""
     params = channel.params
-    name = read.text(params, "name", None) or f"shell-{secrets.token_hex(6)}"
+    name = read.text(params, "name", None) or f"shell-{os.urandom(6).hex()}"
     if len(name.encode()) > ID_BYTES:
         raise HoldfastError("invalid_argument", f"a shell's name has at most {ID_BYTES} bytes")
     tty = read.boolean(params, "tty", False)

@@ -8,8 +8,8 @@ standard output, which no command sees. Why, and what else was tried: ``infra/de
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -126,7 +126,7 @@ class BashDialect:
         self._inherited = inherited
         self._seen: set[int] = set()
         self.private = inherited.above()
-        self.token = secrets.token_hex(8).encode()
+        self.token = os.urandom(8).hex().encode()
         self._input = b" </dev/null"
         self._streams = b" >/proc/self/fd/%d 2>/proc/self/fd/%d\n" % (self.private.out, self.private.err)
         self._take = b""
@@ -275,7 +275,7 @@ class ShDialect:
         self.argv = [path, *applet, "-i"]
         self.private = private
         self._feed = feed
-        self.token = secrets.token_hex(8).encode()
+        self.token = os.urandom(8).hex().encode()
         hidden = private.all if feed is None else (*private.all, feed)
         self._closed = b"".join(b" %d>&-" % fd for fd in hidden) + b"\n"
         self._input = b" </dev/null"

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import secrets
 import sys
 import termios
 from collections.abc import Callable
@@ -196,7 +195,7 @@ def waiting_bytes(pipe: int) -> int:
 def make_fifo(uid: int | None, gid: int | None) -> str | None:
     """A named pipe with a random name, for the moment until the shell has opened it."""
     for directory in ("/dev/shm", "/tmp", "/run", "/var/tmp"):
-        path = f"{directory}/.holdfast-{secrets.token_hex(12)}"
+        path = f"{directory}/.holdfast-{os.urandom(12).hex()}"
         try:
             os.mkfifo(path, 0o600)
             if uid is not None:

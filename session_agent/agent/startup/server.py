@@ -14,7 +14,6 @@ import gc
 import json
 import logging
 import os
-import secrets
 import signal
 import socket
 import sys
@@ -56,7 +55,7 @@ class AgentServer:
     def __init__(self, settings: AgentSettings, factories: Mapping[str, Factory] | None = None, *, sole: bool = False) -> None:
         self.token = settings.token
         self.identity = settings.pod_uid
-        self.agent_epoch = secrets.token_hex(16)
+        self.agent_epoch = os.urandom(16).hex()
         self.context = AgentContext(settings, sole=sole)
         self.taken = False
         self._info = {"sandbox_id": settings.sandbox_id, "incarnation": settings.incarnation, "protocol": PROTOCOL_VERSION}
@@ -181,9 +180,9 @@ async def _serve(settings: AgentSettings, listener: socket.socket, ready_fd: int
     stopping = asyncio.Event()
     if ready_fd is None or os.getpid() != 1:
         # A first process that handles SIGTERM can be sent it from inside. The node ends its agents with SIGKILL, which cannot.
-        loop.add_signal_handler(signal.SIGTERM, stopping.set)
+        signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(stopping.set))  # the reaper wakes the loop
     if ready_fd is None:
-        loop.add_signal_handler(signal.SIGINT, stopping.set)
+        signal.signal(signal.SIGINT, lambda *_: loop.call_soon_threadsafe(stopping.set))
     server = AgentServer(settings, sole=True)
     await server.start(listener)
     if ready_fd is None:
@@ -244,7 +243,6 @@ def serve_forked(config: dict[str, Any], listen_fd: int, ready_fd: int) -> None:
 def main() -> int:
     """Serve as a container's command; the exit status is 0 after SIGTERM and 78 when the settings do not do."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="session_agent: %(message)s")
-    logging.getLogger("websockets").setLevel(logging.WARNING)  # it would log every probe
     try:
         settings = AgentSettings.from_environment(given_environment())
         wipe_settings()
@@ -253,5 +251,6 @@ def main() -> int:
     except (HoldfastError, OSError, ValueError) as error:
         print(f"session_agent: {error}", file=sys.stderr)
         return 78
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # so that asyncio leaves it to ``_serve``
     asyncio.run(_serve(settings, listener, None))
     return 0

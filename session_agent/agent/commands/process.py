@@ -1,0 +1,193 @@
+"""One process with standard streams, from its start to its exit: what one-off commands and terminals have in common.
+
+Owns start, signals, time-out, the exit status, and the end of everything it started. What the streams are, and where the exit is stored, is
+``command``'s and ``terminal``'s. A process does not care whether a client looks: presenting it is ``delivery``'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import ClassVar
+
+from holdfast_wire.errors import HoldfastError
+
+from session_agent.agent.context import AgentContext
+from session_agent.agent.output.exit_status import Ending, ending_of
+from session_agent.agent.output.pipes import PipeReader, PipeWriter
+from session_agent.agent.output.records import Record
+from session_agent.agent.process.fork import CannotExecuteError, Launch, Stdio
+from session_agent.agent.process.process_tree import TreeKill, has_strangers, kill_group, members, owned_by
+from session_agent.agent.process.processes import exit_outcome, signal_number
+
+_WAIT_POLL_S = 0.05
+
+
+class Process:
+    """A live process. ``outlive``: what becomes of what it started when it ends, ``adopt``, ``kill`` or ``wait``."""
+
+    KIND: ClassVar[str]
+    """As ``ending_of`` has it."""
+    KILLED: ClassVar[str]
+    """Why it ended where a client sent it SIGKILL."""
+    ERRORS: ClassVar[tuple[int, str]]
+    """The stream and the line's end for what a shell would say of a program that cannot be executed."""
+
+    def __init__(self, context: AgentContext, record: Record, *, outlive: str = "adopt") -> None:
+        self._context = context
+        self.record = record
+        self._outlive = outlive
+        self._tag = context.tags.owner()
+        self._began = context.now()
+        self._status: int | None = None
+        self._abort = ""
+        """Why it was killed, where it was: the first reason."""
+        self._killing: TreeKill | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._sink: PipeWriter | None = None
+        self._sources: list[PipeReader] = []
+        self.pid = 0
+        self._live = False
+        """From the start to the exit record."""
+        self._signals: list[int] = []
+
+    def _spawn(self, argv: list[str], launch: Launch, stdio: Stdio, *, tty: bool = False) -> None:
+        self.pid = self._context.reaper.spawn(argv, launch, stdio, self._exited, tag=self._tag, tty=tty, on_start=self._started)
+
+    def _go(self, timeout_s: float | None) -> None:
+        """It was spawned, and its streams are there."""
+        self._live = True
+        self.record.started = not self._context.reaper.is_starting(self.pid)
+        if timeout_s is not None:
+            self._timer = self._context.loop.call_later(timeout_s, self.end, "timeout")
+
+    def signal(self, name: str) -> None:
+        """Signal it; KILL ends the whole tree."""
+        number = signal_number(name)
+        if number == signal.SIGKILL:
+            self.end(self.KILLED)
+        elif self.record.started:
+            self._send_signal(number)
+        elif number not in self._signals:  # as a process has a signal pending once
+            self._signals.append(number)
+
+    def abandon(self) -> None:
+        """The agent stops."""
+        self.end("cancelled")
+
+    def end(self, why: str) -> None:
+        """Kill it with everything it started, unless it has ended: an agent that was held up may have yet to see that."""
+        self._context.reaper.reap()
+        if self._killing is not None or not self._live:
+            return
+        if self._status is not None and not members(owned_by(self._tag)):
+            self._finish()
+            return
+        self._abort = why
+        self._kill_tree()
+
+    # What the streams and the record decide ----------------------------------------------------------------------
+
+    def _send_signal(self, number: int) -> None:
+        raise NotImplementedError
+
+    def _end_streams(self) -> None:
+        """It ended: take what is left of its output."""
+        raise NotImplementedError
+
+    def _release(self) -> None:
+        """Give back everything but the record."""
+        self._live = False
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._killing is not None:
+            self._killing.cancel()
+        if self._sink is not None:
+            self._sink.close()
+        for source in self._sources:
+            source.close()
+
+    def _store(self, ending: Ending) -> None:
+        raise NotImplementedError
+
+    def _fail(self, error: HoldfastError) -> None:
+        """It could not be started, and that has no exit status."""
+        raise NotImplementedError
+
+    # What happens ------------------------------------------------------------------------------------------------
+
+    def _started(self, error: Exception | None) -> None:
+        """The program replaced the forked child (exec), or could not."""
+        if error is None:
+            self.record.started = True
+            self.record.notify()
+            for number in self._signals:
+                self._send_signal(number)
+            return
+        self._release()
+        if isinstance(error, CannotExecuteError):
+            self._cannot_execute(error)
+        else:
+            assert isinstance(error, HoldfastError)
+            self._fail(error)
+
+    def _cannot_execute(self, error: CannotExecuteError) -> None:
+        """Report it as a shell does."""
+        stream, line_end = self.ERRORS
+        self.record.started = True
+        self.record.spool.append(stream, f"{error.message}{line_end}".encode())
+        self._store(Ending(error.exit_code, self._context.now() - self._began))
+
+    def _kill_tree(self) -> None:
+        roots = (self.pid,) if self._status is None else ()
+        if roots:
+            # at once and as a whole: a fork bomb that goes on while it is looked through leaves us no time to do so
+            kill_group(self.pid, signal.SIGSTOP)
+        self._killing = TreeKill(owned_by(self._tag), self._killed, roots=roots)
+
+    def _killed(self) -> None:
+        self._context.reaper.reap_orphans(owned_by(self._tag))
+        if self._status is not None:
+            self._finish()
+        # else the leader's exit is on its way
+
+    def _exited(self, status: int) -> None:
+        self._status = status
+        if self._killing is not None or self._outlive == "kill":
+            if has_strangers(self._context.reaper.pids):
+                if self._killing is None or self._killing.over:
+                    self._kill_tree()
+                # else _killed comes when nothing of the tree is left
+            else:
+                if self._killing is not None:
+                    self._killing.cancel()
+                self._finish()
+        elif self._outlive == "adopt":
+            self._finish()
+        else:
+            self._wait_for_rest()
+
+    def _wait_for_rest(self) -> None:
+        """``outlive: wait``: until the pipes are closed and nothing of the tree lives."""
+        if self._killing is not None or self.record.ending is not None:
+            return
+        if any(source.open for source in self._sources):
+            return  # _source_ended comes back here
+        if has_strangers(self._context.reaper.pids) and members(owned_by(self._tag)):
+            self._context.loop.call_later(_WAIT_POLL_S, self._wait_for_rest)
+            return
+        self._finish()
+
+    def _source_ended(self) -> None:
+        if self._status is not None and self._outlive == "wait":
+            self._wait_for_rest()
+
+    def _finish(self) -> None:
+        if self.record.ending is not None:
+            return
+        self._end_streams()
+        assert self._status is not None
+        exit_code, name = exit_outcome(self._status)
+        duration_s = self._context.now() - self._began
+        self._release()
+        self._store(ending_of(self.KIND, exit_code, name, duration_s, abort=self._abort, oom_killed=self._context.oom_killed))

@@ -1,0 +1,328 @@
+"""What changes in a directory, or in all below it: events of the kernel as clients see them.
+
+Owns what is watched and what an event means: new directories are watched and what is found in them is reported, two halves of a move
+become one event, and what was lost is an event too. Memory is bounded: a tree that is not read reads nothing from the kernel, whose own
+queue then fills up and reports an overflow. Called by ``watching``, on a thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import msgpack
+from holdfast_wire.errors import HoldfastError
+
+from session_agent.agent.request.paths import os_failure, path_fields, shown
+
+from .inotify import (
+    ATTRIB,
+    CREATE,
+    DELETE,
+    DELETE_SELF,
+    IGNORED,
+    IS_DIRECTORY,
+    MODIFY,
+    MOVE_SELF,
+    MOVED_FROM,
+    MOVED_TO,
+    OVERFLOW,
+    UNMOUNT,
+    Event,
+    Inotify,
+)
+
+MOST_DIRECTORIES = 100_000
+"""Directories of one watch."""
+_BATCH_BYTES = 64 * 1024
+_PAIR_S = 0.01
+"""How long the second half of a move is waited for."""
+_PAIR_EVENTS = 64
+"""How many events may stand between the two."""
+_MOST_REPORTED = 10_000
+"""Names that were found and may be reported again by the kernel; further ones are reported twice."""
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.ENAMETOOLONG)
+"""Directories that cannot be watched that are ignored: removed by now, or not for this user to see."""
+
+
+class _Node:
+    """One watched directory; ``reported`` are names that were found in it when it was new."""
+
+    __slots__ = ("children", "name", "parent", "reported", "watch")
+
+    def __init__(self, name: str, parent: _Node | None) -> None:
+        self.name = name
+        self.parent = parent
+        self.children: dict[str, _Node] = {}
+        self.reported: set[str] = set()
+        self.watch = -1
+
+    def path(self, name: str = "") -> str:
+        parts = [name] if name else []
+        node: _Node | None = self
+        while node is not None:
+            parts.append(node.name)
+            node = node.parent
+        return "/".join(reversed(parts)).replace("//", "/", 1)
+
+
+class WatchedTree:
+    """A directory, one file in it, or all below it. Used by one thread at a time."""
+
+    def __init__(self, path: str, recursive: bool) -> None:
+        self._path = path
+        self._recursive = recursive
+        self._only: str | None = None
+        self._inotify: Inotify | None = None
+        self._nodes: dict[int, _Node] = {}
+        self._root = _Node(path, None)
+        self._reporting: list[_Node] = []
+        self._reported = 0
+        self._queue: deque[Event] = deque()
+        self._events = self._translated()
+        self.ended = False
+        """Whether what was watched is gone."""
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor that is readable when there are events."""
+        assert self._inotify is not None
+        return self._inotify.descriptor
+
+    def open(self) -> dict[str, Any]:
+        """Begin. Raises what is wrong with the path, ``session_limit`` where there is more than can be watched."""
+        path = self._path
+        try:
+            if not stat.S_ISDIR(os.stat(path).st_mode):  # it may be replaced by another: its directory's events show it
+                directory, self._only = os.path.split(os.path.realpath(path))
+                self._root.name, self._recursive = directory, False
+            os.listdir(self._root.name)  # a user who may not read it gets no events
+            self._inotify = Inotify()
+            self._watch(self._root)
+            for event in self._grown(self._root, report=False):
+                if event["type"] == "overflow":
+                    raise self._too_many()
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise self._too_many() from None
+            raise os_failure(error, path) from None
+        return {"directories": len(self._nodes)}
+
+    def take(self) -> tuple[list[bytes], bool]:
+        """The next events, packed, and whether there may be more of them now."""
+        pack = msgpack.Packer(use_bin_type=True).pack
+        pieces: list[bytes] = []
+        size = 0
+        while size < _BATCH_BYTES:
+            event = next(self._events, None)
+            if event is None:
+                return pieces, False
+            pieces.append(pack(event))
+            size += len(pieces[-1])
+        return pieces, True
+
+    def close(self) -> None:
+        """Let go of everything."""
+        if self._inotify is not None:
+            self._inotify.close()
+
+    # Events ------------------------------------------------------------------------------------------------------
+
+    def _translated(self) -> Iterator[dict[str, Any] | None]:
+        """Events as clients see them; None where there are none just now."""
+        last = None
+        while not self.ended:
+            if not self._fill():
+                for node in self._reporting:
+                    node.reported.clear()
+                self._reporting.clear()
+                self._reported = 0
+                last = None
+                yield None
+                continue
+            for event in self._meaning(self._queue.popleft()):
+                if event["type"] != "modified" or event != last:  # repeated ones carry no more than one
+                    yield event
+                last = event
+
+    def _fill(self, patience_s: float = 0.0) -> bool:
+        """Whether there is something to translate."""
+        assert self._inotify is not None
+        if not self._queue or patience_s:
+            self._queue += self._inotify.read(patience_s)
+        return bool(self._queue)
+
+    def _meaning(self, event: Event) -> Iterator[dict[str, Any]]:
+        mask, node = event.mask, self._nodes.get(event.watch)
+        if mask & OVERFLOW:
+            yield _event("overflow", self._path)
+            if self._recursive:  # new directories had no watch yet
+                yield from self._grown(self._root, report=False)
+            return
+        if node is None:
+            return
+        if mask & IGNORED:
+            self._forget(node)
+        elif not event.name:
+            if node is not self._root:
+                return  # its own directory reports it too
+            if mask & (DELETE_SELF | MOVE_SELF | UNMOUNT):
+                self.ended = True
+                yield _event("deleted", self._path, is_directory=self._only is None)
+            elif self._only is None and mask & (MODIFY | ATTRIB):
+                yield _event("modified", self._path, is_directory=True)
+        elif mask & MOVED_FROM:
+            yield from self._moved(event, node)
+        else:
+            yield from self._named(event, node)
+
+    def _named(self, event: Event, node: _Node) -> Iterator[dict[str, Any]]:
+        name, mask, is_directory = event.name, event.mask, bool(event.mask & IS_DIRECTORY)
+        if self._only not in (None, name):
+            return
+        path = self._shown(node, name)
+        if mask & (CREATE | MOVED_TO):
+            if name in node.reported:
+                node.reported.discard(name)
+                return
+            yield _event("created", path, is_directory=is_directory)
+            if is_directory and self._recursive and name not in node.children:
+                yield from self._new(node, name)
+        elif mask & DELETE:
+            node.reported.discard(name)
+            self._dropped(node, name)
+            yield _event("deleted", path, is_directory=is_directory)
+        elif mask & (MODIFY | ATTRIB):
+            yield _event("modified", path, is_directory=is_directory)
+
+    def _moved(self, event: Event, node: _Node) -> Iterator[dict[str, Any]]:
+        """The first half of a move; where there is no second, it led out of what is watched."""
+        second = self._second(event.cookie)
+        target = None if second is None else self._nodes.get(second.watch)
+        is_directory = bool(event.mask & IS_DIRECTORY)
+        if second is None or target is None:
+            if self._only in (None, event.name):
+                self._dropped(node, event.name)
+                yield _event("deleted", self._shown(node, event.name), is_directory=is_directory)
+            return
+        if self._only is not None and self._only not in (event.name, second.name):
+            return
+        node.reported.discard(event.name)
+        moved = node.children.pop(event.name, None)
+        self._dropped(target, second.name)
+        if moved is not None:
+            moved.name, moved.parent = second.name, target
+            target.children[second.name] = moved
+        yield _event("moved", self._shown(node, event.name), to=self._shown(target, second.name), is_directory=is_directory)
+        if is_directory and self._recursive and moved is None:
+            yield from self._new(target, second.name)
+
+    def _second(self, cookie: int) -> Event | None:
+        for patience_s in (0.0, _PAIR_S):
+            if patience_s and len(self._queue) >= _PAIR_EVENTS:
+                return None
+            self._fill(patience_s)
+            for event in islice(self._queue, _PAIR_EVENTS):
+                if event.mask & MOVED_TO and event.cookie == cookie:
+                    self._queue.remove(event)
+                    return event
+        return None
+
+    def _shown(self, node: _Node, name: str) -> str:
+        """The path relative to the watched directory."""
+        return self._path if name == self._only else node.path(name)
+
+    # Directories -------------------------------------------------------------------------------------------------
+
+    def _watch(self, node: _Node) -> None:
+        assert self._inotify is not None
+        if len(self._nodes) >= MOST_DIRECTORIES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), node.path())
+        watch = self._inotify.add(node.path(), follow=node is self._root)
+        known = self._nodes.get(watch)
+        if known is not None and known is not node and known.parent is not None:
+            known.parent.children.pop(known.name, None)  # it was moved while events were lost
+        if node.watch != watch and self._nodes.get(node.watch) is node:
+            del self._nodes[node.watch]  # it was another then
+        node.watch = watch
+        self._nodes[watch] = node
+
+    def _new(self, parent: _Node, name: str) -> Iterator[dict[str, Any]]:
+        """Watch a directory that has come, and report what is in it."""
+        node = _Node(name, parent)
+        try:
+            self._watch(node)
+        except OSError as error:
+            if error.errno not in _GONE:
+                yield _event("overflow", node.path())
+            return
+        parent.children[name] = node
+        yield from self._grown(node, report=True)
+
+    def _grown(self, top: _Node, *, report: bool) -> Iterator[dict[str, Any]]:
+        """Go through a directory that is watched, and watch those below it."""
+        waiting = [top] if self._recursive else []
+        while waiting:
+            node = waiting.pop()
+            try:
+                with os.scandir(node.path()) as found:
+                    entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
+            except OSError:
+                continue
+            if report:
+                self._reporting.append(node)
+            for name in node.children.keys() - {name for name, is_directory in entries if is_directory}:
+                self._dropped(node, name)
+            for name, is_directory in entries:
+                if report:
+                    if self._reported < _MOST_REPORTED:
+                        self._reported += 1
+                        node.reported.add(name)
+                    yield _event("created", node.path(name), is_directory=is_directory)
+                if not is_directory:
+                    continue
+                inner = node.children.get(name) or _Node(name, node)
+                try:
+                    self._watch(inner)
+                except OSError as error:
+                    if error.errno not in _GONE:
+                        yield _event("overflow", inner.path())
+                        return
+                    continue
+                node.children[name] = inner
+                waiting.append(inner)
+
+    def _dropped(self, parent: _Node, name: str) -> None:
+        """A directory is no longer there: neither it nor what is below it is watched any more."""
+        assert self._inotify is not None
+        gone = parent.children.pop(name, None)
+        waiting = [] if gone is None else [gone]
+        while waiting:
+            node = waiting.pop()
+            waiting += node.children.values()
+            if self._nodes.get(node.watch) is node:
+                del self._nodes[node.watch]
+                self._inotify.remove(node.watch)
+
+    def _forget(self, node: _Node) -> None:
+        """The kernel watches it no longer."""
+        del self._nodes[node.watch]
+        node.watch = -1
+        if node.parent is not None and node.parent.children.get(node.name) is node:
+            del node.parent.children[node.name]
+
+    def _too_many(self) -> HoldfastError:
+        hint = "watch a part of it, or raise fs.inotify.max_user_watches of the machine"
+        return HoldfastError("session_limit", f"{shown(self._path)} has more directories than can be watched", hint=hint)
+
+
+def _event(kind: str, path: str, *, to: str | None = None, is_directory: bool = False) -> dict[str, Any]:
+    event: dict[str, Any] = {"type": kind, **path_fields("path", path)}
+    if to is not None:
+        event |= path_fields("to", to)
+    return event | ({"directory": True} if is_directory else {})

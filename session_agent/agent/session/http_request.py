@@ -1,0 +1,64 @@
+"""The HTTP request that opens each connection to the agent: its head, the answers, and the upgrade to a WebSocket (RFC 6455 §4.2).
+
+Owns the limits of a head and the meaning of its lines; what a path does is ``connection``'s, the body of an adoption ``adoption``'s.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+from dataclasses import dataclass
+
+from holdfast_wire.errors import HoldfastError
+
+HEAD_BYTES = 16 * 1024
+_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455 §1.3
+_REASONS = {101: "Switching Protocols", 200: "OK", 403: "Forbidden", 404: "Not Found"}
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """Names of ``headers`` are in lower case."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+
+
+def read_head(data: bytes) -> tuple[RequestHead, bytes] | None:
+    """The head at the start of ``data`` and what follows it, None until it is whole. Raises ``HoldfastError``."""
+    head, end, rest = data.partition(b"\r\n\r\n")
+    if len(head) > HEAD_BYTES:
+        raise HoldfastError("request_too_large", f"a request's head has at most {HEAD_BYTES} bytes")
+    if not end:
+        return None
+    first, *lines = head.decode("latin-1").split("\r\n")
+    words = first.split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        raise HoldfastError("invalid_argument", "that is no HTTP request")
+    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return RequestHead(words[0], words[1], headers), rest
+
+
+def upgrade_headers(head: RequestHead) -> dict[str, str]:
+    """The headers of a 101 that make the connection a WebSocket. Raises ``HoldfastError`` where the client did not ask for one."""
+    key = head.headers.get("sec-websocket-key", "")
+    try:
+        sound = len(binascii.a2b_base64(key.encode(), strict_mode=True)) == 16
+    except ValueError:
+        sound = False
+    options = [option.strip().lower() for option in head.headers.get("connection", "").split(",")]
+    if not sound or "upgrade" not in options or head.headers.get("upgrade", "").lower() != "websocket":
+        raise HoldfastError("invalid_argument", "that is no request for a WebSocket")
+    if head.headers.get("sec-websocket-version") != "13":
+        raise HoldfastError("invalid_argument", "the agent knows version 13 of WebSockets")
+    accept = binascii.b2a_base64(hashlib.sha1(key.encode() + _GUID, usedforsecurity=False).digest(), newline=False).decode()
+    return {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Accept": accept}
+
+
+def answer(status: int, headers: dict[str, str], body: bytes | None = None) -> bytes:
+    """An answer; with a body it is the connection's last."""
+    if body is not None:
+        headers = {**headers, "Content-Length": str(len(body)), "Connection": "close"}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"HTTP/1.1 {status} {_REASONS.get(status, '-')}\r\n{lines}\r\n".encode() + (body or b"")
