@@ -219,7 +219,15 @@ class Group:
 
     def remove(self) -> None:
         for path in self.paths:
-            remove(path)
+            try:
+                for part in (_COMMANDS, _AGENT):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.rmdir(f"{path}/{part}")
+                os.rmdir(path)
+            except FileNotFoundError:
+                pass
+            except OSError:  # not empty yet, or with further groups: looking for them reads every file name of every group
+                remove(path)
 
 
 def remove(path: str, deadline_s: float = 5.0) -> None:
