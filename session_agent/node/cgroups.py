@@ -190,7 +190,15 @@ class SandboxCgroup:
 
     def remove(self) -> None:
         for path in self.paths:
-            remove(path)
+            try:
+                for part in (_COMMANDS, _AGENT):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.rmdir(f"{path}/{part}")
+                os.rmdir(path)
+            except FileNotFoundError:
+                pass
+            except OSError:  # not empty yet, or with further groups: looking for them reads every file name of every group
+                remove(path)
 
 
 def _quota_us(cores: float) -> int:

@@ -92,13 +92,18 @@ class Accounts:
 
 def _counter(group: str) -> Callable[[], float]:
     """CPU seconds of a node's control group, with those of the groups below it that are gone."""
-    for folder in Path("/sys/fs/cgroup").glob(f"**/{group}"):
-        if (path := folder / "cpuacct.usage").exists():
-            return lambda: int(path.read_text()) / 1e9
-    for folder in Path("/sys/fs/cgroup").glob(f"**/{group}"):
-        if (path := folder / "cpu.stat").exists():
-            return lambda: int(path.read_text().split()[1]) / 1e6
+    folders = [path for path, _, _ in os.walk("/sys/fs/cgroup") if os.path.basename(path) == group]  # those of other nodes come and go
+    for folder in folders:
+        if os.path.exists(path := f"{folder}/cpuacct.usage"):
+            return partial(_first_number, path, 0, 1e9)
+    for folder in folders:
+        if os.path.exists(path := f"{folder}/cpu.stat"):
+            return partial(_first_number, path, 1, 1e6)
     raise RuntimeError(f"no control group {group} counts CPU time: P7 needs a node that is root")
+
+
+def _first_number(path: str, column: int, per_second: float) -> float:
+    return int(Path(path).read_text().split()[column]) / per_second
 
 
 async def many(client: AsyncSandboxClient, data: Path, count: int) -> Many:

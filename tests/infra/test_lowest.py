@@ -24,4 +24,4 @@ def test_a_dependency_without_a_lower_bound_is_refused(requirement: str) -> None
 
 def test_every_dependency_of_the_package_has_a_lower_bound() -> None:
     names = {line.partition("==")[0] for line in read_constraints(PYPROJECT)}
-    assert {"httpx", "msgpack", "websockets", "redis", "uvicorn", "kubernetes-asyncio"} <= names
+    assert {"msgpack", "websockets", "redis", "uvicorn", "kubernetes-asyncio"} <= names

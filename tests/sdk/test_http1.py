@@ -1,14 +1,17 @@
-"""HTTP/1.1 of the blocking face: answers whole and one byte at a time, hostile ones, and connections on real sockets."""
+"""HTTP/1.1 of both faces: answers whole and one byte at a time, hostile ones, and connections on real sockets."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, Protocol
 
 import pytest
 from holdfast._options import Options
-from holdfast._transport.rest.answer import UnreachableError
+from holdfast._transport.aio.http import Http as AsyncHttp
+from holdfast._transport.rest.answer import Answer, UnreachableError
 from holdfast._transport.rest.http1 import AnswerError, AnswerReader, request_head
 from holdfast._transport.threads.http import Http
 from hypothesis import given
@@ -106,6 +109,7 @@ class Server:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.heard: list[bytes] = []
+        self.answered = threading.Event()
         self._thread = threading.Thread(target=self._serve, args=(connections,), daemon=True)
         self._thread.start()
 
@@ -114,8 +118,12 @@ class Server:
             connection, _ = self._listener.accept()
             with connection:
                 for answer in answers:
-                    self.heard.append(connection.recv(65536))
+                    request = connection.recv(65536)
+                    while b" /early" not in request and b"chunked" in request and not request.endswith(b"0\r\n\r\n"):
+                        request += connection.recv(65536)
+                    self.heard.append(request)
                     connection.sendall(answer)
+                    self.answered.set()
 
     def close(self) -> None:
         self._thread.join(30)
@@ -135,53 +143,137 @@ def serve() -> Iterator[Callable[..., Server]]:
         server.close()
 
 
-def test_connections_are_used_again_until_they_are_closed(serve: Callable[..., Server]) -> None:
+class Client(Protocol):
+    """The blocking client, or the asynchronous one behind the same methods."""
+
+    def send(self, method: str, path: str, *, timeout_s: float, headers: dict[str, str] | None = None, **more: Any) -> Answer: ...
+    def close(self) -> None: ...
+
+
+class Waiting:
+    """The asynchronous client on a loop of its own, which runs while a request does."""
+
+    def __init__(self, options: Options) -> None:
+        self._runner = asyncio.Runner()
+        self._http = AsyncHttp(options)
+
+    def send(self, method: str, path: str, *, timeout_s: float, headers: dict[str, str] | None = None, **more: Any) -> Answer:
+        if "content" in more and not isinstance(more["content"], bytes):
+            more["content"] = _flow(more["content"])
+        return self._runner.run(self._http.send(method, path, timeout_s=timeout_s, headers=headers, **more))
+
+    def close(self) -> None:
+        self._runner.run(self._http.close())
+        self._runner.close()
+
+
+async def _flow(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+
+
+@pytest.fixture(params=[Http, Waiting])
+def client(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Client]]:
+    made: list[Client] = []
+
+    def start(url: str) -> Client:
+        made.append(request.param(Options(url, "key")))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.close()
+
+
+def test_connections_are_used_again_until_they_are_closed(serve: Callable[..., Server], client: Callable[[str], Client]) -> None:
     good = GOOD[0][0]
     server = serve([good, good], [good], [GOOD[4][0]], [good])
-    http = Http(Options(server.url, "key"))
+    http = client(server.url)
     for _ in range(5):
         assert http.send("GET", "/x", timeout_s=20, params={"a": "b c", "yes": True}).status == 200
-    http.close()
     assert len(server.heard) == 5
     assert server.heard[0].startswith(b"GET /x?a=b+c&yes=true HTTP/1.1\r\nHost: 127.0.0.1:")
 
 
-def test_bodies(serve: Callable[..., Server]) -> None:
+def test_bodies(serve: Callable[..., Server], client: Callable[[str], Client]) -> None:
     server = serve([GOOD[0][0]] * 4)
-    http = Http(Options(server.url, "key"))
+    http = client(server.url)
     http.send("POST", "/a", timeout_s=20, json={"ü": 1})
     http.send("POST", "/b", timeout_s=20)
     http.send("POST", "/c", timeout_s=20, content=b"bytes", headers={"Idempotency-Key": "k"})
     http.send("POST", "/d", timeout_s=20, content=iter([b"one", b"", b"two"]))
-    http.close()
     server.close()
     assert server.heard[0].endswith('Content-Length: 8\r\n\r\n{"ü":1}'.encode())
     assert b"Content-Length: 0\r\n" in server.heard[1]
     assert server.heard[2].endswith(b"Content-Length: 5\r\nIdempotency-Key: k\r\n\r\nbytes")
     assert b"Transfer-Encoding: chunked" in server.heard[3]
+    assert server.heard[3].endswith(b"\r\n\r\n3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n")
 
 
 @pytest.mark.parametrize(("answer", "reached"), [(b"", True), (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx", True), (b"\0", True)])
-def test_no_answer_may_have_been_heard(serve: Callable[..., Server], answer: bytes, reached: bool) -> None:
+def test_no_answer_may_have_been_heard(serve: Callable[..., Server], client: Callable[[str], Client], answer: bytes, reached: bool) -> None:
     server = serve([answer])
     with pytest.raises(UnreachableError) as lost:
-        Http(Options(server.url, "key")).send("POST", "/", timeout_s=20, json={})
+        client(server.url).send("POST", "/", timeout_s=20, json={})
     assert lost.value.reached is reached
 
 
-def test_no_connection_was_not_heard() -> None:
+def test_no_connection_was_not_heard(client: Callable[[str], Client]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(UnreachableError) as lost:
-        Http(Options(f"http://127.0.0.1:{port}", "key")).send("GET", "/", timeout_s=20)
+        client(f"http://127.0.0.1:{port}").send("GET", "/", timeout_s=20)
     assert lost.value.reached is False
 
 
-def test_what_cannot_be_read_here_is_no_failure_of_the_service(serve: Callable[..., Server]) -> None:
+def test_what_cannot_be_read_here_is_no_failure_of_the_service(serve: Callable[..., Server], client: Callable[[str], Client]) -> None:
     def pieces() -> Iterator[bytes]:
         yield b"first"
         raise PermissionError(13, "no", "file")
 
     server = serve([GOOD[0][0]])
     with pytest.raises(PermissionError):
-        Http(Options(server.url, "key")).send("POST", "/", timeout_s=20, content=pieces())
+        client(server.url).send("POST", "/", timeout_s=20, content=pieces())
+
+
+def test_silence_ends_a_request(serve: Callable[..., Server], client: Callable[[str], Client]) -> None:
+    server = serve([b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx", b""])
+    http = client(server.url)
+    with pytest.raises(UnreachableError, match="no answer within") as lost:
+        http.send("GET", "/", timeout_s=0.2)
+    assert lost.value.reached is True
+
+
+def test_an_early_answer_ends_a_long_body(serve: Callable[..., Server], client: Callable[[str], Client]) -> None:
+    """And its connection carries no other request, as the rest of the body would be taken for one."""
+
+    def pieces() -> Iterator[bytes]:
+        yield b"begun"
+        server.answered.wait(30)
+        for _ in range(1000):
+            yield b"x" * 10_000
+
+    server = serve([GOOD[0][0]], [GOOD[0][0]])
+    http = client(server.url)
+    assert http.send("POST", "/early", timeout_s=20, content=pieces()).body == b"hello"
+    assert http.send("GET", "/", timeout_s=20).body == b"hello"
+    assert len(server.heard) == 2
+
+
+def test_a_cancelled_request_closes_its_connection(serve: Callable[..., Server]) -> None:
+    async def main(url: str) -> Answer:
+        http = AsyncHttp(Options(url, "key"))
+        sending = asyncio.ensure_future(http.send("GET", "/slow", timeout_s=20))
+        while not server.heard:
+            await asyncio.sleep(0)
+        sending.cancel()
+        await asyncio.wait([sending])
+        assert sending.cancelled()
+        try:
+            return await http.send("GET", "/next", timeout_s=20)
+        finally:
+            await http.close()
+
+    server = serve([b"HTTP/1.1 200 OK\r\n", b""], [GOOD[0][0]])
+    assert asyncio.run(main(server.url)).body == b"hello"
+    assert server.heard[-1].startswith(b"GET /next ")

@@ -1,7 +1,7 @@
 """HTTP/1.1 without I/O, as much as requests to one service need: a request as bytes, and one answer from the bytes that come.
 
 Pure. Owns framing (lengths, chunks, answers that end with their connection) and when a connection may carry the next request. Does not own
-sockets (``threads.http``) nor what an answer means (``http``). Reference: RFC 9112.
+sockets (``threads.http``, ``aio.http``) nor what an answer means (``http``). Reference: RFC 9112.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Mapping
 
 HEAD_BYTES = 64 * 1024
+LAST_CHUNK = b"0\r\n\r\n"
 _LINE_BYTES = 4096
 _DIGITS = frozenset(b"0123456789")
 _HEX = frozenset(b"0123456789abcdefABCDEF")
@@ -31,8 +32,13 @@ def chunked(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """A body of unknown length, chunk by chunk (RFC 9112 §7.1)."""
     for piece in pieces:
         if piece:
-            yield b"%x\r\n%b\r\n" % (len(piece), piece)
-    yield b"0\r\n\r\n"
+            yield chunk(piece)
+    yield LAST_CHUNK
+
+
+def chunk(piece: bytes) -> bytes:
+    """A piece of a body of unknown length. An empty one would end it."""
+    return b"%x\r\n%b\r\n" % (len(piece), piece)
 
 
 class AnswerReader:

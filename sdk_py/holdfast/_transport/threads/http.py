@@ -1,22 +1,22 @@
 """The HTTP client of the blocking API: one request, one answer.
 
-Owns the connections: each carries one request at a time, and idle ones are kept for a while. No library: the one that the asynchronous
-API uses takes longer to import than a short command takes altogether (decision 0042).
+Owns the connections: each carries one request at a time, and idle ones are kept for a while. No library: the usual ones take longer to
+import than a short command takes altogether (decision 0042).
 """
 
 from __future__ import annotations
 
 import os
-import select
 import socket
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode, urlsplit
 
 from holdfast._options import Options
 from holdfast._transport.rest.answer import KEEPALIVE, KEPT, Answer, unreachable
-from holdfast._transport.rest.http1 import AnswerError, AnswerReader, chunked, request_head
+from holdfast._transport.rest.http1 import AnswerError, AnswerReader, chunked
+from holdfast._transport.rest.idle import KEPT_S, is_readable
+from holdfast._transport.rest.request import LocalFailureError, Service, body_of, reason
 from holdfast._transport.threads.events import Lock
 from holdfast._transport.threads.loop_warning import warn_in_loop
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
 RECEIVE_BYTES = 256 * 1024
-KEPT_S = 5.0
-"""How long an idle connection is kept: servers close theirs after about as long."""
 
 
 class Http:
@@ -33,16 +31,7 @@ class Http:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        parts = urlsplit(options.url)
-        self._tls = parts.scheme == "https"
-        self._host, self._port = parts.hostname or "", parts.port or (443 if self._tls else 80)
-        self._prefix = parts.path
-        self._headers = {
-            "Host": parts.netloc.rpartition("@")[2],
-            "Accept": "*/*",
-            "X-API-Key": options.api_key,
-            "User-Agent": "holdfast-python",
-        }
+        self._service = Service(options)
         self._client: list[tuple[socket.socket, float]] | None = None
         self._context: SSLContext | None = None
         self._pid = 0
@@ -61,10 +50,9 @@ class Http:
     def send(self, method: str, path: str, *, timeout_s: float, headers: dict[str, str] | None = None, **more: Any) -> Answer:
         """One exchange; ``more`` is ``json``, ``params`` or ``content``. Raises ``ServiceUnavailableError`` without an answer."""
         warn_in_loop()
-        body, about = _body(method, more)
-        params = more.get("params")
-        target = f"{self._prefix}{path}{'?' + urlencode(_pairs(params)) if params else ''}"
-        head = request_head(method, target, {**self._headers, **about, **(headers or {})})
+        content, about = body_of(method, more)
+        body = iter((content,)) if isinstance(content, bytes) else chunked(_local(content))
+        head = self._service.head(method, path, headers, about, more.get("params"))
         reached = False
         try:
             connection = self._idle() or self._connected()
@@ -74,14 +62,13 @@ class Http:
             except BaseException:
                 connection.close()
                 raise
-        except _LocalFailureError as local:
+        except LocalFailureError as local:
             raise local.why from None
         except TimeoutError:
             why = f"no answer within {timeout_s:g} s" if reached else f"no connection within {self._options.connect_timeout_s:g} s"
             raise unreachable(self._options.url, why, reached=reached) from None
         except (OSError, AnswerError, UnicodeError) as failure:
-            why = getattr(failure, "verify_message", None) or getattr(failure, "strerror", None) or str(failure) or type(failure).__name__
-            raise unreachable(self._options.url, why, reached=reached) from None
+            raise unreachable(self._options.url, reason(failure), reached=reached) from None
         if reader.reusable:
             self._keep(connection)
         else:
@@ -104,12 +91,12 @@ class Http:
     # Connections ------------------------------------------------------------------------------------------------
 
     def _connected(self) -> socket.socket:
-        connection = socket.create_connection((self._host, self._port), timeout=self._options.connect_timeout_s)
+        connection = socket.create_connection((self._service.host, self._service.port), timeout=self._options.connect_timeout_s)
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             for option in KEEPALIVE:
                 connection.setsockopt(*option)
-            return self._wrapped(connection) if self._tls else connection
+            return self._wrapped(connection) if self._service.tls else connection
         except BaseException:
             connection.close()
             raise
@@ -119,7 +106,7 @@ class Http:
             import ssl
 
             self._context = ssl.create_default_context()
-        return self._context.wrap_socket(connection, server_hostname=self._host)
+        return self._context.wrap_socket(connection, server_hostname=self._service.host)
 
     def _idle(self) -> socket.socket | None:
         """A connection that was kept and that the service has not closed; None where there is none."""
@@ -135,7 +122,7 @@ class Http:
                 if not kept:
                     return None
                 connection, since = kept.pop()
-            if now - since <= KEPT_S and not _is_readable(connection):
+            if now - since <= KEPT_S and not is_readable(connection.fileno()):
                 return connection
             connection.close()
 
@@ -155,43 +142,8 @@ class Http:
                 connection.close()
 
 
-def _is_readable(connection: socket.socket) -> bool:
-    """Whether bytes that no request asked for are there to read: most often the end of the connection."""
-    poll = select.poll()
-    poll.register(connection, select.POLLIN)
-    return bool(poll.poll(0))
-
-
-def _body(method: str, more: dict[str, Any]) -> tuple[Iterator[bytes], dict[str, str]]:
-    """The bytes of a request's body, and the headers that describe it."""
-    if "json" in more:
-        import json
-
-        data = json.dumps(more["json"], ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-        return iter((data,)), {"Content-Type": "application/json", "Content-Length": str(len(data))}
-    content = more.get("content")
-    if content is None:
-        return iter(()), {} if method in ("GET", "DELETE") else {"Content-Length": "0"}
-    if isinstance(content, bytes):
-        return iter((content,)), {"Content-Length": str(len(content))}
-    return chunked(_local(content)), {"Transfer-Encoding": "chunked"}
-
-
-class _LocalFailureError(Exception):
-    """What was to be sent could not be read here."""
-
-    def __init__(self, why: OSError) -> None:
-        super().__init__()
-        self.why = why
-
-
 def _local(pieces: Iterator[bytes]) -> Iterator[bytes]:
     try:
         yield from pieces
     except OSError as why:
-        raise _LocalFailureError(why) from None
-
-
-def _pairs(params: Any) -> list[tuple[str, str]]:
-    items = params.items() if isinstance(params, dict) else params
-    return [(name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in items]
+        raise LocalFailureError(why) from None

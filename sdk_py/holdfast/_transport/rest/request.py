@@ -1,0 +1,66 @@
+"""One request to the service: where it goes, its head, and what describes its body.
+
+Pure. Shared by both HTTP clients (``aio.http``, ``threads.http``), which own connections and send bodies. ``http1`` owns framing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from holdfast._options import Options
+from holdfast._transport.rest.http1 import request_head
+
+
+class Service:
+    """The address of one service, and the headers that every request to it has."""
+
+    def __init__(self, options: Options) -> None:
+        parts = urlsplit(options.url)
+        self.tls = parts.scheme == "https"
+        self.host, self.port = parts.hostname or "", parts.port or (443 if self.tls else 80)
+        self._prefix = parts.path
+        self._headers = {
+            "Host": parts.netloc.rpartition("@")[2],
+            "Accept": "*/*",
+            "X-API-Key": options.api_key,
+            "User-Agent": "holdfast-python",
+        }
+
+    def head(self, method: str, path: str, headers: dict[str, str] | None, about: dict[str, str], params: Any) -> bytes:
+        """The head of a request; ``about`` describes the body. Raises ``ValueError`` for what a head has no room for."""
+        target = f"{self._prefix}{path}{'?' + urlencode(_pairs(params)) if params else ''}"
+        return request_head(method, target, {**self._headers, **about, **(headers or {})})
+
+
+def body_of(method: str, more: dict[str, Any]) -> tuple[Any, dict[str, str]]:
+    """The body that ``json`` or ``content`` asks for, bytes or an iterator of unknown length, and the headers that describe it."""
+    if "json" in more:
+        import json
+
+        data = json.dumps(more["json"], ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        return data, {"Content-Type": "application/json", "Content-Length": str(len(data))}
+    content = more.get("content")
+    if content is None:
+        return b"", {} if method in ("GET", "DELETE") else {"Content-Length": "0"}
+    if isinstance(content, bytes):
+        return content, {"Content-Length": str(len(content))}
+    return content, {"Transfer-Encoding": "chunked"}
+
+
+class LocalFailureError(Exception):
+    """What was to be sent could not be read here."""
+
+    def __init__(self, why: OSError) -> None:
+        super().__init__()
+        self.why = why
+
+
+def reason(failure: Exception) -> str:
+    """Why there was no answer, for the caller."""
+    return getattr(failure, "verify_message", None) or getattr(failure, "strerror", None) or str(failure) or type(failure).__name__
+
+
+def _pairs(params: Any) -> list[tuple[str, str]]:
+    items = params.items() if isinstance(params, dict) else params
+    return [(name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in items]
