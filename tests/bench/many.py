@@ -92,10 +92,12 @@ class Accounts:
 
 def _counter(group: str) -> Callable[[], float]:
     """CPU seconds of a node's control group, with those of the groups below it that are gone."""
-    for folder in Path("/sys/fs/cgroup").glob(f"**/{group}"):
+    # os.walk passes over groups that vanish meanwhile
+    folders = [Path(base) / group for base, names, _ in os.walk("/sys/fs/cgroup") if group in names]
+    for folder in folders:
         if (path := folder / "cpuacct.usage").exists():
             return lambda: int(path.read_text()) / 1e9
-    for folder in Path("/sys/fs/cgroup").glob(f"**/{group}"):
+    for folder in folders:
         if (path := folder / "cpu.stat").exists():
             return lambda: int(path.read_text().split()[1]) / 1e6
     raise RuntimeError(f"no control group {group} counts CPU time: P7 needs a node that is root")
@@ -112,9 +114,9 @@ async def many(client: AsyncSandboxClient, data: Path, count: int) -> Many:
         async def create() -> None:
             boxes.append(await client.create_sandbox("host", cpu="1", memory="256Mi"))
 
-        await _phase("create", [create] * count, accounts, phases)
-        await _phase("commands", [partial(_commands, box) for box in boxes], accounts, phases)
-        await _phase("delete", [box.delete for box in boxes], accounts, phases)
+        await phase("create", [create] * count, accounts, phases)
+        await phase("commands", [partial(_commands, box) for box in boxes], accounts, phases)
+        await phase("delete", [box.delete for box in boxes], accounts, phases)
         under += [bare.sample() for _ in range(_FLOORS // 2)]
     return Many(count, phases, percentile(under, 0.5), await _left(data), os.getloadavg()[0])
 
@@ -126,7 +128,8 @@ async def _commands(box: AsyncSandbox) -> None:
         assert result.stdout, result
 
 
-async def _phase(name: str, steps: Sequence[Callable[[], Awaitable[object]]], accounts: Accounts, phases: list[Phase]) -> None:
+async def phase(name: str, steps: Sequence[Callable[[], Awaitable[object]]], accounts: Accounts, phases: list[Phase]) -> None:
+    """Run all steps at once and add what that took to ``phases``."""
     before, started = accounts.read(), time.perf_counter()
     async with asyncio.TaskGroup() as group:
         for step in steps:
