@@ -17,7 +17,23 @@ from pathlib import Path
 from holdfast import AsyncSandboxClient
 from holdfast_server.embed import EmbeddedStack, running_stack
 
-from tests.bench import bundle, command_line, figures, growth, latency, lifecycle, many, memory, page, pods, streams, throughput, transfers
+from tests.bench import (
+    bundle,
+    command_line,
+    cpu,
+    figures,
+    growth,
+    latency,
+    lifecycle,
+    many,
+    memory,
+    page,
+    pods,
+    streams,
+    throughput,
+    transfers,
+    warm,
+)
 from tests.bench.workers import workers
 
 _ALL = ("P1", "P2", "P3", "P4", *pods.NAMES[:2], "P5", *pods.NAMES[2:], "P6", "P7", "P8", "P9", "P10", "P11", "P12", "P13", "P14", "PC")
@@ -41,10 +57,11 @@ async def measure(stack: EmbeddedStack, wanted: set[str], count: int) -> list[fi
         if "P7" in wanted:
             burst = await many.many(client, stack.data, count)
             print(burst.table())
-            for figure in many.figures(burst):
+            for figure in [*many.figures(burst), await warm.p7w(client, stack)]:
                 take(figure)
         async with await client.create_sandbox("host", cpu="2", memory="1Gi") as sandbox:
-            alone = await latency.shell_round_trip(await sandbox.shell())
+            shell = await sandbox.shell()
+            alone = await latency.shell_round_trip(shell)
             steps: dict[str, Callable[[], Awaitable[figures.Figure]]] = {
                 "P5": lambda: latency.p5(sandbox, stack.url, stack.key),
                 "P10": lambda: streams.p10(sandbox),
@@ -52,8 +69,11 @@ async def measure(stack: EmbeddedStack, wanted: set[str], count: int) -> list[fi
                 "P8": lambda: memory.p8(client),
                 "P14": lambda: asyncio.to_thread(bundle.p14),
             }
+            spent: list[tuple[str, cpu.Spent]] = []
             if "P1" in wanted:
                 take(latency.p1(alone))
+                spent.append(("one session", await cpu.one_session(shell, stack.data)))
+                take(cpu.figure("P1c", "CPU time of a command, one session", spent[-1][1]))
             if "P4" in wanted:
                 take((await latency.p4(sandbox))[0])
             if wanted & set(pods.NAMES):
@@ -71,17 +91,20 @@ async def measure(stack: EmbeddedStack, wanted: set[str], count: int) -> list[fi
                 for figure in await growth.p13(client, sandbox, lambda: AsyncSandboxClient(stack.url, stack.key)):
                     take(figure)
             if wanted & {"P2", "P3"}:
-                fifty = await throughput.fifty_sessions(environment)
-                for figure in (throughput.p2(fifty, alone.p50), throughput.p3(fifty)):
-                    if figure.id in wanted:
+                fifty = await throughput.fifty_sessions(environment, stack.data)
+                spent += [("50 sessions", fifty.spent), ("50, the prototype", fifty.prototype_spent)]
+                for figure in (throughput.p2(fifty, alone.p50), throughput.p3(fifty), throughput.p3c(fifty)):
+                    if _asked(figure) in wanted:
                         take(figure)
             if wanted & {"P9", "P12"}:
                 await _crowded(stack, environment, client, wanted, alone, take)
+            if spent:
+                print(cpu.table(spent))
     return sorted(taken, key=lambda figure: _ALL.index(_asked(figure)))
 
 
 def _asked(figure: figures.Figure) -> str:
-    """The name by which a figure is asked for: P11 and P13 are several figures."""
+    """The name by which a figure is asked for: P1, P3, P7, P11 and P13 are several figures."""
     name = figure.id.upper()
     return name if name in _ALL else name[:-1]
 

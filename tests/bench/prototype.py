@@ -91,6 +91,7 @@ class Prototype:
             for role in ("agents", "relay")
         ]
         ends = [_relay_socket(folder), *(_agent_socket(folder, number) for number in range(agents))]
+        self.agents_pid, self.relay_pid = (process.pid for process in self._processes)
         until(lambda: all(map(os.path.exists, ends)), deadline_s=_START_DEADLINE_S, what="the prototype to start")
 
     def close(self) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from tests.bench import prototype
+from tests.bench import cpu, prototype
 from tests.bench.figures import Figure, at_least, at_most
-from tests.bench.workers import Load, workers
+from tests.bench.workers import Load, Workers, workers
 
 _SHARES = (25, 25)
 _STEADY_ROUNDS = 7
@@ -25,34 +26,46 @@ slow hour, nearly full, and a queue's length there says little about what is in 
 
 @dataclass(frozen=True, slots=True)
 class Fifty:
-    """The loads of fifty sessions. ``period_s``: how often each began a command in the steady one."""
+    """The loads of fifty sessions. ``period_s``: how often each began a command in the steady one. CPU time is that of the best rounds."""
 
     ours: Load
     prototype: Load
     steady: Load
     period_s: float
+    spent: cpu.Spent
+    prototype_spent: cpu.Spent
 
 
-async def fifty_sessions(environment: Mapping[str, str]) -> Fifty:
+async def fifty_sessions(environment: Mapping[str, str], data: Path) -> Fifty:
     """The best of rounds as fast as they can, of the whole chain and the prototype in turn; then the median of some at a steady pace."""
     with prototype.running(agents=sum(_SHARES)) as bare:
         async with (
             workers("busy", _SHARES, [], environment) as busy,
             workers("proto", _SHARES, [str(bare.folder)], environment) as floor,
         ):
+            our_pids, their_pids = cpu.of_stack(data, busy.pids), cpu.of_prototype(bare, floor.pids)
             ours, theirs = [], []
             for _ in range(_ROUNDS):
-                theirs.append(await floor.work(_ROUND_S))
-                ours.append(await busy.work(_ROUND_S))
-            best = max(theirs, key=lambda load: load.per_second)
+                theirs.append(await _round(floor, their_pids))
+                ours.append(await _round(busy, our_pids))
+            best, prototype_spent = max(theirs, key=lambda pair: pair[0].per_second)
+            most, spent = max(ours, key=lambda pair: pair[0].per_second)
             period_s = sum(_SHARES) / (_PACE * best.per_second)
             steady = [await busy.work(_ROUND_S, period_s) for _ in range(_STEADY_ROUNDS)]
     return Fifty(
-        ours=max(ours, key=lambda load: load.per_second),
+        ours=most,
         prototype=best,
         steady=sorted(steady, key=lambda load: load.p99)[_STEADY_ROUNDS // 2],
         period_s=period_s,
+        spent=spent,
+        prototype_spent=prototype_spent,
     )
+
+
+async def _round(load: Workers, pids: cpu.Pids) -> tuple[Load, cpu.Spent]:
+    account = cpu.Account(pids)
+    done = await load.work(_ROUND_S)
+    return done, account.for_each(done.commands)
 
 
 def p3(fifty: Fifty) -> Figure:
@@ -63,6 +76,11 @@ def p3(fifty: Fifty) -> Figure:
     )
     floor = fifty.prototype.per_second
     return at_least("P3", "commands per second, 50 sessions", fifty.ours.per_second, "/s", floor, round(_BUDGET, 2), round(_AIM, 2), how)
+
+
+def p3c(fifty: Fifty) -> Figure:
+    """CPU time of a command, beside the prototype's."""
+    return cpu.figure("P3c", "CPU time of a command, 50 sessions", fifty.spent, fifty.prototype_spent)
 
 
 def p2(fifty: Fifty, alone_p50_s: float) -> Figure:

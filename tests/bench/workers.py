@@ -16,6 +16,7 @@ _READY_DEADLINE_S = 180.0
 class Load:
     """What all workers did together. Latencies in seconds: the worst worker's, since they work side by side."""
 
+    commands: int
     per_second: float
     p50: float
     p99: float
@@ -27,10 +28,15 @@ class Workers:
     def __init__(self, processes: Sequence[asyncio.subprocess.Process]) -> None:
         self._processes = processes
 
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes]
+
     async def work(self, seconds: float, period_s: float = 0.0) -> Load:
         """Let all of them work at once, each session beginning a command every `period_s`, or as fast as it can."""
         answers = await asyncio.gather(*(self._one(process, seconds, period_s) for process in self._processes))
         return Load(
+            commands=sum(int(answer["commands"]) for answer in answers),
             per_second=sum(answer["commands"] / answer["seconds"] for answer in answers),
             p50=max(answer["p50"] for answer in answers),
             p99=max(answer["p99"] for answer in answers),
