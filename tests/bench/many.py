@@ -117,9 +117,9 @@ async def many(client: AsyncSandboxClient, data: Path, count: int) -> Many:
         async def create() -> None:
             boxes.append(await client.create_sandbox("host", cpu="1", memory="256Mi"))
 
-        await _phase("create", [create] * count, accounts, phases)
-        await _phase("commands", [partial(_commands, box) for box in boxes], accounts, phases)
-        await _phase("delete", [box.delete for box in boxes], accounts, phases)
+        await phase("create", [create] * count, accounts, phases)
+        await phase("commands", [partial(_commands, box) for box in boxes], accounts, phases)
+        await phase("delete", [box.delete for box in boxes], accounts, phases)
         under += [bare.sample() for _ in range(_FLOORS // 2)]
     return Many(count, phases, percentile(under, 0.5), await _left(data), os.getloadavg()[0])
 
@@ -131,7 +131,8 @@ async def _commands(box: AsyncSandbox) -> None:
         assert result.stdout, result
 
 
-async def _phase(name: str, steps: Sequence[Callable[[], Awaitable[object]]], accounts: Accounts, phases: list[Phase]) -> None:
+async def phase(name: str, steps: Sequence[Callable[[], Awaitable[object]]], accounts: Accounts, phases: list[Phase]) -> None:
+    """Run all steps at once and add what that took to ``phases``."""
     before, started = accounts.read(), time.perf_counter()
     async with asyncio.TaskGroup() as group:
         for step in steps:
