@@ -101,7 +101,7 @@ def main(words: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        sys.stdout = open("/dev/null", "w")  # noqa: SIM115  whoever read our output has gone
+        sys.stdout = open("/dev/null", "w")  # noqa: SIM115  the reader of our output has gone
         return 141
     except Exception as error:  # noqa: BLE001  what is not known is raised again
         return _reported(error, words[0] if words else "", as_json=as_json)

@@ -25,7 +25,7 @@ from holdfast_recipes.pipeline.errors import DataError, SettingError
 from holdfast_recipes.pipeline.service import GROUP_TTL_S, run_until_ended
 from holdfast_recipes.swe.archives import ArchiveError, Archives
 from holdfast_recipes.swe.equivalence import TEST_TIMEOUT_S, compared, table
-from holdfast_recipes.swe.factory import Factory, Tally
+from holdfast_recipes.swe.factory import Factory, MutantCounts
 from holdfast_recipes.swe.job import maker
 from holdfast_recipes.swe.projects import PROJECTS, FetchError, Project, project, sdist
 
@@ -99,7 +99,7 @@ async def _mutate(arguments: argparse.Namespace, projects: list[tuple[Project, P
             async with contextlib.aclosing(made):
                 async for row in made:
                     rows.append(row)
-                    _show(len(rows), arguments.most, factory.tally)
+                    _show(len(rows), arguments.most, factory.counts)
         except (FetchError, ArchiveError) as error:
             raise DataError(str(error), hint="a package registry is needed once; what was fetched is kept") from error
         finally:  # also what an interrupted run has made
@@ -107,41 +107,41 @@ async def _mutate(arguments: argparse.Namespace, projects: list[tuple[Project, P
                 files.write_lines(arguments.out / "tasks.jsonl", rows)
     seconds = time.monotonic() - started
     print(
-        json.dumps(_record(rows, factory.tally, seconds), indent=2)
+        json.dumps(_record(rows, factory.counts, seconds), indent=2)
         if arguments.json
-        else _said(rows, factory.tally, seconds, arguments.out)
+        else _said(rows, factory.counts, seconds, arguments.out)
     )
     return 0 if rows else 1
 
 
-def _show(made: int, wanted: int, tally: Tally) -> None:
+def _show(made: int, wanted: int, counts: MutantCounts) -> None:
     """One line on a terminal, rewritten."""
     if sys.stderr.isatty():
-        tried = sum(tally.outcomes.values())
+        tried = sum(counts.outcomes.values())
         print(f"\r{made}/{wanted} tasks of {tried} mutants", end="\n" if made == wanted else "", file=sys.stderr, flush=True)
 
 
-def _record(rows: list[dict[str, Any]], tally: Tally, seconds: float) -> dict[str, Any]:
+def _record(rows: list[dict[str, Any]], counts: MutantCounts, seconds: float) -> dict[str, Any]:
     return {
         "tasks": len(rows),
         "by_project": dict(Counter(row["repo"] for row in rows)),
         "by_operator": dict(Counter(row["operator"] for row in rows)),
         "by_split": dict(Counter(row["split"] for row in rows)),
-        "mutants": dict(tally.outcomes),
-        "sandboxes": tally.sandboxes,
+        "mutants": dict(counts.outcomes),
+        "sandboxes": counts.sandboxes,
         "seconds": round(seconds, 1),
-        "test_seconds": round(tally.test_seconds, 1),
-        "test_cpu_seconds": round(tally.test_cpu_seconds, 1),
+        "test_seconds": round(counts.test_seconds, 1),
+        "test_cpu_seconds": round(counts.test_cpu_seconds, 1),
     }
 
 
-def _said(rows: list[dict[str, Any]], tally: Tally, seconds: float, folder: Path) -> str:
-    record = _record(rows, tally, seconds)
-    lines = [f"{record['tasks']} tasks are in {folder / 'tasks.jsonl'} after {seconds:.0f} s and {tally.sandboxes} sandboxes"]
-    counts = {name.replace("_", " "): record[name] for name in ("by_project", "by_operator", "by_split", "mutants")}
-    lines += [f"{name}: " + ", ".join(f"{key} {count}" for key, count in sorted(found.items())) for name, found in counts.items()]
-    each = f", {tally.test_cpu_seconds / len(rows):.2f} s of them for each task" if rows else ""
-    return "\n".join([*lines, f"tests took {tally.test_cpu_seconds:.0f} s of processors{each}"])
+def _said(rows: list[dict[str, Any]], counts: MutantCounts, seconds: float, folder: Path) -> str:
+    record = _record(rows, counts, seconds)
+    lines = [f"{record['tasks']} tasks are in {folder / 'tasks.jsonl'} after {seconds:.0f} s and {counts.sandboxes} sandboxes"]
+    groups = {name.replace("_", " "): record[name] for name in ("by_project", "by_operator", "by_split", "mutants")}
+    lines += [f"{name}: " + ", ".join(f"{key} {count}" for key, count in sorted(found.items())) for name, found in groups.items()]
+    each = f", {counts.test_cpu_seconds / len(rows):.2f} s of them for each task" if rows else ""
+    return "\n".join([*lines, f"tests took {counts.test_cpu_seconds:.0f} s of processors{each}"])
 
 
 def add_equivalence(parser: argparse.ArgumentParser) -> None:

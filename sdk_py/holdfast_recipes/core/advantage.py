@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 Deviation: TypeAlias = Literal["sample", "population", "none"]
+
+_LARGEST = 1e100
+"""Larger rewards have no finite variance in double precision."""
 
 
 def advantages(rewards: Sequence[float | None], *, std: Deviation = "sample", eps: float = 1e-6) -> list[float]:
@@ -18,12 +21,17 @@ def advantages(rewards: Sequence[float | None], *, std: Deviation = "sample", ep
     ``std``: "sample" divides by √(Σ(r − mean)²/(N − 1)) as slime, verl and TRL do, "population" by √(Σ(r − mean)²/N) as the formula of
     the paper reads, "none" only subtracts the mean. A deviation of at most ``eps`` counts as none at all and gives zeros, never NaN.
     ``eps`` is such a bound and is not added to the divisor (engines add 1e-6 or 1e-4, which shrinks every advantage a little).
+    Raises ValueError for another ``std``, and for rewards that are not finite or too large to be squared.
     """
+    if std not in get_args(Deviation):
+        raise ValueError(f"std is one of {', '.join(get_args(Deviation))}, not {std!r}")
     used = [reward for reward in rewards if reward is not None]
     if not all(math.isfinite(reward) for reward in used):
         raise ValueError("rewards must be finite")
-    if not used:
+    if not used or min(used) == max(used):  # the mean of equal numbers may differ from them by rounding
         return [0.0] * len(rewards)
+    if max(map(abs, used)) > _LARGEST:
+        raise ValueError(f"rewards must lie within ±{_LARGEST:g}")
     mean = math.fsum(used) / len(used)
     divisor = 1.0
     if std != "none":

@@ -22,7 +22,10 @@ class Workload:
 
     def __post_init__(self) -> None:
         if self.sandboxes < 1 or not (self.hours > 0 and self.cpu > 0 and self.memory_gib > 0):
-            raise ValueError(f"a workload needs sandboxes, hours, cpu and memory above zero: {self}")
+            raise ValueError(
+                "a workload needs sandboxes, hours, cpu and memory above zero, not "
+                f"{self.sandboxes} sandboxes of {self.cpu} vCPU and {self.memory_gib} GiB for {self.hours} h"
+            )
 
     @property
     def sandbox_hours(self) -> Decimal:

@@ -27,6 +27,7 @@ def shift(values: Sequence[float], value_of: ValueOf, first: float | None = None
     "after": ``values[t]`` is the value once turn t has acted, credit of turn t is V[t] − V[t−1]. L values give L credits; turn 0 is
     measured from ``first``, the value at the start, which is V[0] unless given. The credits sum to V[last] − V[first] either way.
     """
+    _check_finite(values if first is None else [*values, first])
     if value_of == "before":
         if first is not None:
             raise ValueError("'before' needs no first value: it is values[0]")
@@ -40,9 +41,11 @@ def shift(values: Sequence[float], value_of: ValueOf, first: float | None = None
 
 def rises(values: Sequence[float], eps: float = 0.05, tol: float = 1e-9) -> list[Segment]:
     """Maximal closed intervals [i, j] of value indices, i < j, in which every step up is at least ``eps``: V[t+1] − V[t] ≥ ε for
-    t = i … j − 1. ``tol`` forgives binary rounding: 0.45 − 0.40 is a rise of 0.05 (V3)."""
-    if not (math.isfinite(eps) and eps >= 0 and tol >= 0):
+    t = i … j − 1. ``tol`` forgives binary rounding: 0.45 − 0.40 is a rise of 0.05 (V3). Raises ValueError for values that
+    are not finite."""
+    if not (0 <= eps < math.inf and 0 <= tol < math.inf):
         raise ValueError(f"eps and tol must be finite and not negative: {eps}, {tol}")
+    _check_finite(values)
     segments: list[Segment] = []
     start: int | None = None
     for index, (before, after) in enumerate(pairwise(values)):
@@ -54,6 +57,11 @@ def rises(values: Sequence[float], eps: float = 0.05, tol: float = 1e-9) -> list
     if start is not None:
         segments.append((start, len(values) - 1))
     return segments
+
+
+def _check_finite(values: Sequence[float]) -> None:
+    if not all(map(math.isfinite, values)):
+        raise ValueError("values must be finite")
 
 
 def merge(segments: Iterable[Segment], merge_gap: int = 0) -> list[Segment]:

@@ -10,9 +10,13 @@ import math
 from collections.abc import Sequence
 from operator import mul
 
+_TOLERANCE = 1e-12
+"""Binary rounding of a cosine: a pair exactly at the threshold is not above it."""
+
 
 def greedy_dedup(unit_vectors: Sequence[Sequence[float]], threshold: float) -> list[int]:
-    """[M][D] vectors → indices of those kept, ascending: each whose cosine to every vector kept before is at most ``threshold``.
+    """[M][D] vectors → indices of those kept, ascending: each whose cosine to every vector kept before is at most ``threshold``
+    (to within rounding, 1e-12).
 
     Vectors are scaled to length 1 here, so rounded embeddings do no harm. Raises ValueError for vectors of different lengths, without
     direction, or with entries that are not finite.
@@ -25,7 +29,7 @@ def greedy_dedup(unit_vectors: Sequence[Sequence[float]], threshold: float) -> l
         unit = _scaled(vector)
         if len(unit) != len(unit_vectors[0]):
             raise ValueError(f"vector {index} has {len(unit)} entries, the first has {len(unit_vectors[0])}")
-        if all(_dot(unit, other) <= threshold for other in units):
+        if all(_dot(unit, other) <= threshold + _TOLERANCE for other in units):
             kept.append(index)
             units.append(unit)
     return kept

@@ -36,8 +36,11 @@ def pass_hat_k(n: int, c: int, k: int) -> float:
 
 
 def strict(trials: Sequence[Sequence[bool]]) -> tuple[float, float]:
-    """(pass@k, pass^k) over tasks [M][k]: the share of tasks with at least one success, and with nothing else."""
+    """(pass@k, pass^k) over tasks [M][k]: the share of tasks with at least one success, and with nothing else. Raises ValueError where
+    tasks differ in their number of trials: there is no one k then (``pass_at_k`` and ``pass_hat_k`` compare at a common k)."""
     _check_tasks(trials)
+    if len(set(map(len, trials))) > 1:
+        raise ValueError(f"every task needs the same number of trials, not {sorted(set(map(len, trials)))}")
     return sum(map(any, trials)) / len(trials), sum(map(all, trials)) / len(trials)
 
 
@@ -67,6 +70,8 @@ def bootstrap(values: Sequence[float], *, resamples: int = 10_000, confidence: f
         raise ValueError("a mean of nothing has no interval")
     if resamples < 1:
         raise ValueError("at least one resample")
+    if not all(map(math.isfinite, values)):
+        raise ValueError("values must be finite")
     _quantile(confidence)
     draw = random.Random(seed)  # noqa: S311  reproducible resampling, no secret
     count = len(values)
@@ -87,9 +92,12 @@ def paired_bootstrap(
 
 
 def spearman(left: Sequence[float], right: Sequence[float]) -> float:
-    """Rank correlation, ties sharing their mean rank; NaN where one side is constant or there are fewer than two points."""
+    """Rank correlation, ties sharing their mean rank; NaN where one side is constant or there are fewer than two points. Raises
+    ValueError for values that are NaN, which have no rank."""
     if len(left) != len(right):
         raise ValueError("both sides must have the same length")
+    if any(map(math.isnan, (*left, *right))):
+        raise ValueError("NaN has no rank")
     first, second = _ranks(left), _ranks(right)
     centre = (len(left) + 1) / 2
     spread = math.sqrt(math.fsum((a - centre) ** 2 for a in first) * math.fsum((b - centre) ** 2 for b in second))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 Reduce: TypeAlias = Literal["token_mean", "token_sum", "sequence_mean"]
 
@@ -37,7 +37,9 @@ def reduced(losses: Sequence[Sequence[float]], masks: Sequence[Sequence[int]], h
     """
     if len(losses) != len(masks) or any(len(row) != len(mask) for row, mask in zip(losses, masks, strict=True)):
         raise ValueError("losses and masks must have the same shape")
-    if const is not None and (how != "token_sum" or const <= 0):
+    if how not in get_args(Reduce):
+        raise ValueError(f"a reduction is one of {', '.join(get_args(Reduce))}, not {how!r}")
+    if const is not None and (how != "token_sum" or not 0 < const < math.inf):
         raise ValueError("a positive constant divides a token_sum, nothing else")
     rows = [[loss for loss, bit in zip(row, mask, strict=True) if bit] for row, mask in zip(losses, masks, strict=True)]
     rows = [row for row in rows if row]

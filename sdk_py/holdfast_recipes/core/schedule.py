@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias, get_args
 
 from .errors import ConfigurationError
+
+Shape: TypeAlias = Literal["cosine", "constant"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +27,14 @@ class Schedule:
     total: int
     floor: float = 0.0
     warmup: int | float = 0
-    shape: Literal["cosine", "constant"] = "cosine"
+    shape: Shape = "cosine"
 
     def __post_init__(self) -> None:
-        if self.total < 0 or not 0 <= self.floor <= self.peak:
+        if self.shape not in get_args(Shape):
+            raise ConfigurationError(f"the shape of a schedule is one of {', '.join(get_args(Shape))}, not {self.shape!r}")
+        if self.total < 0 or not 0 <= self.floor <= self.peak < math.inf:
             raise ConfigurationError(f"a schedule needs 0 <= floor <= peak and total >= 0: {self}")
-        if self.warmup < 0 or self.warmup_steps > self.total:
+        if not 0 <= self.warmup < math.inf or self.warmup_steps > self.total:
             raise ConfigurationError(f"a warm-up of {self.warmup} does not fit into {self.total} steps")
 
     @property
@@ -64,6 +68,8 @@ def saturated(scores: Sequence[float], *, window: int = 5, patience: int = 5, le
 
     ``scores`` are shares in [0, 1] of successive evaluations; the average runs over ``window`` of them.
     """
+    if window < 1 or patience < 1:
+        raise ValueError(f"window and patience must be at least 1, not {window} and {patience}")
     averages = [math.fsum(scores[end - window : end]) / window for end in range(window, len(scores) + 1)]
     if len(averages) <= patience:
         return False

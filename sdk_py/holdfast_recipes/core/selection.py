@@ -6,6 +6,7 @@ comes from its task (``diffs`` measures gold patches). With fewer fitting candid
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -85,8 +86,8 @@ def composite(candidates: Sequence[Candidate], count: int, *, seed: int = 0, wei
     weights = dict.fromkeys(SELECTORS, 1.0) if weights is None else weights
     if unknown := weights.keys() - SELECTORS.keys():
         raise ValueError(f"unknown selectors {sorted(unknown)}")
-    if any(weight < 0 for weight in weights.values()) or not sum(weights.values()):
-        raise ValueError("weights cannot be negative, and one must be above zero")
+    if not all(0 <= weight < math.inf for weight in weights.values()) or not sum(weights.values()):
+        raise ValueError("weights must be finite and not negative, and one must be above zero")
     queues = {name: iter(SELECTORS[name](candidates, len(candidates), seed=seed)) for name, weight in weights.items() if weight}
     given = dict.fromkeys(queues, 0)
     chosen: dict[int, None] = {}
@@ -105,6 +106,8 @@ def select(name: str, candidates: Sequence[Candidate], count: int, *, seed: int 
     """One of the six by its name: those of ``SELECTORS``, or "composite"."""
     if name == "composite":
         return composite(candidates, count, seed=seed)
+    if name not in SELECTORS:
+        raise ValueError(f"there is no selector {name!r}; there are {', '.join([*SELECTORS, 'composite'])}")
     return SELECTORS[name](candidates, count, seed=seed)
 
 

@@ -92,6 +92,8 @@ def interpolate(points: Mapping[int, float], length: int, how: Interpolation = "
     if len(points) < 2:
         raise ValueError(f"at least two annotated steps are needed, not {len(points)}")
     known = sorted(points.items())
+    if not all(isinstance(step, int) for step in points):
+        raise ValueError("steps must be whole numbers")
     if known[0][0] < 0 or known[-1][0] >= length:
         raise ValueError(f"annotated steps must lie in 0 … {length - 1}")
     if not all(math.isfinite(value) for _, value in known):
@@ -125,7 +127,10 @@ def check_annotation(values: Sequence[float]) -> list[str]:
 
 
 def is_inverted_u(values: Sequence[float], tol: float = _TOLERANCE) -> bool:
-    """Whether a curve rises, then falls, and does nothing else; level stretches are allowed. P reports 98.9 % of its curves."""
+    """Whether a curve rises, then falls, and does nothing else; level stretches are allowed. P reports 98.9 % of its curves. Raises
+    ValueError for values that are not finite."""
+    if not all(map(math.isfinite, values)):
+        raise ValueError("values must be finite")
     changes = [after - before for before, after in pairwise(values)]
     signs = [change > 0 for change in changes if abs(change) > tol]
     return True in signs and False in signs and signs == sorted(signs, reverse=True)

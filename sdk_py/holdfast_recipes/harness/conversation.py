@@ -8,7 +8,7 @@ thoughts of earlier turns. Asking changes nothing, so that the same question may
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -155,7 +155,8 @@ class TokenConversation:
 
     @property
     def tokens(self) -> int:
-        return len(self._ids)
+        """With what was said to the policy since its last turn: it counts before the next one is asked for."""
+        return len(self._ids) + sum(len(ids) for ids, _ in self._pending())
 
     def begin(self, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
         self.messages, self._tools = list(messages), tuple(tools)
@@ -192,14 +193,18 @@ class TokenConversation:
 
     def _hold(self) -> None:
         """Add what was said to the policy since its last turn, and the header of its next one."""
+        for ids, piece in self._pending():
+            self._append(ids, piece.role, piece.kind, piece.message, piece.turn)
+        self._held = len(self.messages)
+
+    def _pending(self) -> Iterator[tuple[Sequence[int], Piece]]:
         if self._held == len(self.messages):
             return
         last = self._held - 1 if self._held and self.messages[self._held - 1]["role"] == "assistant" else None
         pieces = self._format.render(self.messages, self._tools, generation_prompt=True, opens_thought=self._format.opens_thought)
         for piece in pieces:
             if piece.message >= self._held or (piece.message == last and piece.kind is Kind.GLUE):
-                self._append(self._tokenizer.encode(piece.text), piece.role, piece.kind, piece.message, piece.turn)
-        self._held = len(self.messages)
+                yield self._tokenizer.encode(piece.text), piece
 
     def _append(self, ids: Sequence[int], role: str, kind: Kind, message: int, turn: int | None) -> None:
         if ids:

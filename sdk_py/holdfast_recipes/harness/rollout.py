@@ -39,7 +39,8 @@ MOST_ESCALATIONS = 2
 
 @dataclass(frozen=True, slots=True)
 class Graded:
-    """What the work was worth. ``reward`` None: nobody knows, because of ``blame``; ``reason`` says why, or what was wrong with it."""
+    """What the work was worth. ``reward`` None: it could not be graded, because of ``blame``; ``reason`` says why, or what was
+    wrong with it."""
 
     reward: float | None
     verdict: Verdict | None = None

@@ -129,9 +129,10 @@ class LlmRetrospective:
 
 
 def answer_of(text: str) -> str:
-    """What a model answered, without the thought before it."""
+    """What a model answered, without the thought before it. The chat template of a thinking model may have opened the thought already,
+    so only its end need be there."""
     stripped = text.strip()
-    if stripped.startswith("<think>") and "</think>" in stripped:
+    if not stripped.startswith("[") and "</think>" in stripped:
         return stripped.rpartition("</think>")[2].strip()
     return stripped
 

@@ -78,7 +78,7 @@ class Candidate:
 
 
 @dataclass(slots=True)
-class Tally:
+class MutantCounts:
     """What became of the mutants, by reason; and seconds of test runs in sandboxes, by the clock and of processors."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -101,7 +101,7 @@ class Factory:
         concurrency: int = 4,
         seed: int = 0,
     ) -> None:
-        self.tally = Tally()
+        self.counts = MutantCounts()
         self._make, self._archives, self._downloads = make, archives, downloads
         self._image, self._resources, self._concurrency, self._seed = image, resources, concurrency, seed
         self._baselines = asyncio.Semaphore(concurrency)
@@ -121,7 +121,7 @@ class Factory:
         async def work() -> None:
             for number, several in queue:
                 name = several[0].material.project.name
-                async with contextlib.aclosing(_Shared(self._make, self._archives, self._image, self._resources, self.tally)) as shared:
+                async with contextlib.aclosing(_Shared(self._make, self._archives, self._image, self._resources, self.counts)) as shared:
                     for place, candidate in enumerate(several):
                         full = most_per_project is not None and made[name] >= most_per_project
                         done.put_nowait(((number, place), name, None if full else await self._tried(candidate, shared)))
@@ -173,21 +173,21 @@ class Factory:
         async with self._baselines, self._sandbox(_nowhere(self._image)) as machine:
             for target in project.targets:
                 if await self._is_in_the_image(machine, target):
-                    self.tally.outcomes["target_in_the_image"] += 1
+                    self.counts.outcomes["target_in_the_image"] += 1
                     continue
                 task = _task(material, target, self._image)
                 await workspace.start(machine, task, self._archives)
                 runs = [await self._measured(machine, task, task.test_commands[0], 120) for _ in range(2)]
                 passing = frozenset(screen([{}], [run.outcomes for run in runs]).fail_to_pass)
                 if not passing or not all(run.finished for run in runs):
-                    self.tally.outcomes["target_without_tests"] += 1
+                    self.counts.outcomes["target_without_tests"] += 1
                     continue
                 limit_s = 5.0 + 5 * max(run.seconds for run in runs)
                 outcomes = tuple(run.outcomes for run in runs)
                 lines = await self._reached(machine, task, target, limit_s)
                 for number, one in enumerate(mutants(texts[target.module])):
                     if lines is not None and lines.isdisjoint(statement_lines(texts[target.module], one.line)):
-                        self.tally.outcomes["unreached"] += 1
+                        self.counts.outcomes["unreached"] += 1
                     else:
                         found.append(Candidate(material, target, one, number, passing, outcomes, limit_s))
         random.Random(f"{self._seed}-{project.name}").shuffle(found)  # noqa: S311  an order, no secret
@@ -239,7 +239,7 @@ class Factory:
                 await shared.aclose()
             if doubtful and not last:
                 continue
-            self.tally.outcomes[reason] += 1
+            self.counts.outcomes[reason] += 1
             if not reason.startswith("fault_"):
                 return row
         return None
@@ -282,16 +282,16 @@ class Factory:
     async def _measured(self, machine: Machine, task: SweTask, command: str, timeout_s: float) -> workspace.TestRun:
         """A run of the tests, whose seconds are counted. bash prints them behind the output."""
         run = await workspace.run_tests(machine, task, timeout_s=timeout_s, commands=[f"{command}\necho\ntimes"])
-        self.tally.test_seconds += run.seconds
+        self.counts.test_seconds += run.seconds
         if (times := _TIMES.search(run.log)) is not None:
             user_min, user_s, system_min, system_s = map(float, times.groups())
-            self.tally.test_cpu_seconds += 60 * (user_min + system_min) + user_s + system_s
+            self.counts.test_cpu_seconds += 60 * (user_min + system_min) + user_s + system_s
         return run
 
     @contextlib.asynccontextmanager
     async def _sandbox(self, task: SweTask) -> AsyncIterator[Machine]:
         machine = await self._make(task, self._resources)
-        self.tally.sandboxes += 1
+        self.counts.sandboxes += 1
         try:
             yield machine
         finally:
@@ -301,8 +301,8 @@ class Factory:
 class _Shared:
     """A sandbox with a library in its start state, made when it is first needed and again after it was closed."""
 
-    def __init__(self, make: Maker, archives: Archives, image: str, resources: Resources, tally: Tally) -> None:
-        self._make, self._archives, self._image, self._resources, self._tally = make, archives, image, resources, tally
+    def __init__(self, make: Maker, archives: Archives, image: str, resources: Resources, counts: MutantCounts) -> None:
+        self._make, self._archives, self._image, self._resources, self._counts = make, archives, image, resources, counts
         self._machine: Machine | None = None
         self.workdir = ""
 
@@ -315,7 +315,7 @@ class _Shared:
         if self._machine is None:
             task = _task(candidate.material, candidate.target, self._image)
             self._machine, self.workdir = await self._make(task, self._resources), task.workdir
-            self._tally.sandboxes += 1
+            self._counts.sandboxes += 1
             await workspace.start(self._machine, task, self._archives)
         return self._machine
 

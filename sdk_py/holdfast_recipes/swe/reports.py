@@ -90,8 +90,12 @@ def worst(found: Iterable[tuple[str, TestOutcome]]) -> dict[str, TestOutcome]:
 
 
 def without_timing(name: str) -> str:
-    """A test's name without the time that some reporters append, ``(12 ms)``, ``[0.3s]`` or `` 0.31s`` (SWE-rebench V2)."""
-    return _TIMING.sub("", name).rstrip()
+    """A test's name without the time that some reporters append, ``(12 ms)``, ``[0.3s]`` or `` 0.31s`` (SWE-rebench V2). In a node id,
+    as pytest's, brackets right after the name hold its parameters: ``a.py::test_parse[10s]`` stays as it is."""
+    match = _TIMING.search(name)
+    if match is None or ("::" in name and match[0].startswith("[")):
+        return name.rstrip()
+    return name[: match.start()].rstrip()
 
 
 def _without_message(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Reinforcement learning on groups of rollouts (P §3.3.3): a learner, and the loop between it and whoever makes rollouts.
+"""Reinforcement learning on groups of rollouts (P §3.3.3): a learner, and the loop between it and what makes rollouts.
 
 Owns the optimiser step (group advantages, clipped objective on the log-probabilities of the rollout), weight versions and one step of
 staleness. Which rollouts form a batch is ``pipeline.batching``'s. A batch that cannot be trained on is a count, never an end of the run.

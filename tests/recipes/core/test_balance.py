@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from holdfast_recipes.core.advantage import advantages
@@ -328,3 +329,9 @@ def test_order_of_finishing_breaks_ties_only() -> None:
     assert first is not None
     assert second is not None
     assert [m.rollout for m in first.members] == [m.rollout for m in second.members]
+
+
+@pytest.mark.parametrize("settings", [{"tie": "first"}, {"rank_negative": "longest"}])
+def test_options_are_words_of_a_list(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=f"{next(iter(settings))} is"):
+        Balance(8, 16, 4, **settings)

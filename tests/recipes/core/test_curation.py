@@ -171,3 +171,19 @@ def test_composite_keeps_its_shares() -> None:
     for weights in ({}, {"random": -1.0}, {"nothing": 1.0}):
         with pytest.raises(ValueError, match=r"weights|unknown"):
             composite(CANDIDATES, 1, weights=weights)
+
+
+@pytest.mark.parametrize("cosine", [0.95, 0.96, 0.99, 0.501, 0.003])
+def test_a_pair_exactly_at_the_threshold_is_kept(cosine: float) -> None:
+    for turned in (0.0, 0.3, 1.1, 2.2):
+        sine, (x, y) = math.sqrt(1 - cosine**2), (math.cos(turned), math.sin(turned))
+        pair = [(x, y), (cosine * x - sine * y, cosine * y + sine * x)]
+        assert greedy_dedup(pair, cosine) == [0, 1]
+        assert greedy_dedup(pair, cosine - 1e-9) == [0]
+
+
+def test_selectors_have_names_and_weights_are_numbers() -> None:
+    with pytest.raises(ValueError, match="there is no selector 'best'"):
+        select("best", [], 1)
+    with pytest.raises(ValueError, match="finite"):
+        composite([], 1, weights={"random": math.nan})

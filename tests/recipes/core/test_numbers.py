@@ -222,3 +222,35 @@ def test_rank_correlation() -> None:
     assert spearman([1, 2, 2, 4], [1, 3, 2, 4]) == pytest.approx(0.948683, abs=1e-6)
     assert math.isnan(spearman([1, 1], [1, 2]))
     assert math.isnan(spearman([], []))
+
+
+@pytest.mark.parametrize("rewards", [[0.1, 0.1, 0.1], [0.7] * 7, [-1e300, -1e300]])
+def test_equal_rewards_give_zeros_without_a_divisor_too(rewards: list[float]) -> None:
+    assert advantages(rewards, std="none") == advantages(rewards) == [0.0] * len(rewards)
+
+
+def test_words_and_numbers_without_a_meaning_are_refused() -> None:
+    with pytest.raises(ValueError, match="std is one of"):
+        advantages([1, -1], std="samples")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="must lie within"):
+        advantages([1e200, 0.0])
+    with pytest.raises(ValueError, match="a reduction is one of"):
+        reduced([[1.0]], [[1]], "mean")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="positive constant"):
+        reduced([[1.0]], [[1]], "token_sum", math.nan)
+    with pytest.raises(ConfigurationError, match="shape of a schedule"):
+        Schedule(1e-5, 100, shape="linear")  # type: ignore[arg-type]
+    for peak, warmup in ((math.inf, 0), (math.nan, 0), (1e-5, math.nan), (1e-5, math.inf)):
+        with pytest.raises(ConfigurationError):
+            Schedule(peak, 100, warmup=warmup)
+    with pytest.raises(ValueError, match="at least 1"):
+        saturated([0.5] * 20, window=0)
+
+
+def test_statistics_refuse_what_has_no_order() -> None:
+    with pytest.raises(ValueError, match="finite"):
+        bootstrap([1.0, math.nan], resamples=10)
+    with pytest.raises(ValueError, match="NaN"):
+        spearman([1.0, math.nan, 2.0], [1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match="same number of trials"):
+        strict([[True, True, True], [True]])

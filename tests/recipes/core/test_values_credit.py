@@ -218,3 +218,14 @@ def test_monte_carlo_values_are_shares() -> None:
     assert monte_carlo([[True, False, False, False], [True, True]]) == [0.25, 1.0]
     with pytest.raises(ValueError, match="continuation"):
         monte_carlo([[]])
+
+
+def test_values_that_are_no_numbers_are_refused() -> None:
+    for values in ([0.1, math.nan, 0.5], [0.1, math.inf]):
+        for use in (rises, is_inverted_u, lambda each: shift(each, "after"), lambda each: shift(each, "before")):
+            with pytest.raises(ValueError, match="finite"):
+                use(values)
+    with pytest.raises(ValueError, match="finite"):
+        shift([0.1, 0.2], "after", math.nan)
+    with pytest.raises(ValueError, match="whole numbers"):
+        interpolate({0: 0.1, 1.5: 0.2}, 4)  # type: ignore[dict-item]

@@ -232,6 +232,19 @@ def test_held_ids_are_those_of_the_template_with_loss_on_what_was_sampled() -> N
     assert {span.turn for span in tokens.spans if span.supervised} == {0, 1}
 
 
+@pytest.mark.parametrize("room", [-1, 0, 40])
+def test_the_token_limit_counts_what_a_tool_answered(room: int) -> None:
+    """A turn is not asked for when the answers to the last one already used up the limit, and it has the room that they left."""
+    turns = (written("bash", command="ls"), "x" * 500)
+    full, _ = tokens_of(*turns)
+    assert full.tokens is not None
+    second = next(span.start for span in full.tokens.spans if span.turn == 1 and span.kind.value == "content")
+    done, _ = tokens_of(*turns, limits=limited(tokens=second + room))
+    assert done.tokens is not None
+    assert (done.status, done.reason, len(done.turns)) == (Status.TRUNCATED, "tokens", 2 if room > 0 else 1)
+    assert sum(span.end - span.start for span in done.tokens.spans if span.turn == 1 and span.supervised) == max(0, room)
+
+
 def test_held_ids_grow_only_also_after_a_turn_without_a_call() -> None:
     """A user message makes the template drop earlier thoughts; what was shown to the policy stays as it was."""
     done, tokenizer = tokens_of("<think>\nHm.\n</think>\n\nWell.", written("bash", thought="Now.", command="submit"))

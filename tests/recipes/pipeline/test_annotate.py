@@ -145,6 +145,8 @@ async def test_at_most_so_many_runs_are_asked_for_at_once() -> None:
 
 def test_the_answer_is_what_follows_the_thought() -> None:
     assert answer_of(" <think>\n[1] </think>\n[2] ") == "[2]"
+    assert answer_of("the template opened the thought [1]\n</think>\n\n[2]") == "[2]"
+    assert answer_of('[{"reasoning": "it wrote </think> twice"}]') == '[{"reasoning": "it wrote </think> twice"}]'
     assert answer_of("<think> never ends [2]") == "<think> never ends [2]"
 
 

@@ -77,9 +77,9 @@ async def test_twenty_mutants_of_a_library(client: AsyncSandboxClient, tmp_path:
     made = factory(client, tmp_path, downloads)
     rows = [row async for row in made.rows([project("funcy")], 15)]
     assert len(rows) == 15
-    assert sum(made.tally.outcomes.values()) >= 20, made.tally
+    assert sum(made.counts.outcomes.values()) >= 20, made.counts
     assert len({row["instance_id"] for row in rows}) == 15
-    assert made.tally.test_cpu_seconds > 1
+    assert made.counts.test_cpu_seconds > 1
     tasks = [read_row(row, "mutation") for row in rows]
     for task, row in zip(tasks, rows, strict=True):
         (module,) = diffs.touched(task.gold_patch)
@@ -100,10 +100,10 @@ async def test_twenty_mutants_of_a_library(client: AsyncSandboxClient, tmp_path:
 async def test_what_becomes_of_each_mutant(client: AsyncSandboxClient, tmp_path: Path, downloads: Path) -> None:
     made = factory(client, tmp_path, downloads)
     rows = {row["instance_id"]: row async for row in made.rows([own_sdist(downloads)], 100)}
-    outcomes = made.tally.outcomes
+    outcomes = made.counts.outcomes
     assert sum(outcomes.values()) == len(mutants(LIBRARY))
     assert outcomes["unreached"] == 1  # unseen
-    assert made.tally.sandboxes < sum(outcomes.values())
+    assert made.counts.sandboxes < sum(outcomes.values())
     assert outcomes["hangs"] >= 1  # n -= 1 → n += 1
     assert outcomes["made"] == len(rows) >= 3
     assert not any(reason.startswith("fault") for reason in outcomes)
@@ -122,7 +122,7 @@ async def test_a_module_that_the_image_has_is_left_out(client: AsyncSandboxClien
     path.write_bytes(gzip.compress(pack([("json/decoder.py", b"x = 1 < 2\n", False), ("test_x.py", b"", False)], "json-9")))
     made = factory(client, tmp_path, downloads)
     assert [row async for row in made.rows([sdist(path, "json/decoder.py", ("test_x.py",))], 5)] == []
-    assert made.tally.outcomes == {"target_in_the_image": 1}
+    assert made.counts.outcomes == {"target_in_the_image": 1}
 
 
 async def test_a_release_with_other_bytes_is_refused(tmp_path: Path) -> None:

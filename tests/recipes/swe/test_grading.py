@@ -77,11 +77,20 @@ def test_output_that_is_no_report() -> None:
         ("it works 0.31s", "it works"),
         ("waits 5s", "waits 5s"),
         ("test[5s]", "test"),
+        ("a.py::test_parse[10s]", "a.py::test_parse[10s]"),
+        ("a.py::test_parse [10s]", "a.py::test_parse"),
+        ("a.py::test_parse[10s] (0.2s)", "a.py::test_parse[10s]"),
         ("a::b[1-2]", "a::b[1-2]"),
     ],
 )
 def test_timings_are_no_part_of_a_name(name: str, plain: str) -> None:
     assert without_timing(name) == plain
+
+
+def test_parameters_that_look_like_times_are_separate_tests() -> None:
+    runs = {"a.py::test_parse[5s]": PASSED, "a.py::test_parse[10s]": FAILED}
+    assert grade(runs, ["a.py::test_parse[5s]"]).resolution is Resolution.RESOLVED
+    assert grade({"a.py::test_parse[5s]": PASSED}, ["a.py::test_parse[10s]"]).failing == ("a.py::test_parse[10s]",)
 
 
 def test_verdicts() -> None:
