@@ -1,16 +1,23 @@
-"""Sessions over TLS: certificates are checked, and large output passes through the encrypted socket, on both faces."""
+"""Sessions and REST over TLS: certificates are checked, large data passes through the encrypted socket, on both faces."""
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import ssl
 import subprocess
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from holdfast import ServiceUnavailableError
+from holdfast._options import Options
+from holdfast._transport.aio.http import Http as AsyncHttp
+from holdfast._transport.rest.answer import UnreachableError
+from holdfast._transport.threads.http import Http
 
 from tests.sdk.support.fake_agent import FakeAgent
 
@@ -53,3 +60,69 @@ async def test_a_certificate_nobody_vouches_for_is_refused(sandbox: Any) -> None
         await sandbox.exec("true")
     assert (refused.value.retryable, refused.value.fault) == (False, "caller")
     assert "HOLDFAST_URL" in refused.value.hint
+
+
+class Echo(BaseHTTPRequestHandler):
+    """Answers with the request's body, on one connection as often as it is asked."""
+
+    protocol_version = "HTTP/1.1"
+    connections: set[tuple[str, int]] = set()
+
+    def do_POST(self) -> None:
+        self.connections.add(self.client_address)
+        data = self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def echo(certificate: tuple[Path, Path]) -> Iterator[str]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Echo) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        Echo.connections.clear()
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"https://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join(10)
+
+
+def _bodies(url: str, face: str, bodies: list[bytes]) -> list[bytes]:
+    options = Options(url, "key")
+    if face == "blocking":
+        http = Http(options)
+        try:
+            return [http.send("POST", "/", timeout_s=20, content=body).body for body in bodies]
+        finally:
+            http.close()
+
+    async def asynchronous() -> list[bytes]:
+        http = AsyncHttp(options)
+        try:
+            return [(await http.send("POST", "/", timeout_s=20, content=body)).body for body in bodies]
+        finally:
+            await http.close()
+
+    return asyncio.run(asynchronous())
+
+
+@pytest.mark.parametrize("face", ["blocking", "async"])
+def test_rest_runs_over_tls(echo: str, face: str, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+    bodies = [b"small", b"z" * 5_000_000, b"again"]
+    assert _bodies(echo, face, bodies) == bodies
+    assert len(Echo.connections) == 1, "the connection is used again"
+
+
+@pytest.mark.parametrize("face", ["blocking", "async"])
+def test_rest_refuses_a_certificate_nobody_vouches_for(echo: str, face: str) -> None:
+    with pytest.raises(UnreachableError, match="certificate") as refused:
+        _bodies(echo, face, [b"x"])
+    assert not refused.value.reached
