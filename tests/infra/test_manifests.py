@@ -30,7 +30,7 @@ MODES = ("enforce", "warn", "audit")
 FOREIGN = {"monitoring.coreos.com/v1", "gateway.networking.k8s.io/v1", "serving.knative.dev/v1"}
 OF_A_SANDBOX = {
     ("", "namespaces"): {"get"},
-    ("", "events"): {"list"},
+    ("", "events"): {"list", "watch"},
     ("", "pods"): {"create", "get", "list", "watch", "patch", "delete"},
     ("apps", "daemonsets"): {"create", "get", "list", "delete"},
     ("networking.k8s.io", "networkpolicies"): {"create", "get", "list", "watch", "patch", "delete"},

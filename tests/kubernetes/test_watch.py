@@ -15,6 +15,7 @@ from gateway.runtimes.kubernetes.api.client import Api
 from gateway.runtimes.kubernetes.api.watch import Changed, Listed, Vanished, Watch, WatchSettings
 from gateway.runtimes.kubernetes.names import SELECTOR
 from gateway.runtimes.kubernetes.pods.manifest import pod
+from gateway.runtimes.kubernetes.pods.pod_events import WARNINGS, read_warning
 from gateway.runtimes.kubernetes.pods.status import PodStatus, read_pod
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 from tests.conformance.runtimes import order
@@ -179,6 +180,39 @@ async def test_a_server_in_trouble_is_asked_again_with_patience(api: FakeApi, tm
 async def test_a_pod_that_leaves_the_selector_is_gone(api: FakeApi, seen: Seen) -> None:
     api.pods.merge("hf-sb-2", {"metadata": {"labels": {"app.kubernetes.io/component": "other"}}})
     await seen.until(lambda: "hf-sb-2" in seen.vanished)
+
+
+async def test_a_watch_without_history_reports_and_keeps_nothing_of_before(api: FakeApi, tmp_path: Path) -> None:
+    def write(name: str, kind: str = "Warning") -> None:
+        about = {"kind": "Pod", "name": "hf-sb-1", "uid": "u"}
+        body = {"metadata": {"name": name}, "type": kind, "reason": "Failed", "message": name, "involvedObject": about}
+        api.stores["events"].create(body)
+
+    client = Api(api.kubeconfig(tmp_path), 5.0)
+    watch = Watch(client, f"/api/v1/namespaces/{api.namespace}/events", "", read_warning, QUICK, fields=WARNINGS, history=False)
+    found: list[str] = []
+
+    async def follow() -> None:
+        async with contextlib.aclosing(watch.changes()) as changes:
+            async for change in changes:
+                match change:
+                    case Changed(warned, _):
+                        found.append(warned.message)
+
+    for number in range(7):  # three pages
+        write(f"before-{number}")
+    async with contextlib.aclosing(client), in_background(follow(), "watch"):
+        await until_async(lambda: api.watches, deadline_s=DEADLINE_S, what="the watch")
+        write("nothing of a pod's", kind="Normal")
+        write("after")
+        await until_async(lambda: "after" in found, deadline_s=DEADLINE_S, what="the warning")
+        api.stores["events"].forget_history()
+        api.drop_watches()
+        await until_async(lambda: api.requests["list events"] >= 2, deadline_s=DEADLINE_S, what="the version to go on from")
+        write("later")
+        await until_async(lambda: "later" in found, deadline_s=DEADLINE_S, what="the warning after a break")
+    assert found == ["after", "later"]
+    assert not watch.known
 
 
 async def test_a_listener_that_takes_long_is_not_cut_off(api: FakeApi, tmp_path: Path) -> None:

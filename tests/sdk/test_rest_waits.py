@@ -99,6 +99,16 @@ async def test_creates_that_wait_do_not_hold_up_heartbeats(slow: Slow, face: Any
     await client.close()
 
 
+async def test_the_first_heartbeat_is_sent_at_once(slow: Slow, face: Any) -> None:
+    """Only after a first one the service expects more: a client that is killed before leaves its sandbox to the end of its lifetime."""
+    slow.answer = lambda path, count: RECORD
+    client = face.client(slow.url, "key")
+    sandbox = await client.create_sandbox("host", sandbox_id="sb", heartbeat_timeout_s=3600)
+    await asyncio.to_thread(until, lambda: slow.seen.get("/sandboxes/sb/heartbeat"), deadline_s=20, what="the first heartbeat")
+    await sandbox.close()
+    await client.close()
+
+
 async def test_a_heartbeat_that_is_not_answered_does_not_stop_the_next(slow: Slow, face: Any) -> None:
     slow.answer = lambda path, count: slow.hold() if path.endswith("heartbeat") and count == 1 else RECORD
     client = face.client(slow.url, "key")

@@ -1,7 +1,7 @@
 """Many sandboxes at once, side by side with as many bare pods of the same image: what is Holdfast's, and what the cluster's own.
 
 Owns both bursts and their comparison. The bare pods ask for the same and pass the same admission, so that nodes, kubelet and container
-runtime have the same to do but for the agent's bundle.
+runtime have the same to do but for what is Holdfast's: the pod's user namespace, the volume with the bundle, and the agent's start.
 """
 
 from __future__ import annotations

@@ -507,12 +507,15 @@ class AsyncSandbox(AsyncAttachable):
         self._background.start(self._beat, interval_s, name=f"holdfast-heartbeat-{self.id}")
 
     async def _beat(self, interval_s: float) -> None:
-        while not await self._stopped.wait(interval_s) and not self._fenced:
+        """The first is sent at once: only then the service begins to expect the next ones."""
+        while not self._fenced:
             try:
                 await self._rest.heartbeat(self.id, max(interval_s, LEAST_BEAT_S), used=False)
             except HoldfastError as why:
                 if why.code in GONE:
                     return
+            if await self._stopped.wait(interval_s):
+                return
 
     async def __aenter__(self) -> Self:
         return self

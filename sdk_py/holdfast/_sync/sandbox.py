@@ -508,12 +508,15 @@ class Sandbox(Attachable):
         self._background.start(self._beat, interval_s, name=f"holdfast-heartbeat-{self.id}")
 
     def _beat(self, interval_s: float) -> None:
-        while not self._stopped.wait(interval_s) and not self._fenced:
+        """The first is sent at once: only then the service begins to expect the next ones."""
+        while not self._fenced:
             try:
                 self._rest.heartbeat(self.id, max(interval_s, LEAST_BEAT_S), used=False)
             except HoldfastError as why:
                 if why.code in GONE:
                     return
+            if self._stopped.wait(interval_s):
+                return
 
     def __enter__(self) -> Self:
         return self

@@ -131,6 +131,8 @@ class FakeApi:
         store = self.stores[resource]
         if request.query.get("watch") in ("1", "true"):
             self.requests[f"watch {resource}"] += 1
+            if self.refuse and self.refuse[0][0] == f"watch {resource}":
+                raise self.refuse.pop(0)[1]
             return await self._watch(request, store)
         if request.query.get("dryRun") == "All":
             self.requests[f"dry-run {resource}"] += 1
@@ -187,10 +189,7 @@ class FakeApi:
                 raise RefusedError(403, "Forbidden", message)
 
     def _list(self, request: web.Request, store: Store) -> web.Response:
-        items = store.all(request.query.get("labelSelector", ""))
-        for part in filter(None, request.query.get("fieldSelector", "").split(",")):
-            path, _, value = part.partition("=")
-            items = [one for one in items if _field(one, path) == value]
+        items = [one for one in store.all(request.query.get("labelSelector", "")) if _has_fields(one, request)]
         metadata: dict[str, Any] = {"resourceVersion": str(store.version)}
         limit, token = int(request.query.get("limit", 0)), request.query.get("continue", "")
         if token and self.expire_pages:
@@ -225,13 +224,13 @@ class FakeApi:
             while clock() < end:
                 told = self._told
                 if not self.stalled:
-                    version = await self._send(response, store, selector, version)
+                    version = await self._send(request, response, store, selector, version)
                 try:
                     async with asyncio.timeout(min(self.bookmark_s, max(end - clock(), 0.001))):
                         await told.wait()
                 except TimeoutError:
                     if not self.stalled:
-                        version = max(await self._send(response, store, selector, version), version)
+                        version = max(await self._send(request, response, store, selector, version), version)
                         metadata = {"resourceVersion": str(version)}
                         await response.write(json.dumps({"type": "BOOKMARK", "object": {"metadata": metadata}}).encode() + b"\n")
             await response.write_eof()
@@ -241,7 +240,7 @@ class FakeApi:
             self.watches.pop(id(request), None)
         return response
 
-    async def _send(self, response: web.StreamResponse, store: Store, selector: str, version: int) -> int:
+    async def _send(self, request: web.Request, response: web.StreamResponse, store: Store, selector: str, version: int) -> int:
         try:
             entries = store.since(version)
         except RefusedError as error:
@@ -249,7 +248,7 @@ class FakeApi:
             raise ConnectionError from None
         for entry in entries:
             kind = seen_through(entry, selector)
-            if kind is not None:
+            if kind is not None and _has_fields(entry.object, request):
                 line = json.dumps({"type": kind, "object": entry.object}).encode() + b"\n"
                 if self.broken_lines:
                     self.broken_lines -= 1
@@ -266,6 +265,12 @@ _PROBED = {
         "annotations": {"holdfast.dev/canary": json.dumps({"holds": True, "leaks": False, "detail": "found before", "at": time.time()})},
     },
 }
+
+
+def _has_fields(item: Object, request: web.Request) -> bool:
+    """Whether the request's field selector, if any, takes the object."""
+    parts = filter(None, request.query.get("fieldSelector", "").split(","))
+    return all(_field(item, path) == value for path, _, value in (part.partition("=") for part in parts))
 
 
 def _field(body: Object, path: str) -> Any:

@@ -78,7 +78,8 @@ class WatchSettings:
 class Watch(Generic[T]):
     """One loop over ``path``. ``project`` reduces an object's JSON; None omits the object.
 
-    ``carry`` copies to the new state of an object what only its previous state shows.
+    ``carry`` copies to the new state of an object what only its previous state shows. ``fields`` is a field selector. Without
+    ``history`` only what is written from now on is reported, and none of it is kept: for events, of which a list reads all there are.
     """
 
     def __init__(
@@ -89,8 +90,13 @@ class Watch(Generic[T]):
         project: Callable[[dict[str, Any]], T | None],
         settings: WatchSettings,
         carry: Callable[[T, T], T] | None = None,
+        *,
+        fields: str = "",
+        history: bool = True,
     ) -> None:
         self._carry = carry
+        self._fields = {"fieldSelector": fields} if fields else {}
+        self._history = history
         self._api = api
         self._path = path
         self._selector = selector
@@ -140,8 +146,11 @@ class Watch(Generic[T]):
 
     async def _list(self) -> list[Changed[T] | Vanished[T]]:
         """List everything and compare with what was known. Raises ``ApiError``; a page that expired starts the list over."""
+        if not self._history:
+            self._version = str((await self._api.get(self._path, {"limit": "1"}))["metadata"].get("resourceVersion") or "")
+            return []
         found: dict[str, T] = {}
-        query = {"limit": str(self._settings.page), "labelSelector": self._selector}
+        query = {"limit": str(self._settings.page), "labelSelector": self._selector, **self._fields}
         while True:
             body = await self._api.get(self._path, query)
             for item in body.get("items") or []:
@@ -167,12 +176,15 @@ class Watch(Generic[T]):
 
     async def _watch(self) -> AsyncIterator[Changed[T] | Vanished[T]]:
         settings = self._settings
+        # The server caches no events, so a watch of them has no bookmarks: it has to end before it counts as silent.
+        limit_s = settings.server_limit_s if self._history else min(settings.server_limit_s, max(settings.silence_s * 0.9, 1.0))
         query = {
             "watch": "1",
             "allowWatchBookmarks": "true",
             "resourceVersion": self._version,
-            "timeoutSeconds": str(int(settings.server_limit_s * random.uniform(0.8, 1.0))),  # noqa: S311 - spreads reconnects
+            "timeoutSeconds": str(int(limit_s * random.uniform(0.8, 1.0))),  # noqa: S311 - spreads reconnects
             "labelSelector": self._selector,
+            **self._fields,
         }
         end = asyncio.get_running_loop().time() + settings.server_limit_s + settings.overdue_s
         async with self._api.stream(self._path, query, settings.silence_s) as lines:
@@ -212,7 +224,8 @@ class Watch(Generic[T]):
         if kind == "DELETED":
             return Vanished(seen, self._known.pop(seen.name, None))
         before = self._known.get(seen.name)
-        self._known[seen.name] = seen
+        if self._history:
+            self._known[seen.name] = seen
         return Changed(seen, before if before is not None and before.uid == seen.uid else None)
 
     async def _pause(self, least_s: float | None = None) -> None:

@@ -30,7 +30,7 @@ _RIGHTS: tuple[tuple[str, str, str], ...] = (
     *(("", "pods", verb) for verb in ("create", "get", "list", "watch", "patch", "delete")),
     *(("networking.k8s.io", "networkpolicies", verb) for verb in ("create", "get", "list", "patch", "delete")),
     *(("apps", "daemonsets", verb) for verb in ("create", "get", "list", "delete")),
-    ("", "events", "list"),
+    *(("", "events", verb) for verb in ("list", "watch")),
 )
 
 

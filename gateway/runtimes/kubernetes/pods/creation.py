@@ -44,11 +44,9 @@ _NO_ANSWER_S = 5.0
 _LOOK_S = 2.0
 """How often a pod that another replica created, which this one's watch does not cover, is read. Also the fallback for a failed watch."""
 _OWN_LOOK_S = 15.0
-_WARNED_S = 1.5
-"""A pod that has had a node for this long and does not run: the kubelets' warnings are read for it. Most pods run before."""
 _SLOW_S, _SLOW_MOST_S = 15.0, 60.0
-"""A pod that has had a node for this long and does not run has its events queried; then again with growing intervals. The list of all
-warnings shows the same sooner, and one request for each pod of a burst was the API server's largest cost of it."""
+"""A pod that has had a node for this long and does not run has its events queried; then again with growing intervals. The watch of all
+warnings shows the same sooner; this is for what it missed. The API server reads all events of the namespace for each query."""
 
 
 _HAS_USERS_S = 600.0
@@ -199,7 +197,7 @@ class PodCreation:
         dialling: asyncio.Task[Endpoint] | None = None
         changed = asyncio.ensure_future(changes.changed())
         clock = asyncio.get_running_loop().time
-        patience_s, ask_at, warn_at = _SLOW_S, clock() + _SLOW_S, clock() + _WARNED_S
+        patience_s, ask_at = _SLOW_S, clock() + _SLOW_S
         asked: Failure | None = None
         try:
             while True:
@@ -209,10 +207,7 @@ class PodCreation:
                     dialling = asyncio.ensure_future(self.reach(facts, tokens))
                 waits: list[asyncio.Future[Any]] = [changed] if dialling is None else [changed, dialling]
                 slow = facts.placed and not facts.started and facts.failure is None
-                if slow and clock() >= warn_at:
-                    warn_at = float("inf")
-                    self._pod_watch.want_warnings(changes, facts.uid)
-                wait_s = min(self._patience(facts, ours), max(min(ask_at, warn_at) - clock(), 0.0) if slow else _OWN_LOOK_S)
+                wait_s = min(self._patience(facts, ours), max(ask_at - clock(), 0.0) if slow else _OWN_LOOK_S)
                 done, _ = await asyncio.wait(waits, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
                 if dialling is not None and dialling in done:
                     return dialling.result()
@@ -225,7 +220,7 @@ class PodCreation:
                             raise _deleted()
                     else:
                         facts = await self._look(facts)  # the event was of a previous or later pod of this name
-                elif not done and not (slow and clock() >= warn_at):
+                elif not done:
                     if slow and clock() >= ask_at:
                         patience_s = min(2 * patience_s, _SLOW_MOST_S)
                         ask_at = clock() + patience_s

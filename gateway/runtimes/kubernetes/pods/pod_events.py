@@ -1,9 +1,9 @@
 """Events of pods that do not start: what the kubelet reports there and the pod's own status does not.
 
 Owns the queries, and which events fail a create. A volume whose secret or config map is missing keeps a pod waiting for ever with nothing
-in its status, and a failed image pull appears in an event ten seconds before it appears in the status. Only slow pods are checked: all
-together twice a second (``pod_watch``), and each by itself now and then. Without the right to read events this reports nothing.
-Called by ``creation`` and ``pod_watch``.
+in its status, and a failed image pull appears in an event ten seconds before it appears in the status. One watch delivers the warnings of
+all pods (``pod_watch``); the events of a pod that stays slow are queried now and then. Without the right to read events this reports
+nothing. Called by ``creation`` and ``pod_watch``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from .status import Failure, PodStatus, event_failure, no_users
 
 log = logging.getLogger("gateway.kubernetes")
 
+WARNINGS = "type=Warning,involvedObject.kind=Pod"
+"""Field selector of the events that ``read_warning`` reads."""
 _MOST = 50
 _MESSAGE = 2000
 _NO_SANDBOX = "FailedCreatePodSandBox"
@@ -36,29 +38,29 @@ class PodEvent:
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """A warning about a pod that may end its create."""
+    """A warning about a pod that may end its create. ``name`` and ``uid`` are the event's own."""
 
+    name: str
+    uid: str
+    pod: str
     pod_uid: str
     reason: str
     message: str
 
 
-async def warnings(api: Api, pods: str, page: int) -> list[Warned]:
-    """Warnings about all pods of the namespace whose path is given. Raises ``ApiError``."""
-    path = f"{pods.rpartition('/')[0]}/events"
-    query = {"fieldSelector": "type=Warning,involvedObject.kind=Pod", "limit": str(page)}
-    found: list[dict[str, Any]] = []
-    while True:
-        body = await api.get(path, query)
-        found += body.get("items") or []
-        query["continue"] = str((body.get("metadata") or {}).get("continue") or "")
-        if not query["continue"]:
-            break
-    wanted = [event for event in sorted(found, key=_seen_at) if event.get("reason") in _REASONS]
-    return [
-        Warned(str((event.get("involvedObject") or {}).get("uid") or ""), str(event["reason"]), str(event.get("message") or "")[:_MESSAGE])
-        for event in wanted
-    ]
+def read_warning(event: dict[str, Any]) -> Warned | None:
+    """A warning from the API server's JSON; None where it says nothing about a create."""
+    metadata, pod = event.get("metadata") or {}, event.get("involvedObject") or {}
+    if event.get("reason") not in _REASONS:
+        return None
+    return Warned(
+        name=str(metadata.get("name") or ""),
+        uid=str(metadata.get("uid") or ""),
+        pod=str(pod.get("name") or ""),
+        pod_uid=str(pod.get("uid") or ""),
+        reason=str(event["reason"]),
+        message=str(event.get("message") or "")[:_MESSAGE],
+    )
 
 
 def failure_of(facts: PodStatus, reason: str, message: str) -> Failure | None:
