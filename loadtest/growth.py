@@ -27,6 +27,8 @@ _MIB = 1 << 20
 _WORK = "creates_total"
 _REDIS_BYTES = 1024
 """Redis keeps the end of each sandbox for an hour and the name of each create for a day, in some 500 bytes."""
+_LOCUST_BYTES_PER_S = 2560
+"""Locust keeps a count of each name for each second of the run, some 100 bytes."""
 ALLOWED: Mapping[str, tuple[float, float]] = {"memory_bytes": (0.03, 2 * _MIB), "mounts": (0.0, 0.5), "threads": (0.0, 0.5)}
 """By measure: as a share of the first value, and at least. Others may rise by a tenth and at least by 5: load comes and goes."""
 _OTHERS = (0.1, 5.0)
@@ -74,8 +76,9 @@ def judged(samples: Iterable[Sample]) -> list[Growth]:
         if len(points) >= MIN_SAMPLES and points[-1][0] - points[0][0] >= _COVERED * (end - begin):
             found.append(_growth(process, pid, measure, points))
     creates = sum(row.rise for row in found if row.measure == _WORK)
+    kept = {"redis": _REDIS_BYTES * creates, "locust": _LOCUST_BYTES_PER_S * (end - begin)}
     return [
-        replace(row, kept=_REDIS_BYTES * creates) if (row.process, row.measure) == ("redis", "memory_bytes") else row
+        replace(row, kept=kept[row.process]) if row.process in kept and row.measure == "memory_bytes" else row
         for row in found
         if row.measure != _WORK
     ]
