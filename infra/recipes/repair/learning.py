@@ -197,14 +197,20 @@ async def reinforced(
         rules=GroupRules(tolerance=-1.0, least_usable=1, most_infrastructure=size) if keep_all else None,
     )
 
+    finished: Counter[str] = Counter()
+
     async def rollout(task: Task, ticket: Ticket) -> Trajectory:
-        return await lab.rollout(policy, task, ticket.seed, lab.faults)
+        run = await lab.rollout(policy, task, ticket.seed, lab.faults)
+        finished.update(graded=run.reward is not None, solved=run.resolved)
+        return run
 
     batching.version = policy.version = learner.version
     started = time.monotonic()
 
     def updated(numbers: dict[str, float]) -> None:
-        steps.append(numbers)
+        """``graded`` and ``solved`` are of all rollouts since the update before, also of those in groups that were dropped."""
+        steps.append(numbers | dict(finished) | {"at_s": before_s + time.monotonic() - started})
+        finished.clear()
         if checkpoint:
             learner.optimisation.save(
                 checkpoint,

@@ -112,7 +112,7 @@ async def learn(made: Lab, plain: Lab, found: list[Task], settings: dict[str, An
         checkpoint=kept.checkpoint,
     )
     seconds = {name: round(value, 2) for name, value in sorted(made.seconds.items())}
-    curve = ("pool_reward", "generated", "infrastructure", "learn_s")
+    curve = ("pool_reward", "generated", "infrastructure", "learn_s", "graded", "solved", "at_s")
     return {
         "updates": len(trained.steps),
         "optimiser_steps": trained.optimiser_steps,
