@@ -13,7 +13,7 @@ from pathlib import Path
 
 from holdfast_server.subreaper import die_with_parent
 
-from . import jobs, plan, repair_runs, report, smoke, tables
+from . import jobs, page, plan, repair_runs, report, smoke, tables
 
 MAIN = ["e5", "e4", "e6"]
 MORE = ["e6_hard", "e6_noise", "e6_rank", "e4_more_runs", "e4_sweep"]
@@ -37,7 +37,8 @@ def main(words: list[str]) -> int:
     for each in (learn, repair, shown):
         each.add_argument("--results", type=Path, default=Path("build/recipes/runs.jsonl"))
     shown.add_argument("--json", type=Path, default=Path("recipes.json"))
-    shown.add_argument("--tables", type=Path)
+    shown.add_argument("--tables", type=Path, help="also the page in Markdown")
+    shown.add_argument("--html", type=Path, help="also the page with charts")
     shown.add_argument("--earlier", type=Path, help="a recipes.json that gives the experiments of which there are no lines")
     arguments = parser.parse_args(words)
     if jobs.PARENT in os.environ:
@@ -53,6 +54,8 @@ def main(words: list[str]) -> int:
     made = report.write(jobs.read(arguments.results), arguments.json, arguments.earlier)
     if arguments.tables:
         arguments.tables.write_text(tables.page(made))
+    if arguments.html:
+        arguments.html.write_text(page.page(made))
     return 0
 
 
