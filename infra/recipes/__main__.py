@@ -50,7 +50,8 @@ def main(words: list[str]) -> int:
     if arguments.command == "learn":
         chosen = arguments.only or MAIN + (MORE if arguments.more else [])
         lines = jobs.run(plan.jobs(plan.load(), chosen, arguments.seeds), arguments.results, arguments.processes, arguments.limit_s)
-        return 1 if any("error" in line for line in lines) else 0
+        latest = {(line["experiment"], line["arm"], line["seed"]): line for line in lines}
+        return 1 if any("error" in line for line in latest.values()) else 0
     made = report.write(jobs.read(arguments.results), arguments.json, arguments.earlier)
     if arguments.tables:
         arguments.tables.write_text(tables.page(made))
