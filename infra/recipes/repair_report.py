@@ -69,7 +69,7 @@ def _arm(runs: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
         "optimiser_steps": sum(run["optimiser_steps"] for run in runs.values()),
         "refused": sum(run["refused"] for run in runs.values()),
         "generated": generated,
-        "infrastructure": sum(run["infrastructure"] for run in runs.values()),
+        "infrastructure": round(sum(run["infrastructure"] for run in runs.values())),
         "spoilt_in_evaluation": sum(run["solved"][part]["spoilt"] for run in runs.values() for part in ("train", "held")),
         "injected": {name: sum(run["injected"].get(name, 0) for run in runs.values()) for name in _names(runs)},
         "rollouts_per_second": round(generated / max(wall_s, 1e-9), 3),
@@ -128,4 +128,10 @@ def _difference(after: Mapping[int, Mapping[str, Any]], before: Mapping[int, Map
     if not both:
         return None
     made = paired_bootstrap([mine[key] for key in both], [its[key] for key in both], resamples=RESAMPLES)
-    return {"seeds": len({seed for seed, _ in both}), "interval": [round(each, 4) for each in (made.estimate, made.low, made.high)]}
+    seeds = sorted({seed for seed, _ in both})
+    by_seed = [statistics.fmean(mine[key] - its[key] for key in both if key[0] == seed) for seed in seeds]
+    return {
+        "seeds": len(seeds),
+        "interval": [round(each, 4) for each in (made.estimate, made.low, made.high)],
+        "by_seed": [round(each, 4) for each in by_seed],
+    }

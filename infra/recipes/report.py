@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import platform
 import statistics
 from collections import defaultdict
@@ -43,7 +44,12 @@ def summary(lines: Lines) -> dict[str, Any]:
     return {
         "miniature": True,
         "plan": sorted({line["plan"] for line in latest.values()}),
-        "machine": {"python": platform.python_version(), "processor": platform.machine()},
+        "machine": {
+            "python": platform.python_version(),
+            "processor": platform.machine(),
+            "cores": os.cpu_count(),
+            "load": [round(each) for each in os.getloadavg()],
+        },
         "failed": [f"{line['experiment']}/{line['arm']}/{line['seed']}" for line in latest.values() if "error" in line],
         "seconds": round(sum(line["seconds"] for line in latest.values())),
         "experiments": experiments,

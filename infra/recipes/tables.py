@@ -15,14 +15,15 @@ hypotheses and what each arm is: `plan.md`. Every figure is of a policy of some 
 operators (E1: in a small language over a real library): these tables compare algorithms, and predict nothing for language models.
 Intervals are 95 % bootstraps over tasks (paired for differences); the column "seeds" has the standard deviation over seeds; where
 it is the larger one, an interval over tasks says little. Arms with different numbers of seeds are compared by the column of differences
-alone, which is over the seeds that both have.
+alone, which is over the seeds that both have. The machine had {cores} cores and other work: its load when this was written was {load}
+(means of 1, 5 and 15 minutes), so seconds and rates are those of a busy machine.
 {missing}"""
 
 
 def page(made: Mapping[str, Any]) -> str:
     """The whole page."""
     experiments = made["experiments"]
-    parts = [_HEAD.format(plan=", ".join(made["plan"]), missing=_missing(made))]
+    parts = [_HEAD.format(plan=", ".join(made["plan"]), missing=_missing(made), **_machine(made["machine"]))]
     parts.append("## What was registered, and what came\n\n" + _hypotheses(made["hypotheses"]))
     if made["e1"]["arms"]:
         parts.append(f"## E1 (miniature): toolz in real sandboxes\n\n{_repair(made['e1'])}")
@@ -49,6 +50,10 @@ def page(made: Mapping[str, Any]) -> str:
         if name in experiments:
             parts.append(f"## {title}\n\n{_balance(experiments[name])}")
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+def _machine(machine: Mapping[str, Any]) -> dict[str, Any]:
+    return {"cores": machine["cores"], "load": ", ".join(map(str, machine["load"]))}
 
 
 def _missing(made: Mapping[str, Any]) -> str:
@@ -173,8 +178,10 @@ def _balance(arms: Mapping[str, Any]) -> str:
 _FIRST = """Seeds 21 to 23, 18 updates at a rate of 0.0005 (`plan_repair_first.json`, digest {plan}). Why there is a second
 registration is in `plan.md`."""
 
-_LEARNING = """Share of all graded rollouts since the update before that solved their task, and in brackets the lowest and the highest
-of the seeds (miniature). Rollouts of groups that were dropped, because all or none of them solved it, are among them:"""
+_SPAN = 4
+"""Updates in a column of the learning table."""
+_LEARNING = """Share of all graded rollouts of training that solved their task, mean over seeds (miniature). Rollouts of groups that were
+dropped, because all or none of them solved it, are among them:"""
 
 _SECONDS = """Where the seconds of a training step went. Rollouts run while the learner works, many at a time, in one process with the
 policy, and the three seeds ran side by side, beside the experiments on the twin (rollouts/s is of one seed). Shares are of the seconds
@@ -188,12 +195,9 @@ def _repair(made: Mapping[str, Any]) -> str:
     parts = [_repaired(made)]
     length = max((len(arm["learning"]) for arm in arms.values()), default=0)
     if length:
-        every = [number for number in range(length) if number % 3 == 2]
-        rows = [
-            [name, *(f"{point['solved']:.2f} [{point['low']:.2f}, {point['high']:.2f}]" for point in arm["learning"][2::3])]
-            for name, arm in arms.items()
-        ]
-        parts += [_LEARNING, _table(["run", *(f"update {number + 1}" for number in every)], rows)]
+        spans = [(first, min(first + _SPAN, length)) for first in range(0, length, _SPAN)]
+        rows = [[name, *(_learned(arm["learning"][first:end]) for first, end in spans)] for name, arm in arms.items()]
+        parts += [_LEARNING, _table(["run", *(f"updates {first + 1} to {end}" for first, end in spans)], rows)]
     head = ["run", "rollouts/s", "s a step", "of these Holdfast, s", "learner, s a step", "Holdfast", "create", "delete", "round trips"]
     rows = [
         [
@@ -208,6 +212,10 @@ def _repair(made: Mapping[str, Any]) -> str:
     ]
     parts += [_SECONDS, _table([*head, "commands", "policy"], rows)]
     return "\n\n".join(parts)
+
+
+def _learned(points: Sequence[Mapping[str, float]]) -> str:
+    return f"{sum(point['solved'] for point in points) / len(points):.2f}" if points else ""
 
 
 def _repaired(made: Mapping[str, Any]) -> str:
@@ -237,8 +245,12 @@ def _repaired(made: Mapping[str, Any]) -> str:
         + " runs.",
         _table([*head, "lost to infrastructure", "injected"], rows),
         _table(
-            ["difference (miniature), paired over tasks", "95 % interval", "seeds"],
-            [[name, _number(each["interval"]), str(each["seeds"])] for name, each in made["differences"].items() if each],
+            ["difference (miniature), paired over tasks", "95 % interval", "by seed"],
+            [
+                [name, _number(each["interval"]), ", ".join(f"{gain:+.3f}" for gain in each.get("by_seed", ()))]
+                for name, each in made["differences"].items()
+                if each
+            ],
         ),
     ]
     return "\n\n".join(parts)

@@ -69,6 +69,7 @@ def test_figures_of_e1() -> None:
     gain = made["differences"]["faults 0, train: RL over SFT"]
     assert gain["seeds"] == 3
     assert gain["interval"][0] == pytest.approx(8 / 9, abs=1e-4)
+    assert gain["by_seed"] == [pytest.approx(8 / 9, abs=1e-4)] * 3
     assert made["differences"]["faults 0.05 over faults 0, train"]["interval"] == [0.0, 0.0, 0.0]
 
 
