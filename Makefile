@@ -106,7 +106,7 @@ fuzz: .venv/.stamp ## Fresh examples for every property test (FUZZ_SECONDS; FUZZ
 recipes: .venv-train/.stamp ## What the recipes train, in minutes on a CPU: SFT and RL on a twin and in sandboxes, their tests
 	@exec nice $(TRAIN) -m infra.recipes smoke
 
-recipes-learn: .venv-train/.stamp ## The registered learning runs, an hour on four cores; writes recipes.json (ARGS="--only e4 --limit-s 600")
+recipes-learn: .venv-train/.stamp ## The registered learning runs, an hour on four cores; goes on where it was ended (ARGS=--more: their second part)
 	@TRAIN=$(TRAIN) exec infra/scripts/recipes_learn $(ARGS)
 
 .venv-train/.stamp: pyproject.toml infra/scripts/train_venv

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import signal
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -17,11 +18,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from holdfast_server.subreaper import die_with_parent
+
 from . import plan
+
+PARENT = "HOLDFAST_RECIPES_PARENT"
+"""Names the process that a run may not outlive: the next one after a kill writes the same files."""
 
 
 def run_one(job: plan.Job) -> dict[str, Any]:
-    """In a process of its own: one thread, the lowest priority that leaves others their work."""
+    """In a process of its own, with one thread."""
     import torch
 
     from . import balance_ablation, credit_ablation, estimators
@@ -43,11 +49,12 @@ def run_one(job: plan.Job) -> dict[str, Any]:
 
 def run(jobs: Sequence[plan.Job], path: Path, processes: int, limit_s: float | None = None) -> list[dict[str, Any]]:
     """Run what is missing, and return all lines. After ``limit_s`` nothing more is started."""
-    done = {(line["experiment"], line["arm"], line["seed"]) for line in read(path) if "error" not in line}
+    digest = plan.digest()
+    done = {(line["experiment"], line["arm"], line["seed"]) for line in read(path) if "error" not in line and line["plan"] == digest}
     missing = [job for job in jobs if (job.experiment, job.arm, job.seed) not in done]
     started = time.monotonic()
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, context, initializer=os.nice, initargs=(10,)) as pool:
+    with ProcessPoolExecutor(processes, context, initializer=die_with_parent, initargs=(signal.SIGKILL, os.getpid())) as pool:
         queue = iter(missing)
         running = {pool.submit(run_one, job): job for job in islice(queue, processes)}
         while running:

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast_recipes.core.metrics import paired_bootstrap
+from holdfast_recipes.core.metrics import bootstrap, paired_bootstrap
 
 SFT = "sft"
 Lines = Sequence[Mapping[str, Any]]
@@ -44,6 +44,7 @@ def _sft(runs: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
         "seeds": sorted(runs),
         "solved": {part: _mean(runs, part) for part in ("train", "held")} if runs else {},
         "solved_by_seed": [_mean({seed: runs[seed]}, "train") for seed in sorted(runs)],
+        "interval": _interval(runs),
         "teacher": [[run["teacher"]["solved"], run["teacher"]["runs"]] for _, run in sorted(runs.items())],
         "tasks": next((run["tasks"] for run in runs.values()), {}),
     }
@@ -62,25 +63,39 @@ def _arm(runs: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
         "seeds": sorted(runs),
         "solved": {part: _mean(runs, part) for part in ("train", "held")},
         "solved_by_seed": [_mean({seed: runs[seed]}, "train") for seed in sorted(runs)],
+        "interval": _interval(runs),
         "updates": updates,
+        "updates_by_seed": [run["updates"] for _, run in sorted(runs.items())],
         "optimiser_steps": sum(run["optimiser_steps"] for run in runs.values()),
         "refused": sum(run["refused"] for run in runs.values()),
         "generated": generated,
-        "infrastructure": sum(run["infrastructure"] for run in runs.values()),
+        "infrastructure": round(sum(run["infrastructure"] for run in runs.values())),
         "spoilt_in_evaluation": sum(run["solved"][part]["spoilt"] for run in runs.values() for part in ("train", "held")),
         "injected": {name: sum(run["injected"].get(name, 0) for run in runs.values()) for name in _names(runs)},
         "rollouts_per_second": round(generated / max(wall_s, 1e-9), 3),
         "seconds_of_a_step": round(wall_s / max(updates, 1), 2),
         "learner_seconds_of_a_step": round(learner_s / max(updates, 1), 2),
+        "holdfast_seconds_of_a_step": round(wall_s / max(updates, 1) * sum(seconds[name] for name in SERVICE) / whole, 2),
         "shares_of_a_rollout": {
             "holdfast": round(sum(seconds[name] for name in SERVICE) / whole, 3),
             **{name: round(seconds[name] / whole, 3) for name in ("create", "delete", "round trips", "commands", "policy")},
         },
-        "curve": [
-            round(statistics.fmean(points), 3)
-            for points in zip(*([point["pool_reward"] for point in run["curve"]] for run in runs.values()), strict=False)
-        ],
+        "learning": _learning([run["curve"] for run in runs.values()]),
     }
+
+
+def _learning(curves: Sequence[Sequence[Mapping[str, float]]]) -> list[dict[str, float]]:
+    """By update: the share of all graded rollouts since the update before that solved their task, those of dropped groups among them.
+    Mean, lowest and highest over seeds, and the rollouts generated up to there."""
+    made: list[dict[str, float]] = []
+    generated = 0.0
+    for points in zip(*curves, strict=False):
+        generated += statistics.fmean(point["generated"] for point in points)
+        shares = [point["solved"] / point["graded"] for point in points if point["graded"]]
+        if shares:
+            ends = {"solved": statistics.fmean(shares), "low": min(shares), "high": max(shares)}
+            made.append({name: round(value, 4) for name, value in ends.items()} | {"generated": round(generated)})
+    return made
 
 
 def _names(runs: Mapping[int, Mapping[str, Any]]) -> list[str]:
@@ -97,6 +112,15 @@ def _mean(runs: Mapping[int, Mapping[str, Any]], part: str) -> float:
     return round(statistics.fmean(shares.values()), 4) if shares else 0.0
 
 
+def _interval(runs: Mapping[int, Mapping[str, Any]]) -> list[float] | None:
+    """What is solved of the train functions, with its 95 % interval over tasks."""
+    shares = list(_shares(runs, "train").values())
+    if not shares:
+        return None
+    made = bootstrap(shares, resamples=RESAMPLES)
+    return [round(each, 4) for each in (made.estimate, made.low, made.high)]
+
+
 def _difference(after: Mapping[int, Mapping[str, Any]], before: Mapping[int, Mapping[str, Any]], part: str) -> dict[str, Any] | None:
     """The paired difference over the tasks of the seeds that both have, with its 95 % interval."""
     mine, its = _shares(after, part), _shares(before, part)
@@ -104,4 +128,10 @@ def _difference(after: Mapping[int, Mapping[str, Any]], before: Mapping[int, Map
     if not both:
         return None
     made = paired_bootstrap([mine[key] for key in both], [its[key] for key in both], resamples=RESAMPLES)
-    return {"seeds": len({seed for seed, _ in both}), "interval": [round(each, 4) for each in (made.estimate, made.low, made.high)]}
+    seeds = sorted({seed for seed, _ in both})
+    by_seed = [statistics.fmean(mine[key] - its[key] for key in both if key[0] == seed) for seed in seeds]
+    return {
+        "seeds": len(seeds),
+        "interval": [round(each, 4) for each in (made.estimate, made.low, made.high)],
+        "by_seed": [round(each, 4) for each in by_seed],
+    }

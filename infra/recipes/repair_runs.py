@@ -1,12 +1,13 @@
 """E1 as jobs: for each seed SFT, then RL from it twice, as it is and with injected faults, one after the other on a stack of its own.
 
 Owns the loop over runs, their lines in the file of results, the weights between them, and the proxy that spoils the gateway's answers.
-What a run is, is `repair.run`'s. A run that has a line is not repeated, so what was killed goes on where it was.
+What a run is, is `repair.run`'s. A run that has a line is not repeated, and one that was killed goes on after its last update or rollout.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ import traceback
 from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast import AsyncSandboxClient
 from holdfast_server.embed import EmbeddedStack
@@ -24,6 +25,9 @@ from tests.faults.proxy import FaultProxy, Weather
 from . import jobs, plan, smoke
 from .repair.material import Library, fetch
 from .repair_report import SFT, arm_of
+
+if TYPE_CHECKING:
+    from .repair.run import Kept
 
 LOST_ANSWERS = 0.1
 """Of the fault rate: the share of the gateway's answers that are lost together with their connection. A rollout reads some forty."""
@@ -59,7 +63,8 @@ def main(results: Path, seeds: list[int] | None = None, limit_s: float | None = 
 def _apart(results: Path, seeds: list[int], limit_s: float | None) -> int:
     limit = [] if limit_s is None else ["--limit-s", str(limit_s)]
     command = [sys.executable, "-m", "infra.recipes", "repair", "--results", str(results), *limit, "--seeds"]
-    running = [subprocess.Popen([*command, str(seed)], cwd=smoke.TOP) for seed in seeds]
+    environment = os.environ | {jobs.PARENT: str(os.getpid())}
+    running = [subprocess.Popen([*command, str(seed)], cwd=smoke.TOP, env=environment) for seed in seeds]
     try:
         return max(each.wait() for each in running)
     finally:
@@ -77,14 +82,17 @@ class Runs:
     settings: dict[str, Any]
     results: Path
 
-    def weights(self, seed: int) -> Path:
-        return self.results.with_name(f"e1-{seed}.pt")
+    def kept(self, seed: int, arm: str) -> Kept:
+        from .repair.run import Kept
+
+        return Kept(self.results.parent, plan.digest(plan.REPAIR), seed, arm)
 
     def is_done(self, seed: int, rate: float | None) -> bool:
-        """SFT is done when its weights are there as well."""
+        """SFT is done when its weights are there as well. Runs of another registration count for nothing."""
         arm = SFT if rate is None else arm_of(rate)
         mine = [line for line in jobs.read(self.results) if (line["experiment"], line["arm"], line["seed"]) == ("e1", arm, seed)]
-        return any("error" not in line for line in mine) and (rate is not None or self.weights(seed).exists())
+        done = any("error" not in line and line["plan"] == plan.digest(plan.REPAIR) for line in mine)
+        return done and (rate is not None or self.kept(seed, arm).weights.exists())
 
     def line(self, seed: int, rate: float | None) -> dict[str, Any]:
         line: dict[str, Any] = {"experiment": "e1", "arm": SFT if rate is None else arm_of(rate), "seed": seed}
@@ -98,20 +106,14 @@ class Runs:
         return line | {"seconds": round(time.monotonic() - started, 1)}
 
     async def _taught(self, seed: int) -> dict[str, Any]:
-        import torch
-
         from .repair import run
 
         async with run.lab(self.stack.url, self.stack.key, self.library, self.settings["concurrency"], self.settings["most_steps"]) as lab:
             found = await run.tasks_of(lab, smoke.CACHE, self.settings["most_tasks"])
-            model, made = await run.taught(lab, found, self.settings, seed)
-        torch.save(run.state(model), self.weights(seed))
-        return made
+            return await run.taught(lab, found, self.settings, seed, self.kept(seed, SFT))
 
     async def _reinforced(self, seed: int, rate: float) -> dict[str, Any]:
         """With faults the rollouts of RL go through the proxy; evaluation does not."""
-        from holdfast_recipes.training.optimisation import load_model
-
         from .repair import run
         from .repair.job import Faults
 
@@ -122,7 +124,6 @@ class Runs:
                 AsyncSandboxClient(proxy.url if rate else self.stack.url, self.stack.key) as client,
             ):
                 found = await run.tasks_of(plain, smoke.CACHE, self.settings["most_tasks"])
-                own = replace(plain, client=client, faults=Faults(rate, seed) if rate else None)
-                made = await run.learn(own, plain, found, load_model(self.weights(seed)), self.settings, seed)
-        cut = {"connections cut": proxy.faults.cuts} if rate else {}
-        return made | {"injected": made["injected"] | cut}
+                faults = Faults(rate, seed, lambda: proxy.faults.cuts) if rate else None
+                own = replace(plain, client=client, faults=faults)
+                return await run.learn(own, plain, found, self.settings, seed, self.kept(seed, arm_of(rate)))

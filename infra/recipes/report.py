@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import platform
 import statistics
 from collections import defaultdict
@@ -25,8 +26,10 @@ RESAMPLES = 2_000
 
 
 def summary(lines: Lines) -> dict[str, Any]:
-    """Everything that the tables show, and the lines that failed. Of a job that ran twice the last line counts."""
-    latest = {(line["experiment"], line["arm"], line["seed"]): line for line in lines}
+    """Everything that the tables show, and the lines that failed. Of a job that ran twice the last line counts, of another registration
+    none does."""
+    digests = {plan.digest(), plan.digest(plan.REPAIR)}
+    latest = {(line["experiment"], line["arm"], line["seed"]): line for line in lines if line["plan"] in digests}
     by_experiment: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for line in latest.values():
         if "error" not in line and line["experiment"] != "e1":
@@ -41,12 +44,17 @@ def summary(lines: Lines) -> dict[str, Any]:
     return {
         "miniature": True,
         "plan": sorted({line["plan"] for line in latest.values()}),
-        "machine": {"python": platform.python_version(), "processor": platform.machine()},
+        "machine": {
+            "python": platform.python_version(),
+            "processor": platform.machine(),
+            "cores": os.cpu_count(),
+            "load": [round(each) for each in os.getloadavg()],
+        },
         "failed": [f"{line['experiment']}/{line['arm']}/{line['seed']}" for line in latest.values() if "error" in line],
         "seconds": round(sum(line["seconds"] for line in latest.values())),
         "experiments": experiments,
         "hypotheses": verdicts(experiments, repaired),
-        "e1": repaired,
+        "e1": repaired | {"plan": plan.digest(plan.REPAIR)},
     }
 
 
@@ -201,9 +209,12 @@ def write(lines: Lines, path: Path, earlier: Path | None = None) -> dict[str, An
     made = summary(lines)
     if earlier is not None:
         before = json.loads(earlier.read_text())
+        same = before["e1"].get("plan") == plan.digest(plan.REPAIR)
+        if (same and not made["e1"]["arms"]) or before["experiments"].keys() - made["experiments"].keys():
+            made["plan"] = sorted({*made["plan"], *before["plan"]})
         made["experiments"] = before["experiments"] | made["experiments"]
-        made["e1"] = made["e1"] if made["e1"]["arms"] else before["e1"] or made["e1"]
-        made["plan"] = sorted({*made["plan"], *before["plan"]})
+        made["e1"] = before["e1"] if same and not made["e1"]["arms"] else made["e1"]
+        made["e1_first"] = before.get("e1_first")
         made["hypotheses"] = verdicts(made["experiments"], made["e1"])
     path.write_text(json.dumps(made, indent=1) + "\n")
     return made

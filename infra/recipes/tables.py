@@ -15,15 +15,22 @@ hypotheses and what each arm is: `plan.md`. Every figure is of a policy of some 
 operators (E1: in a small language over a real library): these tables compare algorithms, and predict nothing for language models.
 Intervals are 95 % bootstraps over tasks (paired for differences); the column "seeds" has the standard deviation over seeds; where
 it is the larger one, an interval over tasks says little. Arms with different numbers of seeds are compared by the column of differences
-alone, which is over the seeds that both have.
+alone, which is over the seeds that both have. The machine had {cores} cores and other work: its load when this was written was {load}
+(means of 1, 5 and 15 minutes), so seconds and rates are those of a busy machine.
 {missing}"""
 
 
 def page(made: Mapping[str, Any]) -> str:
     """The whole page."""
     experiments = made["experiments"]
-    parts = [_HEAD.format(plan=", ".join(made["plan"]), missing=_missing(made))]
+    parts = [_HEAD.format(plan=", ".join(made["plan"]), missing=_missing(made), **_machine(made["machine"]))]
     parts.append("## What was registered, and what came\n\n" + _hypotheses(made["hypotheses"]))
+    if made["e1"]["arms"]:
+        parts.append(f"## E1 (miniature): toolz in real sandboxes\n\n{_repair(made['e1'])}")
+    if made.get("e1_first"):
+        first = made["e1_first"]
+        parts.append(f"## E1 (miniature): the first registration\n\n{_FIRST.format(plan=first['plan'])}\n\n{_repaired(first)}")
+        parts.append(_hypotheses(first["hypotheses"]))
     titles = {
         "e4": "E4 (miniature): credit-assignment SFT, 96 resolved runs",
         "e4_more_runs": "E4 (miniature): the same with 288 runs of each kind",
@@ -42,9 +49,11 @@ def page(made: Mapping[str, Any]) -> str:
     }.items():
         if name in experiments:
             parts.append(f"## {title}\n\n{_balance(experiments[name])}")
-    if made["e1"]["arms"]:
-        parts.append(f"## E1 (miniature): toolz in real sandboxes\n\n{_repair(made['e1'])}")
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+def _machine(machine: Mapping[str, Any]) -> dict[str, Any]:
+    return {"cores": machine["cores"], "load": ", ".join(map(str, machine["load"]))}
 
 
 def _missing(made: Mapping[str, Any]) -> str:
@@ -82,7 +91,7 @@ def _number(value: Any) -> str:
         return f"{value[0]:.3f} [{value[1]:.3f}, {value[2]:.3f}]"
     if isinstance(value, list):
         return ", ".join(map(_number, value))
-    return f"{value:,.0f}" if isinstance(value, int | float) and abs(value) >= 100 else f"{value:.3f}"
+    return f"{value:,.0f}" if abs(value) >= 100 or isinstance(value, int) else f"{value:.3f}"
 
 
 def _credit(arms: Mapping[str, Any]) -> str:
@@ -166,16 +175,51 @@ def _balance(arms: Mapping[str, Any]) -> str:
     return table + "\n\nSolved / rollouts generated, by updates (miniature):\n\n" + _table(["arm", *updates], curves)
 
 
-_CURVE = """Share of rollouts that solved their task in the groups that each update trained on, mean over seeds (miniature). Groups in which
-all or none did are left out of updates, so this stays near a half while the policy gets better:"""
+_FIRST = """Seeds 21 to 23, 18 updates at a rate of 0.0005 (`plan_repair_first.json`, digest {plan}). Why there is a second
+registration is in `plan.md`."""
+
+_SPAN = 4
+"""Updates in a column of the learning table."""
+_LEARNING = """Share of all graded rollouts of training that solved their task, mean over seeds (miniature). Rollouts of groups that were
+dropped, because all or none of them solved it, are among them:"""
 
 _SECONDS = """Where the seconds of a training step went. Rollouts run while the learner works, many at a time, in one process with the
-policy, and the three seeds ran side by side (rollouts/s is of one). Shares are of the seconds that rollouts took, beside other work on
-the same machine. "Round trips" is what passed between the request of a command and its answer, less the command itself. Holdfast's
-share is that, creating and deleting."""
+policy, and the three seeds ran side by side, beside the experiments on the twin (rollouts/s is of one seed). Shares are of the seconds
+that rollouts took, which is of a step's wall time, since some run at all times. "Round trips" is what passed between the request of a
+command and its answer, less the command itself. Holdfast's share is that, creating and deleting. What no column has is mostly waiting for
+a core: between the calls of a rollout the process works for others."""
 
 
 def _repair(made: Mapping[str, Any]) -> str:
+    arms = made["arms"]
+    parts = [_repaired(made)]
+    length = max((len(arm["learning"]) for arm in arms.values()), default=0)
+    if length:
+        spans = [(first, min(first + _SPAN, length)) for first in range(0, length, _SPAN)]
+        rows = [[name, *(_learned(arm["learning"][first:end]) for first, end in spans)] for name, arm in arms.items()]
+        parts += [_LEARNING, _table(["run", *(f"updates {first + 1} to {end}" for first, end in spans)], rows)]
+    head = ["run", "rollouts/s", "s a step", "of these Holdfast, s", "learner, s a step", "Holdfast", "create", "delete", "round trips"]
+    rows = [
+        [
+            name,
+            f"{arm['rollouts_per_second']:.2f}",
+            f"{arm['seconds_of_a_step']:.1f}",
+            f"{arm['holdfast_seconds_of_a_step']:.1f}",
+            f"{arm['learner_seconds_of_a_step']:.2f}",
+            *(f"{share:.0%}" for share in arm["shares_of_a_rollout"].values()),
+        ]
+        for name, arm in arms.items()
+    ]
+    parts += [_SECONDS, _table([*head, "commands", "policy"], rows)]
+    return "\n\n".join(parts)
+
+
+def _learned(points: Sequence[Mapping[str, float]]) -> str:
+    return f"{sum(point['solved'] for point in points) / len(points):.2f}" if points else ""
+
+
+def _repaired(made: Mapping[str, Any]) -> str:
+    """What was solved, what was lost, and the differences."""
     sft, arms = made["sft"], made["arms"]
     counts = sft["tasks"]
     rows = [["SFT", f"{len(sft['seeds'])}", _by_seed(sft), f"{sft['solved'].get('held', 0):.3f}", *[""] * 5]]
@@ -189,7 +233,7 @@ def _repair(made: Mapping[str, Any]) -> str:
                 f"{arm['solved']['held']:.3f}",
                 f"{arm['updates']} ({arm['optimiser_steps']})",
                 f"{arm['refused']}",
-                f"{arm['generated']:.0f}",
+                f"{arm['generated']:,.0f}",
                 f"{arm['infrastructure']:.0f}",
                 injected,
             ]
@@ -201,26 +245,11 @@ def _repair(made: Mapping[str, Any]) -> str:
         + " runs.",
         _table([*head, "lost to infrastructure", "injected"], rows),
         _table(
-            ["difference (miniature), paired over tasks", "95 % interval", "seeds"],
-            [[name, _number(each["interval"]), str(each["seeds"])] for name, each in made["differences"].items() if each],
-        ),
-        _CURVE,
-        _table(
-            ["run", *(str(number + 1) for number in range(max((len(arm["curve"]) for arm in arms.values()), default=0)))],
-            [[name, *(f"{(reward + 1) / 2:.2f}" for reward in arm["curve"])] for name, arm in arms.items()],
-        ),
-        _SECONDS,
-        _table(
-            ["run", "rollouts/s", "s a step", "learner, s a step", "Holdfast", "create", "delete", "round trips", "commands", "policy"],
+            ["difference (miniature), paired over tasks", "95 % interval", "by seed"],
             [
-                [
-                    name,
-                    f"{arm['rollouts_per_second']:.2f}",
-                    f"{arm['seconds_of_a_step']:.1f}",
-                    f"{arm['learner_seconds_of_a_step']:.2f}",
-                    *(f"{share:.0%}" for share in arm["shares_of_a_rollout"].values()),
-                ]
-                for name, arm in arms.items()
+                [name, _number(each["interval"]), ", ".join(f"{gain:+.3f}" for gain in each.get("by_seed", ()))]
+                for name, each in made["differences"].items()
+                if each
             ],
         ),
     ]

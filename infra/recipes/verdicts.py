@@ -43,8 +43,8 @@ def _repair(made: Mapping[str, Any]) -> list[dict[str, Any]]:
     spoilt: Arm = next((arm for name, arm in arms.items() if name != "faults 0"), {})
     gain = differences.get("faults 0, train: RL over SFT")
     change = next((each for name, each in differences.items() if " over faults 0, " in name), None)
-    updates = len(spoilt.get("curve", ()))
-    whole = bool(spoilt) and spoilt["refused"] == 0 and spoilt["updates"] == updates * len(spoilt["seeds"])
+    most = max((count for arm in arms.values() for count in arm["updates_by_seed"]), default=0)
+    whole = bool(spoilt) and spoilt["refused"] == 0 and all(count == most for count in spoilt["updates_by_seed"])
     return [
         _verdict(
             "E1-H1",

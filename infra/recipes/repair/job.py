@@ -12,7 +12,7 @@ import random
 import shlex
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack, cast
 
 from holdfast import AsyncSandboxClient, CommandResult, ServiceUnavailableError
@@ -65,7 +65,8 @@ def render(
         elif index == 0:
             pieces.append(Piece(language.START, str(message["role"]), Kind.CONTENT, index))
         else:
-            line = content.strip().partition("\n")[0] or "ERR"
+            line = content.strip().partition("\n")[0]
+            line = line if line and _KNOWN.issuperset(line.split()) else "ERR"  # the harness's own messages are no words of the language
             pieces.append(Piece(f"{language.SEEN} {line}{language.END}", str(message["role"]), Kind.CONTENT, index))
     return pieces
 
@@ -179,11 +180,22 @@ class Metered:
 
 
 class Faults:
-    """Injected faults, seeded: a share ``rate`` of creations fail, and of sandboxes are deleted in the middle. Counts what it did."""
+    """Injected faults, seeded: a share ``rate`` of creations fail, and of sandboxes are deleted in the middle. Counts what it did;
+    ``cuts`` says how many connections a proxy cut besides."""
 
-    def __init__(self, rate: float, seed: int) -> None:
+    def __init__(self, rate: float, seed: int, cuts: Callable[[], int] | None = None) -> None:
         self.rate, self.counts = rate, {"creation": 0, "sandbox": 0}
+        self._seed, self._cuts, self._cuts_before = seed, cuts, 0
         self._draw = random.Random(f"faults-{seed}")
+
+    def counted(self) -> dict[str, int]:
+        return self.counts | ({"connections cut": self._cuts_before + self._cuts()} if self._cuts else {})
+
+    def resume(self, counted: Mapping[str, int], version: int) -> None:
+        """Go on counting after a run that was cut short, with draws of its own."""
+        self.counts = {name: counted[name] for name in self.counts}
+        self._cuts_before = counted.get("connections cut", 0)
+        self._draw = random.Random(f"faults-{self._seed}-{version}")
 
     def draw(self, kind: str) -> bool:
         hit = self._draw.random() < self.rate

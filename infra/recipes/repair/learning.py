@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from holdfast import AsyncSandboxClient
@@ -19,6 +20,7 @@ from holdfast_recipes.core.balance import Balance
 from holdfast_recipes.core.groups import GroupRules
 from holdfast_recipes.core.metrics import wilson
 from holdfast_recipes.core.presets import Optimiser
+from holdfast_recipes.core.records import from_json, to_json
 from holdfast_recipes.core.schedule import Schedule
 from holdfast_recipes.core.trajectory import Trajectory
 from holdfast_recipes.harness.conversation import TokenConversation
@@ -33,6 +35,8 @@ from holdfast_recipes.training.model import Model, Shape
 from holdfast_recipes.training.policy import generate
 from holdfast_recipes.training.rl import Learner, Objective, endless, train
 from holdfast_recipes.training.sft import Sft
+
+from infra.recipes import jobs
 
 from .job import FORMAT, Faults, RepairJob, Words
 from .material import Library
@@ -103,15 +107,22 @@ class Lab:
         finally:
             self.seconds["rollouts"] += time.monotonic() - started  # type: ignore[assignment]
 
-    async def rollouts(self, policy: Policy, tasks: Sequence[Task], seeds: Sequence[int]) -> list[Trajectory]:
-        """One rollout for each task and seed, in order; a failed one is a trajectory too."""
+    async def rollouts(self, policy: Policy, tasks: Sequence[Task], seeds: Sequence[int], kept: Path | None = None) -> list[Trajectory]:
+        """One rollout for each task and seed, in order; a failed one is a trajectory too. Finished ones are added to the file ``kept``,
+        and those that are in it are not played again."""
         gate = asyncio.Semaphore(self.concurrency)
+        done = {line["place"]: from_json(line["run"]) for line in jobs.read(kept)} if kept else {}
 
-        async def one(task: Task, seed: int) -> Trajectory:
+        async def one(place: int, task: Task, seed: int) -> Trajectory:
+            if place in done:
+                return done[place]
             async with gate:
-                return await self.rollout(policy, task, seed)
+                run = await self.rollout(policy, task, seed)
+            if kept:
+                jobs.append(kept, {"place": place, "run": to_json(run)})
+            return run
 
-        return list(await asyncio.gather(*(one(task, seed) for task, seed in zip(tasks, seeds, strict=True))))
+        return list(await asyncio.gather(*(one(place, *each) for place, each in enumerate(zip(tasks, seeds, strict=True)))))
 
 
 def row(run: Trajectory, advantage: float = 0.0) -> Row:
@@ -120,10 +131,12 @@ def row(run: Trajectory, advantage: float = 0.0) -> Row:
     return Row(run.tokens.ids, run.tokens.loss_mask, run.tokens.logprobs, advantage)
 
 
-async def collected(lab: Lab, tasks: Sequence[Task], runs: int, seed: int, wander: float = 0.15) -> list[Trajectory]:
+async def collected(
+    lab: Lab, tasks: Sequence[Task], runs: int, seed: int, wander: float = 0.15, kept: Path | None = None
+) -> list[Trajectory]:
     """``runs`` runs of the teacher over the tasks in turn."""
     chosen = [tasks[index % len(tasks)] for index in range(runs)]
-    return await lab.rollouts(RepairTeacher(wander), chosen, [seed * 100_003 + index for index in range(runs)])
+    return await lab.rollouts(RepairTeacher(wander), chosen, [seed * 100_003 + index for index in range(runs)], kept)
 
 
 def supervised(runs: Sequence[Trajectory], *, epochs: int, seed: int, rate: float = 1e-2, batch: int = 16) -> Model:
@@ -157,11 +170,24 @@ async def reinforced(
     rate: float = 1e-3,
     epochs: int = 1,
     keep_all: bool = False,
+    checkpoint: Path | None = None,
 ) -> Trained:
     """``updates`` updates of ``prompts`` groups of ``size`` rollouts, ``epochs`` optimiser steps each: fixed groups, those without variance
-    dropped unless ``keep_all``."""
+    dropped unless ``keep_all``. With a ``checkpoint`` each update is saved with its figures, and what was cut short goes on after the last
+    one, with prompts and chance of its own: only rollouts that were in flight are made anew."""
     schedule = Schedule(rate, updates * epochs, rate, shape="constant")
     learner = Learner(model, Optimiser(rate, rate, weight_decay=0.0), schedule, row, objective=Objective(epochs=epochs))
+    steps: list[dict[str, float]] = []
+    reports: list[dict[str, Any]] = []
+    before_s = 0.0
+    if checkpoint and checkpoint.exists():
+        state = learner.optimisation.load(checkpoint)
+        learner.version, learner.refused, before_s = state["version"], state["refused"], state["rl_seconds"]
+        steps, reports = list(state["steps"]), list(state["reports"])
+        lab.seconds.update(state["seconds"])
+        if lab.faults:
+            lab.faults.resume(state["injected"], learner.version)
+        seed += 1_000_003 * learner.version
     policy = TinyPolicy(learner.weights(), seconds=lab.seconds)
     batching = Batching(
         endless(tasks, seed),
@@ -171,12 +197,32 @@ async def reinforced(
         rules=GroupRules(tolerance=-1.0, least_usable=1, most_infrastructure=size) if keep_all else None,
     )
 
-    async def rollout(task: Task, ticket: Ticket) -> Trajectory:
-        return await lab.rollout(policy, task, ticket.seed, lab.faults)
+    finished: Counter[str] = Counter()
 
+    async def rollout(task: Task, ticket: Ticket) -> Trajectory:
+        run = await lab.rollout(policy, task, ticket.seed, lab.faults)
+        finished.update(graded=run.reward is not None, solved=run.resolved)
+        return run
+
+    batching.version = policy.version = learner.version
     started = time.monotonic()
-    steps: list[dict[str, float]] = []
-    reports: list[dict[str, Any]] = []
+
+    def updated(numbers: dict[str, float]) -> None:
+        """``graded`` and ``solved`` are of all rollouts since the update before, also of those in groups that were dropped."""
+        steps.append(numbers | dict(finished) | {"at_s": before_s + time.monotonic() - started})
+        finished.clear()
+        if checkpoint:
+            learner.optimisation.save(
+                checkpoint,
+                version=learner.version,
+                refused=learner.refused,
+                steps=steps,
+                reports=reports[: learner.version],
+                seconds=dict(lab.seconds),
+                injected=lab.faults.counted() if lab.faults else {},
+                rl_seconds=before_s + time.monotonic() - started,
+            )
+
     async with RolloutManager(
         batching,
         rollout,
@@ -186,14 +232,14 @@ async def reinforced(
         use=policy.publish,
         report=lambda step: reports.append(step.to_json()),
     ) as manager:
-        await train(learner, manager, updates, report=steps.append)
-    return Trained(learner.model, steps, reports, time.monotonic() - started, learner.optimisation.step, learner.refused)
+        await train(learner, manager, updates - learner.version, report=updated)
+    return Trained(learner.model, steps, reports, before_s + time.monotonic() - started, learner.optimisation.step, learner.refused)
 
 
-async def evaluated(lab: Lab, model: Model, tasks: Sequence[Task], *, tries: int, seed: int) -> dict[str, Any]:
+async def evaluated(lab: Lab, model: Model, tasks: Sequence[Task], *, tries: int, seed: int, kept: Path | None = None) -> dict[str, Any]:
     """Solved shares over tasks; trials that infrastructure spoiled are counted apart."""
     chosen = [task for task in tasks for _ in range(tries)]
-    runs = await lab.rollouts(TinyPolicy(model), chosen, [seed * 200_003 + index for index in range(len(chosen))])
+    runs = await lab.rollouts(TinyPolicy(model), chosen, [seed * 200_003 + index for index in range(len(chosen))], kept)
     graded = [run for run in runs if run.reward is not None]
     solved = sum(run.resolved for run in graded)
     made = wilson(solved, len(graded))

@@ -16,14 +16,38 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from holdfast import AsyncSandboxClient
 from holdfast_recipes.swe.mutation import Mutant
 from holdfast_recipes.training.model import Model
+from holdfast_recipes.training.optimisation import load_model
 
 from . import learning, tasks
 from .learning import Lab
 from .material import Library
 from .tasks import HELPER, Task
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kept:
+    """The files in which one run keeps what it finished, so that after a kill it goes on there: a seed of a plan (its digest), an arm."""
+
+    folder: Path
+    digest: str
+    seed: int
+    arm: str
+
+    @property
+    def weights(self) -> Path:
+        """Those that SFT ended with: of all arms of the seed."""
+        return self.folder / f"e1-{self.digest}-{self.seed}.pt"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.file("updates").with_suffix(".pt")
+
+    def file(self, part: str) -> Path:
+        return self.folder / f"e1-{self.digest}-{self.seed}-{self.arm.replace(' ', '-')}-{part}.jsonl"
 
 
 @contextlib.asynccontextmanager
@@ -44,33 +68,40 @@ async def tasks_of(made: Lab, cache: Path, limit: int | None = None) -> list[Tas
     return found
 
 
-async def taught(made: Lab, found: list[Task], settings: dict[str, Any], seed: int) -> tuple[Model, dict[str, Any]]:
-    """SFT with a seed: the policy that both runs of RL of this seed start from, and how well it does."""
+async def taught(made: Lab, found: list[Task], settings: dict[str, Any], seed: int, kept: Kept) -> dict[str, Any]:
+    """SFT with a seed: the policy that both runs of RL of this seed start from (in ``kept.weights``), and how well it does."""
     started = time.monotonic()
     train, held = tasks.split(found)
-    teacher = await learning.collected(made, train, settings["teacher_runs"], seed, settings["wander"])
+    teacher = await learning.collected(made, train, settings["teacher_runs"], seed, settings["wander"], kept.file("teacher"))
     collected_s = time.monotonic() - started
-    model = await asyncio.to_thread(learning.supervised, teacher, epochs=settings["sft_epochs"], seed=seed)
-    return model, {
+    if not kept.weights.exists():
+        model = await asyncio.to_thread(learning.supervised, teacher, epochs=settings["sft_epochs"], seed=seed)
+        draft = kept.weights.with_suffix(".part")
+        torch.save(state(model), draft)
+        draft.replace(kept.weights)
+    return {
         "tasks": {"train": len(train), "held": len(held)},
         "teacher": {"runs": len(teacher), "solved": sum(run.resolved for run in teacher), "seconds": round(collected_s, 1)},
-        "solved": await _evaluated(made, model, found, settings, seed),
+        "solved": await _evaluated(made, load_model(kept.weights), found, settings, seed, kept),
         "seconds": round(time.monotonic() - started, 1),
     }
 
 
-async def _evaluated(made: Lab, model: Model, found: list[Task], settings: dict[str, Any], seed: int) -> dict[str, Any]:
+async def _evaluated(made: Lab, model: Model, found: list[Task], settings: dict[str, Any], seed: int, kept: Kept) -> dict[str, Any]:
     parts = zip(("train", "held"), tasks.split(found), (settings["tries"], settings["held_tries"]), strict=True)
-    return {name: await learning.evaluated(made, model, part, tries=tries, seed=seed) for name, part, tries in parts}
+    return {
+        name: await learning.evaluated(made, model, part, tries=tries, seed=seed, kept=kept.file(f"evaluation-{name}"))
+        for name, part, tries in parts
+    }
 
 
-async def learn(made: Lab, plain: Lab, found: list[Task], model: Model, settings: dict[str, Any], seed: int) -> dict[str, Any]:
-    """RL from a taught policy in ``made``, which may have faults; the evaluation after it is in ``plain``."""
+async def learn(made: Lab, plain: Lab, found: list[Task], settings: dict[str, Any], seed: int, kept: Kept) -> dict[str, Any]:
+    """RL from the taught policy in ``made``, which may have faults; the evaluation after it is in ``plain``."""
     train, _ = tasks.split(found)
     made.seconds = Counter()
     trained = await learning.reinforced(
         made,
-        model,
+        load_model(kept.weights),
         train,
         updates=settings["updates"],
         prompts=settings["prompts"],
@@ -78,21 +109,22 @@ async def learn(made: Lab, plain: Lab, found: list[Task], model: Model, settings
         seed=seed,
         rate=settings["rl_rate"],
         epochs=settings["rl_epochs"],
+        checkpoint=kept.checkpoint,
     )
     seconds = {name: round(value, 2) for name, value in sorted(made.seconds.items())}
-    curve = ("pool_reward", "generated", "infrastructure", "learn_s")
+    curve = ("pool_reward", "generated", "infrastructure", "learn_s", "graded", "solved", "at_s")
     return {
         "updates": len(trained.steps),
         "optimiser_steps": trained.optimiser_steps,
         "refused": trained.refused,
         "generated": sum(step["generated"] for step in trained.steps),
         "infrastructure": sum(step.get("infrastructure", 0.0) for step in trained.steps),
-        "injected": dict(made.faults.counts) if made.faults else {},
+        "injected": made.faults.counted() if made.faults else {},
         "curve": [{name: round(step.get(name, 0.0), 4) for name in curve} for step in trained.steps],
         "events": _sum(report["events"] for report in trained.managed),
         "seconds_of_rollouts": seconds,
         "rl_seconds": round(trained.seconds, 1),
-        "solved": await _evaluated(plain, trained.model, found, settings, seed),
+        "solved": await _evaluated(plain, trained.model, found, settings, seed, kept),
     }
 
 

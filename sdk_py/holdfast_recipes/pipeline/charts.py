@@ -1,4 +1,4 @@
-"""Charts as SVG text: lines with bands, stacked bars, and value curves with their rise segments. No script, no network.
+"""Charts as SVG text: lines with bands, stacked bars, intervals, and value curves with their rise segments. No script, no network.
 
 Owns axes, scales and marks. Colours are variables of the page (``pages``), so that it can be dark. Every mark says its numbers in a
 ``<title>``, which browsers show under the pointer.
@@ -31,6 +31,16 @@ class Point:
 class Series:
     name: str
     points: Sequence[Point]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A named estimate with the ends of its interval."""
+
+    name: str
+    value: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +99,36 @@ def bars(columns: Sequence[str], parts: Mapping[str, Sequence[float]], *, x: str
                 f'<text class="tick" x="{left + step / 2:.1f}" y="{HEIGHT - _BOTTOM + 14}" text-anchor="middle">{escape(name)}</text>'
             )
     return _svg("".join(body)) + _legend(list(parts))
+
+
+def intervals(rows: Sequence[Bar], *, x: str, zero: bool = False) -> str:
+    """A row for each estimate: its name, a line from end to end, a mark at the estimate. ``zero`` draws a line at 0, for differences."""
+    kept = [each for each in rows if all(map(math.isfinite, (each.value, each.low, each.high)))]
+    if not kept:
+        return _empty("no estimates yet")
+    left, row = 12 + min(260, round(6.2 * max(len(each.name) for each in kept))), 26
+    bottom = _TOP + row * len(kept)
+    across = _axis([end for each in kept for end in (each.low, each.high)] + ([0.0] if zero else []), left, WIDTH - _RIGHT)
+    body = []
+    for value in _ticks(across):
+        place = across.at(value)
+        body.append(f'<line class="grid" x1="{place:.1f}" x2="{place:.1f}" y1="{_TOP}" y2="{bottom}"/>')
+        body.append(f'<text class="tick" x="{place:.1f}" y="{bottom + 14}" text-anchor="middle">{_number(value)}</text>')
+    if zero:
+        body.append(f'<line class="zero" x1="{across.at(0):.1f}" x2="{across.at(0):.1f}" y1="{_TOP}" y2="{bottom}"/>')
+    for number, each in enumerate(kept):
+        y = _TOP + row * (number + 0.5)
+        title = f"<title>{escape(f'{each.name}: {each.value:.3f} [{each.low:.3f}, {each.high:.3f}]')}</title>"
+        body.append(f'<text class="tick" x="{left - 8}" y="{y + 3.5:.1f}" text-anchor="end">{escape(_cut(each.name))}{title}</text>')
+        ends = f'x1="{across.at(each.low):.1f}" x2="{across.at(each.high):.1f}"'
+        body.append(f'<line class="line" style="stroke:var(--c0)" {ends} y1="{y:.1f}" y2="{y:.1f}">{title}</line>')
+        body.append(f'<circle r="4" cx="{across.at(each.value):.1f}" cy="{y:.1f}" style="fill:var(--c0)">{title}</circle>')
+    body.append(f'<text class="label" x="{(left + WIDTH - _RIGHT) / 2}" y="{bottom + 32}" text-anchor="middle">{escape(x)}</text>')
+    return f'<svg viewBox="0 0 {WIDTH} {bottom + 40}" role="img">{"".join(body)}</svg>'
+
+
+def _cut(name: str, most: int = 44) -> str:
+    return name if len(name) <= most else name[: most - 1] + "…"
 
 
 def value_curve(values: Sequence[float], rises: Sequence[tuple[int, int]] = (), credited: Sequence[int] | None = None) -> str:

@@ -39,15 +39,31 @@ class Content:
 def page(content: Content) -> str:
     """The whole file."""
     sections = [*_learning(content.steps), *_groups(content.steps), *_values(content.runs), *_evaluations(content.reports)]
-    body = "".join(sections) or '<p class="empty">There is nothing to show yet.</p>'
-    note = f"<p>{escape(content.note)}</p>" if content.note else ""
-    return _PAGE.replace("{title}", escape(content.title)).replace("{note}", note).replace("{body}", body)
+    return document(content.title, content.note, "".join(sections) or '<p class="empty">There is nothing to show yet.</p>')
+
+
+def document(title: str, note: str, body: str) -> str:
+    """The frame of a page, around HTML that was made here."""
+    lead = f"<p>{escape(note)}</p>" if note else ""
+    return _PAGE.replace("{title}", escape(title)).replace("{note}", lead).replace("{body}", body)
+
+
+def grid(figures: Iterable[tuple[str, str]], wide: bool = False) -> str:
+    """Figures with their captions, side by side where there is room."""
+    made = "".join(f"<figure><figcaption>{escape(caption)}</figcaption>{figure}</figure>" for caption, figure in figures)
+    return f'<div class="grid{" small" if wide else ""}">{made}</div>'
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Cells are HTML. A wide one scrolls by itself."""
+    names = "".join(f"<th>{name}</th>" for name in head)
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    return f'<div class="wide"><table><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _section(title: str, figures: Iterable[tuple[str, str]], text: str = "", wide: bool = False) -> str:
-    made = "".join(f"<figure><figcaption>{escape(caption)}</figcaption>{figure}</figure>" for caption, figure in figures)
     lead = f"<p>{escape(text)}</p>" if text else ""
-    return f'<section><h2>{escape(title)}</h2>{lead}<div class="grid{" small" if wide else ""}">{made}</div></section>'
+    return f"<section><h2>{escape(title)}</h2>{lead}{grid(figures, wide)}</section>"
 
 
 def _learning(steps: Mapping[str, Sequence[Record]]) -> list[str]:
@@ -103,6 +119,9 @@ def _groups(steps: Mapping[str, Sequence[Record]]) -> list[str]:
             ),
             ("Rollouts generated per group trained on", charts.lines([Series(name, _cost(records))], x="update", y="rollouts", low=0.0)),
         ]
+        speeds = _speeds(records)
+        if speeds:
+            figures.append(("Rollouts per second", charts.lines([Series(name, speeds)], x="update", y="1/s", low=0.0)))
         seconds = sorted({key for record in records for key in record.get("seconds", {})})
         if seconds:
             layers = {key: [float(record.get("seconds", {}).get(key, 0)) for record in records] for key in seconds}
@@ -133,6 +152,15 @@ def _cost(records: Sequence[Record]) -> list[Point]:
     return points
 
 
+def _speeds(records: Sequence[Record]) -> list[Point]:
+    """Rollouts generated for each second that a step waited for its batch."""
+    return [
+        Point(float(record.get("step", index + 1)), record.get("counts", {}).get("generated", 0) / record["wall_s"])
+        for index, record in enumerate(records)
+        if record.get("wall_s")
+    ]
+
+
 def _values(runs: Sequence[Trajectory]) -> list[str]:
     valued = [run for run in runs if run.values]
     if not valued:
@@ -157,9 +185,9 @@ def _evaluations(reports: Sequence[Report]) -> list[str]:
             if rate.tasks:
                 interval = f"{rate.pass_at.estimate:.1%} [{rate.pass_at.low:.1%}, {rate.pass_at.high:.1%}]"
                 cells = (report.name or "runs", f"pass@{rate.k}", interval, f"{rate.pass_hat:.1%}", rate.tasks, apart, per)
-                rows.append("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in cells) + "</tr>")
-    head = "".join(f"<th>{name}</th>" for name in ("what", "rate", "estimate", "pass^k", "tasks", "trials left out", "per solved task"))
-    return [f"<section><h2>Evaluations</h2><table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></section>"]
+                rows.append([escape(str(cell)) for cell in cells])
+    head = ("what", "rate", "estimate", "pass^k", "tasks", "trials left out", "per solved task")
+    return [f"<section><h2>Evaluations</h2>{table(head, rows)}</section>"]
 
 
 _PAGE = """<!doctype html>
@@ -187,6 +215,7 @@ svg { display: block; width: 100%; height: auto; }
 svg .grid { stroke: var(--rule); stroke-width: 1; }
 .tick { font-size: 11px; fill: var(--soft); }
 .label { font-size: 12px; fill: var(--soft); }
+svg .zero { stroke: var(--soft); stroke-width: 1.5; stroke-dasharray: 4 3; }
 .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
 .rise { stroke: var(--c1); stroke-width: 3.5; }
 .loss { stroke: var(--c1); stroke-width: 3; }
@@ -194,6 +223,8 @@ svg .grid { stroke: var(--rule); stroke-width: 1; }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 16px; font-size: 13px; color: var(--soft); padding: 4px 0 0 52px; }
 .legend i { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin-right: 6px; }
 .empty { font-style: italic; }
+.wide { overflow-x: auto; margin: 12px 0 16px; }
+code { font-size: 13px; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 6px 12px 6px 0; border-bottom: 1px solid var(--rule); }
 th { font-size: 13px; color: var(--soft); font-weight: 600; }

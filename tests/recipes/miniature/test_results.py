@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from infra.recipes import jobs, repair_report, report, tables
+from infra.recipes import jobs, page, plan, repair_report, report, tables
 from infra.recipes.verdicts import verdicts
 
 
@@ -19,6 +21,9 @@ def test_a_line_that_a_kill_cut_off_spoils_no_other(tmp_path: Path) -> None:
         file.write('{"a": 2, "cut')
     jobs.append(path, {"a": 3})
     assert jobs.read(path) == [{"a": 1}, {"a": 3}]
+
+
+DIGEST = plan.digest(plan.REPAIR)
 
 
 def solved(*trials: list[int]) -> dict[str, Any]:
@@ -33,13 +38,18 @@ def lines(gain: int = 1, refused: int = 0, faults: float = 3.0) -> list[dict[str
     before, after = solved(*[[0, 0]] * 8, [1, 0]), solved(*[[gain, gain]] * 8, [1, 0])
     for seed in (1, 2, 3):
         sft = {"tasks": {"train": 9, "held": 1}, "teacher": {"solved": 4, "runs": 8}, "solved": before}
-        made.append({"experiment": "e1", "arm": "sft", "seed": seed, "plan": "p", "seconds": 1, "result": sft})
+        made.append({"experiment": "e1", "arm": "sft", "seed": seed, "plan": DIGEST, "seconds": 1, "result": sft})
         for arm, lost in (("faults 0", 0.0), ("faults 0.05", faults)):
             seconds = {"create": 1.0, "delete": 0.5, "round trips": 0.5, "commands": 5.0, "policy": 1.0, "rollouts": 10.0}
             rl = {"updates": 2, "optimiser_steps": 4, "refused": refused, "generated": 20.0, "infrastructure": lost, "solved": after}
             rl |= {"injected": {"sandbox": 2} if lost else {}, "seconds_of_rollouts": seconds, "rl_seconds": 10.0}
-            rl |= {"curve": [{"pool_reward": -1.0, "learn_s": 0.5}, {"pool_reward": 1.0, "learn_s": 1.5}]}
-            made.append({"experiment": "e1", "arm": arm, "seed": seed, "plan": "p", "seconds": 1, "result": rl})
+            rl |= {
+                "curve": [
+                    {"learn_s": 0.5, "generated": 8.0, "graded": 8, "solved": 0},
+                    {"learn_s": 1.5, "generated": 12.0, "graded": 10, "solved": seed},
+                ]
+            }
+            made.append({"experiment": "e1", "arm": arm, "seed": seed, "plan": DIGEST, "seconds": 1, "result": rl})
     return made
 
 
@@ -50,10 +60,16 @@ def test_figures_of_e1() -> None:
     assert (arm["updates"], arm["generated"], arm["rollouts_per_second"], arm["seconds_of_a_step"]) == (6, 60.0, 2.0, 5.0)
     assert arm["learner_seconds_of_a_step"] == 1.0
     assert arm["shares_of_a_rollout"]["holdfast"] == 0.2
-    assert (arm["curve"], arm["spoilt_in_evaluation"]) == ([-1.0, 1.0], 3)
+    assert (arm["holdfast_seconds_of_a_step"], arm["spoilt_in_evaluation"]) == (1.0, 3)
+    assert arm["learning"] == [
+        {"solved": 0.0, "low": 0.0, "high": 0.0, "generated": 8},
+        {"solved": 0.2, "low": 0.1, "high": 0.3, "generated": 20},
+    ]
+    assert arm["interval"][0] == pytest.approx(8.5 / 9, abs=1e-4)
     gain = made["differences"]["faults 0, train: RL over SFT"]
     assert gain["seeds"] == 3
     assert gain["interval"][0] == pytest.approx(8 / 9, abs=1e-4)
+    assert gain["by_seed"] == [pytest.approx(8 / 9, abs=1e-4)] * 3
     assert made["differences"]["faults 0.05 over faults 0, train"]["interval"] == [0.0, 0.0, 0.0]
 
 
@@ -75,6 +91,46 @@ def test_figures_of_earlier_runs_stay(tmp_path: Path) -> None:
     earlier.write_text(Path(report.__file__).with_name("results.json").read_text())
     made = report.write(lines(), tmp_path / "now.json", earlier)
     assert made["experiments"] == json.loads(earlier.read_text())["experiments"]
-    page = tables.page(made)
-    assert "| E1-H1 |" in page
-    assert "| faults 0.05 | 2.00 |" in page
+    shown = tables.page(made)
+    assert "| E1-H1 |" in shown
+    assert "| faults 0.05 | 2.00 |" in shown
+    assert "the first registration" in shown
+    assert "0.073 [0.015, 0.132]" in shown
+
+
+def test_runs_of_another_registration_count_for_nothing(tmp_path: Path) -> None:
+    other = [line | {"plan": "another"} for line in lines()]
+    assert report.summary([*other, *lines()])["e1"] == report.summary(lines())["e1"]
+    assert report.summary(other)["e1"]["arms"] == {}
+    earlier = tmp_path / "earlier.json"
+    earlier.write_text(json.dumps(report.summary(lines()) | {"e1_first": None}))
+    assert report.write([], tmp_path / "now.json", earlier)["e1"]["arms"].keys() == {"faults 0", "faults 0.05"}
+    before = json.loads(earlier.read_text())
+    before["e1"]["plan"] = "another"
+    earlier.write_text(json.dumps(before))
+    assert report.write([], tmp_path / "now.json", earlier)["e1"]["arms"] == {}
+
+
+def test_the_page_shows_what_the_tables_say(tmp_path: Path) -> None:
+    made = report.write(lines(), tmp_path / "now.json", Path(report.__file__).with_name("results.json"))
+    text = page.page(made)
+    for part in (
+        "<h1>Results of the miniature</h1>",
+        "RL, faults 0.05: 0.944 [",
+        "faults 0: 2 → 0.2 [0.1, 0.3]",
+        "faults 0: 20 → 0.2 [0.1, 0.3]",
+        "faults 0.05: rollouts/s 2",
+        "faults 0: Holdfast: sandboxes 0.75",
+        "faults 0: commands 2.5",
+        "+ unresolved, rise segments: 0.280 [",
+        "plain GRPO 8: 40 →",
+        "<td>E4-H1</td>",
+        "0.073&nbsp;[0.015,&nbsp;0.132]",
+        "<code>plan.md</code>",
+    ):
+        assert part in text, part
+    assert text.count("<td>") == sum(line.count(" | ") + 1 for line in tables.page(made).splitlines() if line.startswith("| ")) - sum(
+        each.count("<th>") for each in [text]
+    )
+    for svg in re.findall(r"<svg.*?</svg>", text):
+        ElementTree.fromstring(svg)

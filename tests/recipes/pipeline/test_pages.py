@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from holdfast_recipes.pipeline import charts
-from holdfast_recipes.pipeline.charts import Point, Series
+from holdfast_recipes.pipeline.charts import Bar, Point, Series
 from holdfast_recipes.pipeline.evaluate import evaluate
 from holdfast_recipes.pipeline.pages import Content, page
 from hypothesis import given
@@ -80,6 +80,30 @@ def test_any_finite_points_lie_within_the_chart(points: list[tuple[float, float]
     for x, y in re.findall(r'<circle r="2.6" cx="([^"]+)" cy="([^"]+)"', svg):
         assert -0.1 <= float(x) <= charts.WIDTH + 0.1
         assert -0.1 <= float(y) <= charts.HEIGHT + 0.1
+
+
+def test_rollouts_per_second_of_steps_that_were_timed() -> None:
+    text = page(Content("t", {"a": [step(1, wall_s=20.0), step(2)]}))
+    assert "a: 1 → 2</title>" in text.partition("Rollouts per second")[2]
+    assert "Rollouts per second" not in page(Content("t", {"a": [step(1)]}))
+
+
+@given(st.lists(st.tuples(*[st.floats(-1e9, 1e9)] * 3), min_size=1, max_size=12), st.booleans())
+def test_any_intervals_lie_within_the_chart(rows: list[tuple[float, float, float]], zero: bool) -> None:
+    bars = [Bar(f"arm {number}", sorted(row)[1], min(row), max(row)) for number, row in enumerate(rows)]
+    svg = charts.intervals(bars, x="x", zero=zero)
+    ElementTree.fromstring(svg)
+    marks = re.findall(r'<circle r="4" cx="([^"]+)"', svg)
+    assert len(marks) == len(rows)
+    assert all(0 <= float(mark) <= charts.WIDTH for mark in marks)
+    assert ('class="zero"' in svg) == zero
+
+
+def test_intervals_without_numbers_are_left_out() -> None:
+    assert "no estimates yet" in charts.intervals([Bar("a", math.nan, 0, 1)], x="x")
+    svg = charts.intervals([Bar("<a>" + "b" * 60, 0.5, 0.5, 0.5), Bar("c", math.inf, 0, 1)], x="x")
+    assert svg.count("<circle") == 1
+    assert "&lt;a&gt;" in svg
 
 
 @pytest.mark.parametrize("value", [0.0, 1e-12, 1.0, -3.0, 1e12, 123456.0])
