@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Final
+from typing import Final, TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
@@ -48,6 +48,7 @@ _HISTOGRAMS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "reconcile_seconds": ("One pass of the controller's reconciliation.", ()),
     "request_seconds": ("From a request's head to the end of its answer.", ("route",)),
 }
+_Metric = TypeVar("_Metric", Counter, Gauge, Histogram)
 _BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
@@ -60,20 +61,21 @@ class Metrics:
         self._counters: dict[str, Counter] = {}
         self._gauges: dict[str, Gauge] = {}
         self._histograms: dict[str, Histogram] = {}
+        self._children: dict[tuple[object, ...], Counter | Gauge | Histogram] = {}
 
     def count(self, name: str, amount: float = 1, **labels: str) -> None:
         counter = self._counters.get(name)
         if counter is None:
             text, names = _COUNTERS[name]
             counter = self._counters[name] = Counter(f"holdfast_{name}", text, names, registry=self._registry)
-        (counter.labels(**labels) if labels else counter).inc(amount)
+        self._child(name, counter, labels).inc(amount)
 
     def gauge(self, name: str, value: float, **labels: str) -> None:
         gauge = self._gauges.get(name)
         if gauge is None:
             text, names = _GAUGES[name]
             gauge = self._gauges[name] = Gauge(f"holdfast_{name}", text, names, registry=self._registry)
-        (gauge.labels(**labels) if labels else gauge).set(value)
+        self._child(name, gauge, labels).set(value)
 
     def observe(self, name: str, seconds: float, **labels: str) -> None:
         histogram = self._histograms.get(name)
@@ -81,7 +83,17 @@ class Metrics:
             text, names = _HISTOGRAMS[name]
             histogram = Histogram(f"holdfast_{name}", text, names, registry=self._registry, buckets=_BUCKETS_S)
             self._histograms[name] = histogram
-        (histogram.labels(**labels) if labels else histogram).observe(seconds)
+        self._child(name, histogram, labels).observe(seconds)
+
+    def _child(self, name: str, metric: _Metric, labels: dict[str, str]) -> _Metric:
+        """The metric for these labels, which is found again by the labels as they were given."""
+        if not labels:
+            return metric
+        key = (name, *labels.items())
+        child = self._children.get(key)
+        if child is None:
+            child = self._children[key] = metric.labels(**labels)
+        return cast(_Metric, child)
 
     def render(self) -> str:
         """The exposition format, text version 0.0.4."""

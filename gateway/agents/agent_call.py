@@ -49,21 +49,21 @@ class AgentCall:
         """Open the channel, once. Raises ``AgentCallError``."""
         self.number = self._connection.open(self, kind, params)
 
-    async def begin(self, kind: str, params: dict[str, Any]) -> None:
-        """As ``open``, also for parameters that are larger than a message (PROTOCOL §7.8)."""
-        packed = msgpack.packb(params)
+    def begin(self, kind: str, params: dict[str, Any]) -> bytes:
+        """As ``open``, also for parameters that are larger than a message: then they are what to write first (PROTOCOL §7.8)."""
+        packed: bytes = msgpack.packb(params)
         if len(packed) <= _OPEN_BYTES and not any(
             isinstance(value, list | dict) and len(value) > DECODE_ITEMS for value in params.values()
         ):
             self.open(kind, params)
-            return
+            return b""
         if len(packed) > PARAMS_BYTES:
             raise HoldfastError("arguments_too_long", f"the command and its variables are {len(packed)} bytes, over {PARAMS_BYTES}")
         self.open(kind, {"packed": len(packed)})
-        await self.write(packed)
+        return packed
 
     def send(self, item: AnyItem) -> None:
-        """Send an imperative, unless the channel has ended. Bytes need credit."""
+        """Send an imperative, unless the channel has ended. Bytes need credit. It leaves when the request waits, or soon."""
         if self._end is None:
             self._connection.send(item)
 
@@ -72,24 +72,26 @@ class AgentCall:
         self.send(Close(self.number, detach=True))
         self._detached = True
 
-    async def write(self, data: bytes) -> None:
-        """Send bytes within the agent's credit. Stops early when the channel has ended. Raises ``AgentCallError``."""
+    async def write(self, data: bytes, *, eof: bool = False) -> None:
+        """Send bytes within the agent's credit, with ``eof`` the end of input after them. Stops early when the channel has ended.
+
+        Raises ``AgentCallError``.
+        """
         view = memoryview(data)
+        if eof and not view:
+            self.send(Write(self.number, b"", eof=True))
         while view and self._end is None:
             piece = view[: min(DATA_BYTES, self._connection.room(self.number))]
             if piece:
-                self.send(Write(self.number, bytes(piece)))
                 view = view[len(piece) :]
+                self.send(Write(self.number, bytes(piece), eof=eof and not view))
+                if view:
+                    self._connection.flush()
             elif len(self._facts) > _WAITING_FACTS and not self._reads:
                 self._connection.broke_protocol("it sends too many facts while it grants no credit")
                 await self._wait()
             else:
                 await self._wait()
-
-    async def write_all(self, data: bytes) -> None:
-        """As ``write``, followed by the end of input."""
-        await self.write(data)
-        self.send(Write(self.number, b"", eof=True))
 
     async def facts(self) -> AsyncIterator[Fact]:
         """Every fact of the channel, up to and including its last; output is credited as it is taken. Raises ``AgentCallError``."""
@@ -153,6 +155,7 @@ class AgentCall:
         if self._connection.error is not None:
             await self._connection.resume()
             return True
+        self._connection.flush()
         self._changed.clear()
         await self._changed.wait()
         return False

@@ -27,6 +27,8 @@ _HEARD_S: Final = 0.25
 """An agent that was heard this recently is as certain to be there as one that was just dialled."""
 _PONG_S: Final = 1.0
 """How long an agent may take to answer before it is dialled again."""
+_ACK_S: Final = 0.05
+"""How long the acknowledgement of an end waits to leave with the next request: nothing waits for it, and each write wakes the agent."""
 _LEAVING: Final = 16
 """Most channels whose end is awaited after their request was answered."""
 _FACTS: Final = (Opened, Started, Output, Gap, Exited, Closed, Failed)
@@ -60,6 +62,8 @@ class AgentConnection:
         self._clock = asyncio.get_running_loop().time
         self._timer: asyncio.Handle | None = None
         self._timer_due = 0.0
+        self._soon: asyncio.Handle | None = None
+        self._later: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
         self._channels: dict[int, Channel] = {}
         self._leaving: set[int] = set()
@@ -83,7 +87,7 @@ class AgentConnection:
         self._socket = AgentSocket(dialled, self)
         try:
             self._session.connect(self._clock())
-            self._flush()
+            self.flush()
             self._socket.start()
             async with asyncio.timeout(self._timeout_s):
                 while not self._session.attached:
@@ -134,11 +138,12 @@ class AgentConnection:
         self.retired = True
         if self._socket is not None:
             if self.error is None:
-                self._flush()
+                self.flush()
             self._socket.close()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for handle in (self._timer, self._soon, self._later):
+            if handle is not None:
+                handle.cancel()
+        self._timer = self._soon = self._later = None
         if self.error is None:
             self._ended(AgentCallError("agent_unreachable", "the gateway closed the connection to the sandbox's agent"))
 
@@ -150,14 +155,31 @@ class AgentConnection:
             raise self.error or AgentCallError("agent_unreachable", "the session with the sandbox's agent is over")
         number = self._session.open(kind, params)
         self._channels[number] = channel
-        self._flush()
+        self._flush_soon()
         return number
 
     def send(self, item: AnyItem) -> None:
         """Send an imperative; without effect on a channel that is over, as all are when the session is."""
         if self._session.is_open(item.channel):
             self._session.send(item)
-            self._flush()
+            self._flush_soon()
+
+    def flush(self) -> None:
+        """Send what the core has for the agent, while the agent reads, and see to it that the core's clock goes on."""
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        socket = self._socket
+        if self.error is not None or socket is None:
+            return
+        messages = [] if socket.writing_paused else self._session.outgoing()
+        if messages:
+            socket.send(messages)
+        due = self._session.deadline()
+        if due is not None and (self._timer is None or self._timer_due > due):
+            if self._timer is not None:
+                self._timer.cancel()
+            self._tick_at(due)
 
     def room(self, number: int) -> int:
         """Bytes that the agent accepts on the channel now."""
@@ -167,7 +189,8 @@ class AgentConnection:
         """The request has used so many bytes, and so many facts still wait for it."""
         if size_bytes:
             self._session.consume(number, size_bytes)
-            self._flush()
+            if self._session.has_outgoing:
+                self._flush_soon()
         if number in self._full and not waiting:
             self._full.discard(number)
             if not self._full and self._socket is not None:
@@ -177,12 +200,14 @@ class AgentConnection:
         """Everything of an ended channel arrived: the agent may discard the output, and after five minutes the record."""
         self._unacknowledged.discard(number)
         self._session.acknowledge_end(number)
-        asyncio.get_running_loop().call_soon(self._flush)  # after what the caller does next: answer its client
+        if self._later is None:
+            self._later = asyncio.get_running_loop().call_later(_ACK_S, self._flush_later)
 
     def ping(self) -> int:
         """Ask for a Pong; ``ponged`` says when it came."""
         self._pinged += 1
         if self.error is None and self._socket is not None:
+            self.flush()  # what the Pong comes after
             self._socket.send([encode(Ping(self._pinged))])
         return self._pinged
 
@@ -217,7 +242,7 @@ class AgentConnection:
         self._take_events()
 
     def all_received(self) -> None:
-        self._flush()
+        self.flush()
 
     def socket_failed(self, error: HoldfastError) -> None:
         if self.error is None:
@@ -281,19 +306,14 @@ class AgentConnection:
         if self._socket is not None:
             self._socket.fail(error)
 
-    def _flush(self) -> None:
-        """Send what the core has for the agent, while the agent reads, and see to it that the core's clock goes on."""
-        socket = self._socket
-        if self.error is not None or socket is None:
-            return
-        messages = [] if socket.writing_paused else self._session.outgoing()
-        if messages:
-            socket.send(messages)
-        due = self._session.deadline()
-        if due is not None and (self._timer is None or self._timer_due > due):
-            if self._timer is not None:
-                self._timer.cancel()
-            self._tick_at(due)
+    def _flush_later(self) -> None:
+        self._later = None
+        self.flush()
+
+    def _flush_soon(self) -> None:
+        """What is sent until the request waits for the agent leaves in one write: each write is a packet, and wakes the agent."""
+        if self._soon is None:
+            self._soon = asyncio.get_running_loop().call_soon(self.flush)
 
     def _tick(self) -> None:
         self._timer = None
@@ -302,7 +322,7 @@ class AgentConnection:
             return
         self._session.tick(self._clock())
         self._take_events()
-        self._flush()
+        self.flush()
 
     def _tick_at(self, due: float) -> None:
         """The time is kept beside the handle, which does not know it where uvloop is asked for a time that has passed."""

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Final
+from typing import Final, cast
 
 import orjson
 from holdfast_wire.errors import HoldfastError
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from .answer_writer import AnswerWriter
 from .problems import MEDIA_TYPE, problem
 
+CONNECTED: Final = "holdfast.connected"
+"""In the scope of a request: a function that says whether its client is still connected."""
 HEAD_BYTES: Final = 64 * 1024
 """Bytes that may come without completing a head or a part of a body: heads, trailers, chunk extensions."""
 HEAD_FIELDS: Final = 256
@@ -88,7 +91,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._unspent_bytes = 0
         self._head_is_whole()
+        before = self.cycle
         super().on_headers_complete()
+        cycle = self.cycle
+        if cycle is not before:  # it is not an upgrade; its task has not begun
+            cycle.transport = cast(asyncio.Transport, AnswerWriter(self.transport, self.loop))
+            self.scope[CONNECTED] = lambda: not cycle.disconnected  # type: ignore[typeddict-unknown-key]
 
     def on_body(self, body: bytes) -> None:
         self._unspent_bytes = 0

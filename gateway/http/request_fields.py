@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import DECODE_ITEMS, PARAMS_ITEMS, PATH_BYTES
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from gateway.memory_reservation import reserve_memory
 from gateway.model.records import RESERVED_LABEL
@@ -60,15 +60,24 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
         raise too_large
     chunks: list[bytes] = []
     size = 0
+    more = True
+    clock = asyncio.get_running_loop().time
     try:
-        async for chunk in body_chunks(request):
-            size += len(chunk)
-            if size > limit_bytes:
-                raise too_large
-            reserve_memory(_BODY_COPIES * len(chunk))
-            chunks.append(chunk)
-    except ClientDisconnect:
-        raise HoldfastError("cancelled", "the client closed the connection") from None
+        async with asyncio.timeout(_BODY_PAUSE_S) as pause:
+            while more:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise HoldfastError("cancelled", "the client closed the connection")
+                chunk, more = message.get("body", b""), message.get("more_body", False)
+                size += len(chunk)
+                if size > limit_bytes:
+                    raise too_large
+                reserve_memory(_BODY_COPIES * len(chunk))
+                chunks.append(chunk)
+                if more:
+                    pause.reschedule(clock() + _BODY_PAUSE_S)
+    except TimeoutError:
+        raise _silent() from None
     return b"".join(chunks)
 
 
@@ -80,12 +89,14 @@ async def body_chunks(request: Request) -> AsyncIterator[bytes]:
             async with asyncio.timeout(_BODY_PAUSE_S):
                 chunk = await anext(stream, None)
         except TimeoutError:
-            raise HoldfastError(
-                "wait_timeout", f"no part of the body came for {_BODY_PAUSE_S:g} s", hint="send all that Content-Length announces"
-            ) from None
+            raise _silent() from None
         if chunk is None:
             return
         yield chunk
+
+
+def _silent() -> HoldfastError:
+    return HoldfastError("wait_timeout", f"no part of the body came for {_BODY_PAUSE_S:g} s", hint="send all that Content-Length announces")
 
 
 class Fields:

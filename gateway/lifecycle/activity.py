@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Final
 
 from gateway.model.records import Record
@@ -18,20 +19,22 @@ from gateway.service import Gateway
 _TOUCHES_PER_LIMIT: Final = 3
 _LEAST_S: Final = 0.1
 _MOST_S: Final = 10.0
+_UNLIMITED: Final = contextlib.nullcontext()
 
 
-@contextlib.asynccontextmanager
-async def in_use(gateway: Gateway, record: Record) -> AsyncIterator[None]:
+def in_use(gateway: Gateway, record: Record) -> AbstractContextManager[None]:
     """The sandbox is in use until the block ends; its idle time counts from there."""
     idle_s = record.spec.idle_timeout_s
-    if idle_s is None:
-        yield
-        return
+    return _UNLIMITED if idle_s is None else _in_use(gateway, record.sandbox_id, idle_s)
+
+
+@contextlib.contextmanager
+def _in_use(gateway: Gateway, sandbox_id: str, idle_s: float) -> Iterator[None]:
     try:
-        with touching(gateway, record.sandbox_id, min(max(idle_s / _TOUCHES_PER_LIMIT, _LEAST_S), _MOST_S), at_once=True):
+        with touching(gateway, sandbox_id, min(max(idle_s / _TOUCHES_PER_LIMIT, _LEAST_S), _MOST_S), at_once=True):
             yield
     finally:
-        gateway.background.start(_touch(gateway, record.sandbox_id), f"end of the use of {record.sandbox_id}")
+        gateway.background.start(_touch(gateway, sandbox_id), f"end of the use of {sandbox_id}")
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -51,13 +51,12 @@ class Outcome:
 @contextlib.asynccontextmanager
 async def agent_call(gateway: Gateway, record: Record, *, own: bool = False) -> AsyncIterator[AgentCall]:
     """A request to the sandbox's agent, on a kept connection or, with ``own``, one of its own. Where it fails, placement may know why."""
-    async with gateway.agents.call(record, own=own) as call, in_use(gateway, record):
-        yield call
+    async with gateway.agents.call(record, own=own) as call:
+        with in_use(gateway, record):
+            yield call
 
 
-async def run(
-    gateway: Gateway, record: Record, params: dict[str, Any], wait_s: float | None, wanted: Callable[[], Awaitable[bool]]
-) -> Outcome:
+async def run(gateway: Gateway, record: Record, params: dict[str, Any], wait_s: float | None, wanted: Callable[[], bool]) -> Outcome:
     """Start the command of ``params``, or join it when its id is known; wait for its end for at most ``wait_s``.
 
     With None it returns as soon as the command has begun. The output is acknowledged, so that the agent may discard it, only while
@@ -69,8 +68,10 @@ async def run(
     try:
         async with agent_call(gateway, record) as call:
             opened = True
-            async with _limit(_CALL_S):
-                await call.begin("command", {**params, "keep": True})  # if this answer is lost, the output is queried again
+            rest = call.begin("command", {**params, "keep": True})  # if this answer is lost, the output is queried again
+            if rest:
+                async with _limit(_CALL_S):
+                    await call.write(rest)
             try:
                 async with asyncio.timeout(_CALL_S if wait_s is None else wait_s):
                     async for fact in call.facts():
@@ -80,7 +81,7 @@ async def run(
             except TimeoutError:
                 if wait_s is None:
                     raise AgentCallError("agent_unreachable", f"the session agent did not begin it within {_CALL_S:g} s") from None
-            if call.ended and wait_s is not None and await wanted():
+            if call.ended and wait_s is not None and wanted():
                 call.acknowledge()
             call.detach()
     except AgentCallError as error:
@@ -224,7 +225,7 @@ async def _request(
     async with agent_call(gateway, record) as call, _limit(timeout_s):
         call.open(kind, params)
         if data is not None:
-            await call.write_all(data)
+            await call.write(data, eof=True)
         async for fact in call.facts():
             if isinstance(fact, Failed):
                 raise fact_error(fact)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 _MOST = 4096
@@ -24,7 +24,7 @@ class PostedExec:
 
     command_id: str
     waits: bool
-    connected: Callable[[], Awaitable[bool]] | None
+    connected: Callable[[], bool] | None
     """Whether its client is still connected; None once it was answered."""
     orphaned: bool = False
     ended_at: float = 0.0
@@ -42,16 +42,17 @@ class RetryDetection:
     def __init__(self) -> None:
         self._posted: OrderedDict[bytes, list[PostedExec]] = OrderedDict()
 
-    async def find(self, fingerprint: bytes, waits: bool) -> str | None:
+    def find(self, fingerprint: bytes, waits: bool) -> str | None:
         """The command id of an earlier post of the same exec, to be joined; each is joined once."""
         now = time.monotonic()
         for posted in list(self._posted.get(fingerprint, ())):
             if posted.connected is not None:
-                same = (posted.waits and not waits) or not await posted.connected()
+                same = (posted.waits and not waits) or not posted.connected()
             else:
                 fallback = posted.waits and not waits and now - posted.ended_at < _ANSWERED_S
                 same = fallback or (posted.orphaned and now - posted.ended_at < _ORPHANED_S)
-            if same and self._remove(fingerprint, posted):
+            if same:
+                self._posted[fingerprint].remove(posted)
                 return posted.command_id
         return None
 
@@ -62,10 +63,3 @@ class RetryDetection:
             del self._posted[fingerprint][0]
         while len(self._posted) > _MOST:
             self._posted.popitem(last=False)
-
-    def _remove(self, fingerprint: bytes, posted: PostedExec) -> bool:
-        """False when another post joined it while its client was being checked."""
-        there = posted in self._posted.get(fingerprint, ())
-        if there:
-            self._posted[fingerprint].remove(posted)
-        return there

@@ -31,6 +31,7 @@ from redis.exceptions import (
     ResponseError,
     TryAgainError,
 )
+from redis.exceptions import ConnectionError as BrokenConnectionError
 
 from gateway.settings import PlacementSettings
 
@@ -77,6 +78,9 @@ class RedisConnection:
         self._client = _client(settings)
         self._clustered = isinstance(self._client, RedisCluster)
         self._retry_at = 0.0
+        self._readers: list[Any] = []
+        """Connections of ``read`` that no step uses."""
+        self._reading = 0
 
     async def run(self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
         """Run one step."""
@@ -104,6 +108,34 @@ class RedisConnection:
         """Run one plain command."""
         return await self._guard(lambda: self._client.execute_command(*parts))
 
+    async def read(self, *parts: Argument) -> Any:
+        """Run one plain command that changes nothing, on a connection of its own: a third of what a connection of the pool costs.
+
+        The pool checks, locks and counts each use of a connection. One of these that broke since its last use is connected again.
+        """
+        return await self._guard(lambda: self._read(parts))
+
+    async def _read(self, parts: tuple[Argument, ...]) -> Any:
+        if self._clustered or self._reading >= _readers(self._settings):
+            return await self._client.execute_command(*parts)
+        self._reading += 1
+        reader = self._readers.pop() if self._readers else self._client.connection_pool.make_connection()
+        try:
+            while True:
+                may_be_stale = reader.is_connected
+                try:
+                    await reader.send_packed_command(reader.pack_command(*parts), check_health=False)
+                    return await reader.read_response()
+                except ResponseError:
+                    raise
+                except BaseException as error:
+                    await reader.disconnect(nowait=True)  # an answer may still come over it
+                    if not may_be_stale or not isinstance(error, BrokenConnectionError | OSError):
+                        raise
+        finally:
+            self._readers.append(reader)
+            self._reading -= 1
+
     async def many(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
         """Run plain commands in as few round trips as possible."""
         answers: list[Any] = []
@@ -122,6 +154,8 @@ class RedisConnection:
         return answers
 
     async def aclose(self) -> None:
+        for reader in self._readers:
+            await reader.disconnect(nowait=True)
         await self._client.aclose()
 
     async def _guard(self, step: Callable[[], Awaitable[Any]]) -> Any:
@@ -151,6 +185,11 @@ def _refusal(error: ResponseError) -> str | None:
     return found[1] if found else None
 
 
+def _readers(settings: PlacementSettings) -> int:
+    """How many of the connections are for ``read``."""
+    return settings.connections // 2
+
+
 def _client(settings: PlacementSettings) -> Any:
     # No time limit of the client's own per command: it would use asyncio.wait_for, which on Python 3.11 can swallow a cancellation
     # that comes in the moment the inner call ends (python/cpython#86296). `_guard` limits the whole step instead.
@@ -163,6 +202,6 @@ def _client(settings: PlacementSettings) -> Any:
     if clustered:
         return RedisCluster.from_url(f"{scheme}://{rest}", **options)
     pool = redis_asyncio.BlockingConnectionPool.from_url(
-        settings.redis_url, max_connections=settings.connections, timeout=settings.step_timeout_s, **options
+        settings.redis_url, max_connections=settings.connections - _readers(settings), timeout=settings.step_timeout_s, **options
     )
     return redis_asyncio.Redis.from_pool(pool)

@@ -6,7 +6,8 @@ Owns the loading of the ``.lua`` files and the translation of hashes into record
 from __future__ import annotations
 
 import functools
-from typing import Any, cast
+from itertools import chain
+from typing import Any, Final, cast
 
 from gateway.model.records import Cause, Entry, Fault, Leaving, Record, Status, Tombstone
 from gateway.settings import PlacementSettings
@@ -14,6 +15,11 @@ from gateway.settings import PlacementSettings
 from .documents import read_spec
 from .redis_connection import Argument, RedisConnection, Script, load_script
 from .store import FencedError, UnreadableError
+
+_KNOWN: Final = 1024
+"""Records that are kept as they were read, by the bytes they were read from."""
+_KNOWN_BYTES: Final = 8 * 1024
+"""Larger ones are not kept."""
 
 
 class RedisSteps:
@@ -66,6 +72,19 @@ def as_record(fields: dict[str, str]) -> Record:
         return _record(fields)
     except (KeyError, TypeError, ValueError) as error:
         raise UnreadableError from error
+
+
+def as_known_record(answer: Any) -> Record:
+    """As ``as_record``, of a hash as Redis answers it. Most requests find the record as the one before found it: it is read once."""
+    flat = tuple(chain.from_iterable(answer.items())) if isinstance(answer, dict) else tuple(answer)
+    if sum(map(len, flat)) > _KNOWN_BYTES:
+        return as_record(as_fields(answer))
+    return _known_record(flat)
+
+
+@functools.lru_cache(_KNOWN)
+def _known_record(flat: tuple[bytes | str, ...]) -> Record:
+    return as_record(as_fields(flat))
 
 
 def _record(fields: dict[str, str]) -> Record:

@@ -22,7 +22,7 @@ from .documents import write_egress, write_spec
 from .redis_connection import Argument
 from .redis_groups import RedisGroups
 from .redis_spares import RedisSpares
-from .redis_steps import as_entry, as_fields, as_record, as_text, as_tombstone, ms, script
+from .redis_steps import as_entry, as_fields, as_known_record, as_record, as_text, as_tombstone, ms, script
 from .store import SHARDS, AskIdle, FencedError, RebuildingError, UnreadableError
 
 log = logging.getLogger("gateway.placement")
@@ -87,6 +87,10 @@ class RedisStore(RedisSpares, RedisGroups):
         return as_entry(sandbox_id, outcome, fields)
 
     async def get(self, sandbox_id: str) -> Entry:
+        found = await self._redis.read("HGETALL", keys.record(sandbox_id))
+        if found:
+            return as_known_record(found)
+        # A record may have come or gone since: both keys at one moment.
         return await self._entry("get", sandbox_id, _five(sandbox_id)[:2], [])
 
     async def begin(self, sandbox_id: str, incarnation: str) -> Entry:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
+from collections.abc import Callable
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
@@ -17,6 +18,7 @@ from holdfast_wire.limits import PARAMS_BYTES, PARAMS_ITEMS
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gateway.http.bounded_protocol import CONNECTED
 from gateway.http.request_fields import SANDBOX_ID, Fields, canonical, read_json
 from gateway.http.responses import json_response
 from gateway.lifecycle.activity import in_use
@@ -38,7 +40,7 @@ async def execute(request: Request) -> Response:
     gateway = gateway_of(request)
     owner = gateway.owner(request)
     record = await gateway.ready(owner, request.path_params["sandbox_id"])
-    async with in_use(gateway, record):
+    with in_use(gateway, record):
         body = await read_json(request, gateway.settings.rest.body_bytes)
     fields = Fields(body)
     waits = fields.boolean("wait", False)
@@ -47,13 +49,11 @@ async def execute(request: Request) -> Response:
     fingerprint = _fingerprint(owner, record, body)
     retries: RetryDetection = request.app.state.retries
 
-    async def connected() -> bool:
-        return not await request.is_disconnected()
-
+    connected: Callable[[], bool] = request.scope[CONNECTED]
     if key:
         command_id = "k" + hashlib.sha256(f"{owner}\0{key}".encode()).hexdigest()[:32]
     else:
-        command_id = await retries.find(fingerprint, waits) or _new_id()
+        command_id = retries.find(fingerprint, waits) or _new_id()
     posted = PostedExec(command_id, waits, connected)
     if not key:
         retries.note(fingerprint, posted)
@@ -62,7 +62,7 @@ async def execute(request: Request) -> Response:
     try:
         outcome = await operations.run(gateway, record, {"id": command_id, **params}, wait_s, connected)
     finally:
-        posted.answered(await connected())
+        posted.answered(connected())
     gateway.metrics.count("execs_total")
     job_id = f"{record.sandbox_id}.{command_id}"
     if not waits:

@@ -32,7 +32,7 @@ async def write(request: Request) -> Response:
     """``POST /sandboxes/{id}/files`` ``{path, content: base64, user?}``."""
     gateway = gateway_of(request)
     record = await gateway.ready(gateway.owner(request), request.path_params["sandbox_id"])
-    async with in_use(gateway, record):
+    with in_use(gateway, record):
         fields = Fields(await read_json(request, gateway.settings.rest.body_bytes))
     path = fields.path()
     text = fields.get("content")
@@ -51,8 +51,10 @@ async def read(request: Request) -> Response:
     fields = Fields(dict(request.query_params))
     path = fields.path()
     content = await operations.read_file(gateway, record, path, gateway.settings.rest.file_bytes, fields.user())
-    # Encoded while it is sent: the file is in memory once, not four times.
     head = orjson.dumps({"path": path, "size": len(content)})[:-1] + b',"content":"'
+    if len(content) <= _PIECE:
+        return Response(head + base64.b64encode(content) + _TAIL, media_type="application/json")
+    # Encoded while it is sent: the file is in memory once, not four times.
     size = len(head) + (len(content) + 2) // 3 * 4 + len(_TAIL)
     return StreamingResponse(_encoded(head, content), headers={"Content-Length": str(size)}, media_type="application/json")
 
@@ -79,7 +81,7 @@ async def apply_patch(request: Request) -> Response:
     """``POST /sandboxes/{id}/apply_patch`` ``{patch, timeout_seconds}``. A patch that does not apply is an answer, not an error."""
     gateway = gateway_of(request)
     record = await gateway.ready(gateway.owner(request), request.path_params["sandbox_id"])
-    async with in_use(gateway, record):
+    with in_use(gateway, record):
         fields = Fields(await read_json(request, gateway.settings.rest.body_bytes))
     patch = fields.required("patch", most=gateway.settings.rest.body_bytes)
     timeout_s = fields.seconds("timeout_seconds") or 30.0

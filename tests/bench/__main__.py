@@ -78,7 +78,7 @@ async def measure(stack: EmbeddedStack, wanted: set[str], count: int) -> list[fi
                 take((await latency.p4(sandbox))[0])
             if wanted & set(pods.NAMES):
                 folder = scope.enter_context(tempfile.TemporaryDirectory(prefix="hf-bench-pods-"))
-                async for figure in pods.figures(Path(folder), sandbox, stack.url, stack.key, wanted):
+                async for figure in pods.figures(Path(folder), sandbox, wanted):
                     take(figure)
             for name in [name for name in steps if name in wanted]:
                 take(await steps[name]())

@@ -81,7 +81,7 @@ def table(figures: Sequence[Figure]) -> str:
             "" if figure.ratio is None else f"{figure.ratio:.2f}×",
             figure.budget,
             figure.aim,
-            "ok" if figure.ok else "MISSED",
+            "MISSED" if not figure.ok else "ok" if figure.budget else "",
         )
         for figure in figures
     ]

@@ -10,16 +10,16 @@ from typing import Any, cast
 
 import pytest
 import uvloop
-from holdfast_wire.codec import encode
+from holdfast_wire.codec import decode, encode, encode_item
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.frames import Started, Welcome
+from holdfast_wire.frames import Ack, Closed, Open, Started, Welcome, Write
 from holdfast_wire.limits import CONTROL_SLACK, Timing
 from holdfast_wire.proof import agent_token
 from holdfast_wire.websocket_frames import BINARY, server_frame
 
 from gateway.agents.agent_call import AgentCall
 from gateway.agents.agent_connection import AgentConnection
-from gateway.agents.agent_socket import ConnectionLostError
+from gateway.agents.agent_socket import AgentSocket, ConnectionLostError
 from gateway.agents.dial import Dialled, dial_agent
 from gateway.agents.kept_connections import KeptConnections, _Kept
 from gateway.model.records import Record, SandboxSpec
@@ -78,8 +78,8 @@ def test_a_deadline_that_has_passed_is_kept_on_the_gateways_loop(monkeypatch: py
         async with connected() as connection:
             now = asyncio.get_running_loop().time()
             monkeypatch.setattr(type(connection._session), "deadline", lambda _: now - 1)
-            connection._flush()
-            connection._flush()
+            connection.flush()
+            connection.flush()
             assert connection._timer_due == now - 1
             monkeypatch.undo()
 
@@ -163,3 +163,48 @@ async def test_too_many_facts_for_one_that_settles_are_a_breach() -> None:
         async with asyncio.timeout(10):
             with pytest.raises(HoldfastError, match="too many facts"):
                 await call.settled()
+
+
+async def test_what_one_request_sends_leaves_in_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    writes: list[list[object]] = []
+    send = AgentSocket.send
+
+    def noted(self: AgentSocket, messages: list[bytes]) -> None:
+        writes.append([decode(message)[0] for message in messages])
+        send(self, messages)
+
+    async with connected() as connection:
+        monkeypatch.setattr(AgentSocket, "send", noted)
+        first = AgentCall(connection)
+        first.open("write", {"path": "a", "size": 2})
+        await first.write(b"ab", eof=True)
+        assert not writes
+        waiting = asyncio.create_task(first._wait())
+        await asyncio.sleep(0)
+        assert writes == [[Open(1, "write", {"path": "a", "size": 2}), Write(1, b"ab", eof=True)]]
+        connection.message_received(encode_item(Closed(1, {}), 0))
+        await waiting
+        first.acknowledge()
+        first.leave()
+        await asyncio.sleep(0)
+        assert len(writes) == 1
+        AgentCall(connection).open("read", {"path": "a"})
+        await asyncio.sleep(0)
+        assert [type(frame) for frame in writes[1]] == [Ack, Open]  # the acknowledgement has waited for the next request
+
+
+async def test_an_acknowledgement_does_not_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[type[object]] = []
+    send = AgentSocket.send
+
+    def noted(self: AgentSocket, messages: list[bytes]) -> None:
+        sent.extend(type(decode(message)[0]) for message in messages)
+        send(self, messages)
+
+    async with connected() as connection:
+        monkeypatch.setattr(AgentSocket, "send", noted)
+        call = AgentCall(connection)
+        call.open("read", {"path": "a"})
+        connection.message_received(encode_item(Closed(1, {}), 0))
+        call.leave()
+        await until_async(lambda: Ack in sent, deadline_s=20, what="the acknowledgement")

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 import redis
 
-from gateway.model.records import Record
+from gateway.model.records import Record, Tombstone
 from gateway.placement import keys
 from gateway.placement.redis_store import RedisStore
 from gateway.placement.store import PlacementUnavailableError
@@ -65,6 +65,40 @@ async def test_scripts_are_reloaded_after_redis_forgot_them(store: RedisStore, r
         client.script_flush()
     await store.touch(["sb-1", "sb-1", "sb-1"])
     assert isinstance(await store.get("sb-1"), Record)
+
+
+async def test_a_lookup_survives_that_redis_closed_its_connection(store: RedisStore, redis_url: str) -> None:
+    await ready(store, spec())
+    for _ in range(2):
+        assert isinstance(await store.get("sb-1"), Record)
+        with redis.Redis.from_url(redis_url) as client:
+            client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+
+async def test_a_lookup_that_was_cancelled_leaves_no_answer_for_the_next(store: RedisStore) -> None:
+    for name in ("sb-1", "sb-2"):
+        await ready(store, spec(name))
+    for _ in range(20):
+        cancelled = [asyncio.create_task(store.get("sb-1")) for _ in range(40)]  # more than there are connections for them
+        await asyncio.sleep(0)
+        for task in cancelled:
+            task.cancel()
+        found = await store.get("sb-2")
+        assert isinstance(found, Record)
+        assert found.sandbox_id == "sb-2"
+        await asyncio.gather(*cancelled, return_exceptions=True)
+
+
+async def test_a_record_that_changed_is_read_again(store: RedisStore) -> None:
+    before = await ready(store, spec())
+    assert await store.get("sb-1") is await store.get("sb-1")
+    assert isinstance(before, Record)
+    await store.change_lifetime("sb-1", "ada", from_now_s=77.0)
+    after = await store.get("sb-1")
+    assert isinstance(after, Record)
+    assert after.lifetime_s != before.lifetime_s
+    await store.delete("sb-1", DELETED, owner="ada")
+    assert isinstance(await store.get("sb-1"), Tombstone)
 
 
 async def test_an_outage_is_reported_within_a_second_and_ends_by_itself(redis_server: RedisServer, redis_url: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 from pathlib import Path
@@ -77,35 +76,35 @@ def test_metrics_are_prometheus_text() -> None:
         metrics.count("requests_total", colour="red")
 
 
-async def _there() -> bool:
+def _there() -> bool:
     return True
 
 
-async def _gone() -> bool:
+def _gone() -> bool:
     return False
 
 
-async def test_reposts_are_joined_only_when_their_client_went_or_fell_back() -> None:
+def test_reposts_are_joined_only_when_their_client_went_or_fell_back() -> None:
     reposts = RetryDetection()
     reposts.note(b"f", PostedExec("c1", True, _there))
-    assert await reposts.find(b"f", True) is None
-    assert await reposts.find(b"g", False) is None
-    assert await reposts.find(b"f", False) == "c1"
-    assert await reposts.find(b"f", False) is None
+    assert reposts.find(b"f", True) is None
+    assert reposts.find(b"g", False) is None
+    assert reposts.find(b"f", False) == "c1"
+    assert reposts.find(b"f", False) is None
     reposts.note(b"f", PostedExec("c2", False, _gone))
-    assert await reposts.find(b"f", False) == "c2"
+    assert reposts.find(b"f", False) == "c2"
     posted = PostedExec("c3", True, _there)
     reposts.note(b"f", posted)
     posted.answered(connected=True)
-    assert await reposts.find(b"f", True) is None
-    assert await reposts.find(b"f", False) == "c3"
+    assert reposts.find(b"f", True) is None
+    assert reposts.find(b"f", False) == "c3"
     posted = PostedExec("c4", True, _there)
     reposts.note(b"f", posted)
     posted.answered(connected=False)
-    assert await reposts.find(b"f", True) == "c4"
+    assert reposts.find(b"f", True) == "c4"
 
 
-async def test_memory_of_posts_is_bounded() -> None:
+def test_memory_of_posts_is_bounded() -> None:
     reposts = RetryDetection()
     for number in range(10_000):
         reposts.note(b"%d" % (number % 5000), PostedExec("c", True, None))
@@ -125,21 +124,3 @@ def test_settings_come_from_the_environment() -> None:
     for environment in ({"PORT": "x"}, {"HOLDFAST_RUNTIME": "moon"}):
         with pytest.raises(SettingsError):
             from_environment(environment)
-
-
-async def test_a_post_that_was_given_up_is_joined_by_one_of_two_that_come_together() -> None:
-    """Asking whether its client is there takes a moment, in which the other asks too."""
-    reposts, asked = RetryDetection(), asyncio.Event()
-    waiting = 0
-
-    async def connected() -> bool:
-        nonlocal waiting
-        waiting += 1
-        if waiting == 2:
-            asked.set()
-        await asked.wait()
-        return False
-
-    reposts.note(b"p", PostedExec("c1", True, connected))
-    found = await asyncio.gather(reposts.find(b"p", True), reposts.find(b"p", True))
-    assert set(found) == {"c1", None}
