@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from holdfast import ServiceUnavailableError
@@ -66,7 +66,7 @@ class Echo(BaseHTTPRequestHandler):
     """Answers with the request's body, on one connection as often as it is asked."""
 
     protocol_version = "HTTP/1.1"
-    connections: set[tuple[str, int]] = set()
+    connections: ClassVar[set[tuple[str, int]]] = set()
 
     def do_POST(self) -> None:
         self.connections.add(self.client_address)
