@@ -29,8 +29,9 @@ _REDIS_BYTES = 1024
 """Redis keeps the end of each sandbox for an hour and the name of each create for a day, in some 500 bytes."""
 _LOCUST_BYTES_PER_S = 2560
 """Locust keeps a count of each name for each second of the run, some 100 bytes."""
-ALLOWED: Mapping[str, tuple[float, float]] = {"memory_bytes": (0.03, 2 * _MIB), "mounts": (0.0, 0.5), "threads": (0.0, 0.5)}
-"""By measure: as a share of the first value, and at least. Others may rise by a tenth and at least by 5: load comes and goes."""
+ALLOWED: Mapping[str, tuple[float, float]] = {"memory_bytes": (0.03, 4 * _MIB), "mounts": (0.0, 0.5), "threads": (0.0, 0.5)}
+"""By measure: as a share of the first value, and at least. A heap settles late, at a level that the largest transfers set. Others may rise
+by a tenth and at least by 5: load comes and goes."""
 _OTHERS = (0.1, 5.0)
 
 Sample = tuple[float, str, int, str, float]

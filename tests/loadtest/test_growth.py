@@ -90,9 +90,9 @@ def test_redis_may_keep_something_of_each_create() -> None:
 
 
 def test_locust_may_keep_its_counts_of_each_second() -> None:
-    for bytes_per_s, sentences in ((3000, 0), (30_000, 1)):
+    for bytes_per_s, sentences in ((6000, 0), (30_000, 1)):
         assert len(broken(series(lambda at, rate=bytes_per_s: 50 * MIB + at * rate, process="locust"))) == sentences  # type: ignore[misc]
-    assert len(broken(series(lambda at: 50 * MIB + at * 3000))) == 1, "others may not"
+    assert len(broken(series(lambda at: 50 * MIB + at * 6000))) == 1, "others may not"
 
 
 def test_a_process_that_was_started_again_is_named() -> None:
