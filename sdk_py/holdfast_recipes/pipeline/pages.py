@@ -207,7 +207,7 @@ body { margin: 0 auto; padding: 32px 24px 64px; max-width: 1240px; background: v
 h1 { font-size: 25px; line-height: 1.2; margin: 0 0 4px; }
 h2 { font-size: 18px; margin: 36px 0 4px; padding-top: 16px; border-top: 1px solid var(--rule); }
 p { margin: 4px 0 12px; color: var(--soft); max-width: 80ch; }
-.grid { display: grid; gap: 16px; grid-template-columns: repeat(auto-fill, minmax(min(100%, 480px), 1fr)); }
+.grid { display: grid; gap: 16px; margin-bottom: 12px; grid-template-columns: repeat(auto-fill, minmax(min(100%, 480px), 1fr)); }
 .grid.small { grid-template-columns: repeat(auto-fill, minmax(min(100%, 270px), 1fr)); }
 figure { margin: 0; padding: 12px 14px; background: var(--card); border: 1px solid var(--rule); border-radius: 8px; min-width: 0; }
 figcaption { font-weight: 600; font-size: 14px; margin-bottom: 4px; overflow-wrap: anywhere; }
