@@ -54,10 +54,9 @@ def canonical(value: dict[str, Any]) -> bytes:
 
 async def read_body(request: Request, limit_bytes: int) -> bytes:
     """The whole body, refused as soon as it is known to be too large, or when no more of it comes."""
-    too_large = HoldfastError("request_too_large", f"the body is over {limit_bytes} bytes")
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit_bytes:
-        raise too_large
+        raise _too_large(limit_bytes)
     chunks: list[bytes] = []
     size = 0
     more = True
@@ -71,7 +70,7 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
                 chunk, more = message.get("body", b""), message.get("more_body", False)
                 size += len(chunk)
                 if size > limit_bytes:
-                    raise too_large
+                    raise _too_large(limit_bytes)
                 reserve_memory(_BODY_COPIES * len(chunk))
                 chunks.append(chunk)
                 if more:
@@ -93,6 +92,10 @@ async def body_chunks(request: Request) -> AsyncIterator[bytes]:
         if chunk is None:
             return
         yield chunk
+
+
+def _too_large(limit_bytes: int) -> HoldfastError:
+    return HoldfastError("request_too_large", f"the body is over {limit_bytes} bytes")
 
 
 def _silent() -> HoldfastError:
