@@ -44,7 +44,12 @@ def run_one(job: plan.Job) -> dict[str, Any]:
         line["result"] = kinds[job.settings["kind"]](job)
     except Exception:  # noqa: BLE001  a failed job is a line; the table says that it is missing
         line["error"] = traceback.format_exc()
-    return line | {"seconds": round(time.monotonic() - started, 1)}
+    return line | ended(started)
+
+
+def ended(started: float) -> dict[str, float]:
+    """What a line says at its end: its seconds, and the load of the machine (mean of five minutes), without which they say little."""
+    return {"seconds": round(time.monotonic() - started, 1), "load": round(os.getloadavg()[1], 1)}
 
 
 def run(jobs: Sequence[plan.Job], path: Path, processes: int, limit_s: float | None = None) -> list[dict[str, Any]]:

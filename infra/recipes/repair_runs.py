@@ -103,7 +103,7 @@ class Runs:
             line["result"] = asyncio.run(work)
         except Exception:  # noqa: BLE001  a failed run is a line
             line["error"] = traceback.format_exc()
-        return line | {"seconds": round(time.monotonic() - started, 1)}
+        return line | jobs.ended(started)
 
     async def _taught(self, seed: int) -> dict[str, Any]:
         from .repair import run

@@ -48,7 +48,7 @@ def summary(lines: Lines) -> dict[str, Any]:
             "python": platform.python_version(),
             "processor": platform.machine(),
             "cores": os.cpu_count(),
-            "load": [round(each) for each in os.getloadavg()],
+            "load": _ends([line["load"] for line in latest.values() if "load" in line]),
         },
         "failed": [f"{line['experiment']}/{line['arm']}/{line['seed']}" for line in latest.values() if "error" in line],
         "seconds": round(sum(line["seconds"] for line in latest.values())),
@@ -56,6 +56,10 @@ def summary(lines: Lines) -> dict[str, Any]:
         "hypotheses": verdicts(experiments, repaired),
         "e1": repaired | {"plan": plan.digest(plan.REPAIR)},
     }
+
+
+def _ends(values: Sequence[float]) -> list[float] | None:
+    return [min(values), max(values)] if values else None
 
 
 def _by_arm(lines: Lines) -> dict[str, list[Mapping[str, Any]]]:

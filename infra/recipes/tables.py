@@ -15,8 +15,8 @@ hypotheses and what each arm is: `plan.md`. Every figure is of a policy of some 
 operators (E1: in a small language over a real library): these tables compare algorithms, and predict nothing for language models.
 Intervals are 95 % bootstraps over tasks (paired for differences); the column "seeds" has the standard deviation over seeds; where
 it is the larger one, an interval over tasks says little. Arms with different numbers of seeds are compared by the column of differences
-alone, which is over the seeds that both have. The machine had {cores} cores and other work: its load when this was written was {load}
-(means of 1, 5 and 15 minutes), so seconds and rates are those of a busy machine.
+alone, which is over the seeds that both have. Seconds and rates are of a
+machine with {cores} cores{load}.
 {missing}"""
 
 
@@ -53,7 +53,8 @@ def page(made: Mapping[str, Any]) -> str:
 
 
 def _machine(machine: Mapping[str, Any]) -> dict[str, Any]:
-    return {"cores": machine["cores"], "load": ", ".join(map(str, machine["load"]))}
+    load = machine.get("load")
+    return {"cores": machine["cores"], "load": f" and a load of {load[0]:g} to {load[1]:g}" if load else " and other work (`plan.md`)"}
 
 
 def _missing(made: Mapping[str, Any]) -> str:
