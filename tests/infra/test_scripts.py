@@ -385,11 +385,12 @@ def test_a_storage_class_by_name_has_to_be_there(shelf: Shelf) -> None:
 
 
 def test_switching_overlays_says_what_to_do(shelf: Shelf) -> None:
-    dev, generic = (render(K8S / "overlays" / name) for name in ("dev", "generic"))
+    dev, generic, aks = (render(K8S / "overlays" / name) for name in ("dev", "generic", "aks"))
     checks.disks_stay(shelf, generic)
     for live, wanted, words in (
         (dev, generic, "runs with no disk, and this overlay has data 4Gi"),
         (generic, dev, "this overlay has none"),
+        (aks, generic, "runs with data 4Gi of managed-csi, and this overlay has data 4Gi: it was"),
     ):
         (shelf.there["statefulset/holdfast-redis"],) = [one for one in live if one["kind"] == "StatefulSet"]
         checks.disks_stay(shelf, live)

@@ -144,9 +144,14 @@ def _claims(manifests: Sequence[Manifest]) -> list[tuple[str, str | None]]:
 
 
 def _disks(manifest: Manifest) -> str:
-    """As a text to compare and to show: ``data 4Gi``."""
-    claims = manifest["spec"].get("volumeClaimTemplates") or ()
-    return ", ".join(f"{one['metadata']['name']} {one['spec']['resources']['requests']['storage']}" for one in claims)
+    """As a text to compare and to show: ``data 4Gi of managed-csi``."""
+
+    def text(claim: Manifest) -> str:
+        storage_class = claim["spec"].get("storageClassName")
+        size = claim["spec"]["resources"]["requests"]["storage"]
+        return f"{claim['metadata']['name']} {size}{f' of {storage_class}' if storage_class else ''}"
+
+    return ", ".join(map(text, manifest["spec"].get("volumeClaimTemplates") or ()))
 
 
 def _have(known: dict[str, Any]) -> str:
