@@ -10,16 +10,20 @@ Owns the framing, what an agent may not do to it, and its close. Knows nothing o
 from __future__ import annotations
 
 import asyncio
-from typing import Final, Protocol, cast
+import secrets
+from typing import Final, Protocol
 
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.limits import MESSAGE_BYTES
-from websockets.frames import Frame, Opcode
-from websockets.protocol import Protocol as WebSocket
-from websockets.protocol import Side
+from holdfast_wire.websocket_frames import BINARY, CLOSE, PING, PONG, TOO_LARGE, MessageReader, client_frame, control_breach
 
 from .dial import Dialled
 
+try:
+    from websockets.speedups import apply_mask
+except ImportError:  # pragma: no cover
+    from holdfast_wire.websocket_frames import apply_mask
+
+_NORMAL: Final = (1000).to_bytes(2, "big")
 _LINGER_S: Final = 5.0
 """How long an agent may take to read what was sent before the connection was closed."""
 
@@ -52,7 +56,7 @@ class AgentSocket(asyncio.Protocol):
     """One connection, from its dial to its end."""
 
     def __init__(self, dialled: Dialled, receiver: Receiver) -> None:
-        self._websocket = WebSocket(Side.CLIENT, max_size=MESSAGE_BYTES)
+        self._frames = MessageReader(masked=False)
         self._transport = dialled.transport
         self._receiver = receiver
         self._over = False
@@ -71,9 +75,8 @@ class AgentSocket(asyncio.Protocol):
             self._transport.resume_reading()
 
     def send(self, messages: list[bytes]) -> None:
-        for message in messages:
-            self._websocket.send_binary(message)
-        self._write_out()
+        """Send whole messages, in one write."""
+        self._write([_frame(BINARY, message) for message in messages])
 
     def pause_reading(self) -> None:
         if not self.reading_paused and not self._transport.is_closing():
@@ -90,8 +93,7 @@ class AgentSocket(asyncio.Protocol):
         if self._over:
             return
         self._over = True
-        self._websocket.send_close(1000)
-        self._write_out()
+        self._write([_frame(CLOSE, _NORMAL)])
         self._transport.close()
         if self._transport.get_write_buffer_size():  # an agent that does not read must not keep the socket
             self._linger = asyncio.get_running_loop().call_later(_LINGER_S, self._transport.abort)
@@ -109,25 +111,25 @@ class AgentSocket(asyncio.Protocol):
     # What the transport reports -------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        websocket = self._websocket
-        websocket.receive_data(data)
-        for event in websocket.events_received():
+        pongs: list[bytes] = []
+        for first, payload in self._frames.feed(data):
             if self._over:
                 return
-            frame = cast(Frame, event)
-            if frame.opcode is Opcode.BINARY and frame.fin:
-                self._receiver.message_received(bytes(frame.data))
-            elif frame.opcode is Opcode.CLOSE:
-                self.fail(_refusal(websocket.close_rcvd.reason if websocket.close_rcvd else ""))
-            elif frame.opcode is Opcode.PING and self.writing_paused:
-                self.broke_protocol("it pings and does not read the answers")
-            elif frame.opcode not in (Opcode.PING, Opcode.PONG):
+            if first == BINARY:
+                self._receiver.message_received(payload)
+            elif control_breach(first, payload):
                 self.broke_protocol("every message is one unfragmented binary frame")
-        if websocket.parser_exc is not None:
-            self.broke_protocol(str(websocket.parser_exc))
+            elif first == CLOSE:
+                self.fail(_refusal(payload[2:].decode()))
+            elif first == PING and self.writing_paused:
+                self.broke_protocol("it pings and does not read the answers")
+            elif first == PING:
+                pongs.append(_frame(PONG, payload))
+        if self._frames.breach:
+            self.broke_protocol("a message is over the limit" if self._frames.breach == TOO_LARGE else "a frame is masked")
         if not self._over:
             self._receiver.all_received()
-            self._write_out()
+            self._write(pongs)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._linger is not None:
@@ -142,10 +144,13 @@ class AgentSocket(asyncio.Protocol):
         if not self._over:
             self._receiver.all_received()
 
-    def _write_out(self) -> None:
-        pieces = self._websocket.data_to_send()
-        if pieces:
-            self._transport.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+    def _write(self, frames: list[bytes]) -> None:
+        if frames and not self._transport.is_closing():  # of one that is closing its end has yet to be reported
+            self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+
+
+def _frame(first: int, payload: bytes) -> bytes:
+    return client_frame(first, payload, secrets.token_bytes(4), apply_mask)
 
 
 def _refusal(reason: str) -> HoldfastError:

@@ -187,7 +187,7 @@ def _refusal(error: ResponseError) -> str | None:
 
 def _readers(settings: PlacementSettings) -> int:
     """How many of the connections are for ``read``."""
-    return settings.connections // 2
+    return settings.connections // 4
 
 
 def _client(settings: PlacementSettings) -> Any:

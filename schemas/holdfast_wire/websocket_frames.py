@@ -1,7 +1,7 @@
 """WebSocket frames that a session may carry: unfragmented binary messages, and control frames (RFC 6455 §5).
 
 ``FrameHeaders`` follows where frames begin and end, for the gateway's relay: payloads are neither unmasked nor read, because a client's
-masked frames are exactly what the agent's server expects, and vice versa. ``MessageReader`` cuts a client's bytes into frames, for the
+masked frames are exactly what the agent's server expects, and vice versa. ``MessageReader`` cuts one side's bytes into frames, for the
 agent. Both know the size limit. Neither knows what a message says, nor the handshake.
 """
 
@@ -107,13 +107,14 @@ class FrameHeaders:
 
 
 class MessageReader:
-    """Cuts a client's bytes into whole frames and unmasks them. What a frame may be is for its reader to check."""
+    """Cuts the bytes of one side into whole frames and unmasks them. What a frame may be is for its reader to check."""
 
-    __slots__ = ("_buffer", "_needed", "_unmask", "breach")
+    __slots__ = ("_buffer", "_mask", "_needed", "_unmask", "breach")
 
-    def __init__(self, unmask: Callable[[bytes, bytes], bytes] | None = None) -> None:
-        """``unmask`` takes a payload and its mask."""
+    def __init__(self, unmask: Callable[[bytes, bytes], bytes] | None = None, *, masked: bool = True) -> None:
+        """``unmask`` takes a payload and its mask. ``masked``: the side is a client."""
         self._unmask = unmask or apply_mask
+        self._mask = _MASK if masked else 0
         self._buffer = bytearray()
         self._needed = 0
         self.breach = 0
@@ -129,19 +130,20 @@ class MessageReader:
             self._buffer.clear()
         frames: list[tuple[int, bytes]] = []
         position, end, self._needed = 0, len(data), 2
+        mask, mask_bytes = self._mask, 4 if self._mask else 0
         while end - position >= 2 and not self.breach:
             first, size = data[position], data[position + 1]
-            if size < 0x80:  # not masked
+            if size & _MASK != mask:
                 self.breach = NOT_A_FRAME
                 break
             size &= 0x7F
-            start = position + 6
+            start = position + 2 + mask_bytes
             if size >= 126:
                 start += 2 if size == 126 else 8
                 if start > end:
                     self._needed = start - position
                     break
-                size = int.from_bytes(data[position + 2 : start - 4], "big")
+                size = int.from_bytes(data[position + 2 : start - mask_bytes], "big")
                 if size > MESSAGE_BYTES:
                     self.breach = TOO_LARGE
                     break
@@ -149,7 +151,8 @@ class MessageReader:
             if stop > end:
                 self._needed = stop - position
                 break
-            frames.append((first, self._unmask(data[start:stop], data[start - 4 : start])))
+            payload = data[start:stop]
+            frames.append((first, self._unmask(payload, data[start - 4 : start]) if mask else payload))
             position = stop
         if position < end and not self.breach:
             self._buffer += memoryview(data)[position:]
@@ -181,12 +184,20 @@ def control_breach(first: int, payload: bytes) -> int:
 
 def server_frame(first: int, payload: bytes) -> bytes:
     """One unmasked frame."""
-    size = len(payload)
+    return _head(first, len(payload), 0) + payload
+
+
+def client_frame(first: int, payload: bytes, mask: bytes, unmask: Callable[[bytes, bytes], bytes] | None = None) -> bytes:
+    """One frame masked with the four bytes of ``mask``."""
+    return _head(first, len(payload), _MASK) + mask + (unmask or apply_mask)(payload, mask)
+
+
+def _head(first: int, size: int, mask: int) -> bytes:
     if size < 126:
-        return bytes((first, size)) + payload
+        return bytes((first, mask | size))
     if size < 65536:
-        return struct.pack("!BBH", first, 126, size) + payload
-    return struct.pack("!BBQ", first, 127, size) + payload
+        return struct.pack("!BBH", first, mask | 126, size)
+    return struct.pack("!BBQ", first, mask | 127, size)
 
 
 def close_frame(code: int, reason: str) -> bytes:

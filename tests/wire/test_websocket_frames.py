@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+from typing import cast
 
 import pytest
 from holdfast_wire.limits import MESSAGE_BYTES
-from holdfast_wire.websocket_frames import BINARY, CLOSE, PING, MessageReader, control_breach
+from holdfast_wire.websocket_frames import BINARY, CLOSE, PING, MessageReader, control_breach, server_frame
 from holdfast_wire.websocket_frames import apply_mask as own_apply_mask
+from holdfast_wire.websocket_frames import client_frame as own_client_frame
 from websockets.frames import Frame, Opcode
 from websockets.protocol import Protocol, Side
 from websockets.utils import apply_mask
@@ -37,6 +39,21 @@ def test_messages_come_whole_however_their_bytes_were_cut() -> None:
             stream = stream[size:]
         assert frames == [(BINARY, message) for message in messages]
         assert not cut.breach
+
+
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 65535, 65536])
+def test_a_side_reads_what_the_other_writes(size: int) -> None:
+    payload, mask = random.Random(size).randbytes(size), b"\x01\x82\x03\xf4"
+    sent = own_client_frame(BINARY, payload, mask), server_frame(BINARY, payload)
+    for frame, side in zip(sent, (Side.SERVER, Side.CLIENT), strict=True):
+        library = Protocol(side)
+        library.receive_data(frame)
+        assert [cast(Frame, event).data for event in library.events_received()] == [payload]
+    for frame, masked in zip(sent, (True, False), strict=True):
+        cut = MessageReader(masked=masked)
+        assert [one for byte in frame[:20] for one in cut.feed(bytes((byte,)))] + cut.feed(frame[20:]) == [(BINARY, payload)]
+        other = MessageReader(masked=not masked)
+        assert (other.feed(frame), other.breach) == ([], 1002)
 
 
 def test_control_frames_come_in_their_place() -> None:
