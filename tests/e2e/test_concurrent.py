@@ -9,14 +9,12 @@ import asyncio
 import secrets
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx
 import pytest
 from holdfast import AsyncSandboxClient, SandboxClient
 
-from session_agent.node.settings import NodeSettings
-from tests.node.leftovers import census
+from tests.node.leftovers import unclaimed
 from tests.support.requires import requires
 from tests.support.stack import Stack, running_stack
 from tests.support.until import until
@@ -24,36 +22,17 @@ from tests.support.until import until
 pytestmark = [requires("namespaces", "redis"), pytest.mark.timeout(120)]
 
 SANDBOXES = 50
-SPARES = NodeSettings("", "").spares
 AT_ONCE = 5
 
 
 async def test_fifty_side_by_side_leave_nothing() -> None:
-    """On a stack of its own, so that what is counted afterwards is theirs alone."""
+    """On a stack of its own, so that what is counted afterwards is theirs alone; spares, which follow demand, are not counted."""
     with running_stack() as own:
         async with AsyncSandboxClient(own.url, own.key) as client:
-            await life(client, -1)  # spares and caches are there from now on
-            before = settled(own.data)
             done = await asyncio.gather(*(life(client, number) for number in range(SANDBOXES)))
             assert done == [f"{number} {number + 1}\n" for number in range(SANDBOXES)], "100 % succeeded, none got another's answer"
             assert await client.list_sandboxes() == []
-        until(lambda: _no_more_than(census(own.data), before), deadline_s=60, what=lambda: f"{census(own.data)} to be {before} again")
-
-
-def settled(data: Path) -> dict[str, int]:
-    """What is there once every spare has its agent and nothing changes: two equal counts in a row."""
-    counts = [census(data)]
-
-    def unchanged() -> bool:
-        counts.append(census(data))
-        return counts[-1] == counts[-2] and counts[-1]["sandboxed processes"] == counts[-1]["directories"] == SPARES
-
-    until(unchanged, deadline_s=60, what=lambda: f"every spare to have its agent: {counts[-1]}")
-    return counts[-1]
-
-
-def _no_more_than(now: dict[str, int], before: dict[str, int]) -> bool:
-    return all(now[name] <= before[name] for name in before)
+        until(lambda: not any(unclaimed(own.data).values()), deadline_s=60, what=lambda: f"everything to go: {unclaimed(own.data)}")
 
 
 async def life(client: AsyncSandboxClient, number: int) -> str:

@@ -185,7 +185,7 @@ async def test_a_thousand_creates_at_once_neither_melt_the_runtime_nor_starve_an
         assert mine.json()["status"] == "ready"
         assert runtime.served[before:].index("bob") < 64, "bob's one create did not wait for ada's hundreds"
         answers = await asyncio.gather(*herd)
-        assert {answer.status_code for answer in answers} == {200}
+        assert [answer.text for answer in answers if answer.status_code != 200] == []
         await until_async(lambda: len(runtime.present) == 1001, deadline_s=60, what="all of them")
         assert runtime.most <= 16
         assert served.gateway.admission.waiting == 0

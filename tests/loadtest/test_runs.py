@@ -91,7 +91,7 @@ def test_a_service_that_cannot_be_reached_fails_the_run(stack: Stack, tmp_path: 
 
 
 def test_a_request_that_is_refused_is_no_infrastructure_fault(stack: Stack, tmp_path: Path) -> None:
-    status, output = run(stack, tmp_path, "ChurnUser", "--duration", "3", "--image", "no such image")
+    status, output = run(stack, tmp_path, "ChurnUser", "--duration", "10", "--image", "no such image")
     assert status == 1
     assert "0 infrastructure faults" in output, output
     assert "requests failed through the load test's own fault" in output
