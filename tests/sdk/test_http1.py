@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -116,7 +117,7 @@ class Server:
     def _serve(self, connections: tuple[list[bytes], ...]) -> None:
         for answers in connections:
             connection, _ = self._listener.accept()
-            with connection:
+            with connection, contextlib.suppress(ConnectionError):  # a client that gave up resets its connection
                 for answer in answers:
                     request = connection.recv(65536)
                     while b" /early" not in request and b"chunked" in request and not request.endswith(b"0\r\n\r\n"):
