@@ -61,7 +61,7 @@ class RedisStore(RedisSpares, RedisGroups):
             if prior is not None and as_text(prior) != fingerprint:
                 raise _idempotency_conflict()
         record, tombstone, due, _, changes = _five(id_)
-        request = spec.incarnation if idempotency_key is None else hashlib.sha256(idempotency_key.encode()).hexdigest()[:32]
+        request = spec.incarnation if idempotency_key is None else _request_id(idempotency_key)
         found = [record, tombstone, keys.idempotency(id_), due, keys.owned(shard, spec.owner), keys.generation(shard), changes]
         arguments: list[Argument] = [id_, spec.owner, spec.incarnation, fingerprint, write_spec(spec), ms(spec.ready_timeout_s)]
         arguments += _clocks(spec)
@@ -70,6 +70,8 @@ class RedisStore(RedisSpares, RedisGroups):
         outcome = as_text(outcome)
         if outcome == "conflict":
             raise _idempotency_conflict()
+        if outcome == "cancelled":
+            raise HoldfastError("sandbox_gone", f"the creation of sandbox {id_!r} was cancelled", fault="caller", reason="deleted")
         if outcome == "forgotten":
             raise RebuildingError
         if outcome == "taken":
@@ -142,6 +144,7 @@ class RedisStore(RedisSpares, RedisGroups):
         incarnation: str | None = None,
         forget: bool = False,
         term: int | None = None,
+        cancelled_key: str | None = None,
     ) -> Entry:
         if owner is None:
             found = await self.get(sandbox_id)
@@ -154,7 +157,10 @@ class RedisStore(RedisSpares, RedisGroups):
         outcome, fields = await self._run(
             "delete",
             [record, tombstone, keys.idempotency(sandbox_id), due, owned, term_key, changes],
-            [sandbox_id, owner, incarnation or "", *why, self._tombstone_ms, int(forget), _term(term)],
+            [
+                *(sandbox_id, owner, incarnation or "", *why, self._tombstone_ms, int(forget), _term(term)),
+                "" if cancelled_key is None else _request_id(cancelled_key),
+            ],
         )
         if outcome == b"record":
             return None  # another owner's, or another incarnation: for this caller it does not exist
@@ -340,6 +346,10 @@ class RedisStore(RedisSpares, RedisGroups):
 def derived_id(owner: str, idempotency_key: str) -> str:
     """The sandbox id of a keyed request that names none: the same for every replica and every retry."""
     return "sb-" + hashlib.sha256(f"{owner}\0{idempotency_key}".encode()).hexdigest()[:20]
+
+
+def _request_id(idempotency_key: str) -> str:
+    return hashlib.sha256(idempotency_key.encode()).hexdigest()[:32]
 
 
 def _idempotency_conflict() -> HoldfastError:

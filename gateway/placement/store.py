@@ -129,8 +129,11 @@ class PlacementStore(Protocol):
         incarnation: str | None = None,
         forget: bool = False,
         term: int | None = None,
+        cancelled_key: str | None = None,
     ) -> Entry:
         """Remove the record and leave a tombstone (none with ``forget``, which also frees the idempotency key).
+
+        Where there is no record yet, a later ``create`` under ``cancelled_key`` raises ``sandbox_gone``.
 
         The answer is the record that was removed, the tombstone that was there already, or None.
         """

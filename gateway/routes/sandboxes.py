@@ -51,9 +51,7 @@ async def create(request: Request) -> Response:
     owner = gateway.owner(request)
     body = await read_json(request, 1024 * 1024)
     fields = Fields(body)
-    key = request.headers.get("idempotency-key")
-    if key is not None and not 0 < len(key) <= _KEY_CHARACTERS:
-        raise HoldfastError("invalid_argument", f"Idempotency-Key must have 1 to {_KEY_CHARACTERS} characters")
+    key = _idempotency_key(request)
     spec, env = _spec(gateway, owner, fields, key)
     await check_sizes(gateway.runtime, spec, cpu=fields.get("cpu") is not None, memory=fields.get("memory") is not None)
     wait, shared = fields.boolean("wait", False), fields.boolean("exist_ok", True)
@@ -84,6 +82,13 @@ async def create(request: Request) -> Response:
         raise failure(record)
     headers = {"Location": f"/sandboxes/{record.sandbox_id}"}
     return json_response(describe(gateway, record), headers=headers)
+
+
+def _idempotency_key(request: Request) -> str | None:
+    key = request.headers.get("idempotency-key")
+    if key is not None and not 0 < len(key) <= _KEY_CHARACTERS:
+        raise HoldfastError("invalid_argument", f"Idempotency-Key must have 1 to {_KEY_CHARACTERS} characters")
+    return key
 
 
 def _made(gateway: Gateway, incarnation: str, place: QueuePlace) -> None:
@@ -174,12 +179,14 @@ async def heartbeat(request: Request) -> Response:
 async def delete(request: Request) -> Response:
     """``DELETE /sandboxes/{id}``: also for one that has ended, as long as its tombstone exists.
 
-    Answered once the record is removed; the runtime's removal continues in the background, or is completed by the controller.
+    Answered once the record is removed; the runtime's removal continues in the background, or is completed by the controller. With the
+    ``Idempotency-Key`` of a create that its client has cancelled, that create is refused if it arrives after this.
     """
     gateway = gateway_of(request)
     owner = gateway.owner(request)
     sandbox_id = request.path_params["sandbox_id"]
-    entry = await gateway.store.delete(sandbox_id, Cause("deleted", "caller", "it was deleted"), owner=owner)
+    cause, key = Cause("deleted", "caller", "it was deleted"), _idempotency_key(request)
+    entry = await gateway.store.delete(sandbox_id, cause, owner=owner, cancelled_key=key)
     entry = await gateway.owned(entry, owner, sandbox_id)
     if isinstance(entry, Record):
         await gateway.quotas.ended(entry.spec)

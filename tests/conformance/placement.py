@@ -101,6 +101,16 @@ class PlacementConformance:
         assert await store.delete("sb-1", OOM, owner="ada") == grave
         assert await store.tombstones(["sb-1", "sb-2"]) == {"sb-1": grave}
 
+    async def test_a_create_that_comes_after_its_cancellation_is_refused(self, store: PlacementStore) -> None:
+        assert await store.delete("sb-1", DELETED, owner="ada", cancelled_key="k1") is None
+        with pytest.raises(HoldfastError) as refused:
+            await store.create(spec(), fingerprint="f", idempotency_key="k1")
+        assert (refused.value.code, refused.value.fault) == ("sandbox_gone", "caller")
+        assert await store.get("sb-1") is None
+        assert (await store.create(spec(), fingerprint="f", idempotency_key="k2")).fresh, "another request"
+        removed = await store.delete("sb-1", DELETED, owner="ada", cancelled_key="k2")
+        assert isinstance(removed, Record)
+
     async def test_nothing_brings_a_deleted_sandbox_back(self, store: PlacementStore) -> None:
         await ready(store, spec(heartbeat_timeout_s=60.0))
         await store.delete("sb-1", DELETED, owner="ada")

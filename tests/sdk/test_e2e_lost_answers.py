@@ -1,9 +1,13 @@
-"""Answers of REST that get lost on the way: the command ran once, and its result is whole when it is asked for again."""
+"""Requests and answers of REST that get lost or late: a command ran once, its result is whole, a cancelled create makes nothing."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
+
+import pytest
+from holdfast import AsyncSandboxClient, NotFoundError
 
 from tests.sdk.support.blocking_proxy import BlockingProxy
 
@@ -29,3 +33,39 @@ async def test_a_result_whose_answer_was_lost_is_whole(stack: Any, live: Any, fa
         assert len(lost) == 2
         assert (result.exit_code, len(result.stdout_bytes), result.stderr, result.truncated) == (0, 131070, "x\n", False)
         await client.close()
+
+
+async def test_a_create_that_arrives_after_its_cancellation_makes_nothing(stack: Any) -> None:
+    with BlockingProxy(stack.url) as proxy:
+        handler: Any = proxy._server.RequestHandlerClass
+        pass_on, answer = handler.do_POST, handler._answer
+        waits, go_on, refused = threading.Event(), threading.Event(), threading.Event()
+        bodies: list[bytes] = []
+
+        def late(self: Any) -> None:
+            waits.set()
+            assert go_on.wait(60)
+            pass_on(self)
+
+        def read(self: Any, status: int, kind: str, body: bytes) -> None:
+            if self.command == "POST":
+                bodies.append(body)
+                refused.set()
+            else:
+                answer(self, status, kind, body)
+
+        handler.do_POST, handler._answer = late, read
+        async with AsyncSandboxClient(proxy.url, stack.key) as client:
+            creation = asyncio.create_task(client.create_sandbox("host", sandbox_id="late-1"))
+            assert await asyncio.to_thread(waits.wait, 60)
+            creation.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await creation
+            go_on.set()
+            assert await asyncio.to_thread(refused.wait, 60)
+            assert b"cancelled" in bodies[0]
+            with pytest.raises(NotFoundError):
+                await client.get_sandbox("late-1").info()
+        handler.do_POST, handler._answer = pass_on, answer
+        async with AsyncSandboxClient(proxy.url, stack.key) as client, await client.create_sandbox("host", sandbox_id="late-1") as again:
+            assert (await again.exec("echo hi")).stdout == "hi\n"

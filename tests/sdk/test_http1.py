@@ -18,6 +18,8 @@ from holdfast._transport.threads.http import Http
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.until import until
+
 GOOD = [
     (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nA: 1\r\na: 2\r\n\r\nhello", 200, b"hello", True),
     (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nhel\r\n2\r\nlo\r\n0\r\nTrailer: x\r\n\r\n", 200, b"hello", True),
@@ -110,6 +112,8 @@ class Server:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.heard: list[bytes] = []
+        self.closed = 0
+        """Connections that were closed."""
         self.answered = threading.Event()
         self._thread = threading.Thread(target=self._serve, args=(connections,), daemon=True)
         self._thread.start()
@@ -121,10 +125,20 @@ class Server:
                 for answer in answers:
                     request = connection.recv(65536)
                     while b" /early" not in request and b"chunked" in request and not request.endswith(b"0\r\n\r\n"):
-                        request += connection.recv(65536)
+                        if not (more := connection.recv(65536)):
+                            raise ConnectionError("the client gave up in its request")
+                        request += more
                     self.heard.append(request)
                     connection.sendall(answer)
                     self.answered.set()
+                if b" /early" in self.heard[-1]:
+                    connection.shutdown(socket.SHUT_WR)
+                    while connection.recv(65536):  # closed with bytes unread, the connection would be reset, and the answer perhaps lost
+                        pass
+            self.closed += 1
+
+    def until_closed(self, connections: int) -> None:
+        until(lambda: self.closed >= connections, deadline_s=20, what=f"the end of {connections} connections")
 
     def close(self) -> None:
         self._thread.join(30)
@@ -190,7 +204,8 @@ def test_connections_are_used_again_until_they_are_closed(serve: Callable[..., S
     good = GOOD[0][0]
     server = serve([good, good], [good], [GOOD[4][0]], [good])
     http = client(server.url)
-    for _ in range(5):
+    for number in range(5):
+        server.until_closed(number - 1)
         assert http.send("GET", "/x", timeout_s=20, params={"a": "b c", "yes": True}).status == 200
     assert len(server.heard) == 5
     assert server.heard[0].startswith(b"GET /x?a=b+c&yes=true HTTP/1.1\r\nHost: 127.0.0.1:")

@@ -5,10 +5,11 @@
 --       12 1: the id may have been used before, so it is unknown while the marker is gone  13 1: the request had a key
 --       14 identifies the request  15 1: only this very request may find an existing record
 --       16 1: its creation waits in a queue
--- Answer: {fresh|record|tombstone|conflict|taken|in use|forgotten, hash}
+-- Answer: {fresh|record|tombstone|conflict|cancelled|taken|in use|forgotten, hash}
 local keyed = ARGV[10] ~= ''
+local prior = redis.call('GET', KEYS[3])
+if prior == 'cancelled ' .. ARGV[14] then return { 'cancelled', {} } end
 if keyed then
-  local prior = redis.call('GET', KEYS[3])
   if prior and prior ~= ARGV[4] then return { 'conflict', {} } end
   if prior and redis.call('EXISTS', KEYS[1]) == 0 and redis.call('EXISTS', KEYS[2]) == 1 then
     return entry(KEYS[1], KEYS[2])

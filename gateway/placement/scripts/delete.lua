@@ -1,9 +1,13 @@
 -- Remove a record and leave a tombstone. One that had failed keeps that cause, for later requests.
 -- KEYS: 1 record  2 tombstone  3 idempotency key  4 due  5 owned  6 term  7 changes
 -- ARGV: 1 id  2 owner ('' any)  3 incarnation ('' any)  4 reason  5 fault  6 message  7 tombstone ttl ms  8 forget (1: no tombstone)  9 term
+--       10 identifies the request of a create that its client has cancelled ('' none): it is refused if it arrives after this
 -- Answer: {deleted|record|tombstone|missing|fenced, hash}; record: it has another owner or incarnation, and stays
 if fenced(KEYS[6], ARGV[9]) then return { 'fenced', {} } end
-if redis.call('EXISTS', KEYS[1]) == 0 then return entry(KEYS[1], KEYS[2]) end
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  if ARGV[10] ~= '' then redis.call('SET', KEYS[3], 'cancelled ' .. ARGV[10], 'PX', ARGV[7]) end
+  return entry(KEYS[1], KEYS[2])
+end
 local f = redis.call('HMGET', KEYS[1], 'owner', 'inc')
 if (ARGV[2] ~= '' and ARGV[2] ~= f[1]) or (ARGV[3] ~= '' and ARGV[3] ~= f[2]) then
   return { 'record', redis.call('HGETALL', KEYS[1]) }

@@ -148,10 +148,11 @@ class AsyncSandboxClient:
             shm_size=shm_size,
             cluster=cluster,
         )
+        key = new_id()
         try:
-            info = await self._rest.create(body, new_id())
+            info = await self._rest.create(body, key)
         except Cancelled:
-            await self._forget(chosen)
+            await self._forget(chosen, key=key)
             raise
         except HoldfastError as why:
             if not exist_ok and not isinstance(why, (ConflictError, QuotaError, ServiceUnavailableError)):
@@ -249,11 +250,14 @@ class AsyncSandboxClient:
 
         return AsyncSandbox(self, self._rest, self._options, sandbox_id, info, session)
 
-    async def _forget(self, sandbox_id: str, status: str = "") -> None:
-        """Delete the sandbox that a create made and that the caller does not get; with ``status`` only where it has that one."""
+    async def _forget(self, sandbox_id: str, status: str = "", key: str | None = None) -> None:
+        """Delete the sandbox that a create made and that the caller does not get; with ``status`` only where it has that one.
+
+        The create under ``key`` may still be on its way on another connection: it makes nothing then.
+        """
         try:
             if not status or (await self._rest.get(sandbox_id)).status == status:
-                await self._rest.delete(sandbox_id)
+                await self._rest.delete(sandbox_id, key)
         except HoldfastError:
             pass
 

@@ -145,10 +145,11 @@ class AsyncRest:
                 break
         return found
 
-    async def delete(self, sandbox_id: str) -> bool:
-        """Whether it was there."""
+    async def delete(self, sandbox_id: str, cancelled_key: str | None = None) -> bool:
+        """Whether it was there. A create under ``cancelled_key`` that the service receives later makes nothing."""
+        headers = None if cancelled_key is None else {"Idempotency-Key": cancelled_key}
         try:
-            answer = await self.request("DELETE", _sandbox(sandbox_id))
+            answer = await self.request("DELETE", _sandbox(sandbox_id), headers=headers)
         except HoldfastError as gone:
             if gone.code in ("sandbox_not_found", "sandbox_gone", "not_found"):
                 return False

@@ -149,10 +149,11 @@ class SandboxClient:
             shm_size=shm_size,
             cluster=cluster,
         )
+        key = new_id()
         try:
-            info = self._rest.create(body, new_id())
+            info = self._rest.create(body, key)
         except Cancelled:
-            self._forget(chosen)
+            self._forget(chosen, key=key)
             raise
         except HoldfastError as why:
             if not exist_ok and not isinstance(why, (ConflictError, QuotaError, ServiceUnavailableError)):
@@ -250,11 +251,14 @@ class SandboxClient:
 
         return Sandbox(self, self._rest, self._options, sandbox_id, info, session)
 
-    def _forget(self, sandbox_id: str, status: str = "") -> None:
-        """Delete the sandbox that a create made and that the caller does not get; with ``status`` only where it has that one."""
+    def _forget(self, sandbox_id: str, status: str = "", key: str | None = None) -> None:
+        """Delete the sandbox that a create made and that the caller does not get; with ``status`` only where it has that one.
+
+        The create under ``key`` may still be on its way on another connection: it makes nothing then.
+        """
         try:
             if not status or (self._rest.get(sandbox_id)).status == status:
-                self._rest.delete(sandbox_id)
+                self._rest.delete(sandbox_id, key)
         except HoldfastError:
             pass
 

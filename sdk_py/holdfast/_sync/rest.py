@@ -146,10 +146,11 @@ class Rest:
                 break
         return found
 
-    def delete(self, sandbox_id: str) -> bool:
-        """Whether it was there."""
+    def delete(self, sandbox_id: str, cancelled_key: str | None = None) -> bool:
+        """Whether it was there. A create under ``cancelled_key`` that the service receives later makes nothing."""
+        headers = None if cancelled_key is None else {"Idempotency-Key": cancelled_key}
         try:
-            answer = self.request("DELETE", _sandbox(sandbox_id))
+            answer = self.request("DELETE", _sandbox(sandbox_id), headers=headers)
         except HoldfastError as gone:
             if gone.code in ("sandbox_not_found", "sandbox_gone", "not_found"):
                 return False
