@@ -118,8 +118,8 @@ def failure(record: Record) -> HoldfastError:
     """The error of a failed sandbox."""
     cause = record.cause or Cause("unknown", "infrastructure")
     message = f"sandbox {record.sandbox_id!r} has failed: {cause.message or cause.reason}"
-    code = cause.reason.replace("-", "_")
-    if code in ("image_not_found", "unsupported", "invalid_argument"):
+    code = "image_pull_failed" if cause.reason == "image-pull" else cause.reason.replace("-", "_")
+    if code in ("image_not_found", "image_pull_failed", "unsupported", "invalid_argument"):
         return HoldfastError(code, cause.message or message)
     return HoldfastError("sandbox_failed", message, fault=cause.fault, reason=cause.reason)
 

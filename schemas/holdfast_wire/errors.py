@@ -134,7 +134,7 @@ TABLE: dict[str, ErrorKind] = _table(
         "image_pull_failed",
         502,
         0,
-        "ImageNotFoundError",
+        "ImagePullError",
         True,
         "infrastructure",
         "the message is the registry's; retry, or import the image with `holdfast image import`",

@@ -13,7 +13,8 @@
     │   ├── SandboxNotFoundError
     │   └── ImageNotFoundError
     ├── ServiceError                    the service failed
-    │   └── ServiceUnavailableError     it cannot be reached, or answers "later"
+    │   ├── ServiceUnavailableError     it cannot be reached, or answers "later"
+    │   └── ImagePullError              a registry failed, or cannot be reached
     ├── SandboxNotReadyError
     ├── WaitTimeoutError                (a TimeoutError) a local wait ran out; nothing was cancelled
     ├── SandboxLostError                the sandbox is gone: reason, fault, and what is known of the command
@@ -106,7 +107,7 @@ class SandboxNotFoundError(NotFoundError):
 
 
 class ImageNotFoundError(NotFoundError):
-    """The image was not found, or could not be pulled: ``fault`` is whose side failed."""
+    """There is no image of that name, here or in its registry."""
 
 
 class ServiceError(HoldfastError):
@@ -115,6 +116,10 @@ class ServiceError(HoldfastError):
 
 class ServiceUnavailableError(ServiceError):
     """The service cannot be reached, or asks to repeat the request later."""
+
+
+class ImagePullError(ServiceError):
+    """The image could not be pulled: its registry failed, refused, or cannot be reached. Whether it has the image is unknown."""
 
 
 class SandboxNotReadyError(HoldfastError):
@@ -289,6 +294,7 @@ _CLASSES: dict[str, type[HoldfastError]] = {
         ImageNotFoundError,
         ServiceError,
         ServiceUnavailableError,
+        ImagePullError,
         SandboxNotReadyError,
         WaitTimeoutError,
         SandboxLostError,

@@ -98,6 +98,14 @@ async def test_a_create_that_fails_says_why_now_and_later(ada: Checked) -> None:
     assert record["status_message"]
 
 
+async def test_a_registry_that_is_down_is_no_missing_image_also_later(ada: Checked, served: Served) -> None:
+    body = {"image": "registry/image:1", "sandbox_id": "pulled"}
+    served.runtime.refuse = HoldfastError("image_pull_failed", "dial tcp: connection refused", reason="image-pull")
+    await ada("POST", "/sandboxes", json=body)
+    assert (await ada("GET", "/sandboxes/pulled/wait")).json()["reason"] == "image-pull"
+    assert problem(await ada("POST", "/sandboxes", json=body | {"wait": True})) == (502, "image_pull_failed")
+
+
 async def test_a_delete_while_it_is_made_wins(ada: Checked, served: Served) -> None:
     served.runtime.hold = asyncio.Event()
     answer = await ada("POST", "/sandboxes", json={"image": "host"})

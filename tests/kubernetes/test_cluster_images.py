@@ -14,7 +14,7 @@ from typing import Literal
 
 import pytest
 import pytest_asyncio
-from holdfast import ImageNotFoundError, SandboxClient
+from holdfast import ImageNotFoundError, ImagePullError, SandboxClient
 from holdfast_wire.errors import HoldfastError
 
 from gateway.runtimes.kubernetes.cluster.images import ClusterImages
@@ -94,6 +94,8 @@ async def test_through_the_sdk(settings: KubernetesSettings, tmp_path: Path) -> 
         with cluster_stack(tmp_path, settings) as stack, SandboxClient(stack.url, stack.key) as client:
             with pytest.raises(ImageNotFoundError):
                 client.images.pull("127.0.0.1:1/Not/Valid:1")
+            with pytest.raises(ImagePullError):
+                client.images.pull("127.0.0.1:1/none:1")
             image = client.images.pull(IMAGE)
             assert image.nodes_ready == image.nodes_wanted
             assert image.nodes_ready

@@ -290,6 +290,10 @@ async def test_a_pull_is_imported(store: ImageStore, monkeypatch: pytest.MonkeyP
     with pytest.raises(HoldfastError) as refused:
         await store.pull("no/such")
     assert refused.value.code == "image_not_found"
+    (tools / "skopeo").write_text("#!/bin/sh\necho 'dial tcp 10.0.0.1:443: connect: connection refused' >&2; exit 1\n")
+    with pytest.raises(HoldfastError) as down:
+        await store.pull("no/such")
+    assert (down.value.code, down.value.fault, down.value.retryable) == ("image_pull_failed", "infrastructure", True)
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ OBJECTS = ["SandboxClient", "Sandbox", "Files", "Images", "Group", "Shell", "Com
 ERRORS = frozenset(
     """
     ArchiveError ArgumentsTooLongError AuthenticationError CancelledRemotelyError ChecksumError CommandFailedError ConfigurationError
-    ConflictError HoldfastError ImageNotFoundError InputClosedError InvalidArgumentError InvalidPathError NoSpaceError NotFoundError
-    OutcomeUnknownError PatchError PortUnreachableError ProtocolError QuotaError RemoteFileError RemoteFileExistsError
+    ConflictError HoldfastError ImageNotFoundError ImagePullError InputClosedError InvalidArgumentError InvalidPathError NoSpaceError
+    NotFoundError OutcomeUnknownError PatchError PortUnreachableError ProtocolError QuotaError RemoteFileError RemoteFileExistsError
     RemoteFileNotFoundError RemoteIsADirectoryError RemoteNotADirectoryError RemotePermissionError RequestTooLargeError
     SandboxLostError SandboxNotFoundError SandboxNotReadyError ServiceError ServiceUnavailableError SessionFencedError
     SessionLostError ShellLostError SpawnError UnsupportedError UserNotFoundError WaitTimeoutError

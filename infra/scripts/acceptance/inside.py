@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-from holdfast import ImageNotFoundError, Sandbox, SandboxClient, UnsupportedError
+from holdfast import ImageNotFoundError, ImagePullError, Sandbox, SandboxClient, UnsupportedError
 
 from infra.scripts.acceptance.outcome import NotRunError, StepError
 from infra.scripts.deploy.kubectl import SANDBOXES, Kubectl
@@ -27,7 +27,7 @@ def made(client: SandboxClient, options: dict[str, Any]) -> Sandbox:
     """A sandbox, or why there is none: what is not this deployment's fault is not run."""
     try:
         return client.create_sandbox(**options)
-    except ImageNotFoundError as error:
+    except (ImageNotFoundError, ImagePullError) as error:
         raise NotRunError(f"the nodes cannot pull {options['image']}: {error}") from None
 
 

@@ -29,8 +29,9 @@ class AsyncImages:
         return await self._rest.load_image(name, image_pieces(path), IMPORT_TIMEOUT_S)
 
     async def pull(self, name: str) -> ImageInfo:
-        """Fetch an image from a registry; in a cluster, to every node that takes sandboxes. Raises ``ImageNotFoundError``.
+        """Fetch an image from a registry; in a cluster, to every node that takes sandboxes.
 
+        Raises ``ImageNotFoundError``, and ``ImagePullError`` where the registry failed or cannot be reached.
         ``name`` is as docker writes it: ``python:3.12``, ``registry.example/team/image:tag``.
         """
         return await self._rest.pull_image(name, IMPORT_TIMEOUT_S)

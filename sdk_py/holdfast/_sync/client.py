@@ -121,8 +121,8 @@ class SandboxClient:
         64 MiB on one machine.
         ``sandbox_id`` names it. One of yours that has the name raises ``ConflictError``; with ``exist_ok`` it is shared, as it was made
         with the same arguments: the first client to leave its ``with`` block deletes it.
-        Safe to call again: requests carry an idempotency key. Raises ``ConflictError``, ``ImageNotFoundError``, ``QuotaError``,
-        ``SandboxNotReadyError``, ``ServiceUnavailableError``, ``InvalidArgumentError``, ``UnsupportedError``.
+        Safe to call again: requests carry an idempotency key. Raises ``ConflictError``, ``ImageNotFoundError``, ``ImagePullError``,
+        ``QuotaError``, ``SandboxNotReadyError``, ``ServiceUnavailableError``, ``InvalidArgumentError``, ``UnsupportedError``.
         ``image`` is its name in the store or a registry, ``env`` variables of all that runs in it, ``labels`` what
         ``list_sandboxes`` finds it by; ``cluster`` stands for the fields of ``ClusterOptions``.
         """

@@ -30,8 +30,9 @@ class Images:
         return self._rest.load_image(name, image_pieces(path), IMPORT_TIMEOUT_S)
 
     def pull(self, name: str) -> ImageInfo:
-        """Fetch an image from a registry; in a cluster, to every node that takes sandboxes. Raises ``ImageNotFoundError``.
+        """Fetch an image from a registry; in a cluster, to every node that takes sandboxes.
 
+        Raises ``ImageNotFoundError``, and ``ImagePullError`` where the registry failed or cannot be reached.
         ``name`` is as docker writes it: ``python:3.12``, ``registry.example/team/image:tag``.
         """
         return self._rest.pull_image(name, IMPORT_TIMEOUT_S)

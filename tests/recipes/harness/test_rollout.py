@@ -12,6 +12,7 @@ import pytest
 from holdfast import (
     AsyncSandbox,
     ImageNotFoundError,
+    ImagePullError,
     OutcomeUnknownError,
     QuotaError,
     SandboxLostError,
@@ -136,7 +137,7 @@ def test_creation_times_out_at_its_limit_and_not_before(takes_s: float, status: 
 
 
 def test_creation_is_tried_again_where_that_can_help() -> None:
-    job = FakeJob(create=[ServiceUnavailableError("unavailable", "later"), QuotaError("quota", "full"), ""])
+    job = FakeJob(create=[ImagePullError("image_pull_failed", "no route"), QuotaError("quota", "full"), ""])
     assert played(job)[0].status is Status.COMPLETED
     assert len(job.given) == 3
     job = FakeJob(create=[ImageNotFoundError("image_not_found", "no such image")])
