@@ -10,11 +10,11 @@ import asyncio
 import os
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from holdfast import AsyncSandboxClient
+from holdfast import AsyncSandbox, AsyncSandboxClient
 from holdfast_server.embed import EmbeddedStack, running_stack
 
 from tests.bench import (
@@ -37,9 +37,6 @@ from tests.bench import (
 from tests.bench.workers import workers
 
 _ALL = ("P1", "P2", "P3", "P4", *pods.NAMES[:2], "P5", *pods.NAMES[2:], "P6", "P7", "P8", "P9", "P10", "P11", "P12", "P13", "P14", "PC")
-_ASKED_FOR = {"P14"}
-"""Taken only when named: it builds the bundle, and its budget is not met yet (decision 0011)."""
-_USUAL = tuple(name for name in _ALL if name not in _ASKED_FOR)
 _IDLE_SESSIONS = 1000
 
 
@@ -54,6 +51,9 @@ async def measure(stack: EmbeddedStack, wanted: set[str], count: int) -> list[fi
 
     async with AsyncExitStack() as scope:
         client = await scope.enter_async_context(AsyncSandboxClient(stack.url, stack.key))
+        if "P9" in wanted:  # before all others: where they grew the gateway's heap, new sessions use what they left
+            async with _crowd(client) as crowd:
+                take(await memory.p9(_gateway_pid(stack), [each.id for each in crowd], environment))
         if "P7" in wanted:
             burst = await many.many(client, stack.data, count)
             print(burst.table())
@@ -96,8 +96,12 @@ async def measure(stack: EmbeddedStack, wanted: set[str], count: int) -> list[fi
                 for figure in (throughput.p2(fifty, alone.p50), throughput.p3(fifty), throughput.p3c(fifty)):
                     if _asked(figure) in wanted:
                         take(figure)
-            if wanted & {"P9", "P12"}:
-                await _crowded(stack, environment, client, wanted, alone, take)
+            if "P12" in wanted:
+                async with _crowd(client) as crowd:
+                    half = _IDLE_SESSIONS // 2
+                    async with workers("idle", (half, half), [each.id for each in crowd], environment):
+                        beside = await latency.shell_round_trip(await crowd[0].shell())
+                take(latency.p12(alone, beside, _IDLE_SESSIONS))
             if spent:
                 print(cpu.table(spent))
     return sorted(taken, key=lambda figure: _ALL.index(_asked(figure)))
@@ -113,29 +117,16 @@ def _gateway_pid(stack: EmbeddedStack) -> int:
     return int((stack.data / "run" / "gateway.pid").read_text())
 
 
-async def _crowded(
-    stack: EmbeddedStack,
-    environment: dict[str, str],
-    client: AsyncSandboxClient,
-    wanted: set[str],
-    alone: latency.Samples,
-    take: Callable[[figures.Figure], None],
-) -> None:
-    """The figures with many idle sessions, in sandboxes of their own."""
+@asynccontextmanager
+async def _crowd(client: AsyncSandboxClient) -> AsyncIterator[list[AsyncSandbox]]:
+    """The sandboxes of many idle sessions."""
     async with AsyncExitStack() as several:
-        crowd = [await several.enter_async_context(await client.create_sandbox("host", cpu="1", memory="512Mi")) for _ in range(20)]
-        ids = [sandbox.id for sandbox in crowd]
-        if "P9" in wanted:
-            take(await memory.p9(_gateway_pid(stack), ids, environment))
-        if "P12" in wanted:
-            async with workers("idle", (_IDLE_SESSIONS // 2, _IDLE_SESSIONS // 2), ids, environment):
-                shell = await crowd[0].shell()
-                take(latency.p12(alone, await latency.shell_round_trip(shell), _IDLE_SESSIONS))
+        yield [await several.enter_async_context(await client.create_sandbox("host", cpu="1", memory="512Mi")) for _ in range(20)]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench", description="Speed and memory beside their floors.")
-    parser.add_argument("--only", default=",".join(_USUAL), help=f"some of {','.join(_ALL)}")
+    parser.add_argument("--only", default=",".join(_ALL), help=f"some of {','.join(_ALL)}")
     parser.add_argument("--many", type=int, default=many.COUNT, metavar="N", help=f"sandboxes of P7 (default: {many.COUNT})")
     parser.add_argument("--output", type=Path, default=Path("bench.json"), help="where to write (default: bench.json)")
     parser.add_argument(
