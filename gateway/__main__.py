@@ -14,7 +14,7 @@ from holdfast_wire.limits import MESSAGE_BYTES
 from gateway.app import build_app
 from gateway.http.bounded_protocol import BoundedHttpProtocol
 from gateway.http.takeover import TakeoverProtocol
-from gateway.placement.redis_store import RedisStore
+from gateway.placement.store import PlacementStore
 
 from .auth import Keys, read_other_secrets, read_secret
 from .logs import configure_logging
@@ -31,7 +31,7 @@ def build_gateway(settings: Settings) -> Gateway:
         raise SettingsError(f"HOLDFAST_SECRET_FILE or HOLDFAST_OTHER_SECRETS_FILE: {error}") from error
     return Gateway(
         settings=settings,
-        store=RedisStore(settings.placement),
+        store=PlacementStore(settings.placement),
         runtime=runtime_of(settings),
         keys=Keys(settings.keys_file),
         secret=secret,

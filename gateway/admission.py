@@ -17,7 +17,8 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.metrics import Metrics
 from gateway.model.records import Quota, SandboxSpec
-from gateway.placement.store import PlacementStore, PlacementUnavailableError
+from gateway.placement.errors import PlacementUnavailableError
+from gateway.placement.store import PlacementStore
 from gateway.settings import AdmissionSettings
 
 ALL_OWNERS = ""

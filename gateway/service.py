@@ -18,7 +18,8 @@ from starlette.requests import HTTPConnection
 from gateway.admission import Admission, Quotas
 from gateway.agents.dial import Dialled, dial
 from gateway.model.records import Entry, Record, Tombstone
-from gateway.placement.store import PlacementStore, RebuildingError
+from gateway.placement.errors import RebuildingError
+from gateway.placement.store import PlacementStore
 from gateway.pools import PoolsFile
 from gateway.runtimes.base import Runtime
 from gateway.sessions.registry import AttachedSessions

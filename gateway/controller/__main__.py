@@ -12,7 +12,7 @@ from gateway.agents.idle_time import AgentIdleTime
 from gateway.auth import read_other_secrets, read_secret
 from gateway.logs import configure_logging
 from gateway.metrics import Metrics
-from gateway.placement.redis_store import RedisStore
+from gateway.placement.store import PlacementStore
 from gateway.pools import PoolsFile
 from gateway.runtime_choice import runtime_of
 from gateway.settings import Settings, SettingsError, from_environment
@@ -24,7 +24,7 @@ from .prepull import Prepull
 
 
 async def serve(settings: Settings, secret: str, others: tuple[str, ...] = ()) -> None:
-    store = RedisStore(settings.placement)
+    store = PlacementStore(settings.placement)
     runtime = runtime_of(settings)
     holder = f"{settings.replica}-{secrets.token_hex(4)}"
     metrics = Metrics()

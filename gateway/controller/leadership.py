@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 import logging
 
-from gateway.placement.store import FencedError, PlacementStore, PlacementUnavailableError
+from gateway.placement.errors import FencedError, PlacementUnavailableError
+from gateway.placement.store import PlacementStore
 from gateway.settings import ControllerSettings
 
 log = logging.getLogger("gateway.controller")

@@ -19,7 +19,8 @@ from holdfast_wire.errors import HoldfastError
 from gateway.metrics import Metrics
 from gateway.model.records import Leaving as Announced
 from gateway.model.records import Status
-from gateway.placement.store import AskIdle, FencedError, PlacementStore
+from gateway.placement.errors import FencedError
+from gateway.placement.store import AskIdle, PlacementStore
 from gateway.runtimes.base import Event, Leaving, Runtime, Synced, WentAway
 from gateway.settings import AdmissionSettings, ControllerSettings
 

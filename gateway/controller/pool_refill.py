@@ -20,7 +20,8 @@ from holdfast_wire.proof import agent_token
 
 from gateway.lifecycle.reserved_labels import READY_LABEL
 from gateway.metrics import Metrics
-from gateway.placement.store import FencedError, PlacementStore, PlacementUnavailableError
+from gateway.placement.errors import FencedError, PlacementUnavailableError
+from gateway.placement.store import PlacementStore
 from gateway.pools import KEY_LABEL, POOL_LABEL, PREFIX, Pool
 from gateway.runtimes.base import CreateRequest, Runtime, SandboxStatus
 from gateway.settings import ControllerSettings

@@ -18,7 +18,8 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.lifecycle.reserved_labels import to_spec
 from gateway.model.records import Record, Status
-from gateway.placement.store import FencedError, PlacementStore, PlacementUnavailableError
+from gateway.placement.errors import FencedError, PlacementUnavailableError
+from gateway.placement.store import PlacementStore
 from gateway.runtimes.base import Runtime, SandboxStatus
 
 from .plan import CREATE_LOST, Action, MarkFailed, MarkReady, Plan, Rebuild, Remove, plan

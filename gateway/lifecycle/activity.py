@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from gateway.model.records import Record
-from gateway.placement.store import PlacementUnavailableError
+from gateway.placement.errors import PlacementUnavailableError
 from gateway.service import Gateway
 
 _TOUCHES_PER_LIMIT: Final = 3

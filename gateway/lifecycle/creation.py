@@ -16,7 +16,7 @@ from holdfast_wire.proof import agent_token
 
 from gateway.admission import QueuePlace
 from gateway.model.records import Cause, Record, SandboxSpec
-from gateway.placement.store import PlacementUnavailableError, RebuildingError
+from gateway.placement.errors import PlacementUnavailableError, RebuildingError
 from gateway.pools import key_of
 from gateway.runtimes.base import CreateRequest, Endpoint, RuntimeUnavailableError
 from gateway.service import Gateway, live, owned_entry

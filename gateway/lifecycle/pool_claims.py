@@ -14,7 +14,7 @@ import time
 from holdfast_wire.errors import HoldfastError
 
 from gateway.model.records import SandboxSpec
-from gateway.placement.store import COLD_START
+from gateway.placement.redis_spares import COLD_START
 from gateway.runtimes.base import CreateRequest, Endpoint
 from gateway.service import Gateway
 

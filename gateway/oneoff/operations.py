@@ -21,7 +21,7 @@ from gateway.agents.agent_socket import AgentCallError
 from gateway.lifecycle.activity import in_use
 from gateway.memory_reservation import reserve_memory
 from gateway.model.records import Record
-from gateway.placement.store import PlacementUnavailableError
+from gateway.placement.errors import PlacementUnavailableError
 from gateway.service import Gateway
 
 from .validation import fact_error, is_short, moment

@@ -1,5 +1,5 @@
 """Placement: which sandbox lives where, who owns it and when it ends.
 
-``store`` is the interface and ``redis_store`` its implementation, with atomic steps in ``scripts/*.lua``. Everything in it can be
-rebuilt from the runtime.
+``store`` is what others use, ``errors`` what it raises; the atomic steps are ``scripts/*.lua``. Everything in it can be rebuilt from the
+runtime.
 """

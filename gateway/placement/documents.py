@@ -1,7 +1,7 @@
 """A sandbox's specification as JSON and back: the ``doc`` of its record.
 
 Owns the two nested records (network egress and cluster options). A document may come from a newer replica, so unknown fields are
-ignored. Called by ``redis_store``.
+ignored. Called by ``store``.
 """
 
 from __future__ import annotations

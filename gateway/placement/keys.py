@@ -1,7 +1,7 @@
 """Names of every key in Redis, side by side.
 
 Owns the layout: a sandbox's record, tombstone, idempotency key and its shard's indexes share one hash tag, so a step on one sandbox is
-atomic on a Redis Cluster too. Used by ``redis_store`` only.
+atomic on a Redis Cluster too. Used by ``store`` and its parts, and by the controller.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import zlib
 
-from .store import SHARDS
+SHARDS = 64
+"""Slots the records are spread over; a sandbox's keys are all in one of them."""
 
 
 def shard_of(sandbox_id: str) -> int:

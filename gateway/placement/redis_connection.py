@@ -1,7 +1,7 @@
 """The only module that connects to Redis: connections, time limits, scripts, and the classification of its errors.
 
 Owns the client, the rule that every step ends within its time limit, and the pause after a failed connection, which keeps an outage
-from becoming a retry storm. Does not know what the steps mean. Called by ``redis_store``.
+from becoming a retry storm. Does not know what the steps mean. Called by ``redis_steps``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from redis.exceptions import ConnectionError as BrokenConnectionError
 
 from gateway.settings import PlacementSettings
 
-from .store import PlacementUnavailableError, UnreadableError
+from .errors import PlacementUnavailableError, UnreadableError
 
 Argument = str | bytes | int | float
 

@@ -1,4 +1,4 @@
-"""Steps by name, and the decoding of Redis' answers: the base of every part of ``redis_store``.
+"""Steps by name, and the decoding of Redis' answers: the base of every part of ``store``.
 
 Owns the loading of the ``.lua`` files and the translation of hashes into records. Does not own which keys a step needs.
 """
@@ -13,8 +13,8 @@ from gateway.model.records import Cause, Entry, Fault, Leaving, Record, Status, 
 from gateway.settings import PlacementSettings
 
 from .documents import read_spec
+from .errors import FencedError, UnreadableError
 from .redis_connection import Argument, RedisConnection, Script, load_script
-from .store import FencedError, UnreadableError
 
 _KNOWN: Final = 1024
 """Records that are kept as they were read, by the bytes they were read from."""

@@ -1,80 +1,54 @@
-"""The placement store's interface.
+"""The placement store: what every gateway and controller knows of sandboxes, in Redis.
 
-Owns the operations of placement and their errors. The values are in ``gateway.model.records``, the implementation in ``redis_store``, the
-decisions in routes and controller. Every method is one atomic step; each raises ``PlacementUnavailableError`` when the store is down,
-and never blocks longer than the step timeout.
-
-    HoldfastError
-    ├── PlacementUnavailableError   the store did not answer; nothing is known to have happened
-    └── FencedError                 a newer controller leads: this write was refused
+Owns the translation between records and hashes, and which step runs on which keys; decides nothing. Every method is one atomic step (of
+the ``.lua`` files), raises ``PlacementUnavailableError`` when the store is down, and never blocks longer than the step timeout. The values
+are in ``gateway.model.records``, key names in ``keys``, connections and time limits in ``redis_connection``.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
 from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import Egress
-from gateway.model.records import (
-    Cause,
-    Changes,
-    Created,
-    Entry,
-    Expired,
-    Group,
-    GroupStatus,
-    Leaving,
-    Page,
-    Quota,
-    Record,
-    SandboxSpec,
-    Status,
-    Tombstone,
-    Usage,
-)
+from gateway.model.records import Cause, Changes, Created, Entry, Expired, Leaving, Page, Record, SandboxSpec, Status, Tombstone
+from gateway.settings import PlacementSettings
+
+from . import keys
+from .documents import write_egress, write_spec
+from .errors import FencedError, RebuildingError, UnreadableError
+from .keys import SHARDS
+from .redis_connection import Argument
+from .redis_groups import RedisGroups
+from .redis_leadership import RedisLeadership
+from .redis_spares import RedisSpares
+from .redis_steps import as_entry, as_fields, as_known_record, as_record, as_text, as_tombstone, ms, script
+
+log = logging.getLogger("gateway.placement")
 
 AskIdle = Callable[[Record], Awaitable[float | None]]
 """Asks a sandbox's agent for how many seconds it has been idle; see ``claim_expired``."""
 
-SHARDS = 64
-"""Slots the records are spread over; a sandbox's keys are all in one of them."""
-
-COLD_START = "cold"
-"""The value of ``assign_spare`` for a sandbox that is created without a spare."""
-
-
-class PlacementUnavailableError(HoldfastError):
-    """The store is down. Safe to retry: every step is idempotent or guarded."""
-
-    def __init__(self, message: str = "the placement store does not answer") -> None:
-        super().__init__("placement_unavailable", message)
+_SCAN_COUNT = 500
+_EXPIRED = 100
+"""Most sandboxes that one call ends for their time."""
+_LOOK_AT = 1000
+"""Most records that one listing request reads, whatever its filter leaves of them."""
 
 
-class UnreadableError(PlacementUnavailableError):
-    """A key of the gateway holds a value that no replica wrote; the controller writes the records of living sandboxes again."""
+class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
+    """One per process. ``tests/conformance/placement.py`` is its contract."""
 
-    def __init__(self) -> None:
-        super().__init__("the placement store holds an unreadable value in the place of this record")
+    def __init__(self, settings: PlacementSettings) -> None:
+        super().__init__(settings)
+        self._tombstone_ms = ms(settings.tombstone_ttl_s)
+        self._idempotency_ms = ms(settings.idempotency_ttl_s)
 
-
-class RebuildingError(PlacementUnavailableError):
-    """The store was wiped, or is new, and does not know all sandboxes yet: an unknown id may belong to a living one."""
-
-    def __init__(self) -> None:
-        super().__init__("the placement store is new or was emptied, and its records are being rebuilt from the running sandboxes")
-
-
-class FencedError(HoldfastError):
-    """The write carried an old term: another controller leads now."""
-
-    def __init__(self, message: str = "another controller has taken over") -> None:
-        super().__init__("internal", message)
-
-
-class PlacementStore(Protocol):
-    """One interface, one conformance suite (``tests/conformance/placement.py``)."""
+    # Gateway ------------------------------------------------------------------------------------------------------
 
     async def create(
         self,
@@ -93,32 +67,97 @@ class PlacementStore(Protocol):
         used for another request), ``sandbox_exists`` (the id belongs to another request or owner), or ``RebuildingError`` (it is not known
         whether it was used).
         """
+        id_ = spec.sandbox_id
+        shard = keys.shard_of(id_)
+        derived = idempotency_key is not None and id_ == derived_id(spec.owner, idempotency_key)
+        if idempotency_key is not None and not derived:
+            claim = keys.claimed_key(spec.owner, idempotency_key)
+            _, prior = await self._redis.many([("SET", claim, fingerprint, "NX", "PX", self._idempotency_ms), ("GET", claim)])
+            if prior is not None and as_text(prior) != fingerprint:
+                raise _idempotency_conflict()
+        record, tombstone, due, _, changes = _five(id_)
+        request = spec.incarnation if idempotency_key is None else _request_id(idempotency_key)
+        found = [record, tombstone, keys.idempotency(id_), due, keys.owned(shard, spec.owner), keys.generation(shard), changes]
+        arguments: list[Argument] = [id_, spec.owner, spec.incarnation, fingerprint, write_spec(spec), ms(spec.ready_timeout_s)]
+        arguments += _clocks(spec)
+        arguments += [self._idempotency_ms if derived else "", self._tombstone_ms, int(used_before), int(idempotency_key is not None)]
+        outcome, fields = await self._run("create", found, [*arguments, request, int(exclusive), int(queued)])
+        outcome = as_text(outcome)
+        if outcome == "conflict":
+            raise _idempotency_conflict()
+        if outcome == "cancelled":
+            raise HoldfastError("sandbox_gone", f"the creation of sandbox {id_!r} was cancelled", fault="caller", reason="deleted")
+        if outcome == "forgotten":
+            raise RebuildingError
+        if outcome == "taken":
+            raise HoldfastError("sandbox_exists", f"the sandbox id {id_!r} is taken")
+        if outcome == "in use":
+            hint = "exist_ok=True shares the sandbox that is there; else choose another sandbox_id, or leave it out"
+            raise HoldfastError("sandbox_exists", f"the sandbox id {id_!r} is in use", hint=hint)
+        entry = as_entry(id_, b"record" if outcome == "fresh" else outcome.encode(), fields)
+        assert entry is not None
+        return Created(entry, outcome == "fresh")
+
+    async def _entry(self, step: str, sandbox_id: str, found: list[str], arguments: list[Argument]) -> Entry:
+        """Run a step that answers the entry as it stands."""
+        outcome, fields = await self._run(step, found, arguments)
+        return as_entry(sandbox_id, outcome, fields)
 
     async def get(self, sandbox_id: str) -> Entry:
         """What is known about the id; the caller checks its owner."""
+        found = await self._redis.read("HGETALL", keys.record(sandbox_id))
+        if found:
+            return as_known_record(found)
+        # A record may have come or gone since: both keys at one moment.
+        return await self._entry("get", sandbox_id, _five(sandbox_id)[:2], [])
 
     async def begin(self, sandbox_id: str, incarnation: str) -> Entry:
         """The creation of a queued sandbox begins. The answer is the resulting entry; nothing changes for another incarnation."""
+        return await self._entry("begin", sandbox_id, _five(sandbox_id)[:2], [incarnation])
 
     async def mark_ready(self, sandbox_id: str, incarnation: str, endpoint: str, agent_epoch: str, *, term: int | None = None) -> Entry:
         """pending → ready. The answer is the resulting entry; nothing changes for another incarnation."""
+        arguments: list[Argument] = [sandbox_id, incarnation, endpoint, agent_epoch, self._tombstone_ms, _term(term)]
+        return await self._entry("ready", sandbox_id, _five(sandbox_id), arguments)
 
     async def mark_failed(
         self, sandbox_id: str, incarnation: str, cause: Cause, *, was: Status | None = None, term: int | None = None
     ) -> Entry:
         """pending or ready → failed, kept with its cause; with ``was``, only from that. Nothing changes for another incarnation."""
+        why = [cause.reason, cause.fault, cause.message]
+        arguments: list[Argument] = [sandbox_id, incarnation, *why, self._tombstone_ms, _term(term), was or ""]
+        return await self._entry("fail", sandbox_id, _five(sandbox_id), arguments)
+
+    async def mark_leaving(self, sandbox_id: str, incarnation: str, leaving: Leaving, *, term: int) -> Entry:
+        """Record that it will end soon. Its end is then attributed to that, unless the workload ended first."""
+        cause = leaving.cause
+        found = [*_five(sandbox_id)[:2], keys.term(keys.shard_of(sandbox_id))]
+        return await self._entry(
+            "leaving", sandbox_id, found, [incarnation, cause.reason, cause.fault, cause.message, ms(leaving.deadline), term]
+        )
 
     async def mark_egress(self, sandbox_id: str, incarnation: str, egress: Egress) -> Entry:
         """Store what it may reach from now on. Nothing changes for another incarnation."""
+        return await self._entry("egress", sandbox_id, _five(sandbox_id)[:2], [incarnation, write_egress(egress)])
 
     async def change_lifetime(self, sandbox_id: str, owner: str, *, from_now_s: float | None = None, longer_s: float = 0.0) -> Entry:
         """End it ``from_now_s`` seconds from now, or ``longer_s`` later than planned; one without a lifetime is unchanged by the latter."""
+        from_now: Argument = "" if from_now_s is None else ms(from_now_s)
+        arguments: list[Argument] = [sandbox_id, owner, from_now, ms(longer_s), self._tombstone_ms]
+        return await self._entry("lifetime", sandbox_id, _five(sandbox_id)[:3], arguments)
 
     async def heartbeat(self, sandbox_id: str, owner: str, *, used: bool = True) -> Entry:
         """Record a heartbeat, and whether it counts as use; never creates anything. Another owner's sandbox is None."""
+        arguments: list[Argument] = [sandbox_id, owner, "1", self._tombstone_ms, 0 if used else ""]
+        found = await self._entry("touch", sandbox_id, _five(sandbox_id)[:3], arguments)
+        return found if found is not None and found.owner == owner else None
 
     async def touch(self, sandbox_ids: Iterable[str], ago_s: float = 0.0) -> None:
         """Record that these were in use ``ago_s`` seconds ago; a later time that is stored stays. Unknown ids are ignored."""
+        await self._redis.run_many(
+            script("touch"),
+            [(_five(id_)[:3], [id_, "", "", self._tombstone_ms, ms(ago_s)]) for id_ in sandbox_ids],
+        )
 
     async def delete(
         self,
@@ -137,124 +176,216 @@ class PlacementStore(Protocol):
 
         The answer is the record that was removed, the tombstone that was there already, or None.
         """
-
-    async def group_beat(self, owner: str, name: str, ttl_s: float, lease: str = "") -> tuple[GroupStatus, Group]:
-        """Begin the group's lease, or extend the one the caller holds. Never revives a lapsed one."""
-
-    async def group_join(
-        self, owner: str, name: str, sandbox_id: str, *, lease: str = "", ttl_s: float | None = None, term: int | None = None
-    ) -> tuple[GroupStatus, Group]:
-        """Add a sandbox that is about to be created, or (with a term) was rebuilt: then the group's lease begins with ``ttl_s``."""
-
-    async def group(self, owner: str, name: str, limit: int = 1000) -> Group | None:
-        """The group, or None."""
-
-    async def group_end(self, owner: str, name: str, cause: Cause) -> Group | None:
-        """End it; the controller deletes its sandboxes. None when there is none."""
-
-    async def reserve(self, owner: str, spec: SandboxSpec, quota: Quota, *, term: int | None = None) -> Usage:
-        """Count a sandbox towards an owner's usage (owner "": all owners') unless that would exceed ``quota``."""
-
-    async def release(self, owner: str, sandbox_id: str, since: str = "", *, term: int | None = None) -> None:
-        """Stop counting it. With ``since``, only if it has been counted without a break since then (``usage_entries``)."""
-
-    async def records(self, sandbox_ids: Iterable[str]) -> list[Record]:
-        """The records of those ids that have one."""
-
-    async def take_spare(self, pool: str) -> str | None:
-        """Remove the oldest spare from what a pool offers; None when it offers none. Only adopting it shows whether it is still there."""
-
-    async def offer_spares(self, pool: str, spares: Mapping[str, float], *, term: int | None = None) -> None:
-        """These can be taken from now on; with them, when they were created. Without a term: one that was taken and not used."""
-
-    async def assign_spare(self, sandbox_id: str, incarnation: str, spare_id: str, instead_of: str = "") -> str:
-        """Store what a pending sandbox is created from: a spare or ``COLD_START``. Set once; ``instead_of`` is what the caller saw fail.
-
-        The answer is the stored value, "" when the sandbox is no longer pending.
-        """
+        if owner is None:
+            found = await self.get(sandbox_id)
+            if not isinstance(found, Record):
+                return found
+            owner, incarnation = found.owner, incarnation or found.incarnation
+        record, tombstone, due, term_key, changes = _five(sandbox_id)
+        owned = keys.owned(keys.shard_of(sandbox_id), owner)
+        why = [cause.reason, cause.fault, cause.message]
+        outcome, fields = await self._run(
+            "delete",
+            [record, tombstone, keys.idempotency(sandbox_id), due, owned, term_key, changes],
+            [
+                *(sandbox_id, owner, incarnation or "", *why, self._tombstone_ms, int(forget), _term(term)),
+                "" if cancelled_key is None else _request_id(cancelled_key),
+            ],
+        )
+        if outcome == b"record":
+            return None  # another owner's, or another incarnation: for this caller it does not exist
+        found = as_entry(sandbox_id, b"record" if outcome == b"deleted" else outcome, fields)
+        return found if found is not None and found.owner == owner else None
 
     async def list_owned(self, owner: str, *, cursor: str | None = None, limit: int = 100) -> Page:
         """A page of the owner's records. Stable under change: what exists throughout is seen exactly once."""
+        shard, after = _read_cursor(cursor)
+        found: list[str] = []
+        looks = min(max(limit, 1), _LOOK_AT)
+        while shard < SHARDS and len(found) < looks:
+            # The first shard of a page continues after an id; the others start from the beginning, so they can be read together.
+            group = range(shard, min(shard + 16, SHARDS))
+            answers = await self._redis.many(
+                [("ZRANGEBYLEX", keys.owned(s, owner), f"({after}" if after and s == shard else "-", "+", "LIMIT", 0, looks) for s in group]
+            )
+            for s, ids in zip(group, answers, strict=True):
+                room = looks - len(found)
+                found += [as_text(id_) for id_ in ids[:room]]
+                if len(ids) >= room:
+                    return Page(await self.records(found), f"{s}:{found[-1]}" if found else None)
+            shard, after = group.stop, ""
+        return Page(await self.records(found), None)
 
     async def ping(self) -> None:
         """Raises when the store is down."""
+        await self._redis.command("SET", keys.probe(), 1, "PX", 1000)  # a store that answers may still refuse writes
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        await self._redis.aclose()
 
-    # What only the controller uses --------------------------------------------------------------------------------
+    # Controller ---------------------------------------------------------------------------------------------------
 
-    async def lead(self, holder: str, ttl_s: float, least_term: int = 0) -> int | None:
-        """Take or renew the lease: the fencing term when ``holder`` leads, None when another does."""
-
-    async def lease_left_s(self) -> float:
-        """How long the lease is still valid if it is not renewed; 0 when there is none."""
-
-    async def resign(self, holder: str) -> None:
-        """Release the lease, if ``holder`` has it."""
-
-    async def fence(self, term: int) -> None:
-        """Refuse every later write of an older term, in every shard. Raises ``FencedError`` when this term is the older."""
-
-    async def check_term(self, term: int) -> None:
-        """Raises ``FencedError`` when another holds the lease, or none does: checked before actions that the store cannot refuse."""
-
-    async def claim_expired(self, term: int, limit: int = 100, ask: AskIdle | None = None) -> list[Expired]:
-        """End up to ``limit`` sandboxes whose time ran out, each atomically and re-checked.
+    async def claim_expired(self, term: int, ask: AskIdle | None = None) -> list[Expired]:
+        """End some sandboxes whose time ran out, each atomically and re-checked.
 
         ``ask`` is called before one ends for being idle: for how many seconds it has been (None: unknown for ever). It may raise
         ``HoldfastError``; then that one is left for the next call.
         """
+        seconds, micros = await self._redis.command("TIME")
+        now = int(seconds) * 1000 + int(micros) // 1000
+        answers = await self._redis.many([("ZRANGEBYSCORE", keys.due(shard), "-inf", now, "LIMIT", 0, _EXPIRED) for shard in range(SHARDS)])
+        ids = [as_text(id_) for answer in answers for id_ in answer][:_EXPIRED]
+        expired: list[Expired | Record | None] = []
+        unasked: list[Record] = []
+        for id_ in ids:
+            found = await self._expire(id_, term, asks=ask is not None)
+            if isinstance(found, Record):
+                unasked.append(found)
+            else:
+                expired.append(found)
+        if ask is not None:
+            expired += [await self._expire(id_, term, asks=False) for id_ in await self._unused(unasked, ask)]
+        return [found for found in expired if isinstance(found, Expired)]
 
-    async def mark_leaving(self, sandbox_id: str, incarnation: str, leaving: Leaving, *, term: int) -> Entry:
-        """Record that it will end soon. Its end is then attributed to that, unless the workload ended first."""
+    async def _unused(self, records: list[Record], ask: AskIdle) -> list[str]:
+        """Those that have been idle for their limit; the others' idle time counts from their last use from now on."""
+        unused = []
+        for record, idle_s in zip(records, await asyncio.gather(*map(ask, records), return_exceptions=True), strict=True):
+            if isinstance(idle_s, HoldfastError):
+                continue  # asked again in the next pass
+            if isinstance(idle_s, BaseException):
+                raise idle_s
+            if idle_s is not None and record.spec.idle_timeout_s is not None and idle_s < record.spec.idle_timeout_s:
+                await self.touch([record.sandbox_id], idle_s)
+            else:
+                unused.append(record.sandbox_id)
+        return unused
 
-    async def due_groups(self, limit: int = 20) -> list[str]:
-        """Keys of groups whose lease has expired, or that have ended and have sandboxes left."""
+    async def _expire(self, id_: str, term: int, *, asks: bool) -> Expired | Record | None:
+        """End one whose time is over; or its record, where its agent must be asked first."""
+        owner = as_text(await self._owner_of(id_))
+        arguments: list[Argument] = [id_, self._tombstone_ms, self._tombstone_ms, term, "1" if asks else ""]
+        outcome, fields, why = await self._run("expire", _indexes(id_, owner), arguments)
+        if outcome == b"fenced":
+            raise FencedError
+        if outcome not in (b"expired", b"kept", b"ask"):
+            return None
+        try:
+            was = as_record(as_fields(fields))
+        except UnreadableError:
+            if outcome == b"ask":
+                return await self._expire(id_, term, asks=False)
+            return None  # the reconciler removes its remains from the runtime, because it has no record
+        if outcome == b"ask":
+            return was
+        kept = outcome == b"kept"
+        cause = was.cause or Cause(as_text(why), "infrastructure" if kept else "caller")
+        return Expired(id_, was.incarnation, cause, kept)
 
-    async def group_lapse(self, key: str, cause: Cause, *, term: int) -> Group | None:
-        """End a group whose lease has expired, with some of its members. None when its lease has not expired or it is gone."""
-
-    async def group_leave(self, key: str, sandbox_id: str, joined_at: float, *, term: int) -> None:
-        """Remove a member that joined then."""
-
-    async def group_keys(self) -> list[str]:
-        """Every group."""
-
-    async def group_members(self, key: str) -> dict[str, float]:
-        """All of a group's members and when they joined."""
-
-    async def usage_owners(self) -> set[str]:
-        """Every owner with a usage."""
-
-    async def usage_entries(self, owner: str) -> dict[str, str]:
-        """What is counted, and since when (ms)."""
-
-    async def spares(self, pool: str) -> dict[str, float] | None:
-        """The spares that the pool offers, and when they were created; None while the store is being rebuilt."""
-
-    async def withdraw_spares(self, pool: str, spare_ids: Iterable[str], *, term: int) -> None:
-        """They cannot be taken any more. A gateway that has taken one may still adopt it."""
+    async def _owner_of(self, sandbox_id: str) -> bytes | str:
+        try:
+            return await self._redis.command("HGET", keys.record(sandbox_id), "owner") or b""
+        except UnreadableError:
+            return b""
 
     async def rebuild(self, spec: SandboxSpec, endpoint: str, created_at: float, *, term: int) -> bool:
         """Write a ready record for a sandbox that the runtime has and the store lost. True when it was written."""
-
-    def scan(self, shards: Iterable[int] | None = None) -> AsyncIterator[Record]:
-        """Every record, or those of some shards, in no order; one that exists throughout is seen at least once."""
+        id_ = spec.sandbox_id
+        arguments: list[Argument] = [id_, spec.owner, spec.incarnation, write_spec(spec), endpoint, ms(created_at), *_clocks(spec)]
+        (outcome,) = await self._run("rebuild", _indexes(id_, spec.owner), [*arguments, self._tombstone_ms, term])
+        if outcome == b"fenced":
+            raise FencedError
+        return bool(outcome == b"rebuilt")
 
     async def changes(self, cursor: Sequence[int] | None = None) -> Changes:
         """Whose records were created, changed state or ended since ``cursor``, and the next cursor; without one, all shards are lost.
 
         Heartbeats and use, and changes of lifetime and egress, do not count.
         """
+        since: Sequence[Argument] = [""] * SHARDS if cursor is None else cursor
+        answers = await self._redis.run_many(script("changes"), [([keys.changes(shard)], [since[shard]]) for shard in range(SHARDS)])
+        return Changes(
+            cursor=[int(highest) for highest, *_ in answers],
+            ids={as_text(id_) for _, _, *ids in answers for id_ in ids},
+            lost=[shard for shard, (_, complete, *_) in enumerate(answers) if not complete],
+        )
+
+    async def scan(self, shards: Iterable[int] | None = None) -> AsyncIterator[Record]:
+        """Every record, or those of some shards, in no order; one that exists throughout is seen at least once."""
+        for shard in range(SHARDS) if shards is None else shards:
+            cursor = 0
+            while True:
+                cursor, members = await self._redis.command("ZSCAN", keys.due(shard), cursor, "COUNT", _SCAN_COUNT)
+                for record in await self.records([as_text(member) for member, _ in members]):
+                    yield record
+                if not int(cursor):
+                    break
 
     async def tombstones(self, sandbox_ids: Iterable[str]) -> dict[str, Tombstone]:
         """Those of the ids that have one."""
+        ids = list(sandbox_ids)
+        answers = await self._redis.many([("HGETALL", keys.tombstone(id_)) for id_ in ids])
+        found = {}
+        for id_, fields in zip(ids, answers, strict=True):
+            if fields:
+                found[id_] = as_tombstone(id_, as_fields(fields))
+        return found
 
-    async def generation(self) -> str | None:
-        """The marker of a complete store: None when any shard lost it."""
+    async def records(self, sandbox_ids: Iterable[str]) -> list[Record]:
+        """The records of those ids that have one."""
+        ids = list(sandbox_ids)
+        try:
+            answers = await self._redis.many([("HGETALL", keys.record(id_)) for id_ in ids])
+        except UnreadableError:
+            if len(ids) == 1:
+                log.warning("the record of %s cannot be read", ids[0])
+                return []
+            return [record for id_ in ids for record in await self.records([id_])]
+        found = []
+        for id_, fields in zip(ids, answers, strict=True):
+            try:
+                found += [as_record(as_fields(fields))] if fields else []
+            except UnreadableError:
+                log.warning("the record of %s cannot be read", id_)
+        return found
 
-    async def knows(self, sandbox_id: str) -> bool:
-        """Whether an id without an entry is known to be unused: not while records are being rebuilt."""
 
-    async def mark_generation(self, marker: str, *, term: int) -> None:
-        """Set the marker in every shard, once records are rebuilt."""
+def derived_id(owner: str, idempotency_key: str) -> str:
+    """The sandbox id of a keyed request that names none: the same for every replica and every retry."""
+    return "sb-" + hashlib.sha256(f"{owner}\0{idempotency_key}".encode()).hexdigest()[:20]
+
+
+def _request_id(idempotency_key: str) -> str:
+    return hashlib.sha256(idempotency_key.encode()).hexdigest()[:32]
+
+
+def _idempotency_conflict() -> HoldfastError:
+    return HoldfastError("idempotency_conflict", "this Idempotency-Key was used for a different request")
+
+
+def _five(sandbox_id: str) -> list[str]:
+    shard = keys.shard_of(sandbox_id)
+    return [keys.record(sandbox_id), keys.tombstone(sandbox_id), keys.due(shard), keys.term(shard), keys.changes(shard)]
+
+
+def _indexes(sandbox_id: str, owner: str) -> list[str]:
+    record, tombstone, due, term, changes = _five(sandbox_id)
+    return [record, tombstone, due, keys.owned(keys.shard_of(sandbox_id), owner), term, changes]
+
+
+def _term(term: int | None) -> Argument:
+    return "" if term is None else term
+
+
+def _clocks(spec: SandboxSpec) -> list[Argument]:
+    clocks = (spec.lifetime_s, spec.idle_timeout_s, spec.heartbeat_timeout_s)
+    return ["" if clock is None else ms(clock) for clock in clocks]
+
+
+def _read_cursor(cursor: str | None) -> tuple[int, str]:
+    if not cursor:
+        return 0, ""
+    shard, _, after = cursor.partition(":")
+    if not shard.isdecimal() or len(shard) > 3 or not 0 <= int(shard) < SHARDS:
+        raise HoldfastError("invalid_argument", "the cursor is not valid", hint="use the cursor of the previous page, unchanged")
+    return int(shard), after

@@ -25,7 +25,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from gateway.http.request_fields import Fields, body_chunks, read_json
 from gateway.http.responses import json_response
-from gateway.placement.store import RebuildingError
+from gateway.placement.errors import RebuildingError
 from gateway.runtimes.base import Image, Images
 from gateway.service import Gateway, gateway_of
 

@@ -16,7 +16,7 @@ from gateway.http.origin import check_origin
 from gateway.http.problems import problem_response
 from gateway.http.takeover import EXTENSION, TakeoverProtocol
 from gateway.model.records import Record
-from gateway.placement.store import PlacementUnavailableError
+from gateway.placement.errors import PlacementUnavailableError
 from gateway.service import Gateway, gateway_of
 from gateway.sessions import tickets
 from gateway.sessions.relay import ClientEnd, Relay

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from gateway.http.request_fields import Fields, read_json
 from gateway.http.responses import json_response
 from gateway.model.records import Cause, Group, GroupStatus, Record
-from gateway.placement.store import RebuildingError
+from gateway.placement.errors import RebuildingError
 from gateway.service import Gateway, gateway_of
 
 GROUP_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")

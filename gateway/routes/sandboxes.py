@@ -27,8 +27,8 @@ from gateway.lifecycle.creation import failure, wait_until_settled
 from gateway.lifecycle.size_limits import check_sizes
 from gateway.model.option_fields import OPTION_FIELDS, egress_of, network_map, options_map, read_options
 from gateway.model.records import Cause, Record, SandboxSpec, Tombstone
-from gateway.placement.redis_store import derived_id
-from gateway.placement.store import RebuildingError
+from gateway.placement.errors import RebuildingError
+from gateway.placement.store import derived_id
 from gateway.runtimes.base import RuntimeUnavailableError
 from gateway.service import Gateway, gateway_of, live, reachable
 

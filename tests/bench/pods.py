@@ -26,7 +26,7 @@ from holdfast_server.layout import TOP
 from holdfast_wire.proof import agent_token
 
 from gateway.model.records import SandboxSpec
-from gateway.placement.redis_store import RedisStore
+from gateway.placement.store import PlacementStore
 from gateway.settings import PlacementSettings
 from tests.bench.figures import Figure
 from tests.bench.latency import in_turn
@@ -52,7 +52,7 @@ async def pod_path(folder: Path) -> AsyncIterator[tuple[str, str]]:
     (folder / "secret").chmod(0o600)
     redis = RedisServer(folder)
     redis.start()
-    store = RedisStore(PlacementSettings(redis_url=redis.url))
+    store = PlacementStore(PlacementSettings(redis_url=redis.url))
     agent_port, gateway_port = free_port(), free_port()
     agent = {
         "HOLDFAST_AGENT_LISTEN": f"tcp://127.0.0.1:{agent_port}",

@@ -15,7 +15,9 @@ from holdfast_wire.errors import HoldfastError
 from gateway.model.options import Egress, Port, Reach
 from gateway.model.records import Cause, Record, SandboxSpec, Tombstone
 from gateway.placement import keys
-from gateway.placement.store import SHARDS, FencedError, PlacementStore
+from gateway.placement.errors import FencedError
+from gateway.placement.keys import SHARDS
+from gateway.placement.store import PlacementStore
 from tests.support.until import until_async
 
 OOM = Cause("oom", "workload", "killed for memory")
@@ -124,7 +126,7 @@ class PlacementConformance:
         assert (await store.list_owned("ada")).records == []
 
     async def test_forgetting_leaves_nothing_and_frees_the_key(self, store: PlacementStore) -> None:
-        from gateway.placement.redis_store import derived_id
+        from gateway.placement.store import derived_id
 
         id_ = derived_id("ada", "k")
         await store.create(spec(id_), fingerprint="f", idempotency_key="k")
@@ -170,7 +172,7 @@ class PlacementConformance:
     # Creating once
 
     async def test_the_same_create_five_times_at_once_makes_one(self, store: PlacementStore) -> None:
-        from gateway.placement.redis_store import derived_id
+        from gateway.placement.store import derived_id
 
         id_ = derived_id("ada", "k")
         tries = [spec(id_, incarnation=f"i{number}") for number in range(5)]
@@ -190,7 +192,7 @@ class PlacementConformance:
         assert (await store.create(spec("bobs", owner="bob"), fingerprint="g", idempotency_key="k")).fresh
 
     async def test_a_replay_after_the_end_answers_the_end(self, store: PlacementStore) -> None:
-        from gateway.placement.redis_store import derived_id
+        from gateway.placement.store import derived_id
 
         id_ = derived_id("ada", "k")
         await store.create(spec(id_), fingerprint="f", idempotency_key="k")

@@ -32,7 +32,7 @@ from gateway.__main__ import server_config
 from gateway.auth import Keys
 from gateway.model.options import Egress
 from gateway.model.records import Cause, Record, SandboxSpec
-from gateway.placement.redis_store import RedisStore
+from gateway.placement.store import PlacementStore
 from gateway.runtimes.base import CreateRequest, Endpoint, Event, Images, SandboxStatus, Synced, WentAway
 from gateway.service import Gateway
 from gateway.settings import AdmissionSettings, PlacementSettings, RelaySettings, RestSettings, Settings
@@ -181,7 +181,7 @@ class Served:
     gateway: Gateway
     server: uvicorn.Server
     url: str
-    store: RedisStore
+    store: PlacementStore
     runtime: MemoryRuntime
     done: asyncio.Task[None]
 
@@ -237,7 +237,7 @@ async def serve(
         rest=rest or RestSettings(),
         admission=admission or AdmissionSettings(),
     )
-    store, runtime = RedisStore(settings.placement), MemoryRuntime()
+    store, runtime = PlacementStore(settings.placement), MemoryRuntime()
     await store.mark_generation("g", term=1)  # as a controller does once it has looked around
     gateway = Gateway(settings, store, runtime, Keys(keys), SECRET)
     listener = socket.create_server(("127.0.0.1", 0))

@@ -10,7 +10,7 @@ import asyncio
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from gateway.placement.redis_store import RedisStore
+from gateway.placement.store import PlacementStore
 from gateway.settings import PlacementSettings
 from tests.support.redis_server import RedisServer
 
@@ -25,7 +25,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.server.flush()
         self.runner = asyncio.Runner()
         # Patient: a machine that is busy for a second is no disagreement.
-        self.store = RedisStore(PlacementSettings(redis_url=self.server.url, step_timeout_s=20.0, connect_timeout_s=20.0))
+        self.store = PlacementStore(PlacementSettings(redis_url=self.server.url, step_timeout_s=20.0, connect_timeout_s=20.0))
 
     def teardown(self) -> None:
         self.runner.run(self.store.aclose())

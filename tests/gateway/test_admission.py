@@ -21,8 +21,8 @@ from gateway.controller.metrics_server import serve_metrics
 from gateway.controller.quota_counts import QuotaCounts
 from gateway.metrics import Metrics
 from gateway.model.records import Cause, Quota, Record, SandboxSpec
-from gateway.placement.redis_store import RedisStore
-from gateway.placement.store import FencedError
+from gateway.placement.errors import FencedError
+from gateway.placement.store import PlacementStore
 from gateway.runtimes.base import CreateRequest, Endpoint
 from gateway.settings import AdmissionSettings, PlacementSettings, SettingsError, from_environment
 from tests.gateway.checked import check
@@ -235,8 +235,8 @@ async def test_a_turn_that_does_not_come_leaves_nothing_and_can_be_asked_for_aga
 
 
 @pytest_asyncio.fixture
-async def store(redis_url: str) -> AsyncIterator[RedisStore]:
-    made = RedisStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=20.0))
+async def store(redis_url: str) -> AsyncIterator[PlacementStore]:
+    made = PlacementStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=20.0))
     yield made
     await made.aclose()
 
@@ -245,7 +245,7 @@ def spec(id_: str, owner: str = "ada", cores: float = 1.5, memory: int = 2**30) 
     return SandboxSpec(id_, owner, "i1", "host", cores=cores, memory_bytes=memory)
 
 
-async def test_what_is_counted_adds_up_once_and_goes_to_nothing(store: RedisStore) -> None:
+async def test_what_is_counted_adds_up_once_and_goes_to_nothing(store: PlacementStore) -> None:
     quota = Quota(sandboxes=3, cores=4.0, memory_bytes=5 * 2**30)
     words = [(await store.reserve("ada", spec(id_), quota)).outcome for id_ in ("sb-1", "sb-1", "sb-2", "sb-3")]
     assert words == ["fresh", "known", "fresh", "over"]
@@ -267,12 +267,12 @@ async def test_what_is_counted_adds_up_once_and_goes_to_nothing(store: RedisStor
     assert await store.usage_owners() == set()
 
 
-async def test_five_hundred_at_once_never_pass_a_quota(store: RedisStore) -> None:
+async def test_five_hundred_at_once_never_pass_a_quota(store: PlacementStore) -> None:
     usages = await asyncio.gather(*(store.reserve("ada", spec(f"sb-{n}"), Quota(sandboxes=100)) for n in range(500)))
     assert Counter(usage.outcome for usage in usages) == {"fresh": 100, "over": 400}
 
 
-async def test_usages_are_brought_into_line_with_the_records(store: RedisStore) -> None:
+async def test_usages_are_brought_into_line_with_the_records(store: PlacementStore) -> None:
     """A gateway was killed between counting and making; another made without counting (no quota was set then)."""
     limits = AdmissionSettings(owner_quota=Quota(sandboxes=9), quota=Quota(sandboxes=99))
     term = await store.lead("c1", 60)
@@ -296,7 +296,7 @@ async def test_usages_are_brought_into_line_with_the_records(store: RedisStore) 
     assert found == {"ada": {"sb-1"}, "bob": {"sb-2"}, ALL_OWNERS: {"sb-1", "sb-2"}}
 
 
-async def test_what_failed_while_it_was_looked_at_is_not_counted_again(store: RedisStore) -> None:
+async def test_what_failed_while_it_was_looked_at_is_not_counted_again(store: PlacementStore) -> None:
     limits = AdmissionSettings(owner_quota=Quota(sandboxes=9))
     term = await store.lead("c1", 60)
     assert term is not None
@@ -336,7 +336,7 @@ async def test_quotas_over_rest(redis_url: str, tmp_path: Path) -> None:
         assert {one.status_code for one in again} == {200}, "one sandbox however often it is asked for"
 
 
-async def test_no_quota_costs_nothing(store: RedisStore) -> None:
+async def test_no_quota_costs_nothing(store: PlacementStore) -> None:
     quotas = Quotas(AdmissionSettings(), store, admission())
     assert await quotas.reserve(spec("sb-1")) == []
     assert await store.usage_owners() == set()
@@ -371,7 +371,7 @@ async def test_a_controller_tells_its_counters() -> None:
         assert (await ask(b"nonsense\r\n\r\n")).startswith(b"HTTP/1.1 404")
 
 
-async def test_what_has_ended_is_given_back_without_waiting(store: RedisStore) -> None:
+async def test_what_has_ended_is_given_back_without_waiting(store: PlacementStore) -> None:
     """Whose time ran out counts no longer than until the next look; one that is made again under its id counts on."""
     limits = AdmissionSettings(owner_quota=Quota(sandboxes=9), quota=Quota(sandboxes=99))
     term = await store.lead("c1", 60)

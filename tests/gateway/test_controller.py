@@ -17,8 +17,8 @@ from gateway.lifecycle.reserved_labels import to_labels, to_spec
 from gateway.model.options import Egress, Options, Port, Reach, Toleration, Volume
 from gateway.model.records import Cause, Record, SandboxSpec, Tombstone
 from gateway.placement.documents import read_spec, write_spec
-from gateway.placement.redis_store import RedisStore
-from gateway.placement.store import FencedError, PlacementUnavailableError
+from gateway.placement.errors import FencedError, PlacementUnavailableError
+from gateway.placement.store import PlacementStore
 from gateway.settings import ControllerSettings, PlacementSettings
 from tests.gateway.controllers import at_work
 from tests.gateway.harness import MemoryRuntime
@@ -33,8 +33,8 @@ FAST = ControllerSettings(lease_ttl_s=1.0, lease_renew_s=0.05, expiry_interval_s
 
 
 @pytest_asyncio.fixture
-async def store(redis_url: str) -> AsyncIterator[RedisStore]:
-    made = RedisStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=20.0))
+async def store(redis_url: str) -> AsyncIterator[PlacementStore]:
+    made = PlacementStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=20.0))
     yield made
     await made.aclose()
 
@@ -44,11 +44,11 @@ def runtime() -> MemoryRuntime:
     return MemoryRuntime()
 
 
-def running(store: RedisStore, runtime: MemoryRuntime, name: str = "c1") -> contextlib.AbstractAsyncContextManager[Controller]:
+def running(store: PlacementStore, runtime: MemoryRuntime, name: str = "c1") -> contextlib.AbstractAsyncContextManager[Controller]:
     return at_work(Controller(store, runtime, name, FAST))
 
 
-async def add(store: RedisStore, runtime: MemoryRuntime, sandbox_id: str = "sb-1", **more: Any) -> SandboxSpec:
+async def add(store: PlacementStore, runtime: MemoryRuntime, sandbox_id: str = "sb-1", **more: Any) -> SandboxSpec:
     spec = SandboxSpec(sandbox_id=sandbox_id, owner="ada", incarnation="1" * 16, image="host", **more)
     await store.create(spec, fingerprint="f")
     runtime.add(sandbox_id, labels=to_labels(spec), cores=spec.cores, memory_bytes=spec.memory_bytes)
@@ -56,7 +56,7 @@ async def add(store: RedisStore, runtime: MemoryRuntime, sandbox_id: str = "sb-1
     return spec
 
 
-async def becomes(store: RedisStore, sandbox_id: str, kind: type, reason: str | None) -> Any:
+async def becomes(store: PlacementStore, sandbox_id: str, kind: type, reason: str | None) -> Any:
     found: list[Any] = []
 
     async def there() -> bool:
@@ -73,7 +73,7 @@ async def becomes(store: RedisStore, sandbox_id: str, kind: type, reason: str | 
     return found[0]
 
 
-async def test_what_expires_is_removed(store: RedisStore, runtime: MemoryRuntime) -> None:
+async def test_what_expires_is_removed(store: PlacementStore, runtime: MemoryRuntime) -> None:
     await add(store, runtime, lifetime_s=0.1)
     await add(store, runtime, "stays")
     async with running(store, runtime):
@@ -82,7 +82,7 @@ async def test_what_expires_is_removed(store: RedisStore, runtime: MemoryRuntime
     assert list(runtime.present) == ["stays"]
 
 
-async def test_the_runtime_looks_around_as_soon_as_somebody_leads(store: RedisStore, runtime: MemoryRuntime) -> None:
+async def test_the_runtime_looks_around_as_soon_as_somebody_leads(store: PlacementStore, runtime: MemoryRuntime) -> None:
     looks: list[int] = []
 
     async def collect() -> int:
@@ -97,7 +97,7 @@ async def test_the_runtime_looks_around_as_soon_as_somebody_leads(store: RedisSt
             assert len(looks) == 1, "who does not lead does not look"
 
 
-async def test_an_end_is_recorded_with_its_cause(store: RedisStore, runtime: MemoryRuntime) -> None:
+async def test_an_end_is_recorded_with_its_cause(store: PlacementStore, runtime: MemoryRuntime) -> None:
     await add(store, runtime)
     async with running(store, runtime) as controller:
         await until_async(lambda: controller.leadership.term and runtime._watchers, deadline_s=60, what="the lead")
@@ -107,7 +107,7 @@ async def test_an_end_is_recorded_with_its_cause(store: RedisStore, runtime: Mem
         await until_async(lambda: "sb-1" not in runtime.present, deadline_s=60, what="the remains to be removed")
 
 
-async def test_a_wiped_store_loses_no_sandbox(store: RedisStore, runtime: MemoryRuntime, redis_server: RedisServer) -> None:
+async def test_a_wiped_store_loses_no_sandbox(store: PlacementStore, runtime: MemoryRuntime, redis_server: RedisServer) -> None:
     specs = [await add(store, runtime, f"sb-{number}", labels={"n": str(number)}, lifetime_s=600.0) for number in range(30)]
     async with running(store, runtime) as controller:
         await until_async(lambda: controller.leadership.term, deadline_s=60, what="the lead")
@@ -122,7 +122,7 @@ async def test_a_wiped_store_loses_no_sandbox(store: RedisStore, runtime: Memory
 
 
 async def test_a_wiped_store_is_rebuilt_within_a_minute_as_deployed(
-    store: RedisStore, runtime: MemoryRuntime, redis_server: RedisServer
+    store: PlacementStore, runtime: MemoryRuntime, redis_server: RedisServer
 ) -> None:
     """The bar is 60 s; the loss of the lease is noticed within a second, and 500 records are written again at once."""
     for number in range(500):
@@ -145,7 +145,7 @@ async def test_a_wiped_store_is_rebuilt_within_a_minute_as_deployed(
         assert len(runtime.present) == 500
 
 
-async def test_a_redis_away_for_a_while_loses_nothing(store: RedisStore, runtime: MemoryRuntime, redis_server: RedisServer) -> None:
+async def test_a_redis_away_for_a_while_loses_nothing(store: PlacementStore, runtime: MemoryRuntime, redis_server: RedisServer) -> None:
     await add(store, runtime)
     async with running(store, runtime) as controller:
         await until_async(store.generation, deadline_s=60, what="the marker")
@@ -157,7 +157,7 @@ async def test_a_redis_away_for_a_while_loses_nothing(store: RedisStore, runtime
     assert runtime.deleted == []
 
 
-async def test_half_made_and_half_removed_sandboxes_are_finished(store: RedisStore, runtime: MemoryRuntime) -> None:
+async def test_half_made_and_half_removed_sandboxes_are_finished(store: PlacementStore, runtime: MemoryRuntime) -> None:
     made = SandboxSpec(sandbox_id="made", owner="ada", incarnation="1" * 16, image="host")
     await store.create(made, fingerprint="f")
     runtime.add("made")
@@ -172,7 +172,7 @@ async def test_half_made_and_half_removed_sandboxes_are_finished(store: RedisSto
         await until_async(lambda: "ended" not in runtime.present, deadline_s=60, what="the remains to be removed")
 
 
-async def test_one_of_two_acts_and_the_other_takes_over(store: RedisStore, runtime: MemoryRuntime) -> None:
+async def test_one_of_two_acts_and_the_other_takes_over(store: PlacementStore, runtime: MemoryRuntime) -> None:
     async with running(store, runtime, "c1") as first:
         await until_async(lambda: first.leadership.term, deadline_s=60, what="the first to lead")
         async with running(store, runtime, "c2") as second:
@@ -187,7 +187,7 @@ async def test_one_of_two_acts_and_the_other_takes_over(store: RedisStore, runti
                 await store.mark_failed("sb-1", "1" * 16, Cause("oom", "workload"), term=old)
 
 
-async def test_a_killed_leader_is_succeeded_within_its_lease(store: RedisStore, runtime: MemoryRuntime) -> None:
+async def test_a_killed_leader_is_succeeded_within_its_lease(store: PlacementStore, runtime: MemoryRuntime) -> None:
     """As deployed: about 3 s without a leader, not a lease and a period."""
     settings = ControllerSettings()
     clock = asyncio.get_running_loop().time
@@ -208,7 +208,7 @@ async def test_a_killed_leader_is_succeeded_within_its_lease(store: RedisStore, 
         waiting.cancel()
 
 
-async def test_a_runtime_that_began_anew_is_heard_of_at_once(store: RedisStore, runtime: MemoryRuntime) -> None:
+async def test_a_runtime_that_began_anew_is_heard_of_at_once(store: PlacementStore, runtime: MemoryRuntime) -> None:
     """With the deployed settings: a grace of a minute and a pass every ten seconds."""
     for number in range(30):
         await add(store, runtime, f"sb-{number}")
@@ -223,7 +223,7 @@ async def test_a_runtime_that_began_anew_is_heard_of_at_once(store: RedisStore, 
             assert watch.elapsed_s < 8.0
 
 
-async def test_a_stopped_leader_that_wakes_late_removes_nothing(store: RedisStore, runtime: MemoryRuntime) -> None:
+async def test_a_stopped_leader_that_wakes_late_removes_nothing(store: PlacementStore, runtime: MemoryRuntime) -> None:
     """It planned to remove, froze, and another leads by now: the id may be somebody else's sandbox."""
     await add(store, runtime)
     await store.delete("sb-1", Cause("deleted", "caller"), owner="ada")
@@ -236,11 +236,11 @@ async def test_a_stopped_leader_that_wakes_late_removes_nothing(store: RedisStor
     assert "sb-1" in runtime.present
 
 
-async def _lead(store: RedisStore, holder: str) -> bool:
+async def _lead(store: PlacementStore, holder: str) -> bool:
     return await store.lead(holder, 60) is not None
 
 
-async def test_only_the_incarnation_that_ended_is_removed(store: RedisStore, runtime: MemoryRuntime) -> None:
+async def test_only_the_incarnation_that_ended_is_removed(store: PlacementStore, runtime: MemoryRuntime) -> None:
     term = await store.lead("c1", 60)
     assert term is not None
     runtime.add("sb-1", "2" * 16)

@@ -17,7 +17,7 @@ from gateway.controller.loop import Controller
 from gateway.controller.reconciler import Reconciler
 from gateway.model.records import Cause, Leaving, Record, SandboxSpec, Tombstone
 from gateway.placement import keys
-from gateway.placement.redis_store import RedisStore
+from gateway.placement.store import PlacementStore
 from gateway.runtimes import base
 from gateway.settings import PlacementSettings
 from tests.gateway.checked import check
@@ -36,8 +36,8 @@ EVICTED = Cause("evicted", "infrastructure", "the node is drained")
 
 
 @pytest_asyncio.fixture
-async def store(redis_url: str) -> AsyncIterator[RedisStore]:
-    made = RedisStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=20.0))
+async def store(redis_url: str) -> AsyncIterator[PlacementStore]:
+    made = PlacementStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=20.0))
     yield made
     await made.aclose()
 
@@ -45,13 +45,13 @@ async def store(redis_url: str) -> AsyncIterator[RedisStore]:
 # The controller ------------------------------------------------------------------------------------------------------
 
 
-async def add_to(store: RedisStore, runtime: MemoryRuntime, group: str, sandbox_id: str, ttl_s: float | None = None) -> None:
+async def add_to(store: PlacementStore, runtime: MemoryRuntime, group: str, sandbox_id: str, ttl_s: float | None = None) -> None:
     outcome, _ = await store.group_join("ada", group, sandbox_id)
     assert outcome == "ok"
     await add(store, runtime, sandbox_id, group=group, group_ttl_s=ttl_s)
 
 
-async def test_a_lease_that_lapses_frees_all_sandboxes_of_its_group(store: RedisStore) -> None:
+async def test_a_lease_that_lapses_frees_all_sandboxes_of_its_group(store: PlacementStore) -> None:
     runtime = MemoryRuntime()
     await store.group_beat("ada", "run-7", 0.3)
     for number in range(40):
@@ -73,7 +73,7 @@ async def test_a_lease_that_lapses_frees_all_sandboxes_of_its_group(store: Redis
     assert outcome == "ok", "the name can be used again"
 
 
-async def test_heartbeats_keep_a_group(store: RedisStore) -> None:
+async def test_heartbeats_keep_a_group(store: PlacementStore) -> None:
     runtime = MemoryRuntime()
     _, group = await store.group_beat("ada", "run-7", 1.0)
     await add_to(store, runtime, "run-7", "sb-1")
@@ -96,7 +96,7 @@ async def test_heartbeats_keep_a_group(store: RedisStore) -> None:
     assert outcome == "lapsed", "a late heartbeat brings nothing back"
 
 
-async def test_a_wiped_store_rebuilds_groups_with_their_leases(store: RedisStore, redis_server: RedisServer) -> None:
+async def test_a_wiped_store_rebuilds_groups_with_their_leases(store: PlacementStore, redis_server: RedisServer) -> None:
     runtime = MemoryRuntime()
     _, group = await store.group_beat("ada", "run-7", 60)
     await add_to(store, runtime, "run-7", "sb-1", ttl_s=60.0)
@@ -111,7 +111,7 @@ async def test_a_wiped_store_rebuilds_groups_with_their_leases(store: RedisStore
         assert "sb-1" in runtime.present
 
 
-async def test_what_was_never_made_leaves_its_group_and_what_a_group_lost_joins_again(store: RedisStore) -> None:
+async def test_what_was_never_made_leaves_its_group_and_what_a_group_lost_joins_again(store: PlacementStore) -> None:
     runtime = MemoryRuntime()
     await add_to(store, runtime, "run-7", "sb-1")
     await store.group_join("ada", "run-7", "never-made")
@@ -128,7 +128,7 @@ async def test_what_was_never_made_leaves_its_group_and_what_a_group_lost_joins_
     assert (set(group.members), set(found.members), found.ttl_s) == ({"sb-1"}, {"lost"}, 60.0)
 
 
-async def test_a_create_that_races_with_the_end_of_its_group_is_freed(store: RedisStore) -> None:
+async def test_a_create_that_races_with_the_end_of_its_group_is_freed(store: PlacementStore) -> None:
     """It joined, the group ended and was freed, and only then its record was written."""
     runtime = MemoryRuntime()
     await store.group_beat("ada", "run-7", 60)
@@ -149,7 +149,7 @@ async def test_a_create_that_races_with_the_end_of_its_group_is_freed(store: Red
 # Leaving -------------------------------------------------------------------------------------------------------------
 
 
-async def test_an_announced_end_is_seen_and_explains_the_loss(store: RedisStore) -> None:
+async def test_an_announced_end_is_seen_and_explains_the_loss(store: PlacementStore) -> None:
     runtime = MemoryRuntime()
     for id_ in ("evicted", "oom"):
         await add(store, runtime, id_)
@@ -173,7 +173,7 @@ async def test_an_announced_end_is_seen_and_explains_the_loss(store: RedisStore)
         assert (await becomes(store, "evicted", Tombstone, "evicted")).cause == EVICTED
 
 
-async def test_what_was_told_while_nobody_led_is_recorded_by_the_next_leader(store: RedisStore) -> None:
+async def test_what_was_told_while_nobody_led_is_recorded_by_the_next_leader(store: PlacementStore) -> None:
     runtime = MemoryRuntime()
     await add(store, runtime)
     assert await store.lead("another", 0.5) is not None
@@ -262,7 +262,7 @@ async def test_while_the_former_group_is_freed_a_new_one_must_wait(served: Serve
             await until_async(begun, deadline_s=60, what="the new group")
 
 
-async def test_a_sandbox_of_a_spec_keeps_its_group(store: RedisStore) -> None:
+async def test_a_sandbox_of_a_spec_keeps_its_group(store: PlacementStore) -> None:
     spec = SandboxSpec("sb-1", "ada", "i1", "host", group="run-7", group_ttl_s=9.0)
     await store.create(spec, fingerprint="f")
     entry = await store.get("sb-1")

@@ -12,7 +12,7 @@ from hypothesis.stateful import invariant, rule
 from gateway.controller.groups import LAPSED
 from gateway.model.records import Cause
 from gateway.placement import keys
-from gateway.placement.store import FencedError
+from gateway.placement.errors import FencedError
 from tests.gateway.machines import StoreMachine, agree
 from tests.support.redis_server import RedisServer
 from tests.support.requires import requires

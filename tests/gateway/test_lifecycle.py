@@ -16,7 +16,7 @@ from holdfast_wire.errors import HoldfastError
 from gateway.controller.reconciler import Reconciler
 from gateway.lifecycle import creation
 from gateway.model.records import Cause
-from gateway.placement.store import PlacementUnavailableError
+from gateway.placement.errors import PlacementUnavailableError
 from gateway.routes import sandboxes
 from gateway.runtimes.base import RuntimeUnavailableError
 from tests.gateway.checked import Checked

@@ -18,7 +18,7 @@ import redis
 from holdfast_server.redis import find_redis_server
 
 from gateway.model.records import Cause, Leaving, Quota
-from gateway.placement.redis_store import RedisStore
+from gateway.placement.store import PlacementStore
 from gateway.settings import PlacementSettings
 from tests.conformance.placement import PlacementConformance, ready, spec
 from tests.support.requires import requires
@@ -69,10 +69,12 @@ def _is_up(port: int) -> bool:
 
 
 @pytest_asyncio.fixture
-async def store(cluster_port: int) -> AsyncIterator[RedisStore]:
+async def store(cluster_port: int) -> AsyncIterator[PlacementStore]:
     with redis.Redis(port=cluster_port) as client:
         client.flushall()
-    made = RedisStore(PlacementSettings(redis_url=f"redis+cluster://127.0.0.1:{cluster_port}", step_timeout_s=20.0, connect_timeout_s=20.0))
+    made = PlacementStore(
+        PlacementSettings(redis_url=f"redis+cluster://127.0.0.1:{cluster_port}", step_timeout_s=20.0, connect_timeout_s=20.0)
+    )
     yield made
     await made.aclose()
 
@@ -86,7 +88,7 @@ async def test_the_other_end_really_is_a_cluster(cluster_port: int) -> None:
         client.execute_command("EVAL", "return 1", 2, "hf:{s01}:a", "hf:{s02}:a")
 
 
-async def test_every_other_step_runs_on_a_cluster(store: RedisStore) -> None:
+async def test_every_other_step_runs_on_a_cluster(store: PlacementStore) -> None:
     await store.mark_generation("g", term=1)
     for pool in ("p1", "p2"):
         await store.offer_spares(pool, {"pool-a": 1.0, "pool-b": 2.0}, term=1)

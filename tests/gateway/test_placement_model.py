@@ -17,8 +17,9 @@ from hypothesis.stateful import invariant, rule
 
 from gateway.model.records import Cause, Record, SandboxSpec, Tombstone
 from gateway.placement import keys
-from gateway.placement.redis_store import derived_id
-from gateway.placement.store import SHARDS, FencedError
+from gateway.placement.errors import FencedError
+from gateway.placement.keys import SHARDS
+from gateway.placement.store import derived_id
 from tests.gateway.machines import StoreMachine, agree
 from tests.support.redis_server import RedisServer
 from tests.support.requires import requires

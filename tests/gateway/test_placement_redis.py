@@ -14,8 +14,8 @@ import redis
 
 from gateway.model.records import Record, Tombstone
 from gateway.placement import keys
-from gateway.placement.redis_store import RedisStore
-from gateway.placement.store import PlacementUnavailableError
+from gateway.placement.errors import PlacementUnavailableError
+from gateway.placement.store import PlacementStore
 from gateway.settings import PlacementSettings
 from tests.conformance.placement import DELETED, PlacementConformance, ready, spec
 from tests.support.pace import Stopwatch
@@ -27,17 +27,17 @@ pytestmark = requires("redis")
 
 
 @pytest_asyncio.fixture
-async def store(redis_url: str) -> AsyncIterator[RedisStore]:
-    made = RedisStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=20.0))
+async def store(redis_url: str) -> AsyncIterator[PlacementStore]:
+    made = PlacementStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=20.0))
     yield made
     await made.aclose()
 
 
-class TestRedisStore(PlacementConformance):
+class TestPlacementStore(PlacementConformance):
     """The whole contract."""
 
 
-async def test_a_late_heartbeat_after_delete_leaves_no_key(store: RedisStore, redis_url: str) -> None:
+async def test_a_late_heartbeat_after_delete_leaves_no_key(store: PlacementStore, redis_url: str) -> None:
     await ready(store, spec(heartbeat_timeout_s=60.0))
     await store.delete("sb-1", DELETED, owner="ada")
     with redis.Redis.from_url(redis_url) as client:
@@ -50,7 +50,7 @@ async def test_a_late_heartbeat_after_delete_leaves_no_key(store: RedisStore, re
         assert client.keys("*") == [keys.changes(keys.shard_of("sb-1")).encode()]
 
 
-async def test_a_step_touches_one_slot_only(store: RedisStore, redis_url: str) -> None:
+async def test_a_step_touches_one_slot_only(store: PlacementStore, redis_url: str) -> None:
     """On a Redis Cluster all keys of a step must share a hash tag."""
     for name in (keys.record, keys.tombstone, keys.idempotency):
         assert name("sb-1").startswith(f"hf:{{s{keys.shard_of('sb-1'):02d}}}:")
@@ -59,7 +59,7 @@ async def test_a_step_touches_one_slot_only(store: RedisStore, redis_url: str) -
         assert key.startswith(f"hf:{{s{shard:02d}}}:")
 
 
-async def test_scripts_are_reloaded_after_redis_forgot_them(store: RedisStore, redis_url: str) -> None:
+async def test_scripts_are_reloaded_after_redis_forgot_them(store: PlacementStore, redis_url: str) -> None:
     await ready(store, spec())
     with redis.Redis.from_url(redis_url) as client:
         client.script_flush()
@@ -67,7 +67,7 @@ async def test_scripts_are_reloaded_after_redis_forgot_them(store: RedisStore, r
     assert isinstance(await store.get("sb-1"), Record)
 
 
-async def test_a_lookup_survives_that_redis_closed_its_connection(store: RedisStore, redis_url: str) -> None:
+async def test_a_lookup_survives_that_redis_closed_its_connection(store: PlacementStore, redis_url: str) -> None:
     await ready(store, spec())
     for _ in range(2):
         assert isinstance(await store.get("sb-1"), Record)
@@ -75,7 +75,7 @@ async def test_a_lookup_survives_that_redis_closed_its_connection(store: RedisSt
             client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
 
-async def test_a_lookup_that_was_cancelled_leaves_no_answer_for_the_next(store: RedisStore) -> None:
+async def test_a_lookup_that_was_cancelled_leaves_no_answer_for_the_next(store: PlacementStore) -> None:
     for name in ("sb-1", "sb-2"):
         await ready(store, spec(name))
     for _ in range(20):
@@ -89,7 +89,7 @@ async def test_a_lookup_that_was_cancelled_leaves_no_answer_for_the_next(store: 
         await asyncio.gather(*cancelled, return_exceptions=True)
 
 
-async def test_a_record_that_changed_is_read_again(store: RedisStore) -> None:
+async def test_a_record_that_changed_is_read_again(store: PlacementStore) -> None:
     before = await ready(store, spec())
     assert await store.get("sb-1") is await store.get("sb-1")
     assert isinstance(before, Record)
@@ -102,7 +102,7 @@ async def test_a_record_that_changed_is_read_again(store: RedisStore) -> None:
 
 
 async def test_an_outage_is_reported_within_a_second_and_ends_by_itself(redis_server: RedisServer, redis_url: str) -> None:
-    store = RedisStore(PlacementSettings(redis_url=redis_url))
+    store = PlacementStore(PlacementSettings(redis_url=redis_url))
     await ready(store, spec())
     redis_server.kill()
     try:
@@ -126,7 +126,7 @@ async def test_an_outage_is_reported_within_a_second_and_ends_by_itself(redis_se
 
 
 async def test_a_hanging_redis_is_reported_within_a_second(redis_server: RedisServer, redis_url: str) -> None:
-    store = RedisStore(PlacementSettings(redis_url=redis_url))
+    store = PlacementStore(PlacementSettings(redis_url=redis_url))
     await store.ping()
     os.kill(redis_server.pid, signal.SIGSTOP)
     try:
@@ -139,14 +139,14 @@ async def test_a_hanging_redis_is_reported_within_a_second(redis_server: RedisSe
     await store.aclose()
 
 
-async def test_a_wiped_shard_loses_the_generation_marker(store: RedisStore, redis_url: str) -> None:
+async def test_a_wiped_shard_loses_the_generation_marker(store: PlacementStore, redis_url: str) -> None:
     await store.mark_generation("g1", term=1)
     with redis.Redis.from_url(redis_url) as client:
         client.delete(keys.generation(17))
     assert await store.generation() is None
 
 
-async def test_terms_rise_over_a_wipe(store: RedisStore, redis_server: RedisServer) -> None:
+async def test_terms_rise_over_a_wipe(store: PlacementStore, redis_server: RedisServer) -> None:
     terms: list[int] = []
     for holder in range(200):  # quick enough that some of them fall into one millisecond
         terms.append(await store.lead(str(holder), 60) or 0)

@@ -20,8 +20,9 @@ from gateway.controller.pool_refill import PoolRefill
 from gateway.controller.reconciler import Reconciler
 from gateway.metrics import Metrics
 from gateway.model.records import SandboxSpec
-from gateway.placement.redis_store import RedisStore
-from gateway.placement.store import COLD_START, FencedError
+from gateway.placement.errors import FencedError
+from gateway.placement.redis_spares import COLD_START
+from gateway.placement.store import PlacementStore
 from gateway.pools import Pool
 from gateway.settings import PlacementSettings
 from tests.conformance.runtimes import order
@@ -36,17 +37,17 @@ pytestmark = requires("redis")
 
 
 @pytest_asyncio.fixture
-async def store(redis_url: str) -> AsyncIterator[RedisStore]:
-    made = RedisStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=20.0))
+async def store(redis_url: str) -> AsyncIterator[PlacementStore]:
+    made = PlacementStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=20.0))
     yield made
     await made.aclose()
 
 
-async def offered(store: RedisStore, key: str = KEY) -> set[str]:
+async def offered(store: PlacementStore, key: str = KEY) -> set[str]:
     return set(await store.spares(key) or ())
 
 
-async def test_an_offered_spare_is_taken_once_and_the_oldest_first(store: RedisStore) -> None:
+async def test_an_offered_spare_is_taken_once_and_the_oldest_first(store: PlacementStore) -> None:
     assert await store.spares(KEY) is None, "of a new store nothing is known"
     await store.mark_generation("g", term=1)
     assert await store.spares(KEY) == {}
@@ -63,7 +64,7 @@ async def test_an_offered_spare_is_taken_once_and_the_oldest_first(store: RedisS
     assert await offered(store) == {"pool-6"}
 
 
-async def test_an_old_term_changes_no_pool(store: RedisStore) -> None:
+async def test_an_old_term_changes_no_pool(store: PlacementStore) -> None:
     await store.mark_generation("g", term=7)
     await store.offer_spares(KEY, {"pool-a": 1.0}, term=7)
     with pytest.raises(FencedError):
@@ -73,7 +74,7 @@ async def test_an_old_term_changes_no_pool(store: RedisStore) -> None:
     assert await offered(store) == {"pool-a"}
 
 
-async def test_what_a_sandbox_is_made_of_is_said_once(store: RedisStore) -> None:
+async def test_what_a_sandbox_is_made_of_is_said_once(store: PlacementStore) -> None:
     await store.create(SandboxSpec("sb-1", "ada", "i1", "host"), fingerprint="f")
     assert await store.assign_spare("sb-1", "i2", "pool-a") == ""
     assert await store.assign_spare("sb-1", "i1", "pool-a") == "pool-a"
@@ -89,7 +90,7 @@ async def test_what_a_sandbox_is_made_of_is_said_once(store: RedisStore) -> None
 # The controller ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_spare_that_came_up_during_a_long_look_stays(store: RedisStore) -> None:
+async def test_a_spare_that_came_up_during_a_long_look_stays(store: PlacementStore) -> None:
     """It was being made when the pass began, and was on offer, its maker through with it, when the pass came to judge it."""
     runtime, makers = MemoryRuntime(), asyncio.TaskGroup()
     await store.mark_generation("g", term=1)
@@ -108,7 +109,7 @@ async def test_a_spare_that_came_up_during_a_long_look_stays(store: RedisStore) 
     assert len(await offered(store)) == POOL.size
 
 
-async def test_a_spare_that_is_not_offered_is_offered_when_two_passes_see_it(store: RedisStore) -> None:
+async def test_a_spare_that_is_not_offered_is_offered_when_two_passes_see_it(store: PlacementStore) -> None:
     """It may have been taken a moment ago; a new controller, and one with a new store, offer it at once."""
     await store.mark_generation("g", term=1)
     await store.lead("c1", 60)
@@ -133,12 +134,12 @@ async def test_a_spare_that_is_not_offered_is_offered_when_two_passes_see_it(sto
     assert await offered(store) == {"pool-a"}
 
 
-def controller_of(store: RedisStore, runtime: MemoryRuntime, pools: dict[str, Pool] = POOLS) -> Controller:
+def controller_of(store: PlacementStore, runtime: MemoryRuntime, pools: dict[str, Pool] = POOLS) -> Controller:
     pool_refill = PoolRefill(store, runtime, lambda: pools, SECRET, QUICK, Metrics())
     return Controller(store, runtime, "c1", QUICK, pool_refill)
 
 
-async def filled(store: RedisStore, runtime: MemoryRuntime, pool: Pool = POOL) -> None:
+async def filled(store: PlacementStore, runtime: MemoryRuntime, pool: Pool = POOL) -> None:
     async def exact() -> bool:
         waiting = {one.sandbox_id for one in runtime.present.values() if is_spare(one)}
         return len(waiting) == pool.size and await offered(store, pool.key) == waiting
@@ -146,7 +147,7 @@ async def filled(store: RedisStore, runtime: MemoryRuntime, pool: Pool = POOL) -
     await until_async(exact, deadline_s=60, what=f"{pool.size} spares, all on offer")
 
 
-async def test_a_pool_is_filled_refilled_rolled_and_emptied(store: RedisStore) -> None:
+async def test_a_pool_is_filled_refilled_rolled_and_emptied(store: PlacementStore) -> None:
     runtime, pools = MemoryRuntime(), dict(POOLS)
     async with at_work(controller_of(store, runtime, pools)):
         await filled(store, runtime)
@@ -167,11 +168,11 @@ async def test_a_pool_is_filled_refilled_rolled_and_emptied(store: RedisStore) -
         await until_async(lambda: list(runtime.present) == ["sb-1"], deadline_s=60, what="the spares to go")
 
 
-async def store_lacks(store: RedisStore, id_: str) -> bool:
+async def store_lacks(store: PlacementStore, id_: str) -> bool:
     return id_ not in await offered(store)
 
 
-async def test_a_wiped_store_finds_its_spares_again(store: RedisStore, redis_server: RedisServer) -> None:
+async def test_a_wiped_store_finds_its_spares_again(store: PlacementStore, redis_server: RedisServer) -> None:
     runtime = MemoryRuntime()
     async with at_work(controller_of(store, runtime)):
         await filled(store, runtime)
@@ -182,7 +183,7 @@ async def test_a_wiped_store_finds_its_spares_again(store: RedisStore, redis_ser
     assert len(runtime.orders) == POOL.size
 
 
-async def test_nothing_is_made_for_a_store_that_is_being_rebuilt(store: RedisStore) -> None:
+async def test_nothing_is_made_for_a_store_that_is_being_rebuilt(store: PlacementStore) -> None:
     made: list[str] = []
 
     def spawn(work: Coroutine[Any, Any, None], name: str) -> None:
@@ -197,7 +198,7 @@ async def test_nothing_is_made_for_a_store_that_is_being_rebuilt(store: RedisSto
     assert made
 
 
-async def test_an_image_that_cannot_be_had_is_not_hammered(store: RedisStore) -> None:
+async def test_an_image_that_cannot_be_had_is_not_hammered(store: PlacementStore) -> None:
     runtime, broken = MemoryRuntime(), replace(POOL, image="unknown-image")
     async with at_work(controller_of(store, runtime, {broken.key: broken})):
         await until_async(lambda: runtime.deleted, deadline_s=60, what="a failed spare to be cleaned up")
@@ -271,7 +272,7 @@ async def shielded(work: Coroutine[Any, Any, None]) -> bool:
 
 
 @pytest.mark.timeout(300)
-async def test_a_controller_killed_between_any_two_steps_leaves_nothing(store: RedisStore, redis_server: RedisServer) -> None:
+async def test_a_controller_killed_between_any_two_steps_leaves_nothing(store: PlacementStore, redis_server: RedisServer) -> None:
     """It fills a pool, rolls it and replaces a taken spare; killed at every step; the next one makes everything right."""
     changed = replace(POOL, image="other", size=2)
     kills = 0

@@ -14,7 +14,7 @@ from gateway.controller.reconciler import Reconciler
 from gateway.controller.record_cache import RecordCache
 from gateway.model.records import Cause, Record, SandboxSpec
 from gateway.placement.keys import shard_of
-from gateway.placement.redis_store import RedisStore
+from gateway.placement.store import PlacementStore
 from gateway.settings import PlacementSettings
 from tests.gateway.harness import MemoryRuntime
 from tests.support.redis_server import RedisServer
@@ -26,17 +26,17 @@ OOM, DELETED = Cause("oom", "workload"), Cause("deleted", "caller")
 
 
 @pytest_asyncio.fixture
-async def store(redis_url: str) -> AsyncIterator[RedisStore]:
-    made = RedisStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=20.0))
+async def store(redis_url: str) -> AsyncIterator[PlacementStore]:
+    made = PlacementStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=20.0))
     yield made
     await made.aclose()
 
 
-async def states(store: RedisStore) -> dict[str, tuple[str, str]]:
+async def states(store: PlacementStore) -> dict[str, tuple[str, str]]:
     return {record.sandbox_id: (record.incarnation, record.status) async for record in store.scan()}
 
 
-async def step(store: RedisStore, random_: random.Random, number: int) -> None:
+async def step(store: PlacementStore, random_: random.Random, number: int) -> None:
     id_ = f"sb-{random_.randrange(12)}"
     entry = await store.get(id_)
     living = entry if isinstance(entry, Record) else None
@@ -52,7 +52,7 @@ async def step(store: RedisStore, random_: random.Random, number: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_the_cache_follows_every_step(store: RedisStore, redis_server: RedisServer, seed: int) -> None:
+async def test_the_cache_follows_every_step(store: PlacementStore, redis_server: RedisServer, seed: int) -> None:
     random_, cache, marker = random.Random(seed), RecordCache(store), "m0"
     for number in range(200):
         for _ in range(random_.randrange(4)):
@@ -64,7 +64,7 @@ async def test_the_cache_follows_every_step(store: RedisStore, redis_server: Red
         assert kept == await states(store), f"after step {number}"
 
 
-async def test_a_quiet_read_costs_no_record(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_quiet_read_costs_no_record(store: PlacementStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(50):
         await store.create(SandboxSpec(f"sb-{number}", "ada", "i", "host"), fingerprint="f")
         await store.mark_ready(f"sb-{number}", "i", "unix:///a", "e")
@@ -90,7 +90,7 @@ async def test_a_quiet_read_costs_no_record(store: RedisStore, monkeypatch: pyte
     assert len(asked) > 50, "now and then everything is read"
 
 
-async def test_nothing_is_ended_because_of_what_a_late_watch_shows(store: RedisStore) -> None:
+async def test_nothing_is_ended_because_of_what_a_late_watch_shows(store: PlacementStore) -> None:
     """Its list is older than the sandboxes: all seem to be lost, and one that was deleted seems to be there."""
     runtime, term = MemoryRuntime(), await store.lead("c1", 60)
     assert term is not None
@@ -118,7 +118,7 @@ async def _answer(found: list[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("moment", ["wiped", "now and then"])
-async def test_what_the_watch_does_not_show_is_found_by_a_list(store: RedisStore, redis_server: RedisServer, moment: str) -> None:
+async def test_what_the_watch_does_not_show_is_found_by_a_list(store: PlacementStore, redis_server: RedisServer, moment: str) -> None:
     """A watch that is behind after a wipe would leave a sandbox without a record; one that missed an end would keep it for ever."""
     runtime, term = MemoryRuntime(), await store.lead("c1", 60)
     assert term is not None
@@ -153,7 +153,7 @@ async def test_what_the_watch_does_not_show_is_found_by_a_list(store: RedisStore
     assert entry.status == "failed"
 
 
-async def test_a_cursor_of_changes_that_were_lost_is_noticed(store: RedisStore, redis_server: RedisServer) -> None:
+async def test_a_cursor_of_changes_that_were_lost_is_noticed(store: PlacementStore, redis_server: RedisServer) -> None:
     await store.create(SandboxSpec("sb-1", "ada", "i1", "host"), fingerprint="f")
     cursor = (await store.changes()).cursor
     redis_server.flush()

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from gateway.placement.redis_store import RedisStore
-from gateway.placement.store import PlacementUnavailableError
+from gateway.placement.errors import PlacementUnavailableError
+from gateway.placement.store import PlacementStore
 from gateway.settings import PlacementSettings
 
 
@@ -15,7 +15,7 @@ from gateway.settings import PlacementSettings
 async def test_a_cluster_without_a_node(scheme: str) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))  # nobody listens, and nobody else can
-        store = RedisStore(PlacementSettings(redis_url=f"{scheme}://127.0.0.1:{held.getsockname()[1]}"))
+        store = PlacementStore(PlacementSettings(redis_url=f"{scheme}://127.0.0.1:{held.getsockname()[1]}"))
         try:
             with pytest.raises(PlacementUnavailableError):
                 await store.ping()

@@ -13,8 +13,8 @@ import redis.asyncio as redis
 
 from gateway.controller.loop import Controller
 from gateway.model.records import Record, Tombstone
-from gateway.placement.redis_store import RedisStore
-from gateway.placement.store import PlacementUnavailableError
+from gateway.placement.errors import PlacementUnavailableError
+from gateway.placement.store import PlacementStore
 from gateway.settings import ControllerSettings, PlacementSettings
 from tests.gateway.controllers import at_work
 from tests.gateway.harness import MemoryRuntime
@@ -31,8 +31,8 @@ AWAY_S = 2.5
 
 
 @contextlib.asynccontextmanager
-async def opened(url: str, patience_s: float) -> AsyncIterator[RedisStore]:
-    made = RedisStore(PlacementSettings(redis_url=url, step_timeout_s=patience_s, connect_timeout_s=patience_s))
+async def opened(url: str, patience_s: float) -> AsyncIterator[PlacementStore]:
+    made = PlacementStore(PlacementSettings(redis_url=url, step_timeout_s=patience_s, connect_timeout_s=patience_s))
     try:
         yield made
     finally:
@@ -44,7 +44,7 @@ async def test_what_is_in_use_outlives_a_store_that_was_away_for_longer_than_its
     runtime = MemoryRuntime()
     clock = asyncio.get_running_loop().time
 
-    async def use(store: RedisStore, lease: str) -> None:
+    async def use(store: PlacementStore, lease: str) -> None:
         await store.touch(["sb-1"])
         await store.heartbeat("sb-2", "ada")
         await store.group_beat("ada", "run-7", LIMIT_S, lease)

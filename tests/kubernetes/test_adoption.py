@@ -20,7 +20,7 @@ from gateway.controller.reconciler import Reconciler
 from gateway.metrics import Metrics
 from gateway.model.options import Egress
 from gateway.model.records import Record
-from gateway.placement.store import PlacementUnavailableError
+from gateway.placement.errors import PlacementUnavailableError
 from gateway.pools import KEY_LABEL, POOL_LABEL, PoolsFile
 from gateway.runtimes.kubernetes.pods import adoption
 from gateway.runtimes.kubernetes.pods.creation import PodCreation

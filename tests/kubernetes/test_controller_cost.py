@@ -15,7 +15,7 @@ from gateway.controller.reconciler import Reconciler
 from gateway.lifecycle.reserved_labels import to_labels
 from gateway.metrics import Metrics
 from gateway.model.records import SandboxSpec
-from gateway.placement.redis_store import RedisStore
+from gateway.placement.store import PlacementStore
 from gateway.runtimes.base import CreateRequest
 from gateway.runtimes.kubernetes.pods.manifest import pod
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
@@ -40,13 +40,13 @@ MOST_COMMANDS = 450
 
 
 @pytest_asyncio.fixture
-async def store(redis_url: str) -> AsyncIterator[RedisStore]:
-    made = RedisStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=20.0))
+async def store(redis_url: str) -> AsyncIterator[PlacementStore]:
+    made = PlacementStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=20.0))
     yield made
     await made.aclose()
 
 
-async def add(store: RedisStore, api: FakeApi, runtime: KubernetesRuntime, numbers: range) -> None:
+async def add(store: PlacementStore, api: FakeApi, runtime: KubernetesRuntime, numbers: range) -> None:
     for number in numbers:
         spec = SandboxSpec(f"sb-{number}", "ada", f"{number:016x}", "host")
         await store.create(spec, fingerprint="f")
@@ -55,13 +55,13 @@ async def add(store: RedisStore, api: FakeApi, runtime: KubernetesRuntime, numbe
         api.pods.create({**pod(order, runtime.settings, "image", "replica-1"), "status": RUNNING})
 
 
-async def commands(store: RedisStore) -> Counter[str]:
+async def commands(store: PlacementStore) -> Counter[str]:
     stats = await store._redis.command("INFO", "commandstats")
     return Counter({name.removeprefix("cmdstat_"): one["calls"] for name, one in stats.items() if name != "cmdstat_info"})
 
 
 @pytest.mark.parametrize("count", [0, 100, 1000])
-async def test_a_quiet_pass_lists_nothing(store: RedisStore, api: FakeApi, tmp_path: Path, count: int) -> None:
+async def test_a_quiet_pass_lists_nothing(store: PlacementStore, api: FakeApi, tmp_path: Path, count: int) -> None:
     runtime, term = KubernetesRuntime(settings_for(api, tmp_path, page=500), "controller-1"), await store.lead("c1", 60)
     assert term is not None
     await add(store, api, runtime, range(count))
@@ -116,7 +116,7 @@ async def _has(runtime: KubernetesRuntime, count: int) -> bool:
     return len(await runtime.list_watched()) == count
 
 
-async def test_a_broken_watch_is_not_believed(store: RedisStore, api: FakeApi, tmp_path: Path) -> None:
+async def test_a_broken_watch_is_not_believed(store: PlacementStore, api: FakeApi, tmp_path: Path) -> None:
     """Without a watch, and while it is broken, everything is listed."""
     runtime = KubernetesRuntime(settings_for(api, tmp_path, page=500), "controller-1")
     try:

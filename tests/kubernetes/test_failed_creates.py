@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from gateway.controller.loop import Controller
 from gateway.model.records import Quota, Record, Tombstone
-from gateway.placement.redis_store import RedisStore
+from gateway.placement.store import PlacementStore
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.settings import AdmissionSettings, ControllerSettings
 from tests.gateway.controllers import at_work
@@ -94,7 +94,7 @@ async def test_what_runs_is_not_ready_before_it_listens(served: Served, kubelet:
         await client.delete("/sandboxes/sb-1")
 
 
-def _hold_up_the_maker(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def _hold_up_the_maker(store: PlacementStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who makes it takes a while to write down why it failed: the controller looks twice meanwhile."""
     mark_failed = store.mark_failed
 

@@ -10,7 +10,7 @@ import pytest
 from holdfast_wire.errors import HoldfastError
 
 from gateway.controller.loop import Controller
-from gateway.placement.redis_store import RedisStore
+from gateway.placement.store import PlacementStore
 from gateway.runtimes.kubernetes.cluster import enforcement
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.settings import ControllerSettings, PlacementSettings
@@ -34,7 +34,7 @@ async def test_the_first_leader_probes_at_once(
     left: dict[str, Any] = {"kind": "Pod", "metadata": {"name": "hf-canary-left", "labels": LABELS}, "spec": {}, "status": {}}
     api.pods.create(left)
     api.pods.update("hf-canary-left", lambda pod: pod["metadata"].update(creationTimestamp="2020-01-01T00:00:00Z"))
-    store = RedisStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=10.0))
+    store = PlacementStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=10.0))
     with Canaries(api, enforced=enforced).run() as canaries:
         assert (await network(runtime))["detail"].endswith("not probed yet")
         task = asyncio.create_task(Controller(store, runtime, "c1", ControllerSettings()).run(), name="controller")

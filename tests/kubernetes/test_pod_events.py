@@ -14,7 +14,8 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import Options
 from gateway.runtimes.kubernetes.pods import creation
-from gateway.runtimes.kubernetes.pods.status import event_failure, read_pod
+from gateway.runtimes.kubernetes.pods.failures import event_failure
+from gateway.runtimes.kubernetes.pods.status import read_pod
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from tests.conformance.runtimes import CREATE_S, order
 from tests.kubernetes.conftest import QUICK, settings_for

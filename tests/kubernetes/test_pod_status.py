@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.runtimes.base import BecameReady, Leaving, WentAway
+from gateway.runtimes.kubernetes.pods.json_fields import moment
 from gateway.runtimes.kubernetes.pods.manifest import pod
 from gateway.runtimes.kubernetes.pods.runtime_events import on_change, on_vanish, status_of
-from gateway.runtimes.kubernetes.pods.status import PodStatus, moment, read_pod
+from gateway.runtimes.kubernetes.pods.status import PodStatus, read_pod
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 from tests.conformance.runtimes import order
 
@@ -121,13 +122,17 @@ def test_no_trouble(status: dict[str, Any]) -> None:
     assert seen(status).failure is None
 
 
+def patient(pull_s: float, schedule_s: float) -> KubernetesSettings:
+    return KubernetesSettings(bundle_image="b", pull_patience_s=pull_s, unschedulable_patience_s=schedule_s)
+
+
 def test_patience_is_for_what_may_pass_and_counts_from_when_it_began() -> None:
     stuck = seen(UNSCHEDULABLE)
-    assert stuck.failed(NOW, pull_patience_s=0, schedule_patience_s=61) is None
-    assert stuck.failed(NOW, pull_patience_s=0, schedule_patience_s=59) is not None
+    assert stuck.failed(NOW, patient(0, 61)) is None
+    assert stuck.failed(NOW, patient(0, 59)) is not None
     pulling = seen(waiting("ErrImagePull", "i/o timeout"))
-    assert pulling.failed(NOW, pull_patience_s=601, schedule_patience_s=0) is None
-    assert pulling.failed(NOW, pull_patience_s=599, schedule_patience_s=0) is not None
+    assert pulling.failed(NOW, patient(601, 0)) is None
+    assert pulling.failed(NOW, patient(599, 0)) is not None
     assert "Insufficient nvidia.com/gpu" in stuck.stage
 
 

@@ -13,7 +13,7 @@ from holdfast_wire.errors import HoldfastError
 from gateway.controller.loop import Controller
 from gateway.controller.prepull import Prepull
 from gateway.metrics import Metrics
-from gateway.placement.redis_store import RedisStore
+from gateway.placement.store import PlacementStore
 from gateway.pools import PoolsError, PoolsFile, read_pools, read_prepull
 from gateway.runtimes.kubernetes.names import prepull_name
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
@@ -42,7 +42,7 @@ def kept(api: FakeApi) -> set[str]:
 
 @contextlib.asynccontextmanager
 async def leading(redis_url: str, runtime: KubernetesRuntime, path: Path, metrics: Metrics) -> AsyncIterator[None]:
-    store = RedisStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=10.0))
+    store = PlacementStore(PlacementSettings(redis_url=redis_url, step_timeout_s=20.0, connect_timeout_s=10.0))
     prepull = Prepull(store, runtime, PoolsFile(path).prepull, metrics)
     try:
         async with at_work(Controller(store, runtime, "c1", QUICK, metrics=metrics, prepull=prepull)):

@@ -19,7 +19,8 @@ from gateway.pools import KEY_LABEL, POOL_LABEL
 from gateway.runtimes.base import CreateRequest
 from gateway.runtimes.kubernetes.cluster import node_probes
 from gateway.runtimes.kubernetes.pods import creation
-from gateway.runtimes.kubernetes.pods.status import needs_users, read_pod
+from gateway.runtimes.kubernetes.pods.failures import needs_users
+from gateway.runtimes.kubernetes.pods.status import read_pod
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime
 from gateway.runtimes.kubernetes.settings import Profile, read
 from tests.conformance.runtimes import CREATE_S, order
@@ -184,7 +185,7 @@ async def test_a_spare_of_another_profile_is_never_handed_out(
 @pytest.mark.parametrize("volume", [False, True])
 def test_probe_pods_are_as_confined_as_sandboxes(profile: Profile, volume: bool) -> None:
     settings = replace(PLAIN, sandbox_profile=profile)
-    made = node_probes.probe_pod("hf-canary-nodes-x", settings, volume)
+    made = node_probes.node_probe_pod("hf-canary-nodes-x", settings, volume)
     check_pod(made, restricted=profile == "restricted")
     kubernetes_validate.validate(made, "1.36", strict=True)
     assert made["spec"].get("hostUsers", True) is (profile != "userns")

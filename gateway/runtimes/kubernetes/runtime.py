@@ -52,7 +52,7 @@ class KubernetesRuntime:
     def __init__(self, settings: KubernetesSettings, replica: str, watch: WatchSettings | None = None) -> None:
         self.settings = settings
         self.api = Api(settings.kubeconfig, settings.request_timeout_s)
-        self.pods = f"/api/v1/namespaces/{settings.namespace}/pods"
+        self.pods = settings.pods_path
         self._replica = replica
         self._watch_settings = watch or WatchSettings(page=settings.page)
         self._watch: Watch[PodStatus] | None = None
@@ -206,12 +206,11 @@ class KubernetesRuntime:
             try:
                 metadata = {"uid": facts.uid, "annotations": {ENDING: "isolation"}}
                 await self.api.patch(f"{self.pods}/{facts.name}", {"metadata": metadata})
-                body = {"gracePeriodSeconds": _UNISOLATED_GRACE_S, "propagationPolicy": "Background", "preconditions": {"uid": facts.uid}}
-                await self.api.delete(f"{self.pods}/{facts.name}", body)
-                ended += 1
             except ApiError as error:
                 if error.status not in (404, 409):
                     raise
+                continue
+            ended += await self.api.remove(f"{self.pods}/{facts.name}", _UNISOLATED_GRACE_S, uid=facts.uid)
         return ended
 
     async def aclose(self) -> None:
@@ -244,17 +243,11 @@ class KubernetesRuntime:
     async def _delete(self, facts: PodStatus) -> bool:
         """Whether there was a pod to end. A spare that was taken since it was read is left alone."""
         while not facts.asked:
-            body = {"gracePeriodSeconds": ASKED_GRACE_S, "propagationPolicy": "Background", "preconditions": {"uid": facts.uid}}
-            if facts.ended() is not None or not facts.started:
-                body["gracePeriodSeconds"] = 0  # no process is running that could use the grace period
-            if facts.pool:
-                body["preconditions"] = {"uid": facts.uid, "resourceVersion": facts.version}
-            try:
-                await self.api.delete(f"{self.pods}/{facts.name}", body)
+            # Without a running process there is nothing that could use the grace period.
+            grace_s = ASKED_GRACE_S if facts.started and facts.ended() is None else 0
+            version = facts.version if facts.pool else ""
+            if await self.api.remove(f"{self.pods}/{facts.name}", grace_s, uid=facts.uid, version=version):
                 return True
-            except ApiError as error:
-                if error.status not in (404, 409):
-                    raise
             now = await self._same(facts) if facts.pool else None
             if now is None:
                 return True  # the pod ended, or another pod has its name now
@@ -274,11 +267,5 @@ class KubernetesRuntime:
         return now if now.uid == facts.uid else None
 
     async def _pods_of(self, selector: str) -> AsyncIterator[PodStatus]:
-        query = {"limit": str(self.settings.page), "labelSelector": selector}
-        while True:
-            body = await self.api.get(self.pods, query)
-            for item in body.get("items") or []:
-                yield read_pod(item)
-            query["continue"] = str((body.get("metadata") or {}).get("continue") or "")
-            if not query["continue"]:
-                return
+        async for one in self.api.each(self.pods, {"labelSelector": selector}, page=self.settings.page):
+            yield read_pod(one)

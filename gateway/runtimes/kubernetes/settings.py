@@ -85,6 +85,16 @@ class KubernetesSettings:
     request_timeout_s: float = 10.0
     """Longest wait for one answer of the API server."""
 
+    @property
+    def pods_path(self) -> str:
+        """Where the API server has the sandboxes' pods."""
+        return f"/api/v1/namespaces/{self.namespace}/pods"
+
+    @property
+    def policies_path(self) -> str:
+        """Where it has their network policies."""
+        return f"/apis/networking.k8s.io/v1/namespaces/{self.namespace}/networkpolicies"
+
 
 def read(env: Mapping[str, str]) -> KubernetesSettings:
     """The settings of an environment. Raises ``ValueError`` naming the variable."""

@@ -99,6 +99,42 @@ class Api:
     async def delete(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         return await self.call("DELETE", path, body=body)
 
+    async def each(self, path: str, query: Mapping[str, str] | None = None, *, page: int) -> AsyncIterator[dict[str, Any]]:
+        """Every object of a list, in pages. A ``resourceVersion`` holds for the first page."""
+        asked = {"limit": str(page), **(query or {})}
+        while True:
+            body = await self.get(path, asked)
+            for item in body.get("items") or []:
+                yield item
+            asked["continue"] = str((body.get("metadata") or {}).get("continue") or "")
+            if not asked["continue"]:
+                return
+            asked.pop("resourceVersion", None)
+
+    async def ensure(self, path: str, body: dict[str, Any]) -> bool:
+        """Create an object; False where there is one of its name."""
+        try:
+            await self.post(path, body)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            return False
+        return True
+
+    async def remove(self, path: str, grace_s: int | None = None, *, uid: str = "", version: str = "") -> bool:
+        """Delete an object, and what it owns; False where it is not there, or has another uid or version than the given one."""
+        only = {name: text for name, text in (("uid", uid), ("resourceVersion", version)) if text}
+        body: dict[str, Any] = {"propagationPolicy": "Background", "preconditions": only}
+        if grace_s is not None:
+            body["gracePeriodSeconds"] = grace_s
+        try:
+            await self.delete(path, body)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            return False
+        return True
+
     async def call(
         self,
         method: str,

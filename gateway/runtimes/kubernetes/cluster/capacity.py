@@ -7,6 +7,7 @@ role), only the requested amounts are known.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
@@ -39,7 +40,7 @@ class Capacity:
             if clock() >= self._largest_until:
                 cores, memory = 0.0, 0
                 try:
-                    async for node in self._walk("/api/v1/nodes", {}):
+                    async for node in self._each("/api/v1/nodes"):
                         allocatable = (node.get("status") or {}).get("allocatable") or {}
                         cores = max(cores, _cores(allocatable.get("cpu")))
                         memory = max(memory, _bytes(allocatable.get("memory")))
@@ -63,7 +64,7 @@ class Capacity:
         nodes: int | None = 0
         cores, memory = 0.0, 0
         try:
-            async for node in self._walk("/api/v1/nodes", {}):
+            async for node in self._each("/api/v1/nodes"):
                 if (node.get("spec") or {}).get("unschedulable"):
                     continue
                 allocatable = (node.get("status") or {}).get("allocatable") or {}
@@ -75,7 +76,7 @@ class Capacity:
                 raise
             nodes = None
         asked_cores, asked_memory, pods = 0.0, 0, 0
-        async for pod in self._walk(f"/api/v1/namespaces/{self._settings.namespace}/pods", {"labelSelector": SELECTOR}):
+        async for pod in self._each(self._settings.pods_path, SELECTOR):
             if (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded"):
                 continue
             pods += 1
@@ -92,17 +93,9 @@ class Capacity:
             "memory_requested": asked_memory,
         }
 
-    async def _walk(self, path: str, query: dict[str, str]) -> Any:
-        query = {"limit": str(self._settings.page), "resourceVersion": "0", **query}
-        while True:
-            body = await self._api.get(path, query)
-            for item in body.get("items") or []:
-                yield item
-            go_on = (body.get("metadata") or {}).get("continue")
-            if not go_on:
-                return
-            query["continue"] = str(go_on)
-            query.pop("resourceVersion", None)
+    def _each(self, path: str, selector: str = "") -> AsyncIterator[dict[str, Any]]:
+        """From the server's cache."""
+        return self._api.each(path, {"resourceVersion": "0", "labelSelector": selector}, page=self._settings.page)
 
 
 def _cores(text: Any) -> float:

@@ -115,7 +115,7 @@ async def _profile(api: Api, settings: KubernetesSettings) -> Check:
 
 
 async def _default_deny(api: Api, settings: KubernetesSettings) -> Check:
-    body = await api.get(f"/apis/networking.k8s.io/v1/namespaces/{settings.namespace}/networkpolicies", {"limit": "500"})
+    body = await api.get(settings.policies_path, {"limit": "500"})
     denied: set[str] = set()
     for policy in body.get("items") or []:
         spec = policy.get("spec") or {}

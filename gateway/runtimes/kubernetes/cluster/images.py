@@ -22,10 +22,14 @@ from holdfast_wire.errors import HoldfastError
 from gateway.runtimes.base import Image
 from gateway.runtimes.kubernetes.api.client import Api, ApiError, errors, refused
 from gateway.runtimes.kubernetes.names import COMPONENT, IMAGE, KEPT, MANAGED_BY, PREPULL, PREPULL_SELECTOR, SPEC, prepull_name
+from gateway.runtimes.kubernetes.pods.failures import Failure
+from gateway.runtimes.kubernetes.pods.json_fields import moment
 from gateway.runtimes.kubernetes.pods.manifest import Injection, bundle_volume
 from gateway.runtimes.kubernetes.pods.profiles import CONFINED, confinement
-from gateway.runtimes.kubernetes.pods.status import Failure, moment, read_pod
+from gateway.runtimes.kubernetes.pods.status import read_pod
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
+
+from .probe_pods import placement
 
 log = logging.getLogger("gateway.kubernetes")
 
@@ -145,23 +149,14 @@ class ClusterImages:
     async def _failure_of(self, daemon_set: dict[str, Any]) -> Failure | None:
         """The first lasting failure of its pods."""
         now, selector = time.time(), f"{PREPULL}={daemon_set['metadata']['labels'][PREPULL]}"
-        query = {"limit": str(self._settings.page), "labelSelector": selector}
-        path = f"/api/v1/namespaces/{self._settings.namespace}/pods"
-        while True:
-            body = await self._api.get(path, query)
-            for pod in body.get("items") or []:
-                owners = {owner.get("uid") for owner in pod["metadata"].get("ownerReferences") or []}
-                if daemon_set["metadata"]["uid"] not in owners or pod["metadata"].get("deletionTimestamp"):
-                    continue
-                patience = self._settings
-                found = read_pod(pod).failed(
-                    now, pull_patience_s=patience.pull_patience_s, schedule_patience_s=patience.unschedulable_patience_s
-                )
-                if found is not None:
-                    return found
-            query["continue"] = str((body.get("metadata") or {}).get("continue") or "")
-            if not query["continue"]:
-                return None
+        async for pod in self._api.each(self._settings.pods_path, {"labelSelector": selector}, page=self._settings.page):
+            owners = {owner.get("uid") for owner in pod["metadata"].get("ownerReferences") or []}
+            if daemon_set["metadata"]["uid"] not in owners or pod["metadata"].get("deletionTimestamp"):
+                continue
+            found = read_pod(pod).failed(now, self._settings)
+            if found is not None:
+                return found
+        return None
 
     async def _all(self) -> list[dict[str, Any]]:
         """All of them: ``_ensure`` limits their number, so one page suffices."""
@@ -170,16 +165,7 @@ class ClusterImages:
     async def _delete(self, daemon_set: dict[str, Any]) -> bool:
         """Whether it existed; with a uid, only that one."""
         metadata = daemon_set["metadata"]
-        body: dict[str, Any] = {"propagationPolicy": "Background"}
-        if "uid" in metadata:
-            body["preconditions"] = {"uid": metadata["uid"]}
-        try:
-            await self._api.delete(f"{self._path}/{metadata['name']}", body)
-        except ApiError as error:
-            if error.status not in (404, 409):
-                raise
-            return False
-        return True
+        return await self._api.remove(f"{self._path}/{metadata['name']}", uid=metadata.get("uid", ""))
 
 
 def daemon_set(name: str, settings: KubernetesSettings, injection: Injection) -> dict[str, Any]:
@@ -194,17 +180,13 @@ def daemon_set(name: str, settings: KubernetesSettings, injection: Injection) ->
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 0,
         "securityContext": {name: value for name, value in confined.pod.items() if not name.startswith("fsGroup")},
-        "nodeSelector": {"kubernetes.io/os": "linux", **dict(settings.node_selector)},
-        "tolerations": [{"key": taint, "operator": "Exists"} for taint in settings.tolerations],
+        **placement(settings),
         "initContainers": [*init, {"name": "image", "image": name, "command": [*_PYTHON, _EXIT], "volumeMounts": [mount], **common}],
         "containers": [{"name": "idle", "image": settings.bundle_image, "command": [*_PYTHON, _IDLE], **common}],
         "volumes": [volume],
-        "runtimeClassName": settings.runtime_class,
-        "imagePullSecrets": [{"name": secret} for secret in settings.pull_secrets],
     }
     if confined.own_users:
         spec["hostUsers"] = False
-    spec = {field: value for field, value in spec.items() if value not in ("", [])}
     digest = hashlib.sha256(orjson.dumps(spec, option=orjson.OPT_SORT_KEYS)).hexdigest()[:40]
     metadata: dict[str, Any] = {
         "name": key,

@@ -104,7 +104,7 @@ async def _refusal(api: Api, settings: KubernetesSettings) -> str:
     request = CreateRequest("injection-probe", "0" * 16, "0" * 64, "", settings.bundle_image, 0.01, 64 << 20, egress=Egress("internet"))
     body = pod(request, settings, "image", "probe")
     try:
-        await api.call("POST", f"/api/v1/namespaces/{settings.namespace}/pods", {"dryRun": "All"}, body=body)
+        await api.call("POST", settings.pods_path, {"dryRun": "All"}, body=body)
     except ApiError as error:
         if isinstance(error, ApiUnreachableError):
             raise

@@ -1,8 +1,8 @@
 """The network probe: does the network enforce policies? Two pods that differ in nothing but a policy are compared.
 
 Owns the probe: a listener, a pod with no allowance that must not reach it, and a pod with an allowance for exactly the listener that
-must. Only when both behave as expected is the network trusted: a broken one refuses both. The verdict is stored in an annotation of
-the listener's policy, so that one controller probes and every replica reads. Everything runs from the bundle's image.
+must. Only when both behave as expected is the network trusted: a broken one refuses both. The verdict is stored with the listener's
+policy (``probe_pods``), so that one controller probes and every replica reads.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ import asyncio
 import contextlib
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-import orjson
-from holdfast_wire.bundle import agent_command
-
 from gateway.runtimes.kubernetes.api.client import Api, ApiError
-from gateway.runtimes.kubernetes.names import COMPONENT, MANAGED_BY
-from gateway.runtimes.kubernetes.names import ROLE as _ROLE
-from gateway.runtimes.kubernetes.pods.status import moment
+from gateway.runtimes.kubernetes.names import COMPONENT, ROLE
+from gateway.runtimes.kubernetes.pods.json_fields import moment
+from gateway.runtimes.kubernetes.pods.profiles import CONFINED
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
+
+from .probe_pods import CANARIES, LIFE_S, isolate, probe_pod, read_verdict, store_verdict
 
 _NAME = "hf-canary"
 _VERDICT = "holdfast.dev/canary"
@@ -30,8 +29,6 @@ _PORT = 8718
 _USER = 1000
 _TRIES = 20
 _WAIT_S = 90.0
-_LIFE_S = 300
-"""After this a probe's pods end by themselves."""
 _LISTEN = (
     "import socket\n"
     f"s = socket.create_server(('', {_PORT}), family=socket.AF_INET6, dualstack_ipv6=True) if socket.has_dualstack_ipv6() "
@@ -74,36 +71,29 @@ class Verdict:
 
 async def known(api: Api, settings: KubernetesSettings) -> Verdict | None:
     """The last verdict, None where there is none. Raises ``ApiError``."""
-    return await _noted(api, settings, (_VERDICT,))
+    return await _noted(api, settings, _VERDICT)
 
 
 async def found(api: Api, settings: KubernetesSettings) -> Verdict | None:
     """The last conclusive verdict, else the last one. Raises ``ApiError``."""
-    return await _noted(api, settings, (_CONCLUSIVE, _VERDICT))
+    return await _noted(api, settings, _CONCLUSIVE, _VERDICT)
 
 
-async def _noted(api: Api, settings: KubernetesSettings, names: tuple[str, ...]) -> Verdict | None:
+async def _noted(api: Api, settings: KubernetesSettings, *names: str) -> Verdict | None:
+    stored = await read_verdict(api, settings, _NAME, *names)
     try:
-        policy = await api.get(f"{_policies(settings)}/{_NAME}")
-    except ApiError as error:
-        if error.status == 404:
-            return None
-        raise
-    annotations = policy["metadata"].get("annotations") or {}
-    text = next((annotations[name] for name in names if annotations.get(name)), None)
-    try:
-        return Verdict(**orjson.loads(text)) if text else None
-    except (TypeError, orjson.JSONDecodeError):
+        return Verdict(**stored) if stored is not None else None
+    except TypeError:
         return None
 
 
 async def probe(api: Api, settings: KubernetesSettings, wait_s: float = _WAIT_S) -> Verdict:
     """Probe, and store the verdict. Takes a few seconds and creates three pods, which it removes. Raises ``ApiError``."""
-    await _ensure_policy(api, settings)
+    await _ensure_policies(api, settings)
     await _sweep(api, settings)
     run = secrets.token_hex(4)
     names = [f"{_NAME}-{role}-{run}" for role in ("listener", "closed", "open")]
-    pods = f"/api/v1/namespaces/{settings.namespace}/pods"
+    pods = settings.pods_path
     try:
         async with asyncio.timeout(wait_s):
             await api.post(pods, _pod(names[0], "listener", _LISTEN, settings))
@@ -117,21 +107,18 @@ async def probe(api: Api, settings: KubernetesSettings, wait_s: float = _WAIT_S)
         verdict = Verdict(False, f"the probe did not finish within {wait_s:g} s", time.time())
     finally:
         for name in names:
-            try:
-                await api.delete(f"{pods}/{name}", {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
-            except ApiError:
-                pass  # the pods end by themselves (activeDeadlineSeconds)
+            with contextlib.suppress(ApiError):  # the pods end by themselves (activeDeadlineSeconds)
+                await api.remove(f"{pods}/{name}", 0)
     await note(api, settings, verdict)
     return verdict
 
 
 async def note(api: Api, settings: KubernetesSettings, verdict: Verdict) -> None:
     """Store a verdict where every replica reads it. Raises ``ApiError``."""
-    await _ensure_policy(api, settings)
-    text = orjson.dumps({"holds": verdict.holds, "detail": verdict.detail, "at": verdict.at, "leaks": verdict.leaks}).decode()
+    await _ensure_policies(api, settings)
     # An inconclusive probe, on a full cluster for example, does not overwrite a conclusive verdict.
-    noted = {_VERDICT: text, **({_CONCLUSIVE: text} if verdict.conclusive else {})}
-    await api.patch(f"{_policies(settings)}/{_NAME}", {"metadata": {"annotations": noted}})
+    names = (_VERDICT, _CONCLUSIVE) if verdict.conclusive else (_VERDICT,)
+    await store_verdict(api, settings, _NAME, asdict(verdict), *names)
 
 
 def _judge(closed: int, opened: int, now: float) -> Verdict:
@@ -147,69 +134,27 @@ def _judge(closed: int, opened: int, now: float) -> Verdict:
 
 async def _sweep(api: Api, settings: KubernetesSettings) -> None:
     """Remove what a killed prober left: such pods end by themselves, but their objects would remain."""
-    pods = f"/api/v1/namespaces/{settings.namespace}/pods"
-    found = await api.get(pods, {"labelSelector": f"{MANAGED_BY}=holdfast,{COMPONENT}=canary", "limit": "100"})
-    for pod in found.get("items") or []:
-        if time.time() - moment(pod["metadata"].get("creationTimestamp")) > _LIFE_S:
+    canaries = ",".join(f"{name}={value}" for name, value in CANARIES.items())
+    async for pod in api.each(settings.pods_path, {"labelSelector": canaries}, page=settings.page):
+        if time.time() - moment(pod["metadata"].get("creationTimestamp")) > LIFE_S:
             with contextlib.suppress(ApiError):
-                await api.delete(f"{pods}/{pod['metadata']['name']}", {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
+                await api.remove(f"{settings.pods_path}/{pod['metadata']['name']}", 0)
 
 
-async def _ensure_policy(api: Api, settings: KubernetesSettings) -> None:
+async def _ensure_policies(api: Api, settings: KubernetesSettings) -> None:
     """For probe pods only: the listener accepts their connections, the open one may connect; the closed one is under default-deny."""
     canaries = {"podSelector": {"matchLabels": {COMPONENT: "canary"}}}
+    listener, opened = ({"matchLabels": {COMPONENT: "canary", ROLE: role}} for role in ("listener", "open"))
     ports = [{"protocol": "TCP", "port": _PORT}]
-    metadata = {"namespace": settings.namespace, "labels": {MANAGED_BY: "holdfast", COMPONENT: "canary"}}
-    listener = {"matchLabels": {COMPONENT: "canary", _ROLE: "listener"}}
-    opened = {"matchLabels": {COMPONENT: "canary", _ROLE: "open"}}
-    reach = [{"to": [{"podSelector": listener}], "ports": ports}]
-    for name, spec in (
-        (_NAME, {"podSelector": listener, "policyTypes": ["Ingress"], "ingress": [{"from": [canaries], "ports": ports}]}),
-        (
-            f"{_NAME}-open",
-            {"podSelector": opened, "policyTypes": ["Egress"], "egress": reach},
-        ),
-    ):
-        body = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {**metadata, "name": name}, "spec": spec}
-        try:
-            await api.post(_policies(settings), body)
-        except ApiError as error:
-            if error.status != 409:
-                raise
+    accept = {"podSelector": listener, "policyTypes": ["Ingress"], "ingress": [{"from": [canaries], "ports": ports}]}
+    reach = {"podSelector": opened, "policyTypes": ["Egress"], "egress": [{"to": [{"podSelector": listener}], "ports": ports}]}
+    await isolate(api, settings, _NAME, accept)
+    await isolate(api, settings, f"{_NAME}-open", reach)
 
 
 def _pod(name: str, role: str, script: str, settings: KubernetesSettings) -> dict[str, Any]:
-    small = {"cpu": "100m", "memory": "64Mi"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": settings.namespace,
-            "labels": {MANAGED_BY: "holdfast", COMPONENT: "canary", _ROLE: role},
-        },
-        "spec": {
-            "restartPolicy": "Never",
-            "activeDeadlineSeconds": _LIFE_S,
-            "terminationGracePeriodSeconds": 0,
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            "nodeSelector": dict(settings.node_selector),
-            "tolerations": [{"key": key, "operator": "Exists"} for key in settings.tolerations],
-            "imagePullSecrets": [{"name": secret} for secret in settings.pull_secrets],
-            "securityContext": {"runAsNonRoot": True, "runAsUser": settings.user or _USER, "seccompProfile": {"type": "RuntimeDefault"}},
-            "containers": [
-                {
-                    "name": "canary",
-                    "image": settings.bundle_image,
-                    "imagePullPolicy": settings.pull_policy,
-                    "command": [*agent_command()[:-1], "-c", script],
-                    "resources": {"requests": small, "limits": small},
-                    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-                }
-            ],
-        },
-    }
+    user = {"runAsNonRoot": True, "runAsUser": settings.user or _USER, "seccompProfile": {"type": "RuntimeDefault"}}
+    return probe_pod(name, role, script, settings, user, CONFINED)
 
 
 async def _until(api: Api, path: str, look: Any) -> Any:
@@ -230,7 +175,3 @@ def _exit_code(status: dict[str, Any]) -> int | None:
         if ended:
             return int(ended.get("exitCode", -1))
     return -1 if status.get("phase") == "Failed" else None
-
-
-def _policies(settings: KubernetesSettings) -> str:
-    return f"/apis/networking.k8s.io/v1/namespaces/{settings.namespace}/networkpolicies"

@@ -17,14 +17,17 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import orjson
-from holdfast_wire.bundle import MOUNT, agent_command
+from holdfast_wire.bundle import MOUNT
 
 from gateway.runtimes.kubernetes.api.client import Api, ApiError
-from gateway.runtimes.kubernetes.names import COMPONENT, CONTAINER, MANAGED_BY, ROLE
+from gateway.runtimes.kubernetes.names import COMPONENT, ROLE
+from gateway.runtimes.kubernetes.pods.failures import needs_users
 from gateway.runtimes.kubernetes.pods.pod_events import warnings_of
 from gateway.runtimes.kubernetes.pods.profiles import confinement, no_user_namespaces
-from gateway.runtimes.kubernetes.pods.status import BUNDLE_VOLUME, needs_users, read_pod
+from gateway.runtimes.kubernetes.pods.status import BUNDLE_VOLUME, read_pod
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
+
+from .probe_pods import isolate, probe_pod, read_verdict, store_verdict
 
 log = logging.getLogger("gateway.kubernetes")
 
@@ -33,8 +36,6 @@ VERDICT = "holdfast.dev/nodes"
 _VOLUME_AT = "/probe"
 _WAIT_S = 60.0
 _LOOK_S = 0.5
-_LIFE_S = 300
-"""After this a probe's pod ends by itself."""
 _MESSAGE = 300
 _REMEMBERED_S, _LOOK_AGAIN_S = 60.0, 2.0
 """How long a gateway uses a verdict; a missing or negative one is read again sooner."""
@@ -65,12 +66,10 @@ class Seen:
 
 async def known(api: Api, settings: KubernetesSettings) -> Seen | None:
     """The last verdict under the current profile, None where there is none. Raises ``ApiError``."""
-    found = await api.get(_policies(settings), {"fieldSelector": f"metadata.name={NAME}"})
-    policies: list[dict[str, Any]] = found.get("items") or []
-    text = next(((policy["metadata"].get("annotations") or {}).get(VERDICT) for policy in policies), None)
+    stored = await read_verdict(api, settings, NAME, VERDICT)
     try:
-        seen = Seen(**orjson.loads(text)) if text else None
-    except (TypeError, orjson.JSONDecodeError):
+        seen = Seen(**stored) if stored is not None else None
+    except TypeError:
         return None
     return seen if seen is not None and seen.profile == settings.sandbox_profile else None
 
@@ -84,7 +83,7 @@ async def probe(api: Api, settings: KubernetesSettings, wait_s: float = _WAIT_S)
             looks.append(group.create_task(_look(api, settings, volume, wait_s) if wanted else _not_asked()))
     (users, users_why), (volume_mounts, volume_why) = (look.result() for look in looks)
     seen = Seen(settings.sandbox_profile, time.time(), users, users_why, volume_mounts, volume_why)
-    await _note(api, settings, seen)
+    await store_verdict(api, settings, NAME, asdict(seen), VERDICT)
     return seen
 
 
@@ -135,7 +134,8 @@ class NodeProbes:
         try:
             await _ensure_policy(self._api, self._settings)
             last = await known(self._api, self._settings) or Seen(self._settings.sandbox_profile, 0.0)
-            await _note(self._api, self._settings, replace(last, volume=False, volume_why=why[:_MESSAGE]))
+            seen = replace(last, volume=False, volume_why=why[:_MESSAGE])
+            await store_verdict(self._api, self._settings, NAME, asdict(seen), VERDICT)
         except ApiError as error:
             log.warning("the verdict that image volumes do not work could not be stored: %s", error)
 
@@ -150,10 +150,10 @@ async def _not_asked() -> tuple[bool | None, str]:
 
 async def _look(api: Api, settings: KubernetesSettings, volume: bool, wait_s: float) -> tuple[bool | None, str]:
     """One probe pod's verdict, and its reason."""
-    pods = f"/api/v1/namespaces/{settings.namespace}/pods"
+    pods = settings.pods_path
     name = f"{NAME}-{'volume' if volume else 'users'}-{secrets.token_hex(4)}"
     try:
-        pod = await api.post(pods, probe_pod(name, settings, volume))
+        pod = await api.post(pods, node_probe_pod(name, settings, volume))
     except ApiError as error:
         if error.passing:
             raise
@@ -178,7 +178,7 @@ async def _look(api: Api, settings: KubernetesSettings, volume: bool, wait_s: fl
         return None, "the probe was removed before it was over"
     finally:
         with contextlib.suppress(ApiError):  # such a pod ends by itself (activeDeadlineSeconds)
-            await api.delete(f"{pods}/{name}", {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
+            await api.remove(f"{pods}/{name}", 0)
 
 
 async def _refusal(api: Api, settings: KubernetesSettings, pod: dict[str, Any]) -> tuple[bool | None, str] | None:
@@ -226,67 +226,22 @@ def _own_users(uid_map: str) -> bool:
     return bool(rows) and (0, 0, _ALL_IDS) not in rows
 
 
-def probe_pod(name: str, settings: KubernetesSettings, volume: bool) -> dict[str, Any]:
-    """Configured as sandboxes are in what matters: profile, nodes, runtime class. It runs from the bundle's image."""
+def node_probe_pod(name: str, settings: KubernetesSettings, volume: bool) -> dict[str, Any]:
+    """Configured as sandboxes are in what matters: profile, nodes, runtime class."""
     confined = confinement(settings)
-    small = {"cpu": "100m", "memory": "64Mi"}
-    container: dict[str, Any] = {
-        "name": CONTAINER,
-        "image": settings.bundle_image,
-        "imagePullPolicy": settings.pull_policy,
-        "command": [*agent_command()[:-1], "-c", _SCRIPT],
-        "resources": {"requests": small, "limits": small},
-    }
-    if confined.container:
-        container["securityContext"] = confined.container
-    spec: dict[str, Any] = {
-        "restartPolicy": "Never",
-        "activeDeadlineSeconds": _LIFE_S,
-        "terminationGracePeriodSeconds": 0,
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "nodeSelector": {"kubernetes.io/os": "linux", **dict(settings.node_selector)},
-        "tolerations": [{"key": key, "operator": "Exists"} for key in settings.tolerations],
-        "imagePullSecrets": [{"name": secret} for secret in settings.pull_secrets],
-        "runtimeClassName": settings.runtime_class,
-        "securityContext": confined.pod,
-        "containers": [container],
-    }
+    pod = probe_pod(name, "volume" if volume else "users", _SCRIPT, settings, confined.pod, confined.container)
     if confined.own_users:
-        spec["hostUsers"] = False
+        pod["spec"]["hostUsers"] = False
     if volume:
         image = {"reference": settings.bundle_image, "pullPolicy": settings.pull_policy}
-        spec["volumes"] = [{"name": BUNDLE_VOLUME, "image": image}]
-        container["volumeMounts"] = [{"name": BUNDLE_VOLUME, "mountPath": _VOLUME_AT, "subPath": MOUNT.lstrip("/"), "readOnly": True}]
-    labels = {MANAGED_BY: "holdfast", COMPONENT: "canary", ROLE: "volume" if volume else "users"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": settings.namespace, "labels": labels},
-        "spec": {field: value for field, value in spec.items() if value not in ("", [])},
-    }
+        mount = {"name": BUNDLE_VOLUME, "mountPath": _VOLUME_AT, "subPath": MOUNT.lstrip("/"), "readOnly": True}
+        pod["spec"]["volumes"] = [{"name": BUNDLE_VOLUME, "image": image}]
+        pod["spec"]["containers"][0]["volumeMounts"] = [mount]
+    return pod
 
 
 async def _ensure_policy(api: Api, settings: KubernetesSettings) -> None:
-    """The probes may reach nothing; the verdict is this policy's annotation."""
-    chosen = {
-        "matchLabels": {COMPONENT: "canary"},
-        "matchExpressions": [{"key": ROLE, "operator": "In", "values": ["users", "volume"]}],
-    }
-    metadata = {"name": NAME, "namespace": settings.namespace, "labels": {MANAGED_BY: "holdfast", COMPONENT: "canary"}}
-    spec = {"podSelector": chosen, "policyTypes": ["Ingress", "Egress"]}
-    body = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}
-    try:
-        await api.post(_policies(settings), body)
-    except ApiError as error:
-        if error.status != 409:
-            raise
-
-
-async def _note(api: Api, settings: KubernetesSettings, seen: Seen) -> None:
-    body = {"metadata": {"annotations": {VERDICT: orjson.dumps(asdict(seen)).decode()}}}
-    await api.patch(f"{_policies(settings)}/{NAME}", body)
-
-
-def _policies(settings: KubernetesSettings) -> str:
-    return f"/apis/networking.k8s.io/v1/namespaces/{settings.namespace}/networkpolicies"
+    """The probes may reach nothing; the verdict is stored with this policy."""
+    roles = {"key": ROLE, "operator": "In", "values": ["users", "volume"]}
+    selector = {"matchLabels": {COMPONENT: "canary"}, "matchExpressions": [roles]}
+    await isolate(api, settings, NAME, {"podSelector": selector, "policyTypes": ["Ingress", "Egress"]})

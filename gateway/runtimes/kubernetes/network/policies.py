@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from gateway.model.options import Egress
-from gateway.runtimes.kubernetes.api.client import Api, ApiError
+from gateway.runtimes.kubernetes.api.client import Api
 from gateway.runtimes.kubernetes.names import EGRESS, SELECTOR, USED_AT
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
@@ -47,12 +47,8 @@ class Policies:
             if now - self._used.get(name, 0.0) < _RENEW_S:
                 return
             wanted["metadata"]["annotations"] = {USED_AT: str(int(now))}
-            path = _path(wanted["kind"], self._settings.namespace)
-            try:
-                await self._api.post(path, wanted)
-            except ApiError as error:
-                if error.status != 409:
-                    raise
+            path = _path(wanted["kind"], self._settings)
+            if not await self._api.ensure(path, wanted):
                 await self._api.patch(f"{path}/{name}", {"metadata": {"annotations": wanted["metadata"]["annotations"]}})
             if len(self._used) >= _REMEMBERED:
                 self._used.clear()
@@ -64,7 +60,7 @@ class Policies:
         kinds = ["NetworkPolicy"] + (["CiliumNetworkPolicy"] if self._settings.enforcement == "fqdn" else [])
         old: list[tuple[str, dict[str, Any]]] = []
         for kind in kinds:
-            path = _path(kind, self._settings.namespace)
+            path = _path(kind, self._settings)
             found = await self._api.get(path, {"labelSelector": f"{EGRESS}"})
             for one in found.get("items") or []:
                 used = (one["metadata"].get("annotations") or {}).get(USED_AT, "0")
@@ -73,24 +69,17 @@ class Policies:
         removed = 0
         for path, metadata in old:
             key = metadata["labels"][EGRESS]
-            pods = f"/api/v1/namespaces/{self._settings.namespace}/pods"
             query = {"limit": "1", "labelSelector": f"{SELECTOR},{EGRESS}={key}"}
-            carried = await self._api.get(pods, query, metadata_only=True)
+            carried = await self._api.get(self._settings.pods_path, query, metadata_only=True)
             if carried.get("items"):
                 continue
-            body = {"preconditions": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}}
-            try:
-                await self._api.delete(f"{path}/{metadata['name']}", body)
-                removed += 1
-            except ApiError as error:
-                if error.status not in (404, 409):
-                    raise
+            removed += await self._api.remove(f"{path}/{metadata['name']}", uid=metadata["uid"], version=metadata["resourceVersion"])
         if removed:
             log.info("%d unused egress policies were removed", removed)
         return removed
 
 
-def _path(kind: str, namespace: str) -> str:
+def _path(kind: str, settings: KubernetesSettings) -> str:
     if kind == "CiliumNetworkPolicy":
-        return f"/apis/cilium.io/v2/namespaces/{namespace}/ciliumnetworkpolicies"
-    return f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies"
+        return f"/apis/cilium.io/v2/namespaces/{settings.namespace}/ciliumnetworkpolicies"
+    return settings.policies_path

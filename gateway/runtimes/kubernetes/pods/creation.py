@@ -24,9 +24,10 @@ from gateway.runtimes.kubernetes.api.client import Api, ApiError, ApiUnreachable
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
 from . import pod_events
+from .failures import Failure
 from .pod_watch import PodChanges, PodWatch
 from .profiles import no_user_namespaces
-from .status import ASKED_GRACE_S, Failure, PodStatus, read_pod
+from .status import ASKED_GRACE_S, PodStatus, read_pod
 
 log = logging.getLogger("gateway.kubernetes")
 
@@ -121,12 +122,10 @@ class PodCreation:
 
     async def tidy(self, facts: PodStatus, grace_s: int = ASKED_GRACE_S) -> None:
         """Delete a pod that did not become a sandbox; the grace period shows who requested that. The controller retries what fails here."""
-        body = {"gracePeriodSeconds": grace_s, "propagationPolicy": "Background", "preconditions": {"uid": facts.uid}}
         try:
-            await self._api.delete(f"{self._pods}/{facts.name}", body)
+            await self._api.remove(f"{self._pods}/{facts.name}", grace_s, uid=facts.uid)
         except (ApiError, HoldfastError) as error:
-            if not (isinstance(error, ApiError) and error.status in (404, 409)):
-                log.warning("a failed pod could not be removed: %s", error)
+            log.warning("a failed pod could not be removed: %s", error)
 
     async def _pod(self, manifest: dict[str, Any], incarnation: str) -> tuple[PodStatus, bool]:
         """The pod, and whether this replica's watch covers it. Waits while a previous pod of that name terminates."""
@@ -235,10 +234,9 @@ class PodCreation:
                 dialling.cancel()
 
     def _judge(self, facts: PodStatus) -> None:
-        settings = self._settings
         if facts.failure is not None and facts.failure.kind == "bundle":
             raise NoBundleError(facts, facts.failure.error())
-        failure = facts.failed(time.time(), pull_patience_s=settings.pull_patience_s, schedule_patience_s=settings.unschedulable_patience_s)
+        failure = facts.failed(time.time(), self._settings)
         if failure is not None:
             self._failures[facts.uid] = failure
             if len(self._failures) > _FAILURES:
@@ -255,8 +253,7 @@ class PodCreation:
         look_s = _OWN_LOOK_S if ours else _LOOK_S
         if facts.failure is None or facts.failure.lasting:
             return look_s
-        patience_s = self._settings.pull_patience_s if facts.failure.kind == "pull" else self._settings.unschedulable_patience_s
-        return max(min(look_s, (facts.failure.since or facts.created_at) + patience_s - time.time() + 0.05), 0.05)
+        return max(min(look_s, facts.given_up_at(facts.failure, self._settings) - time.time() + 0.05), 0.05)
 
 
 def _with_warnings(facts: PodStatus, changes: PodChanges, asked: Failure | None) -> PodStatus:

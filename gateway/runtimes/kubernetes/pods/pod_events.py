@@ -15,7 +15,8 @@ from typing import Any
 from gateway.runtimes.kubernetes.api.client import Api, ApiError
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
-from .status import Failure, PodStatus, event_failure, no_users
+from .failures import Failure, event_failure, no_users
+from .status import PodStatus
 
 log = logging.getLogger("gateway.kubernetes")
 

@@ -6,31 +6,15 @@ annotation is not one of this service. Pure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from holdfast_wire.errors import HoldfastError
 
 from gateway.model.option_fields import network_map, options_map, read_network, read_options
-from gateway.model.options import Egress, Options
-from gateway.runtimes.base import CreateRequest
+from gateway.model.options import Egress
+from gateway.runtimes.base import CreateRequest, SandboxStatus
 from gateway.runtimes.kubernetes.names import NETWORK, RECORD
-
-
-@dataclass(frozen=True, slots=True)
-class PodRecord:
-    """The part of a create request that is kept with the pod."""
-
-    sandbox_id: str
-    incarnation: str
-    owner: str
-    image: str
-    cores: float
-    memory_bytes: int
-    labels: dict[str, str]
-    egress: Egress
-    options: Options
 
 
 def annotations_of(request: CreateRequest) -> dict[str, str]:
@@ -52,11 +36,11 @@ def network_annotation(egress: Egress) -> str:
     return orjson.dumps(network_map(egress), option=orjson.OPT_SORT_KEYS).decode()
 
 
-def read_record(pod_annotations: dict[str, Any]) -> PodRecord | None:
-    """The record, None where there is none or it cannot be read."""
+def read_record(pod_annotations: dict[str, Any]) -> SandboxStatus | None:
+    """The sandbox as it was requested, None where there is no record or it cannot be read."""
     try:
         body = orjson.loads(pod_annotations[RECORD])
-        return PodRecord(
+        return SandboxStatus(
             sandbox_id=str(body["sandbox_id"]),
             incarnation=str(body["incarnation"]),
             owner=str(body["owner"]),
@@ -66,6 +50,8 @@ def read_record(pod_annotations: dict[str, Any]) -> PodRecord | None:
             labels={str(name): str(value) for name, value in body["labels"].items()},
             egress=read_network(orjson.loads(pod_annotations.get(NETWORK) or "{}")),
             options=read_options(body.get("options") or {}),
+            endpoint="",
+            created_at=0.0,
         )
     except (KeyError, TypeError, ValueError, AttributeError, HoldfastError):
         return None

@@ -15,7 +15,8 @@ from gateway.runtimes.kubernetes.names import pod_name
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
 from .creation import endpoint_of
-from .status import DELETED, Failure, PodStatus, gone_cause
+from .failures import Failure
+from .status import DELETED, PodStatus, gone_cause
 
 _READY_TIMEOUT = "holdfast/ready_timeout_s"
 _SKEW_S = 30.0
@@ -29,7 +30,7 @@ def status_of(facts: PodStatus, now: float, settings: KubernetesSettings) -> San
     record = facts.record
     if record is None or facts.asked:
         return None
-    failure = _failed(facts, now, settings)
+    failure = facts.failed(now, settings)
     if facts.pool and facts.profile != settings.sandbox_profile:
         failure = Failure(
             "sandbox_failed", Cause("deleted", "infrastructure", f"a spare of the profile {facts.profile}, no longer in force")
@@ -38,27 +39,16 @@ def status_of(facts: PodStatus, now: float, settings: KubernetesSettings) -> San
         late_s = _number(record.labels.get(_READY_TIMEOUT))
         if late_s is not None and now - facts.created_at >= late_s + _SKEW_S:
             failure = Failure("create_timeout", _LATE)
-    return SandboxStatus(
-        sandbox_id=record.sandbox_id,
-        incarnation=record.incarnation,
-        owner=record.owner,
-        image=record.image,
+    # The kubelet reports that the startup probe has passed up to a second after the creator knows.
+    state: Literal["starting", "ready"] = "ready" if is_ready(facts) else "starting"
+    return replace(
+        record,
         endpoint=endpoint_of(facts) if facts.ip else "",
         created_at=facts.created_at,
-        cores=record.cores,
-        memory_bytes=record.memory_bytes,
-        labels=record.labels,
-        state=_state(facts) if failure is None else "failed",
+        state=state if failure is None else "failed",
         cause=None if failure is None else failure.cause,
-        egress=record.egress,
-        options=record.options,
         adopted=facts.name != pod_name(record.sandbox_id),
     )
-
-
-def _state(facts: PodStatus) -> Literal["starting", "ready"]:
-    """Whether the pod runs but its startup probe has not passed: the kubelet reports that up to a second after the creator knows."""
-    return "ready" if is_ready(facts) else "starting"
 
 
 def is_ready(facts: PodStatus) -> bool:
@@ -74,7 +64,7 @@ def on_change(now_facts: PodStatus, before: PodStatus | None, settings: Kubernet
     now = time.time()
     events: list[Event] = []
     id_, incarnation = record.sandbox_id, record.incarnation
-    failure, was = _failed(now_facts, now, settings), None if before is None else before.ended()
+    failure, was = now_facts.failed(now, settings), None if before is None else before.ended()
     if failure is not None:
         return [] if was is not None else [WentAway(id_, incarnation, failure.cause)]
     adopted = before is not None and before.record is not None and before.record.sandbox_id != id_
@@ -107,10 +97,6 @@ def on_vanish(last: PodStatus, before: PodStatus | None = None) -> list[Event]:
 
 def _leaving(facts: PodStatus) -> bool:
     return facts.disruption is not None or facts.deadline is not None
-
-
-def _failed(facts: PodStatus, now: float, settings: KubernetesSettings) -> Failure | None:
-    return facts.failed(now, pull_patience_s=settings.pull_patience_s, schedule_patience_s=settings.unschedulable_patience_s)
 
 
 def _number(text: str | None) -> float | None:
