@@ -74,7 +74,7 @@ _ASYNC = {
     "AsyncTunnel": "tunnel",
     "AsyncWatch": "watch",
 }
-"""Where they are; also those that others are built on, which are found by the name that they carry."""
+"""Module of each class, base classes included: pickle and tracebacks look them up by this package's name."""
 _HOMES = {
     **{name: f"holdfast._async.{module}" for name, module in _ASYNC.items()},
     **{name.removeprefix("Async"): f"holdfast._sync.{module}" for name, module in _ASYNC.items()},

@@ -130,7 +130,7 @@ class WaitTimeoutError(HoldfastError, TimeoutError):
     """A wait ran out. What was waited for goes on."""
 
     def __init__(self, code: str = "wait_timeout", message: str | None = None, **more: Any) -> None:
-        super().__init__(code, "the wait ran out" if (code, message) == ("wait_timeout", None) else message, **more)
+        super().__init__(code, "the wait timed out" if (code, message) == ("wait_timeout", None) else message, **more)
 
 
 class _CommandError(HoldfastError):

@@ -1,4 +1,4 @@
-"""What others call an argument, and what it is here: habits of docker, subprocess, Modal and E2B, answered with our names.
+"""Names that docker, subprocess, Modal and E2B give to arguments, and the name or way that replaces each here.
 
 Owns the words of the error that an unknown argument raises. Loaded only then, by ``_public`` and ``_requests``.
 """
@@ -13,7 +13,7 @@ from holdfast._errors import InvalidArgumentError
 
 
 def no_argument(cls: str, method: str, name: str, names: Sequence[str]) -> InvalidArgumentError:
-    """That ``method`` has no argument ``name``: which one was meant, and which ones there are."""
+    """The error for an argument ``name`` that ``method`` does not have, with a suggestion and the list of its arguments."""
     tables = _HABITS.get(f"{cls}.{method}", _HABITS.get(cls, ()))
     near = _answer(tables, name.lower())
     if near.isidentifier() and near not in names:

@@ -74,7 +74,7 @@ def refusal(typed: str) -> UsageError:
         ("port sb", "PORT is missing"),
         ("cp a", "TARGET is missing"),
         ("rm -l", "-l needs a value"),
-        ("list extra", "'extra' is one word too many"),
+        ("list extra", "'extra' is an unexpected argument"),
         ("exec --timeout soon sb ls", "--timeout is seconds"),
         ("run --network=host host ls", "--network is one of none, bridge, internet"),
         ("list --quiet=yes", "--quiet takes no value"),

@@ -42,7 +42,7 @@ _Founds = list  # the class has a method of that name
 
 @public
 class AsyncFiles:
-    """The files of one sandbox. Every method raises ``RemoteFileNotFoundError``, ``RemotePermissionError`` and their kin.
+    """The files of one sandbox. Every method raises ``RemoteFileError`` or a subclass, such as ``RemoteFileNotFoundError``.
 
     With ``user``, a name or uid of the sandbox, either with ``:group``, it is done with that user's permissions, and what is made is that
     user's. Without, nothing is refused, and what is made belongs to the sandbox's own user.

@@ -81,17 +81,17 @@ class Transfer:
         return sink.closed
 
     def stop(self) -> None:
-        """Nothing more is wanted; what was begun is undone where it can be."""
+        """End the transfer; the agent discards what was written so far where it can."""
         if not self._sink.ended:
             self._driver.perform(self._sink.stop)
 
     def abandon(self) -> None:
-        """``stop``, from anywhere: a finalizer may run in the middle of a step, and cannot wait for its end."""
+        """``stop`` for a finalizer, which may run in the middle of a step and cannot wait for its end."""
         if not self._sink.ended:
             self._driver.later(self._sink.stop)
 
     def _refusal(self, why: ErrorT) -> ErrorT:
-        """The error that ended it, naming the file that it was about."""
+        """The error that ended the transfer, with the path of the file."""
         if isinstance(why, RemoteFileError) and why.filename is None:
             why.filename = self._path
         return why

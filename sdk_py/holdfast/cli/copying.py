@@ -1,6 +1,6 @@
-"""``cp``: a file or a directory, in or out, where ``docker cp`` would put it. The remote side is written ``SANDBOX:PATH``.
+"""``cp``: copy a file or a directory in or out, to the path that ``docker cp`` would choose. The remote side is written ``SANDBOX:PATH``.
 
-Owns docker's table (``landing``): what is copied, to which path, and what is refused. ``-`` is a tar archive on standard input or output.
+Owns docker's rules (``landing``): the target path of each kind of source, and what is refused. ``-`` is a tar archive on a standard stream.
 Differs on purpose: relative remote paths start at the working directory, and a link named as the source in a sandbox is followed, since
 a link that the sandbox chose must not come to lie here.
 """
@@ -44,7 +44,9 @@ _NO_ENTRY = (RemoteFileNotFoundError, RemoteNotADirectoryError)
 def copy(arguments: Arguments) -> None:
     source, target = remote(arguments.source), remote(arguments.target)
     if (source is None) == (target is None):
-        raise bad("exactly one side is remote", hint="holdfast cp LOCAL SANDBOX:/path, or holdfast cp SANDBOX:/path LOCAL")
+        raise bad(
+            "either SOURCE or TARGET must be SANDBOX:PATH", hint="holdfast cp LOCAL SANDBOX:/path, or holdfast cp SANDBOX:/path LOCAL"
+        )
     if arguments.json and arguments.target == "-":
         raise bad("standard output cannot take the archive and JSON at once", hint="leave out --json, or copy to a file")
     if "" in (arguments.source, arguments.target):
@@ -225,7 +227,7 @@ def _archive_here() -> Any:
             return _decompressed(source, how)
     if begun[_TAR_MAGIC_AT : _TAR_MAGIC_AT + 5] != b"ustar" and (len(begun) < tarfile.BLOCKSIZE or any(begun[: tarfile.BLOCKSIZE])):
         raise bad(
-            "what comes on standard input is no tar archive",
+            "standard input is not a tar archive",
             hint="tar c DIR | holdfast cp - SANDBOX:/path; to write one file: holdfast exec -i SANDBOX sh -c 'cat > /path'",
         )
     return source
@@ -272,7 +274,7 @@ def _pieces(archive: IO[bytes]) -> Iterator[bytes]:
         try:
             piece = archive.read(PIECE_BYTES)
         except Exception as wrong:  # noqa: BLE001  each library that decompresses has its own kinds
-            raise bad(f"what comes on standard input cannot be unpacked: {wrong}", hint="send it again, whole") from None
+            raise bad(f"the archive on standard input cannot be decompressed: {wrong}", hint="send it again, whole") from None
         if not piece:
             return
         yield piece

@@ -225,7 +225,7 @@ class Command:
             else:
                 raise self.wrong(f"{place} is missing")
         if left:
-            raise self.wrong(f"{left[0]!r} is one word too many")
+            raise self.wrong(f"{left[0]!r} is an unexpected argument")
 
     def help_text(self) -> str:
         """What ``--help`` prints."""
