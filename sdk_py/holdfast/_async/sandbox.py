@@ -348,12 +348,9 @@ class AsyncSandbox(AsyncAttachable):
                 raise UnsupportedError("unsupported", "patches over REST take no options", hint="use a session (WebSocket)")
             return await rest.patch(self.id, data.decode("utf-8", "surrogateescape"))
         params = given(cwd=None if cwd is None else path_of(cwd), strip=strip, check=check or None, user=user)
-        transfer = AsyncTransfer(await self._attached(), "patch", params)
-        try:
+        with AsyncTransfer(await self._attached(), "patch", params) as transfer:
             await transfer.write(data, eof=True)
             return read_patch(await transfer.closed())
-        finally:
-            transfer.stop()
 
     @opening
     async def tunnel(

@@ -349,12 +349,9 @@ class Sandbox(Attachable):
                 raise UnsupportedError("unsupported", "patches over REST take no options", hint="use a session (WebSocket)")
             return rest.patch(self.id, data.decode("utf-8", "surrogateescape"))
         params = given(cwd=None if cwd is None else path_of(cwd), strip=strip, check=check or None, user=user)
-        transfer = Transfer(self._attached(), "patch", params)
-        try:
+        with Transfer(self._attached(), "patch", params) as transfer:
             transfer.write(data, eof=True)
             return read_patch(transfer.closed())
-        finally:
-            transfer.stop()
 
     @opening
     def tunnel(

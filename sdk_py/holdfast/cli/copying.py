@@ -25,7 +25,7 @@ from holdfast import (
     TransferResult,
     UnsupportedError,
 )
-from holdfast._results import take
+from holdfast._results import read_transfer, take
 from holdfast._sync.transfers import Transfer
 from holdfast.cli.finding import opened
 from holdfast.cli.output import print_json, print_note
@@ -144,11 +144,11 @@ def _to_output(sandbox: Sandbox, path: str) -> TransferResult:
     """A tar archive on standard output whose members begin with the source's name, or with ``./`` for ``DIR/.``."""
     source = sandbox.files.stat(path)
     top = "." if source.is_dir and _wants_contents(path) else _name_of(source, path) or "."
-    transfer = Transfer(sandbox._attached(), "download", {"path": path})
     out = sys.stdout.buffer
     entries = size = 0
     try:
         with (
+            Transfer(sandbox._attached(), "download", {"path": path}) as transfer,
             tarfile.open(fileobj=io.BufferedReader(_Incoming(transfer), PIECE_BYTES), mode="r|") as packed,
             tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as archive,
         ):
@@ -158,12 +158,11 @@ def _to_output(sandbox: Sandbox, path: str) -> TransferResult:
                 member.pax_headers = {}  # they hold the old name
                 archive.addfile(member, packed.extractfile(member) if member.isreg() else None)
                 entries, size = entries + 1, size + member.size
-        out.flush()
-        result = transfer.closed()
+            archive.close()
+            out.flush()
+            result = transfer.closed()
     except tarfile.TarError as wrong:
         raise ArchiveError("archive_invalid", f"the archive from the sandbox cannot be read: {wrong}") from None
-    finally:
-        transfer.stop()
     return TransferResult(size, entries, skipped=take(result, "skipped", int, default=0))
 
 
@@ -282,13 +281,8 @@ def _pieces(archive: IO[bytes]) -> Iterator[bytes]:
 
 def _send(sandbox: Sandbox, directory: str, pieces: Iterator[bytes]) -> TransferResult:
     """Have the sandbox unpack a tar stream into a directory."""
-    transfer = Transfer(sandbox._attached(), "upload", {"path": directory})
-    try:
+    with Transfer(sandbox._attached(), "upload", {"path": directory}) as transfer:
         for piece in pieces:
             transfer.write(piece)
         transfer.write(b"", eof=True)
-        result = transfer.closed()
-    finally:
-        transfer.stop()
-    skipped = take(result, "skipped", int, default=0)
-    return TransferResult(take(result, "bytes", int, default=0), take(result, "entries", int, default=0), skipped=skipped)
+        return read_transfer(transfer.closed())
