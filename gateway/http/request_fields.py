@@ -99,7 +99,9 @@ def _too_large(limit_bytes: int) -> HoldfastError:
 
 
 def _silent() -> HoldfastError:
-    return HoldfastError("wait_timeout", f"no part of the body came for {_BODY_PAUSE_S:g} s", hint="send all that Content-Length announces")
+    return HoldfastError(
+        "wait_timeout", f"no part of the body came for {_BODY_PAUSE_S:g} s", hint="send as many bytes as Content-Length states"
+    )
 
 
 class Fields:

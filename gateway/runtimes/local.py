@@ -114,10 +114,10 @@ class LocalRuntime:
 
     async def create(self, request: CreateRequest, timeout_s: float) -> Endpoint:
         if replace(request.options, entrypoint=False, ulimits={}, shm_bytes=None) != Options():
-            raise HoldfastError("unsupported", "this runtime is one machine: it takes no options of a cluster", hint=_PLAIN)
+            raise HoldfastError("unsupported", "the one-machine runtime does not support cluster options", hint=_PLAIN)
         if request.egress not in (Egress(), Egress("internet"), Egress("internet", dns=True)):
             hint = "request all of the internet (block_network=false) or none, or use a cluster"
-            raise HoldfastError("unsupported", "this runtime gives a sandbox all of the network or none of it", hint=hint)
+            raise HoldfastError("unsupported", "this runtime supports only full network access or none", hint=hint)
         arguments: dict[str, Any] = {
             "sandbox_id": request.sandbox_id,
             "incarnation": request.incarnation,
@@ -232,7 +232,7 @@ class NodeImages:
         await self._node.call("image_remove", {"name": name}, 60.0)
 
     async def keep(self, names: Sequence[str]) -> list[Image]:
-        raise HoldfastError("unsupported", "one machine has only the images that were put into its store")
+        raise HoldfastError("unsupported", "the one-machine runtime uses only images that were imported into its store")
 
 
 async def connect(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

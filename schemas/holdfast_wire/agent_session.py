@@ -1,6 +1,6 @@
 """The agent's end of a session: it answers greetings, serves channels, and outlives its connections (PROTOCOL §3).
 
-Owns who may attach and whom that fences, which channels a client may open, and how long the last word of one that ended is kept. The
+Owns who may attach and whom that fences, which channels a client may open, and how long the last fact of a channel that ended is kept. The
 rest is ``session_base``'s. The agent's sessions drive it.
 """
 
@@ -76,12 +76,12 @@ class AgentSession(Session):
 
     @property
     def idle(self) -> bool:
-        """Whether no channel is live: a client that says goodbye now has nothing to come back for."""
+        """Whether no channel is live: a client that closes its session now has nothing left to resume."""
         return all(channel.state is State.ENDED for channel in self._channels.values())
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to come back for at all: no channel, and no last word that was not acknowledged."""
+        """Whether nothing is left to resume: no channel, and no unacknowledged last fact of one."""
         return not self._channels
 
     def _check_outbound(self, channel: Channel, item: AnyItem) -> State:

@@ -60,34 +60,18 @@ _TRANSFER: _Table = {
 }
 
 FACTS: dict[str, _Table] = {
-    "command": _COMMAND,
-    "follow": _COMMAND,
-    "terminal": _COMMAND,
+    **dict.fromkeys(("command", "follow", "terminal"), _COMMAND),
     "shell": _SHELL,
-    "read": _TRANSFER,
-    "write": _TRANSFER,
-    "fs": _TRANSFER,
-    "watch": _TRANSFER,
-    "download": _TRANSFER,
-    "upload": _TRANSFER,
-    "patch": _TRANSFER,
-    "tunnel": _TRANSFER,
+    **dict.fromkeys(("read", "write", "fs", "watch", "download", "upload", "patch", "tunnel"), _TRANSFER),
 }
 """For each kind of channel: (state, fact) → next state. What is not in the table is illegal."""
 
 IMPERATIVES: dict[str, frozenset[type[Item]]] = {
-    "command": frozenset({Write, Signal, Close}),
-    "follow": frozenset({Write, Signal, Close}),
+    **dict.fromkeys(("command", "follow"), frozenset({Write, Signal, Close})),
     "terminal": frozenset({Write, Resize, Signal, Close}),
     "shell": frozenset({Run, Write, Resize, Signal, Close}),
-    "read": frozenset({Close}),
-    "write": frozenset({Write, Close}),
-    "fs": frozenset({Close}),
-    "watch": frozenset({Close}),
-    "download": frozenset({Close}),
-    "upload": frozenset({Write, Close}),
-    "patch": frozenset({Write, Close}),
-    "tunnel": frozenset({Write, Close}),
+    **dict.fromkeys(("write", "upload", "patch", "tunnel"), frozenset({Write, Close})),
+    **dict.fromkeys(("read", "fs", "watch", "download"), frozenset({Close})),
 }
 """For each kind of channel: what the client may send after Open."""
 

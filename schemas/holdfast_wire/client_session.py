@@ -110,7 +110,7 @@ class ClientSession(Session):
         if channel is None:
             if number >= self._next_channel:
                 raise ProtocolError(f"channel {number} was never opened")
-            self._owed.received(number, offset + item.length, 0, now)  # over here, but our last word was lost
+            self._owed.received(number, offset + item.length, 0, now)  # the channel ended here, but the last fact of it was lost
             return
         if channel.inbound.accept(item, offset):
             channel.state = next_state(channel.kind, channel.state, item)

@@ -9,37 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgpack
 
 from .errors import HoldfastError, ProtocolError
-from .frames import (
-    Ack,
-    AnyItem,
-    Bookkeeping,
-    Close,
-    Closed,
-    Credit,
-    Exited,
-    Failed,
-    Frame,
-    Gap,
-    GoAway,
-    Hello,
-    Item,
-    Open,
-    Opened,
-    Output,
-    Ping,
-    Pong,
-    Resize,
-    Run,
-    Signal,
-    Started,
-    Welcome,
-    Write,
-)
+from .frames import AnyItem, Bookkeeping, Frame, Item, Output
 from .limits import (
     DATA_BYTES,
     DECODE_CONTAINERS,
@@ -55,33 +30,24 @@ MAX_OFFSET: Final = 2**53
 MAX_CHANNEL: Final = 2**31
 
 _Number = (int, float)
+_TYPES: Final[dict[str, Any]] = {
+    "int": int, "float": _Number, "bool": bool, "str": str, "bytes": bytes, "dict[str, Any]": dict, "dict[int, int]": dict,
+}  # fmt: skip
+"""What a field may be, by its annotation in ``frames``."""
 
-# kind → (class, the types of its fields after kind, channel and offset)
-_ITEMS: Final[dict[int, tuple[type[Item], tuple[Any, ...]]]] = {
-    Open.KIND: (Open, (str, dict)),
-    Run.KIND: (Run, (str, dict)),
-    Write.KIND: (Write, (bytes, bool)),
-    Resize.KIND: (Resize, (int, int)),
-    Signal.KIND: (Signal, (str,)),
-    Close.KIND: (Close, (bool,)),
-    Opened.KIND: (Opened, (dict,)),
-    Started.KIND: (Started, (str, dict)),
-    Output.KIND: (Output, (int, bytes)),
-    Gap.KIND: (Gap, (int, int)),
-    Exited.KIND: (Exited, (str, dict)),
-    Closed.KIND: (Closed, (dict,)),
-    Failed.KIND: (Failed, (dict,)),
-}
-# kind → (class, the types of its fields after kind)
-_BOOKKEEPING: Final[dict[int, tuple[type[Any], tuple[Any, ...]]]] = {
-    Hello.KIND: (Hello, (int, str, bytes, str, int, int, dict, int, bool)),
-    Welcome.KIND: (Welcome, (int, str, int, bool, dict, dict)),
-    Ack.KIND: (Ack, (int, int)),
-    Credit.KIND: (Credit, (int, int)),
-    Ping.KIND: (Ping, (int,)),
-    Pong.KIND: (Pong, (int,)),
-    GoAway.KIND: (GoAway, (_Number, _Number, str)),
-}
+
+def _frames(union: Any) -> dict[int, tuple[type[Any], tuple[Any, ...]]]:
+    """Kind → (class, the types of its own fields in their order), for each class of ``union``."""
+    return {
+        cls.KIND: (cls, tuple(_TYPES[kind] for kind in cls.__annotations__.values() if not kind.startswith("ClassVar")))
+        for cls in get_args(union)
+    }
+
+
+_ITEMS: Final = _frames(AnyItem)
+"""Their fields follow kind, channel and offset."""
+_BOOKKEEPING: Final = _frames(Bookkeeping)
+"""Their fields follow the kind."""
 
 
 def _reader(cls: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
@@ -135,7 +101,7 @@ def decode(message: bytes) -> tuple[Frame, int]:
         if type(offset) is not int or not 0 <= offset < MAX_OFFSET:
             raise ProtocolError(f"{item_class.__name__} has no valid offset")
         _check(item_class, values, types, message)
-        return item_class(channel, *values), offset  # type: ignore[return-value]
+        return item_class(channel, *values), offset
     other = _BOOKKEEPING.get(kind)
     if other is None:
         raise ProtocolError(f"frame kind {kind} is unknown to protocol version 1")

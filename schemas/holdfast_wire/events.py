@@ -1,4 +1,4 @@
-"""What the session state machine says has happened, beside the items themselves and GoAway.
+"""The events of the session state machine, other than the items themselves and GoAway.
 
 Owns one small dataclass for each. ``session`` makes them; the SDK's engine and the agent's sessions act on them.
 """

@@ -33,7 +33,7 @@ class Channel:
 
 
 class Session:
-    """What both ends share. Whose facts and greetings it takes is the subclass's to say."""
+    """What both ends share. A subclass defines which facts and greetings it accepts."""
 
     def __init__(self, session_id: str, secret: bytes, timing: Timing | None = None) -> None:
         self.session_id = session_id
@@ -44,7 +44,7 @@ class Session:
         self.attached = False
         """Whether a connection carries the session: items flow."""
         self.connected = False
-        """Whether there is a connection at all, be it still greeting."""
+        """Whether there is a connection, also before its greeting is complete."""
         self.lost: HoldfastError | None = None
         self._channels: dict[int, Channel] = {}
         self._events: list[Event] = []
@@ -127,7 +127,7 @@ class Session:
             return
         due = self.deadline()
         if due is not None and now - due > 1.0:
-            # We were the ones asleep: the peer gets the time that our own loop lost (PROTOCOL §6.2).
+            # This process was suspended: the peer gets the time that our own loop lost (PROTOCOL §6.2).
             self._heard += now - due
         if self._owed.due is not None and now >= self._owed.due:
             self._owed.acknowledge()

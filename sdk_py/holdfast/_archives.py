@@ -83,7 +83,7 @@ def _content(path: Path, size: int) -> Iterator[bytes]:
         while left:
             data = file.read(min(PIECE_BYTES, left))
             if not data:
-                raise ArchiveError("archive_invalid", f"{path.name} became shorter while it was read", hint="send it again")
+                raise ArchiveError("archive_invalid", f"{path.name} was truncated while it was being read", hint="send it again")
             left -= len(data)
             yield data
     if size % _BLOCK:

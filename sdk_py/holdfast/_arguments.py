@@ -155,7 +155,7 @@ def content_of(data: object, what: str = "data") -> bytes:
     try:
         return data.encode() if isinstance(data, str) else bytes(memoryview(data))  # type: ignore[arg-type]
     except (TypeError, ValueError):  # a number would be that many NULs, were it given to bytes()
-        raise bad(f"{what} is bytes, or text that UTF-8 can hold") from None
+        raise bad(f"{what} must be bytes, or text that can be encoded as UTF-8") from None
 
 
 def output_limit(value: int | None, default: int, keep: str = "head") -> int:

@@ -130,7 +130,7 @@ class WaitTimeoutError(HoldfastError, TimeoutError):
     """A wait ran out. What was waited for goes on."""
 
     def __init__(self, code: str = "wait_timeout", message: str | None = None, **more: Any) -> None:
-        super().__init__(code, "the wait ran out" if (code, message) == ("wait_timeout", None) else message, **more)
+        super().__init__(code, "the wait timed out" if (code, message) == ("wait_timeout", None) else message, **more)
 
 
 class _CommandError(HoldfastError):
@@ -277,50 +277,11 @@ class ChecksumError(RemoteFileError):
 
 
 _CLASSES: dict[str, type[HoldfastError]] = {
-    cls.__name__: cls
-    for cls in (
-        InvalidArgumentError,
-        InvalidPathError,
-        UserNotFoundError,
-        WorkingDirectoryError,
-        RequestTooLargeError,
-        ArgumentsTooLongError,
-        AuthenticationError,
-        QuotaError,
-        ConflictError,
-        UnsupportedError,
-        NotFoundError,
-        SandboxNotFoundError,
-        ImageNotFoundError,
-        ServiceError,
-        ServiceUnavailableError,
-        ImagePullError,
-        SandboxNotReadyError,
-        WaitTimeoutError,
-        SandboxLostError,
-        OutcomeUnknownError,
-        SessionLostError,
-        SessionFencedError,
-        ShellLostError,
-        SpawnError,
-        InputClosedError,
-        CancelledRemotelyError,
-        PortUnreachableError,
-        PatchError,
-        ArchiveError,
-        RemoteFileError,
-        RemoteFileNotFoundError,
-        RemoteFileExistsError,
-        RemotePermissionError,
-        RemoteIsADirectoryError,
-        RemoteNotADirectoryError,
-        NoSpaceError,
-        ChecksumError,
-    )
+    name: cls for name, cls in globals().items() if isinstance(cls, type) and issubclass(cls, HoldfastError) and not name.startswith("_")
 }
 
 
-for _public in (HoldfastError, ProtocolError, ConfigurationError, CommandFailedError, *_CLASSES.values()):
+for _public in _CLASSES.values():
     _public.__module__ = "holdfast"  # where they are imported from: tracebacks name it
 
 

@@ -38,7 +38,7 @@ class Transferred:
     def check(self, result: dict[str, Any]) -> None:
         """Raise ``ChecksumError`` unless the agent's account is the same."""
         if take(result, "size", int, default=self.size) != self.size or take(result, "sha256", str, default=self.sha256) != self.sha256:
-            raise ChecksumError("checksum_mismatch", f"{self.size} bytes were moved and are not what the sandbox has")
+            raise ChecksumError("checksum_mismatch", f"{self.size} bytes were transferred, and their checksum differs there")
 
 
 def local_path(path: LocalPath) -> Path:

@@ -112,7 +112,9 @@ def check_url(url: str) -> str:
     if not port_ok or parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigurationError("the service URL is malformed", hint="write it as http://host:port or https://host")
     if parts.username or parts.query or parts.fragment:
-        raise ConfigurationError("the service URL carries a user, a query or a fragment", hint="give only scheme, host, port, path")
+        raise ConfigurationError(
+            "the service URL must not contain a user, a query or a fragment", hint="give only scheme, host, port, path"
+        )
     return url.rstrip("/")
 
 
@@ -120,7 +122,7 @@ def check_key(key: str) -> str:
     """``key`` when it can stand in a header. Raises ``ConfigurationError``, never with the key in it."""
     key = key.strip()
     if not key or not key.isascii() or not key.isprintable() or " " in key:
-        raise ConfigurationError("the API key holds characters that no key has", hint="check HOLDFAST_API_KEY")
+        raise ConfigurationError("the API key contains characters that no key has", hint="check HOLDFAST_API_KEY")
     return key
 
 

@@ -1,4 +1,4 @@
-"""The sessions of one client that wait to connect again: the first that gets through wakes the others.
+"""The sessions of one client that wait to reconnect: the first one that succeeds wakes the others.
 
 Owns which sessions wait, and the interval between their attempts once woken. Does not own when each would try by itself
 (``_transport.policy``). The transports of both APIs register here while they pause; any thread may call.

@@ -1,4 +1,4 @@
-"""How far a map is: one line on a terminal, rewritten as items are done; in a file a line at most every ten seconds.
+"""The progress of a map: on a terminal one line that is rewritten; in a file a line at most every ten seconds.
 
 Owns the line. It shows how many are done, how many of them failed and of these how many by infrastructure. Called by ``map`` of both APIs.
 """

@@ -1,4 +1,4 @@
-"""What all public classes share: the name they are imported by, and an answer to arguments that do not exist.
+"""What all public classes share: their module name, and an error that names the right argument for an unknown one.
 
 Owns ``public``, the decorator around each of them. Does not own what single arguments may be (``_arguments``) nor which names of other
 tools mean which of ours (``_habits``). Applied to both APIs.

@@ -71,7 +71,7 @@ def bounded(params: dict[str, Any], *, may_follow: bool = False) -> dict[str, An
     try:
         size = len(msgpack.packb(params))
     except UnicodeEncodeError:
-        raise bad("commands, names and variables are text that UTF-8 can hold", "for other bytes write a file and run that") from None
+        raise bad("commands, names and variables must be valid UTF-8", "to run other bytes, write them to a file and run it") from None
     except (TypeError, ValueError, OverflowError) as wrong:
         raise bad(f"a parameter has the wrong type: {wrong}") from None
     hint = "write the script or data to a file with sandbox.files.write() and run that, or give it as input"
@@ -92,7 +92,7 @@ def sendable(body: dict[str, Any]) -> dict[str, Any]:
     try:
         json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as wrong:
-        raise bad(f"what was asked for is no JSON that UTF-8 can hold: {wrong}") from None
+        raise bad(f"the request cannot be encoded as JSON: {wrong}") from None
     return body
 
 

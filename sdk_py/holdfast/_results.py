@@ -418,6 +418,12 @@ def read_patch(body: Mapping[str, Any]) -> PatchResult:
     )
 
 
+def read_transfer(body: Mapping[str, Any], left_out: int = 0) -> TransferResult:
+    """What closes an upload or a copy; ``left_out`` entries were not sent."""
+    size, entries, skipped = (take(body, name, int, default=0) for name in ("bytes", "entries", "skipped"))
+    return TransferResult(size, entries, skipped=skipped + left_out)
+
+
 class Address(tuple[str, int]):
     """A host and a port: a pair for ``socket.connect``, ``host:port`` as text."""
 

@@ -73,4 +73,4 @@ def _plausible(fields: Any) -> bool:
 
 
 def _bad() -> InvalidArgumentError:
-    return InvalidArgumentError("invalid_argument", "this is no session token", hint="take it from sandbox.session_token(), all of it")
+    return InvalidArgumentError("invalid_argument", "this is not a session token", hint="pass all that sandbox.session_token() returned")

@@ -83,7 +83,7 @@ def running_stack(
         _wait(lambda: (data / "env").exists() or runner.poll() is not None)
         known = read_env(data / "env")
         if "HOLDFAST_API_KEY" not in known:
-            raise UpError(f"the stack did not start:\n{log.read_text().strip()}", hint="do what it says above")
+            raise UpError(f"the stack did not start:\n{log.read_text().strip()}", hint="follow the message above")
         stack = EmbeddedStack(known["HOLDFAST_URL"], known["HOLDFAST_API_KEY"], data, runner)
         if wait and not _wait(stack.is_ready):
             raise UpError(f"the stack was not ready after {_READY_DEADLINE_S:g} s:\n{stack.logs()}", hint="see the logs above")

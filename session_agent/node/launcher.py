@@ -78,7 +78,7 @@ class Launcher:
                 socket.send_fds(self._socket, [message], fds)
             except OSError as error:
                 self.stop()
-                raise HoldfastError("runtime_unavailable", f"the zygote cannot be asked: {error}") from error
+                raise HoldfastError("runtime_unavailable", f"the request could not be sent to the zygote: {error}") from error
         except BaseException:
             self._turn.release()
             raise

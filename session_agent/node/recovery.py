@@ -101,7 +101,7 @@ def _end(pid: object, started: object, folder: str) -> None:
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)
         if not poll.poll(_DEATH_MS):
-            log.error("process %d of %s does not die", pid, folder)
+            log.error("process %d of %s could not be killed", pid, folder)
     except OSError:
         return
     finally:

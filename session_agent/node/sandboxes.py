@@ -150,7 +150,7 @@ class Sandboxes:
         if self._stopping:
             raise HoldfastError("draining", "the node is stopping")
         if request.sandbox_id in self._live or request.sandbox_id in self._failed:
-            raise HoldfastError("sandbox_exists", f"there is a sandbox {request.sandbox_id} already")
+            raise HoldfastError("sandbox_exists", f"sandbox {request.sandbox_id} already exists")
         image = self._images.resolve(request.image)
         if request.entrypoint is True and not image.entrypoint:
             message = f"image {request.image} has neither ENTRYPOINT nor CMD"
@@ -232,7 +232,7 @@ class Sandboxes:
         except HoldfastError:
             if not await spare.was_killed():
                 raise
-            log.warning("a spare had died; making another")
+            log.warning("a spare was found dead; creating another")
             await self._release(box)
             return False
         return True

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from holdfast.cli.app import parser, split
+from holdfast.cli.app import parse, split
 from holdfast.cli.copying import remote
 from holdfast.cli.output import escape, escape_bytes
 
@@ -208,9 +208,9 @@ def test_every_command_takes_json_and_helps() -> None:
         *(["image", w] for w in ("list", "import", "pull", "rm")),
     ):
         with pytest.raises(SystemExit) as ended:
-            parser().parse_args([*words, "--help"])
+            parse([*words, "--help"])
         assert ended.value.code == 0
-    assert parser().parse_args(["list", "--json"]).json is True
+    assert parse(["list", "--json"]).json is True
 
 
 def test_words_behind_the_dashes_are_not_ours() -> None:

@@ -197,7 +197,7 @@ def test_what_is_no_archive_is_refused(environment: dict[str, str], sandbox: San
     for data in (b"", b"plain text", b"x" * 5000):
         done = cp(environment, "-", f"{sandbox.id}:/tmp", input=data)
         assert done.returncode == 2
-        assert b"no tar archive" in done.stderr.splitlines()[0]
+        assert b"not a tar archive" in done.stderr.splitlines()[0]
     empty = io.BytesIO()
     tarfile.open(fileobj=empty, mode="w").close()
     assert cp(environment, "-", f"{sandbox.id}:/tmp", input=empty.getvalue()).returncode == 0

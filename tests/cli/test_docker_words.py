@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from holdfast import Chunk, SandboxClient
-from holdfast.cli.app import parser, split
+from holdfast.cli.app import parse, split
 from holdfast.cli.guesses import COMMANDS, OPTIONS
 from holdfast.cli.logs import last_lines
 from holdfast.cli.words import UsageError
@@ -30,7 +30,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 def refusal(typed: str) -> UsageError:
     with pytest.raises(UsageError) as refused:
-        parser().parse_args(*split(typed.split()))
+        parse(*split(typed.split()))
     return refused.value
 
 
@@ -74,7 +74,7 @@ def refusal(typed: str) -> UsageError:
         ("port sb", "PORT is missing"),
         ("cp a", "TARGET is missing"),
         ("rm -l", "-l needs a value"),
-        ("list extra", "'extra' is one word too many"),
+        ("list extra", "'extra' is an unexpected argument"),
         ("exec --timeout soon sb ls", "--timeout is seconds"),
         ("run --network=host host ls", "--network is one of none, bridge, internet"),
         ("list --quiet=yes", "--quiet takes no value"),
@@ -127,7 +127,7 @@ def test_nothing_that_is_there_is_guessed_at() -> None:
     ],
 )
 def test_as_docker_is_typed(typed: str, expected: dict[str, Any]) -> None:
-    found = parser().parse_args(*split(typed.split()))
+    found = parse(*split(typed.split()))
     assert {name: getattr(found, name) for name in expected} == expected
 
 

@@ -64,7 +64,7 @@ def test_what_was_never_closed_warns(stack: Stack) -> None:
         del client
         gc.collect()
     said = [str(warning.message) for warning in heard]
-    assert any(text.startswith(f"sandbox {id_} was never deleted nor closed, and lives on until 20") for text in said), said
+    assert any(text.startswith(f"sandbox {id_} was neither deleted nor closed and keeps running until 20") for text in said), said
     assert any(text.startswith(f"<SandboxClient {stack.url}> was never closed") for text in said), said
     with SandboxClient(stack.url, stack.key) as other:
         other.get_sandbox(id_).delete()

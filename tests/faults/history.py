@@ -1,4 +1,4 @@
-"""The history checker: what callers were told against what really happened in the sandbox.
+"""The history checker: compares what callers were answered with what happened in the sandbox.
 
 Every command appends its unique id as one line to a file in its sandbox. Afterwards: acknowledged means present exactly once;
 definitely failed means absent; unknown means at most once; and the order within one session holds.
@@ -15,7 +15,7 @@ Told = Literal["acknowledged", "failed", "unknown"]
 
 @dataclass
 class History:
-    """What the callers of one sandbox were told, in the order in which each session asked."""
+    """The answers that the callers of one sandbox got, in the order in which each session asked."""
 
     told: dict[str, Told] = field(default_factory=dict)
     order: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))

@@ -1,4 +1,4 @@
-"""What the gateway's tests stand on: a served gateway in this process, a runtime in memory, an agent that does as it is told.
+"""The harness of the gateway's tests: a served gateway in this process, a runtime in memory, an agent that the test scripts.
 
 Redis is real. The runtime in memory passes the runtimes' conformance suite; the scripted agent speaks the real dial proof and
 then whatever bytes a test gives it, as a hostile one might.

@@ -1,4 +1,4 @@
-"""A Redis that answers and does not write, or holds what nobody of ours wrote: typed answers, and nothing stops for the others."""
+"""A Redis that refuses writes, or holds values that Holdfast did not write: typed errors, and other sandboxes are not affected."""
 
 from __future__ import annotations
 

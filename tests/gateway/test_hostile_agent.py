@@ -1,4 +1,4 @@
-"""An agent that lies in every field: what REST answers is typed, JSON, bounded in time and memory, and blames nobody else."""
+"""An agent that lies in every field: what REST answers is typed, JSON, bounded in time and memory, and blames the sandbox alone."""
 
 from __future__ import annotations
 

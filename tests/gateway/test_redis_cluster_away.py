@@ -1,4 +1,4 @@
-"""A Redis Cluster that nobody answers for is a store that is away, not a bug: redis-py's exception for it is no ``RedisError``."""
+"""A Redis Cluster that does not answer counts as an outage of the store, not as a bug: redis-py's exception for it is no ``RedisError``."""
 
 from __future__ import annotations
 

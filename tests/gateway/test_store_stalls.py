@@ -1,4 +1,4 @@
-"""A store that does not answer for a while: nobody could say that they still need what they have, so nothing of theirs may end for it."""
+"""A store that does not answer for a while: clients could not send heartbeats or renew leases, so nothing may expire because of that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""While records are being rebuilt nobody is told that a living sandbox is not there, and no create takes its place."""
+"""While records are being rebuilt, no client gets `sandbox_not_found` for a living sandbox, and no create reuses its id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is killed on a real cluster, a session at work does not notice, or is told why: controller, API server connection, Redis, pod.
+"""Whatever is killed on a real cluster, a session at work does not notice, or gets a reason: controller, API server connection, Redis, pod.
 
 Run by `make test-cluster`. The service reaches the API server through a proxy here, which can be cut.
 """

@@ -1,4 +1,4 @@
-"""A pod that somebody else deletes is no fault of what ran in it, nor of whoever asked for the sandbox."""
+"""A pod that another client of the cluster deletes is no fault of the workload, nor of the caller who created the sandbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A create that failed, through the whole service: nothing is left of it in the cluster or in Redis but what tells why, for a while."""
+"""A create that failed, through the whole service: nothing is left of it in the cluster or in Redis but the reason, for a while."""
 
 from __future__ import annotations
 

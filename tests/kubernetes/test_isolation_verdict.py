@@ -1,4 +1,4 @@
-"""Isolation fails closed: nobody who asked to be isolated from the network runs before a probe has shown that this works, or after one that
+"""Isolation fails closed: no sandbox that must be isolated runs before a probe has shown that this works, or after one that
 has shown that it does not."""
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def sandboxed(data: Path) -> list[int]:
             except OSError:
                 continue
             ids = next((row.split()[1:] for row in rows if row.startswith("NSpid:")), [])
-            # What a killed node leaves is buried by the machine's init, in its own time.
+            # The machine's init reaps what a killed node leaves, at some later time.
             dead = any(row.startswith("State:\tZ") for row in rows)
             if len(ids) > 1 and not dead and _tag(data) in groups:
                 found.append(int(name))

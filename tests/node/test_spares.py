@@ -1,4 +1,4 @@
-"""Sandboxes made ahead: they are taken, made anew, and given back; nobody notices when one dies."""
+"""Pre-created sandboxes: they are adopted, replaced and released, and one that dies is not noticed by clients."""
 
 from __future__ import annotations
 

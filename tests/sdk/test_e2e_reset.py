@@ -89,6 +89,6 @@ async def test_heartbeats_go_on(client: Any) -> None:
 async def test_what_was_deleted_is_not_made_again(client: Any) -> None:
     sandbox = await made(client)
     await sandbox.delete()
-    with pytest.raises(SandboxLostError, match="was deleted: there is nothing to reset"):
+    with pytest.raises(SandboxLostError, match="was deleted: it cannot be reset"):
         await sandbox.reset()
     assert sandbox.id not in [info.sandbox_id for info in await client.list_sandboxes()]

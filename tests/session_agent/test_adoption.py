@@ -1,4 +1,4 @@
-"""Who an agent says to be, and how a waiting one becomes somebody's: the gateway's real halves against a real agent over sockets
+"""The identity of an agent, and the adoption of a waiting one: the gateway's real halves against a real agent over sockets
 (PROTOCOL §1.3, §1.6, §1.7)."""
 
 from __future__ import annotations

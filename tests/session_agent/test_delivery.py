@@ -1,4 +1,4 @@
-"""Telling a client of a command: what is lost is told exactly, also when it was lost while the client gave no credit."""
+"""Delivery of a command's output and exit: lost bytes are reported exactly, also when they were lost while the client gave no credit."""
 
 from __future__ import annotations
 

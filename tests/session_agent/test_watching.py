@@ -1,4 +1,4 @@
-"""What a watch tells, on real directories and the kernel's own events."""
+"""What a watch reports, on real directories and the kernel's own events."""
 
 from __future__ import annotations
 

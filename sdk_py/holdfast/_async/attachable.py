@@ -1,4 +1,4 @@
-"""What a sandbox reaches its agent by: one driver, attached when first needed, or REST where WebSockets do not pass.
+"""How a sandbox object reaches its agent: by a session that is attached when first needed, or by REST where WebSockets are blocked.
 
 Owns when a driver is made, replaced or left to another process, and the choice between session and REST. Does not own the driver's inside
 (``_transport``) nor what is done over it (``sandbox``, its only subclass).

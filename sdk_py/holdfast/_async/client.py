@@ -237,7 +237,7 @@ class AsyncSandboxClient:
         return await self._rest.doctor()
 
     async def close(self) -> None:
-        """Let go of all sandboxes, which stay (those of a group until its lease is over), and give the connections back."""
+        """Close the sessions and connections. The sandboxes stay, those of a group until its lease expires."""
         self._closed = True
         for group in list(self._groups):
             await group.close()

@@ -28,7 +28,7 @@ from holdfast._errors import (
 from holdfast._local_files import Found, LocalPath, Transferred, create_part, is_special, local_path, read_each
 from holdfast._public import public
 from holdfast._requests import bounded
-from holdfast._results import FileEntry, FileMatch, TransferResult, read_entry, read_match, take
+from holdfast._results import FileEntry, FileMatch, TransferResult, read_entry, read_match, read_transfer, take
 from holdfast._transport.aio.events import run_blocking
 from holdfast._transport.aio.opening import opening
 
@@ -42,7 +42,7 @@ _Founds = list  # the class has a method of that name
 
 @public
 class AsyncFiles:
-    """The files of one sandbox. Every method raises ``RemoteFileNotFoundError``, ``RemotePermissionError`` and their kin.
+    """The files of one sandbox. Every method raises ``RemoteFileError`` or a subclass, such as ``RemoteFileNotFoundError``.
 
     With ``user``, a name or uid of the sandbox, either with ``:group``, it is done with that user's permissions, and what is made is that
     user's. Without, nothing is refused, and what is made belongs to the sandbox's own user.
@@ -151,9 +151,8 @@ class AsyncFiles:
         return await self._send(params, whole, None)
 
     async def _send(self, params: dict[str, Any], whole: bytes | None, source: IO[bytes] | IO[str] | None) -> TransferResult:
-        transfer = AsyncTransfer(await self._sandbox._attached(), "write", params)
         seen = Transferred()
-        try:
+        with AsyncTransfer(await self._sandbox._attached(), "write", params) as transfer:
             if source is None:
                 await transfer.write(whole or b"", eof=True)
                 seen.note(whole or b"")
@@ -163,8 +162,6 @@ class AsyncFiles:
                     await transfer.write(data)
                 await transfer.write(b"", eof=True)
             result = await transfer.closed()
-        finally:
-            transfer.stop()
         if "append" not in params:
             seen.check(result)
         return TransferResult(seen.size, 1, take(result, "sha256", str))
@@ -208,16 +205,13 @@ class AsyncFiles:
         return await self._maps("search", path, read_match, **params)
 
     async def _maps(self, operation: str, path: RemotePath, read: Callable[[Any], Found], **params: Any) -> _Founds[Found]:
-        transfer = AsyncTransfer(await self._sandbox._attached(), "fs", {"op": operation, "path": path_of(path), **given(**params)})
         found: _Founds[Found] = []
         unpacker = msgpack.Unpacker(raw=False, strict_map_key=True, max_buffer_size=4 * PIECE_BYTES)
-        try:
+        with await self._open("fs", path, op=operation, **params) as transfer:
             while data := await transfer.read():
                 unpacker.feed(data)
                 found += read_each(unpacker, read)
             result = await transfer.closed()
-        finally:
-            transfer.stop()
         if operation == "list" and result.get("truncated") is True:
             message = f"there is more below {path!s:.200} than the {len(found)} entries that one list gives"
             raise RequestTooLargeError("request_too_large", message, hint="list its directories one by one, or run find")
@@ -278,8 +272,7 @@ class AsyncFiles:
         are kept. The result counts entries and bytes. One that fails or is cancelled leaves what it has copied.
         ``user``: the user whose permissions apply (default: nothing is refused), and then what is made is that user's, unless it is root.
         """
-        result = await self._ask("copy", src, to=path_of(dst), user=user)
-        return TransferResult(take(result, "bytes", int, default=0), take(result, "entries", int, default=0))
+        return read_transfer(await self._ask("copy", src, to=path_of(dst), user=user))
 
     async def remove(self, path: RemotePath, *, recursive: bool = False, missing_ok: bool = False, user: str | int | None = None) -> None:
         """Remove a file or an empty directory; with ``recursive`` a whole tree.
@@ -298,11 +291,11 @@ class AsyncFiles:
         await self._ask("chmod", path, mode=mode, user=user)
 
     async def _ask(self, operation: str, path: RemotePath, **params: Any) -> dict[str, Any]:
-        transfer = AsyncTransfer(await self._sandbox._attached(), "fs", {"op": operation, "path": path_of(path), **given(**params)})
-        try:
+        with await self._open("fs", path, op=operation, **params) as transfer:
             return await transfer.closed()
-        finally:
-            transfer.stop()
+
+    async def _open(self, kind: str, path: RemotePath, **params: Any) -> AsyncTransfer:
+        return AsyncTransfer(await self._sandbox._attached(), kind, {"path": path_of(path), **given(**params)})
 
     # Between this machine and the sandbox ------------------------------------------------------------------------
 
@@ -326,23 +319,17 @@ class AsyncFiles:
                 return await self.write(inside, file, mode=mode, user=user)
 
     async def _upload_tree(self, source: Path, remote: RemotePath, user: str | int | None) -> TransferResult:
-        transfer = AsyncTransfer(await self._sandbox._attached(), "upload", {"path": path_of(remote), **given(user=user)})
         left_out: list[Path] = []
         pieces = pack(source, left_out=left_out)
         try:
-            while True:
-                data = await run_blocking(next, pieces, b"")
-                if not data:
-                    break
-                await transfer.write(data)
-            await transfer.write(b"", eof=True)
-            result = await transfer.closed()
+            with await self._open("upload", remote, user=user) as transfer:
+                while data := await run_blocking(next, pieces, b""):
+                    await transfer.write(data)
+                await transfer.write(b"", eof=True)
+                return read_transfer(await transfer.closed(), left_out=len(left_out))
         finally:
-            transfer.stop()
             with contextlib.suppress(ValueError):  # cancelled while a thread reads: then it is closed when that thread ends
                 pieces.close()  # type: ignore[attr-defined]
-        skipped = take(result, "skipped", int, default=0) + len(left_out)
-        return TransferResult(take(result, "bytes", int, default=0), take(result, "entries", int, default=0), skipped=skipped)
 
     async def download(self, remote: RemotePath, local: LocalPath, *, user: str | int | None = None) -> TransferResult:
         """Copy the file ``remote`` to the local file ``local``, or the directory ``remote`` into the directory ``local``.
@@ -379,16 +366,13 @@ class AsyncFiles:
         return TransferResult(seen.size, 1, seen.sha256)
 
     async def _download_tree(self, remote: RemotePath, target: Path, user: str | int | None) -> TransferResult:
-        transfer = AsyncTransfer(await self._sandbox._attached(), "download", {"path": path_of(remote), **given(user=user)})
         import tempfile
 
         with tempfile.TemporaryFile() as spooled:
-            try:
+            with await self._open("download", remote, user=user) as transfer:
                 while data := await transfer.read():
                     await run_blocking(spooled.write, data)
                 result = await transfer.closed()
-            finally:
-                transfer.stop()
             spooled.seek(0)
             entries, size, left_out = await run_blocking(unpack, spooled, target)
         skipped, changed = (take(result, name, int, default=0) for name in ("skipped", "changed"))

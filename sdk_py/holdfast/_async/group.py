@@ -76,7 +76,7 @@ class AsyncGroup:
         if self.lost is None:
             await self.delete()
         else:
-            await self.close()  # of that name there may be another's by now
+            await self.close()  # another client may have begun a group of that name by now
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"

@@ -96,7 +96,7 @@ class AsyncSandbox(AsyncAttachable):
         self._made_here = info is not None
         self._owns_client = False
         self._request: dict[str, Any] | None = None
-        """What it was asked for with, where this client made it."""
+        """The request that created it, if this client did."""
 
     @classmethod
     @opening
@@ -348,12 +348,9 @@ class AsyncSandbox(AsyncAttachable):
                 raise UnsupportedError("unsupported", "patches over REST take no options", hint="use a session (WebSocket)")
             return await rest.patch(self.id, data.decode("utf-8", "surrogateescape"))
         params = given(cwd=None if cwd is None else path_of(cwd), strip=strip, check=check or None, user=user)
-        transfer = AsyncTransfer(await self._attached(), "patch", params)
-        try:
+        with AsyncTransfer(await self._attached(), "patch", params) as transfer:
             await transfer.write(data, eof=True)
             return read_patch(await transfer.closed())
-        finally:
-            transfer.stop()
 
     @opening
     async def tunnel(
@@ -451,7 +448,7 @@ class AsyncSandbox(AsyncAttachable):
 
     def _check_not_deleted(self) -> None:
         if self._deleted:
-            message = f"sandbox {self.id!r} was deleted: there is nothing to reset"
+            message = f"sandbox {self.id!r} was deleted: it cannot be reset"
             raise SandboxLostError("sandbox_gone", message, hint="create a new one")
 
     def _check_own(self) -> None:
@@ -488,7 +485,7 @@ class AsyncSandbox(AsyncAttachable):
         self._stopped.set()
         self._client._in_use.discard(self)
         driver = self._driver
-        if not self._fenced:  # that answer stays: a new session here would be news to the new holder
+        if not self._fenced:  # the error stays: a new session from here would disturb the client that took over
             self._driver = None
         await self._end_all(driver)
 
@@ -522,7 +519,7 @@ class AsyncSandbox(AsyncAttachable):
 
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         if self._fenced:
-            await self.close()  # it is another client's now
+            await self.close()  # another client owns it now
         else:
             await self.delete()
 
@@ -535,7 +532,7 @@ class AsyncSandbox(AsyncAttachable):
     def __del__(self) -> None:
         if getattr(self, "_made_here", False) and not self._client._closed:
             lives = ending(self._info) or " until it is deleted"
-            message = f"sandbox {self.id} was never deleted nor closed, and lives on{lives}: use 'with'"
+            message = f"sandbox {self.id} was neither deleted nor closed and keeps running{lives}: use 'with'"
             warn(message, ResourceWarning, stacklevel=2)
 
     # Answers for the session ---------------------------------------------------------------------------------------

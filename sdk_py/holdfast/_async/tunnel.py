@@ -53,15 +53,13 @@ class AsyncTunnel:
         end = time.monotonic() + patience_s
         pause_s = _ASK_LEAST_S
         while True:
-            transfer = AsyncTransfer(await self._sandbox._attached(), "tunnel", self._params)
-            try:
-                await transfer.opened()
-                return
-            except PortUnreachableError:
-                if time.monotonic() + pause_s > end:
-                    raise
-            finally:
-                transfer.stop()
+            with AsyncTransfer(await self._sandbox._attached(), "tunnel", self._params) as transfer:
+                try:
+                    await transfer.opened()
+                    return
+                except PortUnreachableError:
+                    if time.monotonic() + pause_s > end:
+                        raise
             await sleep(pause_s)
             pause_s = min(pause_s * 2, _ASK_MOST_S)
 

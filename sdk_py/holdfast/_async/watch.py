@@ -15,13 +15,13 @@ import msgpack
 from holdfast_wire.errors import ProtocolError
 
 from holdfast._arguments import wait_time_of
-from holdfast._errors import RemoteFileError, WaitTimeoutError
+from holdfast._async.transfers import AsyncTransfer
+from holdfast._errors import WaitTimeoutError
 from holdfast._public import public
 from holdfast._results import FileEvent, read_event
 from holdfast._transport.aio.driver import SessionDriver
-from holdfast._transport.aio.events import Cancelled, SessionEvent
+from holdfast._transport.aio.events import SessionEvent
 from holdfast._transport.session.calls import open_watch
-from holdfast._transport.session.sinks import WatchSink
 
 _MOST_BYTES = 1024 * 1024
 
@@ -34,7 +34,7 @@ class AsyncWatch:
     ``overflow``: some are lost, and what is there has to be looked at anew. A session that is lost raises ``SessionLostError``.
     """
 
-    _sink: WatchSink | None = None
+    _transfer: AsyncTransfer | None = None
     """None also where ``__init__`` was interrupted: the finalizer reads it."""
 
     def __init__(self, driver: SessionDriver, params: dict[str, Any]) -> None:
@@ -43,27 +43,19 @@ class AsyncWatch:
         self._found: deque[FileEvent] = deque()
         self._closed = False
         self._unpacker = msgpack.Unpacker(raw=False, strict_map_key=True, max_buffer_size=_MOST_BYTES)
-        self._sink = driver.perform(open_watch, driver.engine, params)
+        self._transfer = AsyncTransfer(driver, "watch", params, driver.perform(open_watch, driver.engine, params))
 
     async def _start(self) -> None:
         """Return once it watches, or raise why it cannot."""
-        sink = self._channel()
-        changed: SessionEvent = sink.changed  # type: ignore[assignment]
-        while sink.opened is None and not sink.ended:
-            try:
-                await changed.wait()
-            except Cancelled:
-                self._stop()
-                raise
-        if sink.error is not None:
-            raise self._why(sink.error)
+        await self._channel().opened()
 
     async def read(self, timeout: float | None = None) -> FileEvent | None:
         """The next event; None when it is closed, or what it watches is gone. A cancelled wait loses none.
 
         Raises ``WaitTimeoutError`` after ``timeout`` seconds, and the typed error when the session ends first.
         """
-        sink = self._channel()
+        transfer = self._channel()
+        sink = transfer._sink
         changed: SessionEvent = sink.changed  # type: ignore[assignment]
         timeout = wait_time_of(timeout)
         end = None if timeout is None else time.monotonic() + timeout
@@ -76,13 +68,13 @@ class AsyncWatch:
                     raise WaitTimeoutError(message=f"nothing changed within {timeout:g} s")
             elif not data:
                 if sink.error is not None and not self._closed:
-                    raise self._why(sink.error)
+                    raise transfer._refusal(sink.error)
                 return None
         return self._found.popleft()
 
     def _take(self) -> bytes | None:
         """Take what has come and read the events in it, as one step: an interrupt loses none."""
-        data = self._channel().take()
+        data = self._channel()._sink.take()
         if data:
             self._feed(data)
         return data
@@ -99,21 +91,11 @@ class AsyncWatch:
     async def close(self) -> None:
         """Stop watching; a call that waits for an event gets None."""
         self._closed = True
-        self._stop()
+        self._channel().stop()
 
-    def _stop(self) -> None:
-        sink = self._channel()
-        if not sink.ended:
-            self._driver.perform(sink.stop)
-
-    def _channel(self) -> WatchSink:
-        assert self._sink is not None
-        return self._sink
-
-    def _why(self, error: Exception) -> Exception:
-        if isinstance(error, RemoteFileError) and error.filename is None:
-            error.filename = self._path
-        return error
+    def _channel(self) -> AsyncTransfer:
+        assert self._transfer is not None
+        return self._transfer
 
     def __aiter__(self) -> AsyncIterator[FileEvent]:
         return self
@@ -131,10 +113,9 @@ class AsyncWatch:
         await self.close()
 
     def __repr__(self) -> str:
-        over = self._closed or self._channel().ended
+        over = self._closed or self._channel()._sink.ended
         return f"<{type(self).__name__} {self._path!r:.200}{' ended' if over else ''}>"
 
     def __del__(self) -> None:
-        sink = self._sink
-        if sink is not None and not sink.ended and not self._closed:
-            self._driver.later(sink.stop)
+        if self._transfer is not None and not self._closed:
+            self._transfer.abandon()

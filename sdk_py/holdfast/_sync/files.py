@@ -29,7 +29,7 @@ from holdfast._errors import (
 from holdfast._local_files import Found, LocalPath, Transferred, create_part, is_special, local_path, read_each
 from holdfast._public import public
 from holdfast._requests import bounded
-from holdfast._results import FileEntry, FileMatch, TransferResult, read_entry, read_match, take
+from holdfast._results import FileEntry, FileMatch, TransferResult, read_entry, read_match, read_transfer, take
 from holdfast._transport.threads.events import run_blocking
 from holdfast._transport.threads.opening import opening
 
@@ -43,7 +43,7 @@ _Founds = list  # the class has a method of that name
 
 @public
 class Files:
-    """The files of one sandbox. Every method raises ``RemoteFileNotFoundError``, ``RemotePermissionError`` and their kin.
+    """The files of one sandbox. Every method raises ``RemoteFileError`` or a subclass, such as ``RemoteFileNotFoundError``.
 
     With ``user``, a name or uid of the sandbox, either with ``:group``, it is done with that user's permissions, and what is made is that
     user's. Without, nothing is refused, and what is made belongs to the sandbox's own user.
@@ -152,9 +152,8 @@ class Files:
         return self._send(params, whole, None)
 
     def _send(self, params: dict[str, Any], whole: bytes | None, source: IO[bytes] | IO[str] | None) -> TransferResult:
-        transfer = Transfer(self._sandbox._attached(), "write", params)
         seen = Transferred()
-        try:
+        with Transfer(self._sandbox._attached(), "write", params) as transfer:
             if source is None:
                 transfer.write(whole or b"", eof=True)
                 seen.note(whole or b"")
@@ -164,8 +163,6 @@ class Files:
                     transfer.write(data)
                 transfer.write(b"", eof=True)
             result = transfer.closed()
-        finally:
-            transfer.stop()
         if "append" not in params:
             seen.check(result)
         return TransferResult(seen.size, 1, take(result, "sha256", str))
@@ -209,16 +206,13 @@ class Files:
         return self._maps("search", path, read_match, **params)
 
     def _maps(self, operation: str, path: RemotePath, read: Callable[[Any], Found], **params: Any) -> _Founds[Found]:
-        transfer = Transfer(self._sandbox._attached(), "fs", {"op": operation, "path": path_of(path), **given(**params)})
         found: _Founds[Found] = []
         unpacker = msgpack.Unpacker(raw=False, strict_map_key=True, max_buffer_size=4 * PIECE_BYTES)
-        try:
+        with self._open("fs", path, op=operation, **params) as transfer:
             while data := transfer.read():
                 unpacker.feed(data)
                 found += read_each(unpacker, read)
             result = transfer.closed()
-        finally:
-            transfer.stop()
         if operation == "list" and result.get("truncated") is True:
             message = f"there is more below {path!s:.200} than the {len(found)} entries that one list gives"
             raise RequestTooLargeError("request_too_large", message, hint="list its directories one by one, or run find")
@@ -279,8 +273,7 @@ class Files:
         are kept. The result counts entries and bytes. One that fails or is cancelled leaves what it has copied.
         ``user``: the user whose permissions apply (default: nothing is refused), and then what is made is that user's, unless it is root.
         """
-        result = self._ask("copy", src, to=path_of(dst), user=user)
-        return TransferResult(take(result, "bytes", int, default=0), take(result, "entries", int, default=0))
+        return read_transfer(self._ask("copy", src, to=path_of(dst), user=user))
 
     def remove(self, path: RemotePath, *, recursive: bool = False, missing_ok: bool = False, user: str | int | None = None) -> None:
         """Remove a file or an empty directory; with ``recursive`` a whole tree.
@@ -299,11 +292,11 @@ class Files:
         self._ask("chmod", path, mode=mode, user=user)
 
     def _ask(self, operation: str, path: RemotePath, **params: Any) -> dict[str, Any]:
-        transfer = Transfer(self._sandbox._attached(), "fs", {"op": operation, "path": path_of(path), **given(**params)})
-        try:
+        with self._open("fs", path, op=operation, **params) as transfer:
             return transfer.closed()
-        finally:
-            transfer.stop()
+
+    def _open(self, kind: str, path: RemotePath, **params: Any) -> Transfer:
+        return Transfer(self._sandbox._attached(), kind, {"path": path_of(path), **given(**params)})
 
     # Between this machine and the sandbox ------------------------------------------------------------------------
 
@@ -327,23 +320,17 @@ class Files:
                 return self.write(inside, file, mode=mode, user=user)
 
     def _upload_tree(self, source: Path, remote: RemotePath, user: str | int | None) -> TransferResult:
-        transfer = Transfer(self._sandbox._attached(), "upload", {"path": path_of(remote), **given(user=user)})
         left_out: list[Path] = []
         pieces = pack(source, left_out=left_out)
         try:
-            while True:
-                data = run_blocking(next, pieces, b"")
-                if not data:
-                    break
-                transfer.write(data)
-            transfer.write(b"", eof=True)
-            result = transfer.closed()
+            with self._open("upload", remote, user=user) as transfer:
+                while data := run_blocking(next, pieces, b""):
+                    transfer.write(data)
+                transfer.write(b"", eof=True)
+                return read_transfer(transfer.closed(), left_out=len(left_out))
         finally:
-            transfer.stop()
             with contextlib.suppress(ValueError):  # cancelled while a thread reads: then it is closed when that thread ends
                 pieces.close()  # type: ignore[attr-defined]
-        skipped = take(result, "skipped", int, default=0) + len(left_out)
-        return TransferResult(take(result, "bytes", int, default=0), take(result, "entries", int, default=0), skipped=skipped)
 
     def download(self, remote: RemotePath, local: LocalPath, *, user: str | int | None = None) -> TransferResult:
         """Copy the file ``remote`` to the local file ``local``, or the directory ``remote`` into the directory ``local``.
@@ -380,16 +367,13 @@ class Files:
         return TransferResult(seen.size, 1, seen.sha256)
 
     def _download_tree(self, remote: RemotePath, target: Path, user: str | int | None) -> TransferResult:
-        transfer = Transfer(self._sandbox._attached(), "download", {"path": path_of(remote), **given(user=user)})
         import tempfile
 
         with tempfile.TemporaryFile() as spooled:
-            try:
+            with self._open("download", remote, user=user) as transfer:
                 while data := transfer.read():
                     run_blocking(spooled.write, data)
                 result = transfer.closed()
-            finally:
-                transfer.stop()
             spooled.seek(0)
             entries, size, left_out = run_blocking(unpack, spooled, target)
         skipped, changed = (take(result, name, int, default=0) for name in ("skipped", "changed"))

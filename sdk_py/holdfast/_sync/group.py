@@ -77,7 +77,7 @@ class Group:
         if self.lost is None:
             self.delete()
         else:
-            self.close()  # of that name there may be another's by now
+            self.close()  # another client may have begun a group of that name by now
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"

@@ -6,7 +6,7 @@ Owns the waiting around ``TransferSink``. Called by ``files``, ``sandbox`` (patc
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from holdfast_wire.errors import ProtocolError
 
@@ -21,12 +21,14 @@ ErrorT = TypeVar("ErrorT", bound=HoldfastError | None)
 
 
 class Transfer:
-    """One open transfer channel."""
+    """One open transfer channel. Leaving its ``with`` block ends it. ``sink`` is that of a channel which is open already."""
 
-    def __init__(self, driver: SessionDriver, kind: str, params: dict[str, Any]) -> None:
+    def __init__(self, driver: SessionDriver, kind: str, params: dict[str, Any], sink: TransferSink | None = None) -> None:
         self._driver = driver
         self._path = params.get("path")
-        self._sink = TransferSink(driver.engine.session, driver.engine.new_event)
+        self._sink = sink or TransferSink(driver.engine.session, driver.engine.new_event)
+        if sink is not None:
+            return
         try:
             driver.perform(open_channel, driver.engine, kind, bounded(params), self._sink)
         except Cancelled:
@@ -80,18 +82,24 @@ class Transfer:
             raise ProtocolError("the agent ended a transfer without a result")
         return sink.closed
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
     def stop(self) -> None:
-        """Nothing more is wanted; what was begun is undone where it can be."""
+        """End the transfer; the agent discards what was written so far where it can."""
         if not self._sink.ended:
             self._driver.perform(self._sink.stop)
 
     def abandon(self) -> None:
-        """``stop``, from anywhere: a finalizer may run in the middle of a step, and cannot wait for its end."""
+        """``stop`` for a finalizer, which may run in the middle of a step and cannot wait for its end."""
         if not self._sink.ended:
             self._driver.later(self._sink.stop)
 
     def _refusal(self, why: ErrorT) -> ErrorT:
-        """The error that ended it, naming the file that it was about."""
+        """The error that ended the transfer, with the path of the file."""
         if isinstance(why, RemoteFileError) and why.filename is None:
             why.filename = self._path
         return why

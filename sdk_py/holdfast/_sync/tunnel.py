@@ -54,15 +54,13 @@ class Tunnel:
         end = time.monotonic() + patience_s
         pause_s = _ASK_LEAST_S
         while True:
-            transfer = Transfer(self._sandbox._attached(), "tunnel", self._params)
-            try:
-                transfer.opened()
-                return
-            except PortUnreachableError:
-                if time.monotonic() + pause_s > end:
-                    raise
-            finally:
-                transfer.stop()
+            with Transfer(self._sandbox._attached(), "tunnel", self._params) as transfer:
+                try:
+                    transfer.opened()
+                    return
+                except PortUnreachableError:
+                    if time.monotonic() + pause_s > end:
+                        raise
             sleep(pause_s)
             pause_s = min(pause_s * 2, _ASK_MOST_S)
 

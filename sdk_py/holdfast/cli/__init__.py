@@ -17,7 +17,7 @@ def main() -> NoReturn:
     try:
         from holdfast.cli.app import run
 
-        _take_any_surroundings()
+        _open_missing_streams()
         # UTF-8 whatever the locale is, as the far end is
         status = run([os.fsencode(word).decode("utf-8", "surrogateescape") for word in sys.argv[1:]])
     except KeyboardInterrupt:  # while modules were still read
@@ -26,7 +26,7 @@ def main() -> NoReturn:
 
 
 def _leave(status: int) -> NoReturn:
-    """End without taking the interpreter apart: that is a sixth of the time of a short command, and connections are closed by now."""
+    """Exit without finalizing the interpreter, which takes a sixth of the time of a short command; connections are closed by now."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -35,8 +35,8 @@ def _leave(status: int) -> NoReturn:
     os._exit(status)
 
 
-def _take_any_surroundings() -> None:
-    """Standard streams may be closed, or know only ASCII."""
+def _open_missing_streams() -> None:
+    """Replace standard streams that are closed, and escape what an ASCII stream cannot write."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  it lives as long as we do

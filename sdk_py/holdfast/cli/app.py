@@ -21,27 +21,19 @@ EXIT_INTERRUPTED = 130
 _WRONG_ARGUMENTS = ("InvalidArgumentError", "InvalidPathError", "UserNotFoundError", "WorkingDirectoryError")
 
 
-class Parser:
-    """Reads whole command lines, but for the words of the sandbox's command."""
-
-    def parse_args(self, words: Sequence[str], argv: list[str] | None = None) -> Arguments:
-        """The values of a command line. Raises ``UsageError``; ``SystemExit`` where it asks for help, which is then printed."""
-        if words[:1] in (["-h"], ["--help"]):
-            sys.stdout.write(help_text())
-            raise SystemExit(0)
-        command, used = named(words)
-        if command is None:
-            raise _no_command(words)
-        found = command.read(words[used:], argv)
-        if found.help:
-            sys.stdout.write(command.help_text())
-            raise SystemExit(0)
-        return found
-
-
-def parser() -> Parser:
-    """The reader of command lines."""
-    return Parser()
+def parse(words: Sequence[str], argv: list[str] | None = None) -> Arguments:
+    """The values of a command line. Raises ``UsageError``; ``SystemExit`` where it asks for help, which is then printed."""
+    if words[:1] in (["-h"], ["--help"]):
+        sys.stdout.write(help_text())
+        raise SystemExit(0)
+    command, used = named(words)
+    if command is None:
+        raise _no_command(words)
+    found = command.read(words[used:], argv)
+    if found.help:
+        sys.stdout.write(command.help_text())
+        raise SystemExit(0)
+    return found
 
 
 def _no_command(words: Sequence[str]) -> UsageError:
@@ -106,7 +98,7 @@ def run(arguments: Sequence[str]) -> int:
     if ours[:1] == ["help"]:
         ours = [*ours[1:], "--help"]
     try:
-        parsed = parser().parse_args([*ours, "--json"] if leading and ours[:1] and not ours[0].startswith("-") else ours, argv)
+        parsed = parse([*ours, "--json"] if leading and ours[:1] and not ours[0].startswith("-") else ours, argv)
     except SystemExit as ended:
         return int(ended.code or 0)
     except UsageError as why:

@@ -261,29 +261,13 @@ def _version() -> Command:
     return Command("version", "print the version", "app:version")
 
 
-_MADE: dict[str, tuple[Callable[[], Command], str, str]] = {
-    "run": (_run, "IMAGE COMMAND", "make a sandbox and run a command in it"),
-    "create": (_create, "IMAGE", "make a sandbox and print its id"),
-    "exec": (_exec, "SANDBOX COMMAND", "run a command in a sandbox"),
-    "shell": (_shell, "SANDBOX", "open a terminal in a sandbox"),
-    "cp": (_cp, "SOURCE TARGET", "copy a file or directory in (LOCAL SANDBOX:PATH) or out"),
-    "port": (_port, "SANDBOX PORT", "reach a port of a sandbox at a local one"),
-    "logs": (_logs, "SANDBOX", "show the output of what `run` or `exec -d` started"),
-    "list": (_list, "", "list sandboxes (also ps, ls)"),
-    "inspect": (_inspect, "SANDBOX...", "print all there is to know of sandboxes"),
-    "stats": (_stats, "[SANDBOX...]", "show what sandboxes use"),
-    "top": (_top, "SANDBOX", "list the processes in a sandbox"),
-    "stop": (_stop, "SANDBOX...", "end sandboxes"),
-    "rm": (_rm, "SANDBOX...", "delete sandboxes"),
-    "image list": (_image_list, "", "list images (also images)"),
-    "image pull": (_image_pull, "NAME", "fetch an image from a registry (also pull)"),
-    "image import": (_image_import, "PATH NAME", "import an archive or a root directory"),
-    "image rm": (_image_rm, "NAME...", "remove images (also rmi)"),
-    "up": (_up, "", "run the whole of one machine in the foreground"),
-    "cost": (_cost, "", "compute what a sandbox costs for an hour"),
-    "doctor": (_doctor, "", "check this machine and the service"),
-    "version": (_version, "", "print the version"),
-}
+_MADE: dict[str, Callable[[], Command]] = {
+    made.__name__[1:].replace("_", " "): made
+    for made in (
+        _run, _create, _exec, _shell, _cp, _port, _logs, _list, _inspect, _stats, _top, _stop, _rm, _image_list, _image_pull, _image_import,
+        _image_rm, _up, _cost, _doctor, _version,
+    )
+}  # fmt: skip
 _APART = ("recipes COMMAND", "train and evaluate agents: tasks, rollouts, data sets, reports (recipes --help)")
 NAMES = sorted({*_MADE, *ALIASES, "help", "recipes"})
 
@@ -295,13 +279,19 @@ def named(words: Sequence[str]) -> tuple[Command | None, int]:
         name = " ".join(words[at : at + size])
         made = _MADE.get(ALIASES.get(name, name))
         if made is not None and len(words) >= at + size:
-            return made[0](), at + size
+            return made(), at + size
     return None, 0
 
 
 def help_text() -> str:
     """What ``holdfast --help`` prints."""
-    rows = [*((f"{name} {places}".strip(), what) for name, (_, places, what) in _MADE.items()), _APART]
+    rows = [*(_overview(name, made()) for name, made in _MADE.items()), _APART]
     top = columns([(", ".join(o.names), o.help) for o in (JSON, HELP)] + [("--version", "print the version")])
     head = "usage: holdfast COMMAND ...\n\nIsolated sandboxes for language-model agents.\n\ncommands (COMMAND --help for details):\n"
     return f"{head}{columns(rows)}\noptions:\n{top}\n{EPILOG}"
+
+
+def _overview(name: str, command: Command) -> tuple[str, str]:
+    others = ", ".join(other for other, meant in ALIASES.items() if meant == name)
+    positions = command.positions.replace(command.inner, "COMMAND") if command.inner else command.positions
+    return f"{name} {positions}".strip(), f"{command.help} (also {others})" if others else command.help

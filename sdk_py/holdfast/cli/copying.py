@@ -1,6 +1,6 @@
-"""``cp``: a file or a directory, in or out, where ``docker cp`` would put it. The remote side is written ``SANDBOX:PATH``.
+"""``cp``: copy a file or a directory in or out, to the path that ``docker cp`` would choose. The remote side is written ``SANDBOX:PATH``.
 
-Owns docker's table (``landing``): what is copied, to which path, and what is refused. ``-`` is a tar archive on standard input or output.
+Owns docker's rules (``landing``): the target path of each kind of source, and what is refused. ``-`` is a tar archive on a standard stream.
 Differs on purpose: relative remote paths start at the working directory, and a link named as the source in a sandbox is followed, since
 a link that the sandbox chose must not come to lie here.
 """
@@ -25,7 +25,7 @@ from holdfast import (
     TransferResult,
     UnsupportedError,
 )
-from holdfast._results import take
+from holdfast._results import read_transfer, take
 from holdfast._sync.transfers import Transfer
 from holdfast.cli.finding import opened
 from holdfast.cli.output import print_json, print_note
@@ -44,7 +44,9 @@ _NO_ENTRY = (RemoteFileNotFoundError, RemoteNotADirectoryError)
 def copy(arguments: Arguments) -> None:
     source, target = remote(arguments.source), remote(arguments.target)
     if (source is None) == (target is None):
-        raise bad("exactly one side is remote", hint="holdfast cp LOCAL SANDBOX:/path, or holdfast cp SANDBOX:/path LOCAL")
+        raise bad(
+            "either SOURCE or TARGET must be SANDBOX:PATH", hint="holdfast cp LOCAL SANDBOX:/path, or holdfast cp SANDBOX:/path LOCAL"
+        )
     if arguments.json and arguments.target == "-":
         raise bad("standard output cannot take the archive and JSON at once", hint="leave out --json, or copy to a file")
     if "" in (arguments.source, arguments.target):
@@ -142,11 +144,11 @@ def _to_output(sandbox: Sandbox, path: str) -> TransferResult:
     """A tar archive on standard output whose members begin with the source's name, or with ``./`` for ``DIR/.``."""
     source = sandbox.files.stat(path)
     top = "." if source.is_dir and _wants_contents(path) else _name_of(source, path) or "."
-    transfer = Transfer(sandbox._attached(), "download", {"path": path})
     out = sys.stdout.buffer
     entries = size = 0
     try:
         with (
+            Transfer(sandbox._attached(), "download", {"path": path}) as transfer,
             tarfile.open(fileobj=io.BufferedReader(_Incoming(transfer), PIECE_BYTES), mode="r|") as packed,
             tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as archive,
         ):
@@ -156,12 +158,11 @@ def _to_output(sandbox: Sandbox, path: str) -> TransferResult:
                 member.pax_headers = {}  # they hold the old name
                 archive.addfile(member, packed.extractfile(member) if member.isreg() else None)
                 entries, size = entries + 1, size + member.size
-        out.flush()
-        result = transfer.closed()
+            archive.close()
+            out.flush()
+            result = transfer.closed()
     except tarfile.TarError as wrong:
         raise ArchiveError("archive_invalid", f"the archive from the sandbox cannot be read: {wrong}") from None
-    finally:
-        transfer.stop()
     return TransferResult(size, entries, skipped=take(result, "skipped", int, default=0))
 
 
@@ -225,7 +226,7 @@ def _archive_here() -> Any:
             return _decompressed(source, how)
     if begun[_TAR_MAGIC_AT : _TAR_MAGIC_AT + 5] != b"ustar" and (len(begun) < tarfile.BLOCKSIZE or any(begun[: tarfile.BLOCKSIZE])):
         raise bad(
-            "what comes on standard input is no tar archive",
+            "standard input is not a tar archive",
             hint="tar c DIR | holdfast cp - SANDBOX:/path; to write one file: holdfast exec -i SANDBOX sh -c 'cat > /path'",
         )
     return source
@@ -272,7 +273,7 @@ def _pieces(archive: IO[bytes]) -> Iterator[bytes]:
         try:
             piece = archive.read(PIECE_BYTES)
         except Exception as wrong:  # noqa: BLE001  each library that decompresses has its own kinds
-            raise bad(f"what comes on standard input cannot be unpacked: {wrong}", hint="send it again, whole") from None
+            raise bad(f"the archive on standard input cannot be decompressed: {wrong}", hint="send it again, whole") from None
         if not piece:
             return
         yield piece
@@ -280,13 +281,8 @@ def _pieces(archive: IO[bytes]) -> Iterator[bytes]:
 
 def _send(sandbox: Sandbox, directory: str, pieces: Iterator[bytes]) -> TransferResult:
     """Have the sandbox unpack a tar stream into a directory."""
-    transfer = Transfer(sandbox._attached(), "upload", {"path": directory})
-    try:
+    with Transfer(sandbox._attached(), "upload", {"path": directory}) as transfer:
         for piece in pieces:
             transfer.write(piece)
         transfer.write(b"", eof=True)
-        result = transfer.closed()
-    finally:
-        transfer.stop()
-    skipped = take(result, "skipped", int, default=0)
-    return TransferResult(take(result, "bytes", int, default=0), take(result, "entries", int, default=0), skipped=skipped)
+        return read_transfer(transfer.closed())

@@ -97,7 +97,7 @@ def _on_terminal(sandbox: Sandbox, command: Command | None, options: dict[str, A
 def _detached(sandbox: Sandbox, command: Command, options: dict[str, Any], arguments: Arguments) -> int:
     if arguments.tty or arguments.stdin:
         raise bad(
-            "a command that is left has no terminal and no input here", hint="leave out -i and -t; shell --attach NAME keeps a terminal"
+            "a detached command has no terminal and no standard input", hint="leave out -i and -t; shell --attach NAME keeps a terminal"
         )
     process, status = leave(sandbox, command, options, None)
     if arguments.json:

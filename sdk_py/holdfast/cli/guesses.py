@@ -1,6 +1,6 @@
-"""What was meant by a word that is no command or option here: typing mistakes, and the words of docker and other tools.
+"""Suggestions for an unknown command or option: typing mistakes, and the words of docker and other tools.
 
-Loaded only after a mistake. Owns the tables of words and nothing that decides: nothing is run on a guess.
+Loaded only after a mistake. Owns the tables of words. A suggestion is printed and never run.
 """
 
 from __future__ import annotations

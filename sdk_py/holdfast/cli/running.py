@@ -28,13 +28,13 @@ def run(arguments: Arguments) -> int:
     options = options_of(arguments)
     if arguments.entrypoint is not None:
         if isinstance(command, str):
-            raise bad("-c and --entrypoint do not go together", hint="write the words after the image, behind --")
+            raise bad("-c and --entrypoint cannot be combined", hint="write the words after the image, behind --")
         command = [arguments.entrypoint, *(command or [])]
     own = command is None and not arguments.tty
     if own and arguments.stdin:
-        raise bad("what the image starts reads nothing", hint=f"holdfast run -i {arguments.image} COMMAND")
+        raise bad("the image's own command gets no standard input", hint=f"holdfast run -i {arguments.image} COMMAND")
     if own and any(options.values()):
-        raise bad("-w, -u, --timeout and --login are for a COMMAND that is written here", hint=f"holdfast run {arguments.image} COMMAND")
+        raise bad("-w, -u, --timeout and --login need a COMMAND", hint=f"holdfast run {arguments.image} COMMAND")
     if arguments.detach and arguments.rm and arguments.idle_timeout is None:
         arguments.idle_timeout = GONE_AFTER_S  # no client waits for the end: the service deletes what runs nothing
     with raised_on_exit_signals(), SandboxClient() as client:

@@ -1,6 +1,6 @@
 """``up``: run the whole of one machine, with the extra ``server``.
 
-Owns nothing but the way there: the process becomes ``python -m holdfast_server``.
+The process is replaced by ``python -m holdfast_server``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The terminal here as a terminal in a sandbox: raw mode, keys and screen passed on, its size kept in step.
+"""Connects the local terminal to one in a sandbox: raw mode, input, output and window size.
 
-Owns the local terminal's mode and what ends the loop. The commands that use it are in ``interactive`` and ``execute``.
+Owns the local terminal's mode, and when the loop ends. The commands that use it are in ``interactive`` and ``execute``.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def size() -> tuple[int, int]:
 
 @contextlib.contextmanager
 def _raw() -> Iterator[None]:
-    """The local terminal passes every key on, and is put back whatever happens."""
+    """Set the local terminal to raw mode, and restore it at the end."""
     if not sys.stdin.isatty():
         yield
         return

@@ -92,10 +92,14 @@ class Command:
         self._named = {name: option for option in self.options for name in option.names}
 
     @property
+    def positions(self) -> str:
+        """What follows the options, as the usage shows it."""
+        places = [f"[{place.rstrip('?*')}{'...' * place.endswith('*')}]" if place[-1] in "?*" else place for place in self.places]
+        return " ".join([*places, *([self.inner] if self.inner else [])])
+
+    @property
     def usage(self) -> str:
-        places = [place if place.endswith("...") else f"[{place.rstrip('?*')}{'...' * place.endswith('*')}]" if place[-1] in "?*" else place
-                  for place in self.places]  # fmt: skip
-        return " ".join(["usage:", self.program, "[OPTIONS]", *places, *([self.inner] if self.inner else [])])
+        return f"usage: {self.program} [OPTIONS] {self.positions}".rstrip()
 
     def wrong(self, message: str, hint: str = "") -> UsageError:
         return UsageError(message, hint, self.usage, self.program)
@@ -221,7 +225,7 @@ class Command:
             else:
                 raise self.wrong(f"{place} is missing")
         if left:
-            raise self.wrong(f"{left[0]!r} is one word too many")
+            raise self.wrong(f"{left[0]!r} is an unexpected argument")
 
     def help_text(self) -> str:
         """What ``--help`` prints."""

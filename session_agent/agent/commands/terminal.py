@@ -100,7 +100,7 @@ class Terminal(Process):
             self._master, slave = os.openpty()
         except OSError as error:
             raise HoldfastError(
-                "spawn_failed", f"no terminal to be had: {error.strerror}", hint="the sandbox needs /dev/ptmx and /dev/pts"
+                "spawn_failed", f"no pseudo-terminal is available: {error.strerror}", hint="the sandbox needs /dev/ptmx and /dev/pts"
             ) from None
         try:
             _prepare(self._master, slave, launch, rows, columns)

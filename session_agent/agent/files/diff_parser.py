@@ -46,7 +46,7 @@ class _Parser:
                 raise self._bad("binary patches are not supported: upload the file instead")
             else:
                 if after_hunk and line[:1] in (b"+", b"-", b" ") and not self._is_signature():
-                    raise self._bad("the hunk before it holds more lines than its header states")
+                    raise self._bad("the previous hunk has more lines than its header states")
                 self._part += bool(_MAIL.match(line))
                 after_hunk = after_hunk and (not line.strip() or line.startswith(b"\\"))
                 self._at += 1
@@ -172,7 +172,7 @@ class _Parser:
         if name is None:
             name = text.split(b"\t", 1)[0] if b"\t" in text else _STAMP.sub(b"", text).rstrip(b" ")
         elif rest.strip(b" \t") and not _STAMP.match(b" " + rest):
-            raise self._bad("something follows a quoted file name")
+            raise self._bad("unexpected text after a quoted file name")
         if name == b"/dev/null":
             return None
         if not name or b"\0" in name:

@@ -218,7 +218,7 @@ class TarSink:
             source = os.dup(source)  # the next call takes it back
             try:
                 if not stat.S_ISREG(os.stat(source_name, dir_fd=source, follow_symlinks=False).st_mode):
-                    raise HoldfastError("archive_invalid", f"the archive is refused: {shown(path)} is a hard link to no file")
+                    raise HoldfastError("archive_invalid", f"the archive is refused: {shown(path)} is a hard link to a missing file")
                 parent, name = self._parent(path)
                 os.link(source_name, temporary, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
             finally:

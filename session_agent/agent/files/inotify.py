@@ -51,7 +51,7 @@ class Inotify:
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 hint = "end watches that are no longer needed, or raise fs.inotify.max_user_instances of the machine"
-                raise HoldfastError("session_limit", "the machine gives no more watches to this user", hint=hint) from None
+                raise HoldfastError("session_limit", "this user has no file watches left on this machine", hint=hint) from None
             if error.errno in (errno.ENOSYS, errno.EPERM):
                 raise HoldfastError("unsupported", f"this kernel does not watch files: {error.strerror}") from None
             raise

@@ -83,7 +83,7 @@ class FileSource:
     def _check_end(self) -> None:
         """Files of /sys claim a size that they do not fill, and keep to it; any other that ends early was cut."""
         if self._end is not None and os.fstat(self._file).st_size < self._end:
-            raise HoldfastError("io_error", f"{shown(self._path)} became shorter while it was read", hint="read it again")
+            raise HoldfastError("io_error", f"{shown(self._path)} was truncated while it was being read", hint="read it again")
 
     def result(self) -> dict[str, Any]:
         return {"size": self._sent, "sha256": self._sha256.hexdigest()}

@@ -1,7 +1,7 @@
 """A push parser for tar streams: bytes go in as they arrive, members and their content come out.
 
-Owns the syntax (v7, ustar, GNU long names and numbers, PAX) and the limits on entries and bytes; it opens no file, so where a
-member may go is the sink's affair (``extract``). Being pushed rather than pulling, it needs no thread that waits for
+Owns the syntax (v7, ustar, GNU long names and numbers, PAX) and the limits on entries and bytes; it opens no file, so the sink
+decides where a member may go (``extract``). Being pushed rather than pulling, it needs no thread that waits for
 the network and no buffer beyond one header. Whatever comes in, the only exception is ``HoldfastError`` with ``archive_invalid``
 or ``archive_limit``.
 """

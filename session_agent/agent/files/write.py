@@ -62,7 +62,7 @@ def open_write(context: TransferContext, channel: Channel) -> Handler:
         raise HoldfastError("invalid_argument", "sha256 must be 64 hexadecimal digits")
     append = boolean(params, "append", False)
     if append and (sha256 is not None or params.get("size") is not None):
-        raise HoldfastError("invalid_argument", "what others may append to at the same time has no size or sha256 that could be known")
+        raise HoldfastError("invalid_argument", "size and sha256 cannot be given with append: others may append at the same time")
     actor, owner = acting(context, params)
     options = WriteOptions(
         mode=integer(params, "mode", None, most=0o7777),

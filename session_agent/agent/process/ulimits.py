@@ -35,7 +35,7 @@ def read_ulimits(value: Any) -> dict[str, tuple[int, int]]:
     found = {}
     for name, pair in value.items():
         if name not in _NUMBERS or not isinstance(pair, list | tuple) or len(pair) != 2:
-            raise HoldfastError("invalid_argument", f"ulimits: {str(name)[:60]!r} is no limit, or has not two values")
+            raise HoldfastError("invalid_argument", f"ulimits: {str(name)[:60]!r} is not a known limit, or does not have two values")
         if not all(type(one) is int and -1 <= one < 2**63 for one in pair):
             raise HoldfastError("invalid_argument", f"ulimits.{name} must be two whole numbers, -1 for none")
         found[name] = (pair[0], pair[1])

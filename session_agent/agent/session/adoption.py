@@ -61,7 +61,7 @@ class AdoptRequest:
             return None
         body = self._buffer[: self._length]
         if not check_body(token, self.nonce, body, self._mac):
-            raise HoldfastError("key_invalid", "the request's body is not proven", hint="")
+            raise HoldfastError("key_invalid", "the request's body is not authenticated", hint="")
         return read_adoption(body, token, self.nonce)
 
 

@@ -49,9 +49,9 @@ def upgrade_headers(head: RequestHead) -> dict[str, str]:
         sound = False
     options = [option.strip().lower() for option in head.headers.get("connection", "").split(",")]
     if not sound or "upgrade" not in options or head.headers.get("upgrade", "").lower() != "websocket":
-        raise HoldfastError("invalid_argument", "that is no request for a WebSocket")
+        raise HoldfastError("invalid_argument", "the request is not a WebSocket upgrade")
     if head.headers.get("sec-websocket-version") != "13":
-        raise HoldfastError("invalid_argument", "the agent knows version 13 of WebSockets")
+        raise HoldfastError("invalid_argument", "the agent supports version 13 of the WebSocket protocol")
     accept = binascii.b2a_base64(hashlib.sha1(key.encode() + _GUID, usedforsecurity=False).digest(), newline=False).decode()
     return {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Accept": accept}
 

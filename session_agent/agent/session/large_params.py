@@ -58,7 +58,7 @@ class Gathering(Handler):
         self._channel.consume(len(piece))
         if self._left:
             if eof:
-                raise HoldfastError("invalid_argument", "the input ended before its parameters were there")
+                raise HoldfastError("invalid_argument", "the input ended before the parameters had arrived")
             return
         packed = b"".join(self._pieces)
         self._release()
@@ -83,7 +83,7 @@ class Gathering(Handler):
             self._handler.close(detach)
         elif not self._over:
             self.drop()
-            error = HoldfastError("cancelled", "the channel was closed before its parameters were there")
+            error = HoldfastError("cancelled", "the channel was closed before its parameters had arrived")
             self._channel.send(Failed(self._channel.number, error.to_map()))
 
     def writable(self) -> None:

@@ -69,7 +69,7 @@ class Rebuilding:
         self.cancel()
         self.times += 1
         if self.times > _TIMES:
-            raise HoldfastError("shell_lost", "the shell ended as soon as it was started, several times over")
+            raise HoldfastError("shell_lost", "the shell ended as soon as it was started, several times in a row")
         self.restarted = True
         launch = self._launch
         if not os.path.isdir(launch.cwd):

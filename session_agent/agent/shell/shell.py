@@ -141,7 +141,7 @@ class Shell:
         if run.pipe_stdin and not run.expect_input(self._launch.uid, self._launch.gid):
             # without its input it would do something else than it was asked to
             run.close()
-            why = "there is no room for the pipe that the command was to read its input from"
+            why = "the pipe of the command's standard input could not be created"
             hint = "it needs a writable /dev/shm, /tmp, /run or /var/tmp, and the sandbox a descriptor to spare"
             self._context.records.fail(run.record, HoldfastError("spawn_failed", why, hint=hint))
             self._loop.call_soon(self._next)

@@ -39,7 +39,7 @@ class ShellTerminal:
             self._master, self.slave = os.openpty()
         except OSError as error:
             hint = "the sandbox needs /dev/ptmx and /dev/pts"
-            raise HoldfastError("spawn_failed", f"no terminal to be had: {error.strerror}", hint=hint) from None
+            raise HoldfastError("spawn_failed", f"no pseudo-terminal is available: {error.strerror}", hint=hint) from None
         modes = termios.tcgetattr(self.slave)
         modes[0] |= _IUTF8  # erase whole characters
         modes[6][termios.VSUSP] = b"\0"  # nothing here continues what Ctrl-Z stops

@@ -65,7 +65,7 @@ class AgentServer:
 
     def adopt(self, adoption: Adoption, connection: Connection) -> None:
         if self.taken:
-            raise HoldfastError("sandbox_exists", "this agent has a sandbox already", hint="")
+            raise HoldfastError("sandbox_exists", "this agent already serves a sandbox", hint="")
         self.taken = True
         self.context.used()
         settings = self.context.settings
@@ -114,7 +114,7 @@ class AgentServer:
         """
         settings, loop = self.context.settings, asyncio.get_running_loop()
         deadline = loop.time() + settings.grace_s
-        why = HoldfastError("sandbox_gone", "the sandbox is being taken away", reason=settings.stop_reason, detail={"started": False})
+        why = HoldfastError("sandbox_gone", "the sandbox is being terminated", reason=settings.stop_reason, detail={"started": False})
         self.context.records.refuse(why)
         self.sessions.announce(settings.grace_s, settings.stop_reason)
         if settings.entrypoint:

@@ -73,7 +73,7 @@ class Budget:
 
 
 def invalid(message: str) -> HoldfastError:
-    return HoldfastError("image_invalid", f"not an image we can take: {message}")
+    return HoldfastError("image_invalid", f"this image cannot be imported: {message}")
 
 
 class _Header(tarfile.TarInfo):

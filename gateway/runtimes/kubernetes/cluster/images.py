@@ -60,7 +60,7 @@ class ClusterImages:
             return sorted((_image(one) for one in await self._all()), key=lambda image: image.name)
 
     async def load(self, path: Path, name: str) -> Image:
-        raise HoldfastError("unsupported", "a cluster takes no archives of images", hint="push it to the cluster's registry")
+        raise HoldfastError("unsupported", "a cluster does not accept image archives", hint="push it to the cluster's registry")
 
     async def pull(self, name: str) -> Image:
         """Pull it to every node that takes sandboxes, now and later, and wait until it is there.

@@ -147,7 +147,7 @@ class PodCreation:
                     found = await self._existing(name)
                     if found is not None and found.deadline is None:
                         if found.record is None or found.record.incarnation != incarnation:
-                            raise HoldfastError("sandbox_exists", f"another sandbox is called {name}") from None
+                            raise HoldfastError("sandbox_exists", f"another sandbox already has the name {name}") from None
                         return found, False
                 elif not error.passing:
                     raise refused(error) from error

@@ -17,14 +17,14 @@ _NO_BODY = frozenset({204, 304})
 
 
 class AnswerError(ValueError):
-    """What came is no HTTP answer."""
+    """The bytes received are not an HTTP response."""
 
 
 def request_head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
     """The head of a request. Raises ``ValueError`` where a value holds what would end its line."""
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     if any(not line.isascii() or not line.isprintable() for line in lines) or " " in target:
-        raise ValueError("a header or path holds characters that HTTP has no room for")
+        raise ValueError("a header or path contains characters that HTTP does not allow")
     return "\r\n".join([*lines, "", ""]).encode("ascii")
 
 
@@ -112,14 +112,14 @@ class AnswerReader:
     def _head(self) -> Iterator[None]:
         while (end := self._buffer.find(b"\r\n\r\n")) < 0:
             if len(self._buffer) > HEAD_BYTES or not self._buffer.startswith(b"HTTP/1."[: len(self._buffer)]):
-                raise AnswerError("what came is no HTTP/1.1 answer")
+                raise AnswerError("the response is not HTTP/1.1")
             yield
         first, *lines = bytes(self._buffer[:end]).split(b"\r\n")
         del self._buffer[: end + 4]
         version, _, rest = first.partition(b" ")
         status = rest[:3]
         if version not in (b"HTTP/1.1", b"HTTP/1.0") or len(status) != 3 or not set(status) <= _DIGITS or rest[3:4] not in (b"", b" "):
-            raise AnswerError("what came is no HTTP/1.1 answer")
+            raise AnswerError("the response is not HTTP/1.1")
         self.status = int(status)
         self.headers = {}
         for line in lines:
