@@ -99,9 +99,9 @@ def test_any_bytes_are_an_answer_or_refused(data: bytes, step: int) -> None:
 
 @pytest.mark.parametrize("value", ["a\r\nb: c", "é", "a\nb"])
 def test_no_header_can_end_its_line(value: str) -> None:
-    with pytest.raises(ValueError, match="no room"):
+    with pytest.raises(ValueError, match="HTTP does not allow"):
         request_head("GET", "/", {"X": value})
-    with pytest.raises(ValueError, match="no room"):
+    with pytest.raises(ValueError, match="HTTP does not allow"):
         request_head("GET", "/ HTTP/1.1", {})
 
 

@@ -108,7 +108,7 @@ async def test_file_that_shrinks_is_no_whole_file(tmp_path: Path) -> None:
     channel._reading = True
     channel.read()
     error = await channel.error()
-    assert (error["code"], "shorter" in error["message"]) == ("io_error", True)
+    assert (error["code"], "truncated" in error["message"]) == ("io_error", True)
 
 
 async def test_proc_files_say_zero_and_have_content() -> None:
