@@ -172,7 +172,8 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
     ) -> Entry:
         """Remove the record and leave a tombstone (none with ``forget``, which also frees the idempotency key).
 
-        Where there is no record yet, a later ``create`` under ``cancelled_key`` raises ``sandbox_gone``.
+        With ``cancelled_key`` only a record that was created under it is removed, and a ``create`` under it that comes later raises
+        ``sandbox_gone``.
 
         The answer is the record that was removed, the tombstone that was there already, or None.
         """

@@ -180,7 +180,7 @@ async def delete(request: Request) -> Response:
     """``DELETE /sandboxes/{id}``: also for one that has ended, as long as its tombstone exists.
 
     Answered once the record is removed; the runtime's removal continues in the background, or is completed by the controller. With the
-    ``Idempotency-Key`` of a create that its client has cancelled, that create is refused if it arrives after this.
+    ``Idempotency-Key`` of a create that its client has cancelled, only what that create made is deleted; it is refused if it arrives later.
     """
     gateway = gateway_of(request)
     owner = gateway.owner(request)

@@ -110,8 +110,12 @@ class PlacementConformance:
         assert (refused.value.code, refused.value.fault) == ("sandbox_gone", "caller")
         assert await store.get("sb-1") is None
         assert (await store.create(spec(), fingerprint="f", idempotency_key="k2")).fresh, "another request"
+        assert await store.delete("sb-1", DELETED, owner="ada", cancelled_key="k3") is None, "a request that shares it, or found it taken"
+        assert isinstance(await store.get("sb-1"), Record)
         removed = await store.delete("sb-1", DELETED, owner="ada", cancelled_key="k2")
         assert isinstance(removed, Record)
+        with pytest.raises(HoldfastError, match="was cancelled"):
+            await store.create(spec(), fingerprint="f", idempotency_key="k3")
 
     async def test_nothing_brings_a_deleted_sandbox_back(self, store: PlacementStore) -> None:
         await ready(store, spec(heartbeat_timeout_s=60.0))

@@ -69,3 +69,27 @@ async def test_a_create_that_arrives_after_its_cancellation_makes_nothing(stack:
         handler.do_POST, handler._answer = pass_on, answer
         async with AsyncSandboxClient(proxy.url, stack.key) as client, await client.create_sandbox("host", sandbox_id="late-1") as again:
             assert (await again.exec("echo hi")).stdout == "hi\n"
+
+
+async def test_a_cancelled_create_leaves_the_sandbox_that_has_its_name(stack: Any) -> None:
+    with BlockingProxy(stack.url) as proxy:
+        handler: Any = proxy._server.RequestHandlerClass
+        answer, refused, go_on = handler._answer, threading.Event(), threading.Event()
+
+        def late(self: Any, status: int, kind: str, body: bytes) -> None:
+            if self.command == "POST":
+                refused.set()
+                assert go_on.wait(60)
+            answer(self, status, kind, body)
+
+        async with AsyncSandboxClient(stack.url, stack.key) as client, await client.create_sandbox("host", sandbox_id="mine-1") as mine:
+            handler._answer = late
+            async with AsyncSandboxClient(proxy.url, stack.key) as other:
+                creation = asyncio.create_task(other.create_sandbox("host", sandbox_id="mine-1"))
+                assert await asyncio.to_thread(refused.wait, 60)
+                creation.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await creation
+            go_on.set()
+            assert (await mine.exec("echo hi")).stdout == "hi\n"
+            assert (await mine.info()).ready

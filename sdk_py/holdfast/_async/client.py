@@ -152,11 +152,11 @@ class AsyncSandboxClient:
         try:
             info = await self._rest.create(body, key)
         except Cancelled:
-            await self._forget(chosen, key=key)
+            await self._forget(chosen, key)
             raise
         except HoldfastError as why:
             if not exist_ok and not isinstance(why, (ConflictError, QuotaError, ServiceUnavailableError)):
-                await self._forget(chosen, status="failed")
+                await self._forget(chosen, key, status="failed")
             raise
         sandbox = self._sandbox(info.sandbox_id, info)
         sandbox._request = body | {"sandbox_id": info.sandbox_id}
@@ -250,10 +250,10 @@ class AsyncSandboxClient:
 
         return AsyncSandbox(self, self._rest, self._options, sandbox_id, info, session)
 
-    async def _forget(self, sandbox_id: str, status: str = "", key: str | None = None) -> None:
-        """Delete the sandbox that a create made and that the caller does not get; with ``status`` only where it has that one.
+    async def _forget(self, sandbox_id: str, key: str, status: str = "") -> None:
+        """Delete the sandbox that the create under ``key`` made and its caller does not get; with ``status`` only where it has that one.
 
-        The create under ``key`` may still be on its way on another connection: it makes nothing then.
+        The create may still be on its way on another connection: it makes nothing then.
         """
         try:
             if not status or (await self._rest.get(sandbox_id)).status == status:

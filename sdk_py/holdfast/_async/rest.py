@@ -146,7 +146,7 @@ class AsyncRest:
         return found
 
     async def delete(self, sandbox_id: str, cancelled_key: str | None = None) -> bool:
-        """Whether it was there. A create under ``cancelled_key`` that the service receives later makes nothing."""
+        """Whether it was there. With ``cancelled_key`` only what the create under it made; if that arrives later, it makes nothing."""
         headers = None if cancelled_key is None else {"Idempotency-Key": cancelled_key}
         try:
             answer = await self.request("DELETE", _sandbox(sandbox_id), headers=headers)

@@ -435,13 +435,14 @@ class AsyncSandbox(AsyncAttachable):
                 driver.perform(driver.engine.reset)
             await self._end_all(driver)
             await self._rest.delete(self.id)
+            key = new_id()
             try:
-                self._info = await self._rest.create(body | {"exist_ok": False}, new_id())
+                self._info = await self._rest.create(body | {"exist_ok": False}, key)
             except Cancelled:
-                await self._client._forget(self.id)
+                await self._client._forget(self.id, key)
                 raise
             if self._deleted:  # by another task or thread during the reset: its delete found the old one, or none
-                await self._client._forget(self.id)
+                await self._client._forget(self.id, key)
                 self._check_not_deleted()
             self._start_over()
         return self._info

@@ -153,11 +153,11 @@ class SandboxClient:
         try:
             info = self._rest.create(body, key)
         except Cancelled:
-            self._forget(chosen, key=key)
+            self._forget(chosen, key)
             raise
         except HoldfastError as why:
             if not exist_ok and not isinstance(why, (ConflictError, QuotaError, ServiceUnavailableError)):
-                self._forget(chosen, status="failed")
+                self._forget(chosen, key, status="failed")
             raise
         sandbox = self._sandbox(info.sandbox_id, info)
         sandbox._request = body | {"sandbox_id": info.sandbox_id}
@@ -251,10 +251,10 @@ class SandboxClient:
 
         return Sandbox(self, self._rest, self._options, sandbox_id, info, session)
 
-    def _forget(self, sandbox_id: str, status: str = "", key: str | None = None) -> None:
-        """Delete the sandbox that a create made and that the caller does not get; with ``status`` only where it has that one.
+    def _forget(self, sandbox_id: str, key: str, status: str = "") -> None:
+        """Delete the sandbox that the create under ``key`` made and its caller does not get; with ``status`` only where it has that one.
 
-        The create under ``key`` may still be on its way on another connection: it makes nothing then.
+        The create may still be on its way on another connection: it makes nothing then.
         """
         try:
             if not status or (self._rest.get(sandbox_id)).status == status:

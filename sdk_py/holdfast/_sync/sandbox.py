@@ -436,13 +436,14 @@ class Sandbox(Attachable):
                 driver.perform(driver.engine.reset)
             self._end_all(driver)
             self._rest.delete(self.id)
+            key = new_id()
             try:
-                self._info = self._rest.create(body | {"exist_ok": False}, new_id())
+                self._info = self._rest.create(body | {"exist_ok": False}, key)
             except Cancelled:
-                self._client._forget(self.id)
+                self._client._forget(self.id, key)
                 raise
             if self._deleted:  # by another task or thread during the reset: its delete found the old one, or none
-                self._client._forget(self.id)
+                self._client._forget(self.id, key)
                 self._check_not_deleted()
             self._start_over()
         return self._info
