@@ -167,14 +167,14 @@ class Fields:
         _encodable(name, value)
         return value
 
-    def user(self, name: str = "user") -> str | int | None:
+    def user(self) -> str | int | None:
         """A name, a uid, or either with ``:group``; the agent knows whether there is such a user."""
-        value = _whole(self._values.get(name))
+        value = _whole(self._values.get("user"))
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
             return value
         if value == "":
-            raise _wrong(name, "a user's name or number")
-        return self.text(name, most=512)
+            raise _wrong("user", "a user's name or number")
+        return self.text("user", most=512)
 
     def environment(
         self, name: str = "env", *, most_bytes: int = _ENV_BYTES, most: int = DECODE_ITEMS, code: str = "invalid_argument"
