@@ -17,7 +17,7 @@ from holdfast_wire.limits import DECODE_ITEMS, PARAMS_ITEMS, PATH_BYTES
 from starlette.requests import Request
 
 from gateway.memory_reservation import reserve_memory
-from gateway.model.records import RESERVED_LABEL
+from gateway.model.labels import RESERVED_LABEL
 
 SANDBOX_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,98}[A-Za-z0-9])?")
