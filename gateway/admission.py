@@ -48,7 +48,7 @@ class QueuePlace:
             self.waited_s = asyncio.get_running_loop().time() - self.entered_at
             self.leave()
             message = f"the create waited {self.waited_s:.0f} s in the queue, in which {self._admission.waiting} others wait"
-            raise self._admission.overloaded(message) from None
+            raise self._admission.refused("overloaded", message, "queue") from None
         except asyncio.CancelledError:
             self.leave()
             raise
@@ -70,12 +70,8 @@ class Admission:
         self._making: dict[QueuePlace, float] = {}
         self._making_of: Counter[str] = Counter()
         self._waiting: OrderedDict[str, deque[QueuePlace]] = OrderedDict()
-        self._count = 0
+        self.waiting = 0
         self._took_s = 1.0
-
-    @property
-    def waiting(self) -> int:
-        return self._count
 
     @property
     def running(self) -> int:
@@ -85,13 +81,13 @@ class Admission:
         """A place for one create. Raises ``quota_exceeded`` when the owner's queue is full, ``overloaded`` when the whole queue is."""
         settings = self.settings
         mine = self._waiting.get(owner)
-        if self._count >= settings.queue:
-            raise self.overloaded("too many creates are queued")
+        if self.waiting >= settings.queue:
+            raise self.refused("overloaded", "too many creates are queued", "queue")
         if mine is not None and len(mine) >= settings.owner_queue:
-            raise self._refused("quota_exceeded", f"{len(mine)} of your creates are queued already", "queue")
+            raise self.refused("quota_exceeded", f"{len(mine)} of your creates are queued already", "queue")
         place = QueuePlace(self, owner)
         self._waiting.setdefault(owner, deque()).append(place)
-        self._count += 1
+        self.waiting += 1
         self._next()
         return place
 
@@ -106,18 +102,10 @@ class Admission:
             self._dropped(place.owner, mine)
         self._next()
 
-    def overloaded(self, message: str) -> HoldfastError:
-        return self._refused("overloaded", message, "queue")
-
-    def over_quota(self, what: str, asked: float, most: float) -> HoldfastError:
-        return self._refused("quota_exceeded", f"with this one it would be {asked:g} {what}, and your quota is {most:g}", what)
-
-    def full(self, message: str) -> HoldfastError:
-        return self._refused("no_capacity", message, "service")
-
-    def _refused(self, code: str, message: str, what: str) -> HoldfastError:
+    def refused(self, code: str, message: str, what: str) -> HoldfastError:
+        """The error of a create that is refused because of ``what``, counted, with advice when to repeat it."""
         self._metrics.count("creates_refused_total", code=code, what=what)
-        ahead_s = self._took_s * self._count / self.settings.making
+        ahead_s = self._took_s * self.waiting / self.settings.making
         after_s = min(math.ceil(max(ahead_s, 1.0) * random.uniform(1.0, 2.0)), _RETRY_MOST_S)  # noqa: S311  a herd must not come back as one
         return HoldfastError(code, message, detail={"retry_after_s": after_s})
 
@@ -137,11 +125,11 @@ class Admission:
                 if not place.turn.done():
                     place.turn.set_result(None)
         self._making_of += Counter()  # removes owners at 0
-        self._metrics.gauge("creates_waiting", self._count)
+        self._metrics.gauge("creates_waiting", self.waiting)
         self._metrics.gauge("creates_running", len(self._making))
 
     def _dropped(self, owner: str, mine: deque[QueuePlace]) -> None:
-        self._count -= 1
+        self.waiting -= 1
         if not mine:
             del self._waiting[owner]
 
@@ -184,5 +172,6 @@ class Quotas:
         pairs = (("sandboxes", sandboxes, quota.sandboxes), ("cores", cores, quota.cores), ("bytes of memory", memory, quota.memory_bytes))
         what, asked, most = next((what, asked, most) for what, asked, most in pairs if most is not None and asked > most)
         if owner == ALL_OWNERS:
-            return self._admission.full(f"this service holds at most {most:g} {what}")
-        return self._admission.over_quota(what, asked, most)
+            return self._admission.refused("no_capacity", f"this service holds at most {most:g} {what}", "service")
+        message = f"with this one it would be {asked:g} {what}, and your quota is {most:g}"
+        return self._admission.refused("quota_exceeded", message, what)

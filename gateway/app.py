@@ -23,7 +23,7 @@ from gateway.http import problems
 from gateway.memory_reservation import reserving
 from gateway.orchard.retry_detection import RetryDetection
 from gateway.orchard.terminal import pty
-from gateway.routes import admin, commands, files, groups, lifetime, network, sandboxes
+from gateway.routes import admin, changes, commands, files, groups, sandboxes
 from gateway.routes.attach import attach
 from gateway.service import Gateway
 
@@ -35,8 +35,8 @@ ROUTES: tuple[Route | WebSocketRoute, ...] = (
     Route("/sandboxes", sandboxes.list_owned, methods=["GET"]),
     Route("/sandboxes/{sandbox_id}", sandboxes.read, methods=["GET"]),
     Route("/sandboxes/{sandbox_id}", sandboxes.delete, methods=["DELETE"]),
-    Route("/sandboxes/{sandbox_id}/network", network.change, methods=["PUT"]),
-    Route("/sandboxes/{sandbox_id}/lifetime", lifetime.change, methods=["PUT"]),
+    Route("/sandboxes/{sandbox_id}/network", changes.network, methods=["PUT"]),
+    Route("/sandboxes/{sandbox_id}/lifetime", changes.lifetime, methods=["PUT"]),
     Route("/sandboxes/{sandbox_id}/wait", sandboxes.wait, methods=["GET"]),
     Route("/sandboxes/{sandbox_id}/heartbeat", sandboxes.heartbeat, methods=["POST"]),
     Route("/groups/{name}/heartbeat", groups.heartbeat, methods=["POST"]),

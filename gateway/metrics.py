@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Final, TypeVar, cast
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
@@ -48,8 +50,8 @@ _HISTOGRAMS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "reconcile_seconds": ("One pass of the controller's reconciliation.", ()),
     "request_seconds": ("From a request's head to the end of its answer.", ("route",)),
 }
-_Metric = TypeVar("_Metric", Counter, Gauge, Histogram)
 _BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_HISTOGRAM: Final = functools.partial(Histogram, buckets=_BUCKETS_S)
 
 
 class Metrics:
@@ -58,42 +60,29 @@ class Metrics:
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
-        self._counters: dict[str, Counter] = {}
-        self._gauges: dict[str, Gauge] = {}
-        self._histograms: dict[str, Histogram] = {}
-        self._children: dict[tuple[object, ...], Counter | Gauge | Histogram] = {}
+        self._metrics: dict[str, Any] = {}
+        self._children: dict[tuple[object, ...], Any] = {}
 
     def count(self, name: str, amount: float = 1, **labels: str) -> None:
-        counter = self._counters.get(name)
-        if counter is None:
-            text, names = _COUNTERS[name]
-            counter = self._counters[name] = Counter(f"holdfast_{name}", text, names, registry=self._registry)
-        self._child(name, counter, labels).inc(amount)
+        self._find(name, Counter, _COUNTERS, labels).inc(amount)
 
     def gauge(self, name: str, value: float, **labels: str) -> None:
-        gauge = self._gauges.get(name)
-        if gauge is None:
-            text, names = _GAUGES[name]
-            gauge = self._gauges[name] = Gauge(f"holdfast_{name}", text, names, registry=self._registry)
-        self._child(name, gauge, labels).set(value)
+        self._find(name, Gauge, _GAUGES, labels).set(value)
 
     def observe(self, name: str, seconds: float, **labels: str) -> None:
-        histogram = self._histograms.get(name)
-        if histogram is None:
-            text, names = _HISTOGRAMS[name]
-            histogram = Histogram(f"holdfast_{name}", text, names, registry=self._registry, buckets=_BUCKETS_S)
-            self._histograms[name] = histogram
-        self._child(name, histogram, labels).observe(seconds)
+        self._find(name, _HISTOGRAM, _HISTOGRAMS, labels).observe(seconds)
 
-    def _child(self, name: str, metric: _Metric, labels: dict[str, str]) -> _Metric:
+    def _find(self, name: str, kind: Callable[..., Any], table: Mapping[str, tuple[str, tuple[str, ...]]], labels: dict[str, str]) -> Any:
         """The metric for these labels, which is found again by the labels as they were given."""
-        if not labels:
-            return metric
         key = (name, *labels.items())
-        child = self._children.get(key)
-        if child is None:
-            child = self._children[key] = metric.labels(**labels)
-        return cast(_Metric, child)
+        found = self._children.get(key)
+        if found is None:
+            if name not in self._metrics:
+                text, names = table[name]
+                self._metrics[name] = kind(f"holdfast_{name}", text, names, registry=self._registry)
+            metric = self._metrics[name]
+            found = self._children[key] = metric.labels(**labels) if labels else metric
+        return found
 
     def render(self) -> str:
         """The exposition format, text version 0.0.4."""

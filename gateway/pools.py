@@ -27,8 +27,6 @@ log = logging.getLogger("gateway")
 
 PREFIX = "pool-"
 """Prefix of every spare's id."""
-POOL_LABEL = "holdfast/pool"
-KEY_LABEL = "holdfast/pool-key"
 _FIELDS = {"name", "image", "cpu", "memory", "disk", "options", "egress", "size", "refill_per_s", "max_age_s"}
 _MOST_SPARES = 10_000
 _MOST_IMAGES = 32

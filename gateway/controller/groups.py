@@ -18,8 +18,8 @@ from gateway.placement.store import PlacementStore
 log = logging.getLogger("gateway.controller")
 
 LAPSED = Cause("group-lease", "caller", "the lease of its group expired: no heartbeat came")
-_UNMADE_S = 60.0
-"""A member without a record is still being created, or never will be: after this long it is the latter."""
+UNMADE_S = 60.0
+"""A member, or a counted sandbox, that has no record is being created, or never will be: after this long it is the latter."""
 
 Remove = Callable[[list[tuple[str, str]], int], Awaitable[None]]
 
@@ -27,7 +27,7 @@ Remove = Callable[[list[tuple[str, str]], int], Awaitable[None]]
 class Groups:
     """``remove`` ends sandboxes in the runtime, given ids, incarnations and the term."""
 
-    def __init__(self, store: PlacementStore, remove: Remove, unmade_s: float = _UNMADE_S) -> None:
+    def __init__(self, store: PlacementStore, remove: Remove, unmade_s: float = UNMADE_S) -> None:
         self._store = store
         self._remove = remove
         self._unmade_s = unmade_s

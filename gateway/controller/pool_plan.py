@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from gateway.pools import KEY_LABEL, PREFIX, Pool
+from gateway.model.labels import KEY_LABEL
+from gateway.pools import PREFIX, Pool
 from gateway.runtimes.base import SandboxStatus
 
 _SURGE = 2

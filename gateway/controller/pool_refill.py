@@ -18,11 +18,11 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.proof import agent_token
 
-from gateway.lifecycle.reserved_labels import READY_LABEL
 from gateway.metrics import Metrics
+from gateway.model.labels import KEY_LABEL, POOL_LABEL, READY_LABEL
 from gateway.placement.errors import FencedError, PlacementUnavailableError
 from gateway.placement.store import PlacementStore
-from gateway.pools import KEY_LABEL, POOL_LABEL, PREFIX, Pool
+from gateway.pools import PREFIX, Pool
 from gateway.runtimes.base import CreateRequest, Runtime, SandboxStatus
 from gateway.settings import ControllerSettings
 

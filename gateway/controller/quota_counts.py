@@ -13,14 +13,13 @@ from gateway.model.records import Quota, Record
 from gateway.placement.store import PlacementStore
 from gateway.settings import AdmissionSettings
 
-_UNMADE_S = 60.0
-"""A count without a record belongs to a sandbox that is still being created, or never will be: after this long it is the latter."""
+from .groups import UNMADE_S
 
 
 class QuotaCounts:
     """Does nothing where no quota is set."""
 
-    def __init__(self, store: PlacementStore, settings: AdmissionSettings | None, unmade_s: float = _UNMADE_S) -> None:
+    def __init__(self, store: PlacementStore, settings: AdmissionSettings | None, unmade_s: float = UNMADE_S) -> None:
         self._store = store
         self._by_owner = bool(settings and settings.owner_quota)
         self._of_all = bool(settings and settings.quota)

@@ -17,7 +17,7 @@ from holdfast_wire.limits import DECODE_ITEMS, PARAMS_ITEMS, PATH_BYTES
 from starlette.requests import Request
 
 from gateway.memory_reservation import reserve_memory
-from gateway.model.records import RESERVED_LABEL
+from gateway.model.labels import RESERVED_LABEL
 
 SANDBOX_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,98}[A-Za-z0-9])?")
@@ -167,14 +167,14 @@ class Fields:
         _encodable(name, value)
         return value
 
-    def user(self, name: str = "user") -> str | int | None:
+    def user(self) -> str | int | None:
         """A name, a uid, or either with ``:group``; the agent knows whether there is such a user."""
-        value = _whole(self._values.get(name))
+        value = _whole(self._values.get("user"))
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
             return value
         if value == "":
-            raise _wrong(name, "a user's name or number")
-        return self.text(name, most=512)
+            raise _wrong("user", "a user's name or number")
+        return self.text("user", most=512)
 
     def environment(
         self, name: str = "env", *, most_bytes: int = _ENV_BYTES, most: int = DECODE_ITEMS, code: str = "invalid_argument"

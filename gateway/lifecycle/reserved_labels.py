@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.model.records import RESERVED_LABEL, SandboxSpec
+from gateway.model.labels import RESERVED_LABEL, number_of
+from gateway.model.records import SandboxSpec
 from gateway.runtimes.base import SandboxStatus
 
-READY_LABEL = RESERVED_LABEL + "ready_timeout_s"
 _CLOCKS = ("lifetime_s", "idle_timeout_s", "heartbeat_timeout_s", "ready_timeout_s")
 _OTHERS = ("cpu", "memory", "disk_bytes", "group_ttl_s")
 
@@ -18,7 +18,6 @@ _OTHERS = ("cpu", "memory", "disk_bytes", "group_ttl_s")
 def to_labels(spec: SandboxSpec) -> dict[str, str]:
     """The sandbox's own labels and the reserved ones."""
     ours: dict[str, Any] = {name: getattr(spec, name) for name in (*_CLOCKS, *_OTHERS)}
-    ours["block_network"] = int(spec.block_network)
     ours["group"] = spec.group or None
     return spec.labels | {RESERVED_LABEL + name: str(value) for name, value in ours.items() if value is not None}
 
@@ -26,8 +25,8 @@ def to_labels(spec: SandboxSpec) -> dict[str, str]:
 def to_spec(sandbox: SandboxStatus) -> SandboxSpec:
     """The specification, as far as the runtime has it. An unreadable label counts as missing."""
     ours = {name.removeprefix(RESERVED_LABEL): text for name, text in sandbox.labels.items() if name.startswith(RESERVED_LABEL)}
-    clocks = {name: _number(ours.get(name)) for name in _CLOCKS}
-    disk = _number(ours.get("disk_bytes"))
+    clocks = {name: number_of(ours.get(name)) for name in _CLOCKS}
+    disk = number_of(ours.get("disk_bytes"))
     return SandboxSpec(
         sandbox_id=sandbox.sandbox_id,
         owner=sandbox.owner,
@@ -38,7 +37,6 @@ def to_spec(sandbox: SandboxStatus) -> SandboxSpec:
         cores=sandbox.cores,
         memory_bytes=sandbox.memory_bytes,
         disk_bytes=None if disk is None else int(disk),
-        block_network=ours.get("block_network") != "0",
         labels={name: text for name, text in sandbox.labels.items() if not name.startswith(RESERVED_LABEL)},
         ready_timeout_s=clocks["ready_timeout_s"] or 3600.0,
         lifetime_s=clocks["lifetime_s"],
@@ -47,12 +45,5 @@ def to_spec(sandbox: SandboxStatus) -> SandboxSpec:
         egress=sandbox.egress,
         options=sandbox.options,
         group=ours.get("group", ""),
-        group_ttl_s=_number(ours.get("group_ttl_s")),
+        group_ttl_s=number_of(ours.get("group_ttl_s")),
     )
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        return float(text) if text else None
-    except ValueError:
-        return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Literal, cast
 
 from holdfast_wire.errors import HoldfastError
@@ -41,7 +42,10 @@ def read_network(body: Any) -> Egress:
     """``{mode, reaches: [{cidr, ports}], domains, dns}``. Without a mode it is ``listed`` where something is listed, else ``none``."""
     fields = _map(body, "network", ("mode", "reaches", "domains", "dns"))
     reaches = tuple(_reach(one) for one in _list(fields, "reaches", "network.reaches", _REACHES))
-    domains = tuple(_matching(one, _DOMAIN, "network.domains", "a domain name, '*.' allowed in front") for one in _lowered(fields))
+    domains = tuple(
+        _matching(one.lower() if isinstance(one, str) else one, _DOMAIN, "network.domains", "a domain name, '*.' allowed in front")
+        for one in _list(fields, "domains", "network.domains", _DOMAINS)
+    )
     dns = fields.get("dns")
     if dns is not None and not isinstance(dns, bool):
         raise _wrong("network.dns", "true or false")
@@ -122,12 +126,9 @@ def options_map(options: Options) -> dict[str, Any]:
     body: dict[str, Any] = {
         "resources": dict(options.resources),
         "pids": options.pids,
-        "volumes": [_volume_map(volume) for volume in options.volumes],
+        "volumes": [_volume_map(asdict(volume)) for volume in options.volumes],
         "node_selector": dict(options.node_selector),
-        "tolerations": [
-            {name: value for name, value in zip(one.__dataclass_fields__, _values(one), strict=True) if value not in ("", None)}
-            for one in options.tolerations
-        ],
+        "tolerations": [_given(asdict(toleration)) for toleration in options.tolerations],
         "runtime_class": options.runtime_class,
         "priority_class": options.priority_class,
         "service_account": options.service_account,
@@ -135,20 +136,24 @@ def options_map(options: Options) -> dict[str, Any]:
         "user": options.user,
         "user_group": options.group,
         "architecture": options.architecture,
-        "entrypoint": list(options.entrypoint) if isinstance(options.entrypoint, tuple) else options.entrypoint or None,
+        "entrypoint": list(options.entrypoint) if isinstance(options.entrypoint, tuple) else options.entrypoint,
         "ulimits": {name: list(limits) for name, limits in options.ulimits.items()},
         "shm_size": options.shm_bytes,
     }
-    return {name: value for name, value in body.items() if value not in (None, "", [], {})}
+    return _given(body)
+
+
+def _given(body: dict[str, Any]) -> dict[str, Any]:
+    """The fields that are not empty; a 0 stays."""
+    return {name: value for name, value in body.items() if value not in (None, "", [], {}) and value is not False}
 
 
 def _entrypoint(value: Any) -> bool | tuple[str, ...]:
     if value is None or isinstance(value, bool):
         return bool(value)
     wanted = "true, false, or a list of texts: a program and its arguments"
-    if not isinstance(value, list) or not 0 < len(value) <= _ENTRYPOINT_WORDS or not value[0]:
-        raise _wrong("entrypoint", wanted)
-    if not all(isinstance(word, str) and "\0" not in word for word in value):
+    whole = isinstance(value, list) and 0 < len(value) <= _ENTRYPOINT_WORDS and bool(value[0])
+    if not whole or not all(isinstance(word, str) and "\0" not in word for word in value):
         raise _wrong("entrypoint", wanted)
     if sum(len(word.encode("utf-8", "surrogatepass")) for word in value) > _ENTRYPOINT_BYTES:
         raise _wrong("entrypoint", f"of at most {_ENTRYPOINT_BYTES} bytes")
@@ -165,10 +170,6 @@ def _ulimit(name: str, value: Any) -> tuple[int, int]:
     if hard != -1 and (soft == -1 or soft > hard):
         raise _wrong(f"ulimits.{name}", "a soft limit that is no higher than the hard one")
     return soft, hard
-
-
-def _values(toleration: Toleration) -> list[Any]:
-    return [getattr(toleration, name) for name in toleration.__dataclass_fields__]
 
 
 def _reach(body: Any) -> Reach:
@@ -198,10 +199,6 @@ def _port_text(port: Port) -> int | str:
     return f"{port.first}{'' if port.last is None else f'-{port.last}'}{'' if port.protocol == 'TCP' else f'/{port.protocol.lower()}'}"
 
 
-def _lowered(fields: Mapping[str, Any]) -> list[Any]:
-    return [one.lower() if isinstance(one, str) else one for one in _list(fields, "domains", "network.domains", _DOMAINS)]
-
-
 def _volume(body: Any) -> Volume:
     fields = _map(body, "volumes", ("kind", "path", "source", "size", "in_memory", "read_only"))
     kind, path, source = fields.get("kind", "empty"), fields.get("path"), fields.get("source", "")
@@ -209,10 +206,9 @@ def _volume(body: Any) -> Volume:
         raise _wrong("volumes.kind", "empty, claim, secret or config")
     if not isinstance(path, str) or not _usable_path(path):
         raise _wrong("volumes.path", "an absolute path, normalized, without ':', outside /.holdfast, /proc, /sys and /dev (but /dev/shm)")
-    if kind == "empty":
-        if source:
-            raise _wrong("volumes.source", "left out for an empty volume")
-    else:
+    if kind == "empty" and source:
+        raise _wrong("volumes.source", "left out for an empty volume")
+    if kind != "empty":
         _matching(source, _NAME, "volumes.source", "the name of what is mounted")
     for name in ("in_memory", "read_only"):
         if not isinstance(fields.get(name, False), bool):
@@ -239,16 +235,8 @@ def _usable_path(path: str) -> bool:
     return parts[0] not in (".holdfast", "proc", "sys", "dev") or path == "/dev/shm"
 
 
-def _volume_map(volume: Volume) -> dict[str, Any]:
-    body = {
-        "kind": volume.kind,
-        "path": volume.path,
-        "source": volume.source,
-        "size": volume.size_bytes,
-        "in_memory": volume.in_memory,
-        "read_only": volume.read_only,
-    }
-    return {name: value for name, value in body.items() if value not in ("", None, False)}
+def _volume_map(volume: dict[str, Any]) -> dict[str, Any]:
+    return _given({"size" if name == "size_bytes" else name: value for name, value in volume.items()})
 
 
 def _toleration(body: Any) -> Toleration:

@@ -15,9 +15,6 @@ from .options import Egress, Options
 Status = Literal["pending", "ready", "failed"]
 Fault = Literal["workload", "infrastructure", "caller"]
 
-RESERVED_LABEL = "holdfast/"
-"""Labels of this prefix belong to the gateway: they carry a sandbox's limits and sizes to the runtime and back."""
-
 
 @dataclass(frozen=True, slots=True)
 class Cause:
@@ -43,7 +40,6 @@ class SandboxSpec:
     cores: float = 4.0
     memory_bytes: int = 16 * 1024**3
     disk_bytes: int | None = None
-    block_network: bool = True
     labels: dict[str, str] = field(default_factory=dict)
     ready_timeout_s: float = 3600.0
     lifetime_s: float | None = None

@@ -283,7 +283,6 @@ def _spec(gateway: Gateway, owner: str, fields: Fields, key: str | None) -> tupl
         cores=parse_cpu(cpu),
         memory_bytes=parse_bytes(memory),
         disk_bytes=None if disk is None else parse_bytes(disk, "disk"),
-        block_network=egress.mode == "none",
         labels=fields.labels(),
         ready_timeout_s=fields.seconds("timeout") or rest.ready_timeout_s,
         lifetime_s=fields.seconds("lifetime_s") or rest.default_lifetime_s,

@@ -1,14 +1,13 @@
 """The local runtime: this machine's node, over its Unix socket.
 
-Owns one persistent connection for requests (newline-delimited JSON, pipelined) and one per watch. The node is trusted, and has checked
-what it forwards from sandboxes; every answer is still read defensively.
+Owns the translation of requests and answers, and one connection per watch (``node_client`` has that of the requests). The node is trusted,
+and has checked what it forwards from sandboxes; every answer is still read defensively.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -22,82 +21,12 @@ from gateway.model.options import Egress, Options
 from gateway.model.records import Cause
 
 from .base import BecameReady, CreateRequest, Endpoint, Event, Image, Images, RuntimeUnavailableError, SandboxStatus, Synced, WentAway
+from .node_client import CONNECT_S, NodeClient, connect
 
-_LINE_BYTES = 64 * 1024 * 1024
-"""Longest line: a list of 100 000 sandboxes fits."""
-_CONNECT_S = 2.0
-_CALL_S = 10.0
-"""Default time limit of a call: the node answers from memory, unless the caller sets another limit."""
 _LONG_S = 3600.0
 _RECONNECT_S = 0.1
 _SPARES = {"ready": "spares", "wanted": "spares_wanted", "most": "spares_most"}
 _PLAIN = "ask for image, cpu, memory, disk, env, labels, entrypoint, ulimits and shm_size only, or use a cluster"
-
-
-class NodeClient:
-    """Requests and answers on one connection, made when needed and again when it broke."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._numbers = itertools.count(1)
-        self._pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._writer: asyncio.StreamWriter | None = None
-        self._reader_task: asyncio.Task[None] | None = None
-        self._connecting = asyncio.Lock()
-
-    async def call(self, op: str, arguments: dict[str, Any] | None = None, timeout_s: float = _CALL_S) -> dict[str, Any]:
-        """One request; the answer's map. Raises the node's error, or ``RuntimeUnavailableError``."""
-        number = next(self._numbers)
-        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        try:
-            async with asyncio.timeout(timeout_s):
-                writer = await self._connected()
-                self._pending[number] = answer
-                writer.write(orjson.dumps({"id": number, "op": op, **(arguments or {})}) + b"\n")
-                await writer.drain()
-                body = await answer
-        except TimeoutError:
-            raise RuntimeUnavailableError(f"the node did not answer {op} within {timeout_s:g} s") from None
-        except OSError as error:
-            raise RuntimeUnavailableError from error
-        finally:
-            self._pending.pop(number, None)
-        return result_of(body)
-
-    async def aclose(self) -> None:
-        if self._reader_task is not None:
-            self._reader_task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._reader_task
-
-    async def _connected(self) -> asyncio.StreamWriter:
-        async with self._connecting:
-            if self._writer is None or self._writer.is_closing():
-                reader, self._writer = await connect(self._path)
-                # Assigned here, not in the task: the first request is registered before the task first runs.
-                waiting = self._pending = {}
-                reading = self._read(reader, self._writer, waiting)
-                self._reader_task = asyncio.get_running_loop().create_task(reading, name="node answers")
-            return self._writer
-
-    async def _read(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, waiting: dict[int, asyncio.Future[dict[str, Any]]]
-    ) -> None:
-        try:
-            while line := await reader.readline():
-                body = orjson.loads(line)
-                answer = waiting.get(body.get("id"))
-                if answer is not None and not answer.done():
-                    answer.set_result(body)
-        except (OSError, ValueError):
-            pass
-        finally:
-            writer.close()
-            if self._writer is writer:
-                self._writer = None
-            for answer in waiting.values():
-                if not answer.done():
-                    answer.set_exception(RuntimeUnavailableError("the node closed the connection"))
 
 
 class LocalRuntime:
@@ -202,7 +131,7 @@ class LocalRuntime:
         return await self._node.call("stats")
 
     async def spares(self) -> dict[str, int]:
-        counts = await self._node.call("spares", timeout_s=_CONNECT_S)
+        counts = await self._node.call("spares", timeout_s=CONNECT_S)
         return {state: int(counts[name]) for state, name in _SPARES.items() if isinstance(counts.get(name), int)}
 
     async def largest(self) -> tuple[float, int] | None:
@@ -233,22 +162,6 @@ class NodeImages:
 
     async def keep(self, names: Sequence[str]) -> list[Image]:
         raise HoldfastError("unsupported", "the one-machine runtime uses only images that were imported into its store")
-
-
-async def connect(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to the node. Raises ``RuntimeUnavailableError``."""
-    try:
-        async with asyncio.timeout(_CONNECT_S):
-            return await asyncio.open_unix_connection(str(path), limit=_LINE_BYTES)
-    except (OSError, TimeoutError) as error:
-        raise RuntimeUnavailableError("the node is not running") from error
-
-
-def result_of(body: dict[str, Any]) -> dict[str, Any]:
-    """An answer's map, or the node's error raised."""
-    if body.get("ok") is True:
-        return body
-    raise HoldfastError.from_map(body.get("error"))
 
 
 def _text(body: dict[str, Any], name: str) -> str:

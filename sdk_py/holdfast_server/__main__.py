@@ -7,7 +7,6 @@ could not be started (with what to do about it).
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import os
 import shlex
@@ -124,7 +123,7 @@ def run(settings: Settings) -> int:
         directory=TOP,
         logs=data.logs,
         pids=data.pids,
-        ready_address=(_HOST, settings.port) if settings.wait_ready else None,
+        ready_url=url if settings.wait_ready else None,
         stop_grace_s=settings.stop_grace_s,
     )
     try:
@@ -141,7 +140,7 @@ def run(settings: Settings) -> int:
 def _supervise(plan: Plan) -> int:
     screen = Screen([entry.name for entry in plan.entries])
     try:
-        return asyncio.run(Supervisor(plan, screen).run())
+        return Supervisor(plan, screen).run()
     finally:
         screen.close()
 

@@ -7,7 +7,6 @@ runner's process; the runner owns everything else.
 from __future__ import annotations
 
 import contextlib
-import http.client
 import os
 import socket
 import subprocess
@@ -20,6 +19,7 @@ from pathlib import Path
 from holdfast_server.datadir import read_env
 from holdfast_server.errors import UpError
 from holdfast_server.layout import TOP
+from holdfast_server.readiness import missing_parts
 
 _READY_DEADLINE_S = 30.0
 _END_DEADLINE_S = 30.0
@@ -39,7 +39,7 @@ class EmbeddedStack:
         """Whether /readyz answers 200 now. Raises UpError when the runner has ended."""
         if self.runner.poll() is not None:
             raise UpError(f"the stack ended with status {self.runner.returncode}:\n{self.logs()}", hint="see the log lines above")
-        return _answers_200(self.url)
+        return missing_parts(self.url) is None
 
     def logs(self, lines: int = 40) -> str:
         """The end of every log of this stack."""
@@ -104,14 +104,3 @@ def _wait(condition: Callable[[], bool]) -> bool:
             return True
         time.sleep(_PAUSE_S)
     return False
-
-
-def _answers_200(url: str) -> bool:
-    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=2)
-    try:
-        connection.request("GET", "/readyz")
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()

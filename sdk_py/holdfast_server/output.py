@@ -13,9 +13,10 @@ import queue
 import sys
 import threading
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 _COLOURS = (36, 33, 35, 32, 34, 31)
+_READ_BYTES = 64 * 1024
 _LINE_LIMIT = 64 * 1024
 _LOG_LIMIT_BYTES = 16 * 1024 * 1024
 _QUEUE_LINES = 4096
@@ -24,9 +25,9 @@ _QUEUE_LINES = 4096
 class Screen:
     """Stdout, written by one thread."""
 
-    def __init__(self, names: list[str], *, colour: bool | None = None) -> None:
+    def __init__(self, names: list[str]) -> None:
         self._width = max((len(name) for name in names), default=0)
-        self._colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ if colour is None else colour
+        self._colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         self._order = {name: index for index, name in enumerate(names)}
         self._lines: queue.Queue[bytes | None] = queue.Queue(_QUEUE_LINES)
         self._dropped = 0
@@ -79,7 +80,7 @@ def _printable(line: bytes) -> bytes:
 
 
 class Lines:
-    """Splits the bytes of one process into lines for the screen and its log file."""
+    """The lines of one process, for the screen and its log file. After an end of the process further output is of its next life."""
 
     def __init__(self, name: str, screen: Screen, log: Path) -> None:
         self._name = name
@@ -87,17 +88,28 @@ class Lines:
         self._path = log
         self._file: BinaryIO = log.open("wb", buffering=0)
         self._written = 0
-        self._rest = b""
 
-    def feed(self, data: bytes) -> None:
-        with contextlib.suppress(OSError):  # a full disk costs lines of the log file, not the stack
-            self._keep(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            self._screen.show(self._name, line[:_LINE_LIMIT])
-        if len(self._rest) > _LINE_LIMIT:
-            self._screen.show(self._name, self._rest)
-            self._rest = b""
+    def show(self, text: str) -> None:
+        """A line of the runner about the process."""
+        self._screen.show(self._name, text.encode())
+
+    def copy(self, pipe: IO[bytes]) -> None:
+        """Everything until the end of the pipe; on a thread of its own."""
+        rest = b""
+        with pipe:
+            while data := pipe.read(_READ_BYTES):
+                with contextlib.suppress(OSError, ValueError):  # a full disk costs lines of the log file, not the stack
+                    self._keep(data)
+                *lines, rest = (rest + data).split(b"\n")
+                if len(rest) > _LINE_LIMIT:
+                    lines, rest = [*lines, rest], b""
+                for line in lines:
+                    self._screen.show(self._name, line[:_LINE_LIMIT])
+        if rest:
+            self._screen.show(self._name, rest)
+
+    def close(self) -> None:
+        self._file.close()
 
     def _keep(self, data: bytes) -> None:
         if self._written + len(data) > _LOG_LIMIT_BYTES:
@@ -106,13 +118,3 @@ class Lines:
             self._file = self._path.open("wb", buffering=0)
             self._written = 0
         self._written += self._file.write(data) or 0
-
-    def end(self) -> None:
-        """One life of the process is over: show its unfinished line."""
-        if self._rest:
-            self._screen.show(self._name, self._rest)
-            self._rest = b""
-
-    def close(self) -> None:
-        self.end()
-        self._file.close()

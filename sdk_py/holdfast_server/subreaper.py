@@ -12,7 +12,6 @@ import contextlib
 import ctypes
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _KILL_DEADLINE_S = 10.0
 _LOOK_S = 0.25
+_LONG_S = 3600.0
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -59,9 +59,9 @@ def descendants(root: int) -> list[int]:
     return found
 
 
-def kill_descendants(deadline_s: float = _KILL_DEADLINE_S) -> list[int]:
+def kill_descendants() -> list[int]:
     """SIGKILL everything below this process until nothing is left, reaping it. Returns the processes that did not end."""
-    end = time.monotonic() + deadline_s
+    end = time.monotonic() + _KILL_DEADLINE_S
     while time.monotonic() < end:
         left = descendants(os.getpid())
         for pid in left:
@@ -95,13 +95,13 @@ def reap() -> list[tuple[int, int]]:
 def run_supervised(supervise: Callable[[], int], make: int | None = None) -> int:
     """Run `supervise` in a child and return its exit status, with nothing left behind.
 
-    SIGINT, SIGTERM and SIGHUP are forwarded to the child, which decides; a signal that ends the child gives 128+n.
+    SIGINT, SIGTERM and SIGHUP are forwarded to the child, which decides and has them blocked; a signal that ends the child gives 128+n.
     `make` is the process id of the make that runs this one: a signal sent to it alone counts too.
     """
     adopt_orphans()
     subreaper = os.getpid()
     signals = stop_signals()
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # none may fall between the fork and the handlers
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals | {signal.SIGCHLD})
     child = os.fork()
     if child == 0:
         status = 70
@@ -109,22 +109,10 @@ def run_supervised(supervise: Callable[[], int], make: int | None = None) -> int
             os.setsid()  # Ctrl-C reaches the subreaper alone, which forwards it once
             adopt_orphans()
             die_with_parent(signal.SIGTERM, subreaper)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
             status = supervise()
         finally:
             os._exit(status)
-    requested = threading.Event()
-    for number in signals:
-        signal.signal(number, lambda received, _frame: _forward(child, received, requested))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
-    if make is not None:
-        threading.Thread(target=_watch_make, args=(make, child, requested), name="make", daemon=True).start()
-    while True:
-        pid, wait_status = os.waitpid(-1, 0)  # orphans end here too
-        if pid == child:
-            break
-    for number in signals:
-        signal.signal(number, signal.SIG_IGN)
+    wait_status = _forward_until_ended(child, signals, make)
     left = kill_descendants()
     if left:
         print(f"up: these processes did not end: {left}", flush=True)
@@ -133,11 +121,24 @@ def run_supervised(supervise: Callable[[], int], make: int | None = None) -> int
     return status if status >= 0 else 128 - status
 
 
-def _watch_make(make: int, child: int, requested: threading.Event) -> None:
-    """GNU make that is sent SIGINT, SIGHUP or SIGQUIT forwards nothing: it assumes that its jobs were signalled too, and waits."""
-    while not requested.wait(_LOOK_S):
-        if _is_ending(make) and not requested.wait(_LOOK_S):  # Ctrl-C on the terminal signals both
-            _forward(child, signal.SIGINT, requested)
+def _forward_until_ended(child: int, signals: set[signal.Signals], make: int | None) -> int:
+    """The wait status of the child; orphans end here too.
+
+    GNU make that is sent SIGINT, SIGHUP or SIGQUIT forwards nothing: it assumes that its jobs were signalled too, and waits.
+    """
+    looks = 0
+    while True:
+        found = signal.sigtimedwait(signals | {signal.SIGCHLD}, _LOOK_S if make is not None else _LONG_S)
+        if found is None and make is not None:
+            looks = looks + 1 if _is_ending(make) else 0
+            if looks == 2:  # Ctrl-C on the terminal signals both: then the signal itself has come by now
+                os.kill(child, signal.SIGINT)
+        elif found is not None and found.si_signo != signal.SIGCHLD:
+            make = None
+            os.kill(child, found.si_signo)
+        ended = dict(reap())
+        if child in ended:
+            return ended[child]
 
 
 def _is_ending(pid: int) -> bool:
@@ -154,9 +155,3 @@ def _is_ending(pid: int) -> bool:
     blocked, handled, ignored = (int(rows[name], 16) for name in ("SigBlk", "SigCgt", "SigIgn"))
     ending = sum(1 << (number - 1) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT))
     return bool(blocked & ~handled & ~ignored & ending)
-
-
-def _forward(child: int, number: int, requested: threading.Event) -> None:
-    requested.set()
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(child, number)

@@ -8,29 +8,32 @@ what the processes do, but for the optional URL whose 200 means ready.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import json
+import math
 import os
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_server import subreaper
 from holdfast_server.output import Lines, Screen
 from holdfast_server.procfile import Entry
+from holdfast_server.readiness import missing_parts
 
 _BACKOFF_FIRST_S = 0.1
 _BACKOFF_MOST_S = 5.0
 _STEADY_AFTER_S = 10.0
-_READ_BYTES = 64 * 1024
+_DRAIN_S = 0.5
+"""How long to read on what a process wrote before its end: another process may hold its pipe."""
 _AGAIN_S = 0.1
 """One request may arrive twice: from its sender and from make, or once for each thread of a subreaper that is killed."""
 _REPORT_AFTER_S = 3.0
 """After this the parts that are not ready are listed."""
+_LONG_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,155 +45,134 @@ class Plan:
     directory: Path
     logs: Path
     pids: Path
-    ready_address: tuple[str, int] | None
+    ready_url: str | None
     stop_grace_s: float = 10.0
 
 
 class _Member:
-    """One entry and its present process."""
+    """One entry and its present process; without one, when the next is started."""
 
-    def __init__(self, entry: Entry, lines: Lines) -> None:
+    def __init__(self, entry: Entry, lines: Lines, pids: Path) -> None:
         self.entry = entry
         self.lines = lines
+        self.pid_file = pids / f"{entry.name}.pid"
         self.process: subprocess.Popen[bytes] | None = None
-        self.output: int | None = None
+        self.reader: threading.Thread | None = None
         self.started_at = 0.0
+        self.due = 0.0
         self.backoff_s = _BACKOFF_FIRST_S
         self.failed_starts = 0
-        self.again: asyncio.TimerHandle | None = None
-        self.ended = asyncio.Event()
 
 
 class Supervisor:
-    """Runs a plan until a signal asks it to stop. One per process: it reaps every child."""
+    """Runs a plan until a signal asks it to stop. One per process: it reaps every child, and the stop signals are blocked."""
 
     def __init__(self, plan: Plan, screen: Screen) -> None:
         self._plan = plan
         self._screen = screen
-        self._members = [_Member(entry, Lines(entry.name, screen, plan.logs / f"{entry.name}.log")) for entry in plan.entries]
-        self._stop = asyncio.Event()
+        self._members = [_Member(entry, Lines(entry.name, screen, plan.logs / f"{entry.name}.log"), plan.pids) for entry in plan.entries]
+        self._signals = subreaper.stop_signals() | {signal.SIGCHLD}
+        self._stopping = threading.Event()
+        self._requested_at = 0.0
         self._hurried = False
         self._clean = True
-        self._since = time.monotonic()
-        self._requested_at = 0.0
 
-    async def run(self) -> int:
+    def run(self) -> int:
         """Return 0 once a signal has ended everything in order, 1 when something had to be killed."""
-        loop = asyncio.get_running_loop()
-        for number in subreaper.stop_signals():
-            loop.add_signal_handler(number, self._stop_requested)
-        loop.add_signal_handler(signal.SIGCHLD, self._reap)
-        for member in self._members:
-            self._start(member)
-        watch = asyncio.create_task(self._announce_ready(), name="ready")
-        await self._stop.wait()
-        watch.cancel()
-        await asyncio.gather(watch, return_exceptions=True)
-        return await self._end_all()
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
+        if self._plan.ready_url is not None:
+            threading.Thread(target=self._announce_ready, args=(self._plan.ready_url,), name="ready", daemon=True).start()
+        while not self._stopping.is_set():
+            now = time.monotonic()
+            for member in self._members:
+                if member.process is None and member.due <= now:
+                    self._start(member)
+            due = min((member.due for member in self._members if member.process is None), default=math.inf)
+            self._handle_signal(due - time.monotonic())
+        for member in reversed(self._members):
+            self._end(member)
+        return self._end_strays()
 
-    def _stop_requested(self) -> None:
-        if self._stop.is_set():
-            if time.monotonic() - self._requested_at >= _AGAIN_S:
-                self._hurried = True
-                for member in self._members:
-                    self._kill(member)
-            return
-        self._requested_at = time.monotonic()
-        self._screen.note("up: stopping (once more: kill at once)")
-        self._stop.set()
+    def _handle_signal(self, timeout_s: float) -> None:
+        """The next one, or none in that time."""
+        found = signal.sigtimedwait(self._signals, min(max(timeout_s, 0.0), _LONG_S))
+        if found is not None and found.si_signo == signal.SIGCHLD:
+            by_pid = {member.process.pid: member for member in self._members if member.process is not None}
+            for pid, status in subreaper.reap():
+                if pid in by_pid:
+                    self._ended(by_pid[pid], os.waitstatus_to_exitcode(status))
+        elif found is not None and not self._stopping.is_set():
+            self._requested_at = time.monotonic()
+            self._screen.note("up: stopping (once more: kill at once)")
+            self._stopping.set()
+        elif found is not None and time.monotonic() - self._requested_at >= _AGAIN_S:
+            self._hurried = True
 
     def _start(self, member: _Member) -> None:
-        member.again = None
         parent = os.getpid()
-        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        os.set_blocking(writer, True)
-        try:
-            member.process = subprocess.Popen(
-                ["/bin/sh", "-c", f"exec {member.entry.command}"],
-                cwd=self._plan.directory,
-                env={**self._plan.environment, "HOLDFAST_FAILED_STARTS": str(member.failed_starts)},
-                stdin=subprocess.DEVNULL,
-                stdout=writer,
-                stderr=writer,
-                start_new_session=True,
-                # One prctl call, no locks: safe beside the screen's thread. It covers a kill -9 of both our processes.
-                preexec_fn=lambda: subreaper.die_with_parent(signal.SIGTERM, parent),  # noqa: PLW1509
-            )
-        finally:
-            os.close(writer)
-        member.output = reader
+
+        def prepare() -> None:
+            # Two system calls, no locks: safe beside the threads. The first covers a kill -9 of both our processes.
+            subreaper.die_with_parent(signal.SIGTERM, parent)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._signals)
+
+        member.process = process = subprocess.Popen(
+            ["/bin/sh", "-c", f"exec {member.entry.command}"],
+            cwd=self._plan.directory,
+            env={**self._plan.environment, "HOLDFAST_FAILED_STARTS": str(member.failed_starts)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            bufsize=0,
+            start_new_session=True,
+            preexec_fn=prepare,  # noqa: PLW1509
+        )
+        assert process.stdout is not None
         member.started_at = time.monotonic()
-        member.ended.clear()
-        asyncio.get_running_loop().add_reader(reader, self._read, member, reader)
         try:
-            (self._plan.pids / f"{member.entry.name}.pid").write_text(f"{member.process.pid}\n")
+            member.pid_file.write_text(f"{process.pid}\n")
         except OSError as error:
-            self._screen.show(member.entry.name, f"its pid file cannot be written: {error.strerror}".encode())
-        self._screen.show(member.entry.name, f"started, process {member.process.pid}".encode())
-
-    def _read(self, member: _Member, reader: int) -> None:
-        try:
-            data = os.read(reader, _READ_BYTES)
-        except BlockingIOError:
-            return
-        if data:
-            member.lines.feed(data)
-        else:
-            self._close_output(member, reader)
-
-    def _drain(self, member: _Member) -> None:
-        """Read what was written before the end; a stray holder of the pipe must not keep us waiting."""
-        for _ in range(64):
-            if member.output is None:
-                return
-            self._read(member, member.output)
-        if member.output is not None:
-            self._close_output(member, member.output)
-
-    def _close_output(self, member: _Member, reader: int) -> None:
-        asyncio.get_running_loop().remove_reader(reader)
-        os.close(reader)
-        if member.output == reader:
-            member.output = None
-
-    def _reap(self) -> None:
-        by_pid = {member.process.pid: member for member in self._members if member.process is not None}
-        for pid, status in subreaper.reap():
-            member = by_pid.get(pid)
-            if member is not None:
-                self._ended(member, os.waitstatus_to_exitcode(status))
+            member.lines.show(f"its pid file cannot be written: {error.strerror}")
+        member.lines.show(f"started, process {process.pid}")
+        member.reader = threading.Thread(target=member.lines.copy, args=(process.stdout,), name=member.entry.name, daemon=True)
+        member.reader.start()
 
     def _ended(self, member: _Member, code: int) -> None:
         assert member.process is not None
-        pid = member.process.pid
+        assert member.reader is not None
         member.process.returncode = code
+        _signal_group(member.process.pid, signal.SIGKILL)  # its helpers do not outlive it
         member.process = None
-        _signal_group(pid, signal.SIGKILL)  # its helpers do not outlive it
-        self._drain(member)
-        member.lines.end()
-        (self._plan.pids / f"{member.entry.name}.pid").unlink(missing_ok=True)
-        member.ended.set()
+        member.reader.join(_DRAIN_S)
+        member.pid_file.unlink(missing_ok=True)
         how = f"exit status {code}" if code >= 0 else signal.Signals(-code).name
-        if self._stop.is_set():
-            self._screen.show(member.entry.name, f"ended ({how})".encode())
+        if self._stopping.is_set():
+            member.lines.show(f"ended ({how})")
             return
-        steady = time.monotonic() - member.started_at >= _STEADY_AFTER_S
-        if steady:
-            member.backoff_s = _BACKOFF_FIRST_S
+        now = time.monotonic()
+        steady = now - member.started_at >= _STEADY_AFTER_S
         member.failed_starts = member.failed_starts + 1 if code > 0 and not steady else 0
-        delay_s = member.backoff_s
-        member.backoff_s = min(delay_s * 2, _BACKOFF_MOST_S)
-        self._screen.show(member.entry.name, f"died ({how}), starts again in {delay_s:g} s".encode())
-        member.again = asyncio.get_running_loop().call_later(delay_s, self._start, member)
+        delay_s = _BACKOFF_FIRST_S if steady else member.backoff_s
+        member.due, member.backoff_s = now + delay_s, min(delay_s * 2, _BACKOFF_MOST_S)
+        member.lines.show(f"died ({how}), starts again in {delay_s:g} s")
 
-    async def _end_all(self) -> int:
-        for member in self._members:
-            if member.again is not None:
-                member.again.cancel()
-        for member in reversed(self._members):
-            await self._end(member)
-            member.lines.close()
-        asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
+    def _end(self, member: _Member) -> None:
+        if member.process is not None and not self._hurried:
+            _signal_group(member.process.pid, signal.SIGTERM)
+            self._wait_for(member, lambda: self._hurried)
+        if member.process is not None:
+            self._clean = False
+            member.lines.show("does not end: killed")
+            _signal_group(member.process.pid, signal.SIGKILL)
+            self._wait_for(member, lambda: False)
+        member.lines.close()
+
+    def _wait_for(self, member: _Member, given_up: Callable[[], bool]) -> None:
+        end = time.monotonic() + self._plan.stop_grace_s
+        while member.process is not None and not given_up() and (left_s := end - time.monotonic()) > 0:
+            self._handle_signal(left_s)
+
+    def _end_strays(self) -> int:
         subreaper.reap()
         stray = subreaper.descendants(os.getpid())
         if stray:
@@ -199,53 +181,15 @@ class Supervisor:
         self._screen.note("up: everything has ended" if not left else f"up: these processes did not end: {left}")
         return 0 if self._clean and not left else 1
 
-    async def _end(self, member: _Member) -> None:
-        if not self._hurried:
-            if member.process is not None:
-                _signal_group(member.process.pid, signal.SIGTERM)
-                await self._until_ended(member)
-            self._kill(member)
-        await self._until_ended(member)
-
-    async def _until_ended(self, member: _Member) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._plan.stop_grace_s):
-                await member.ended.wait()
-
-    def _kill(self, member: _Member) -> None:
-        if member.process is not None:
-            self._clean = False
-            self._screen.show(member.entry.name, b"does not end: killed")
-            _signal_group(member.process.pid, signal.SIGKILL)
-
-    async def _announce_ready(self) -> None:
-        if self._plan.ready_address is None:
-            return
-        host, port = self._plan.ready_address
-        reported: list[str] = []
-        while (away := await _unready(host, port)) is not None:
-            if away and away != reported and time.monotonic() - self._since > _REPORT_AFTER_S:
-                reported = away
-                self._screen.note("\n".join(["up: not ready yet:", *(f"    {line}" for line in away)]))
-            await asyncio.sleep(0.05)
-        self._screen.note(f"up: ready after {time.monotonic() - self._since:.1f} s: http://{host}:{port}")
-
-
-async def _unready(host: str, port: int) -> list[str] | None:
-    """None when everything is there; else what the gateway reports as unavailable, nothing where it does not answer."""
-    try:
-        async with asyncio.timeout(2):
-            reader, writer = await asyncio.open_connection(host, port)
-            try:
-                writer.write(f"GET /readyz HTTP/1.0\r\nHost: {host}:{port}\r\n\r\n".encode())
-                head, _, body = (await reader.read(-1)).partition(b"\r\n\r\n")
-            finally:
-                writer.close()
-        if b" 200 " in head.split(b"\r\n")[0]:
-            return None
-        return [f"{part}: {why}" for part, why in json.loads(body)["unavailable"].items()]
-    except (OSError, TimeoutError, ValueError, KeyError, AttributeError, TypeError):
-        return []
+    def _announce_ready(self, url: str) -> None:
+        since, reported = time.monotonic(), None
+        while (missing := missing_parts(url)) is not None:
+            if missing and missing != reported and time.monotonic() - since > _REPORT_AFTER_S:
+                reported = missing
+                self._screen.note("\n".join(["up: not ready yet:", *(f"    {line}" for line in missing)]))
+            if self._stopping.wait(0.05):
+                return
+        self._screen.note(f"up: ready after {time.monotonic() - since:.1f} s: {url}")
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from session_agent.node import disks, hierarchies, network, seccomp
 from session_agent.node import syscalls as sys_
-from session_agent.node.settings import HIGH_BASE, MAX_SOCKET_PATH, NodeSettings
+from session_agent.node.settings import HIGH_BASE, MAX_SOCKET_PATH, NodeSettings, existing
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def _idmapped_mounts(settings: NodeSettings) -> Check:
     if os.geteuid() != 0:
         return Check("id-mapped mounts", True, "not needed: as a user every sandbox has the one id of the user",
                      required=False)  # fmt: skip
-    place = settings.data_dir if os.path.isdir(settings.data_dir) else os.path.dirname(settings.data_dir) or "/"
+    place = existing(settings.data_dir)
 
     def steps() -> None:
         from session_agent.node.namespaces import LOW_IDS, IdMap, write_id_maps
@@ -139,7 +139,7 @@ def _idmapped_mounts(settings: NodeSettings) -> Check:
             os._exit(0)
         try:
             write_id_maps(pid, IdMap(settings.id_base, LOW_IDS, HIGH_BASE).extents)
-            tree = sys_.open_tree(place if os.path.isdir(place) else "/")
+            tree = sys_.open_tree(place)
             userns = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY)
             sys_.mount_setattr(tree, sys_.MOUNT_ATTR_IDMAP, userns_fd=userns)
         finally:
@@ -194,18 +194,14 @@ def _network() -> Check:
 
 
 def _space(settings: NodeSettings) -> Check:
-    place = settings.data_dir
-    while not os.path.isdir(place):
-        place = os.path.dirname(place)
+    place = existing(settings.data_dir)
     free = shutil.disk_usage(place).free
     return Check("disk space", free > 2 << 30, f"{free / (1 << 30):.1f} GiB free at {place}",
                  "free some, or set HOLDFAST_DATA to a larger disk", required=False)  # fmt: skip
 
 
 def _disks(settings: NodeSettings) -> Check:
-    place = settings.data_dir
-    while not os.path.isdir(place):
-        place = os.path.dirname(place)
+    place = existing(settings.data_dir)
     said = disks.why_not(place)
     size = f"{settings.default_disk / (1 << 30):.1f} GiB" if settings.default_disk else "not limited unless asked for"
     return Check("disk limits", not said, said or f"each sandbox has a disk of its own: {size}",

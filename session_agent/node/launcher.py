@@ -19,6 +19,7 @@ from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 
+from session_agent.node.descriptors import until_readable
 from session_agent.node.hierarchies import Hierarchies
 from session_agent.node.settings import NodeSettings
 
@@ -110,15 +111,7 @@ class Launcher:
 
     async def _receive(self, timeout_s: float) -> tuple[dict[str, Any], list[int]]:
         assert self._socket is not None
-        loop = asyncio.get_running_loop()
-        readable: asyncio.Future[None] = loop.create_future()
-        fd = self._socket.fileno()
-        loop.add_reader(fd, _settle, readable)
-        try:
-            async with asyncio.timeout(timeout_s):
-                await readable
-        finally:
-            loop.remove_reader(fd)
+        await until_readable(self._socket.fileno(), timeout_s)
         raw, fds, _, _ = socket.recv_fds(self._socket, 1 << 16, 4, socket.MSG_CMSG_CLOEXEC)
         answer: dict[str, Any] = json.loads(raw) if raw else {}
         return answer, fds
@@ -136,8 +129,3 @@ class Launcher:
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
-
-
-def _settle(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

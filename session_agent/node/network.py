@@ -7,7 +7,7 @@ ARP for what no route leads to. IPv4 only. Called by sandboxes.py; ``close_off``
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import ipaddress
 import os
 import shutil
@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
+
+from session_agent.node.descriptors import until_readable
 
 PROGRAM = "slirp4netns"
 RESOLVER = "10.0.2.3"
@@ -90,35 +92,17 @@ async def start(pid: int) -> NetworkHelper:
         os.close(ready_w)
         os.close(ended)
     helper = NetworkHelper(process, alive)
-    said = b""
     try:
-        said = await _read(ready)
+        with contextlib.suppress(TimeoutError):
+            await until_readable(ready, _READY_S)
+            if os.read(ready, 1) == b"1":
+                return helper
+        raise HoldfastError("runtime_unavailable", f"{PROGRAM} could not give the sandbox its network")
+    except BaseException:
+        helper.stop()
+        raise
     finally:
         os.close(ready)
-        if said != b"1":
-            helper.stop()
-    if said != b"1":
-        raise HoldfastError("runtime_unavailable", f"{PROGRAM} could not give the sandbox its network")
-    return helper
-
-
-async def _read(fd: int) -> bytes:
-    loop = asyncio.get_running_loop()
-    readable: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(fd, _settle, readable)
-    try:
-        async with asyncio.timeout(_READY_S):
-            await readable
-    except TimeoutError:
-        return b""
-    finally:
-        loop.remove_reader(fd)
-    return os.read(fd, 1)
-
-
-def _settle(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 def out_of_reach() -> list[str]:

@@ -21,6 +21,7 @@ from session_agent.node.settings import NodeSettings
 log = logging.getLogger(__name__)
 STATE = "state.json"
 _DEATH_MS = 10_000
+_LOST = {"state": "failed", "reason": "node-lost", "fault": "infrastructure", "message": "the node that ran the sandbox was killed"}
 
 
 def sweep(settings: NodeSettings, hierarchies: Hierarchies) -> list[dict[str, Any]]:
@@ -35,15 +36,7 @@ def sweep(settings: NodeSettings, hierarchies: Hierarchies) -> list[dict[str, An
             for path in state.pop("cgroups", []):
                 if f"/holdfast-{settings.tag}/" in str(path):
                     _try(remove, str(path))
-            lost.append(
-                state
-                | {
-                    "state": "failed",
-                    "reason": "node-lost",
-                    "fault": "infrastructure",
-                    "message": "the node that ran the sandbox was killed",
-                }
-            )
+            lost.append(state | _LOST)
         _try(removal.remove_tree, folder, settings.trash_dir)
     for base in (*hierarchies.v1.values(), *filter(None, [hierarchies.v2])):
         for name in os.listdir(base):

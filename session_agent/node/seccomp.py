@@ -175,9 +175,9 @@ ARCHITECTURES = {
 }
 
 
-def supported(machine: str | None = None) -> bool:
-    """Whether there is a filter for *machine* (default: this one)."""
-    return (machine or platform.machine()) in ARCHITECTURES
+def supported() -> bool:
+    """Whether there is a filter for this machine."""
+    return platform.machine() in ARCHITECTURES
 
 
 def build(machine: str | None = None, *, network: bool = False, one_id: bool = False) -> bytes:

@@ -1,6 +1,6 @@
 """The node's RPC: newline-delimited JSON over a unix socket.
 
-Owns connections, the table of operations and the bounds on both. Requests of one connection run side by side, each
+Owns connections, the operations and the bounds on both. Requests of one connection run side by side, each
 answered by its id; a request goes on when its connection is lost, so a gateway that dies leaves no half-made sandbox.
 """
 
@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
@@ -27,7 +26,6 @@ from session_agent.node.settings import NodeSettings
 log = logging.getLogger(__name__)
 MAX_LINE = 1 << 20
 MAX_REQUESTS = 4096
-Operation = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
 class NodeServer:
@@ -40,19 +38,6 @@ class NodeServer:
         self._server: asyncio.Server | None = None
         self._requests: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
-        self._operations: dict[str, Operation] = {
-            "create": self._create,
-            "delete": self._delete,
-            "get": self._get,
-            "list": self._list,
-            "images": self._list_images,
-            "image_import": self._import_image,
-            "image_remove": self._remove_image,
-            "image_pull": self._pull_image,
-            "doctor": self._doctor,
-            "spares": self._spares,
-            "stats": self._stats,
-        }
 
     async def start(self) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -114,10 +99,7 @@ class NodeServer:
             if operation == "watch":
                 await self._watch(body, writer)
                 return
-            run = self._operations.get(operation) if isinstance(operation, str) else None
-            if run is None:
-                raise HoldfastError("invalid_argument", f"no such operation: {operation!r}")
-            answer |= {"ok": True, **await run(body)}
+            answer |= {"ok": True, **await self._perform(operation, body)}
         except HoldfastError as error:
             answer |= {"ok": False, "error": error.to_map()}
         except (ConnectionError, asyncio.CancelledError):
@@ -138,33 +120,37 @@ class NodeServer:
                     await _send(writer, {"id": body.get("id"), "event": event})
         writer.close()
 
-    async def _create(self, body: dict[str, Any]) -> dict[str, Any]:
-        return await self._sandboxes.create(parse_create(body, self._settings.default_pids))
+    async def _perform(self, operation: object, body: dict[str, Any]) -> dict[str, Any]:
+        """One operation, and its answer. Raises HoldfastError and OSError."""
+        sandboxes, images = self._sandboxes, self._images
+        match operation:
+            case "create":
+                return await sandboxes.create(parse_create(body, self._settings.default_pids))
+            case "delete":
+                incarnation = None if body.get("incarnation") is None else _text(body, "incarnation")
+                return {"existed": await sandboxes.delete(sandbox_id(body), incarnation)}
+            case "get":
+                return {"sandboxes": sandboxes.get(sandbox_id(body))}
+            case "list":
+                return {"sandboxes": sandboxes.list()}
+            case "images":
+                return {"images": images.list()}
+            case "image_import":
+                return {"image": await images.import_path(_text(body, "path"), _text(body, "name"))}
+            case "image_pull":
+                return {"image": await images.pull(_text(body, "name"))}
+            case "image_remove":
+                await images.remove(_text(body, "name"))
+                return {}
+            case "doctor":
+                return {"checks": await self._doctor()}
+            case "spares":
+                return dict(sandboxes.spares.stats())
+            case "stats":
+                return sandboxes.stats()
+        raise HoldfastError("invalid_argument", f"no such operation: {operation!r}")
 
-    async def _delete(self, body: dict[str, Any]) -> dict[str, Any]:
-        incarnation = None if body.get("incarnation") is None else _text(body, "incarnation")
-        return {"existed": await self._sandboxes.delete(sandbox_id(body), incarnation)}
-
-    async def _get(self, body: dict[str, Any]) -> dict[str, Any]:
-        return {"sandboxes": self._sandboxes.get(sandbox_id(body))}
-
-    async def _list(self, body: dict[str, Any]) -> dict[str, Any]:
-        return {"sandboxes": self._sandboxes.list()}
-
-    async def _list_images(self, body: dict[str, Any]) -> dict[str, Any]:
-        return {"images": self._images.list()}
-
-    async def _import_image(self, body: dict[str, Any]) -> dict[str, Any]:
-        return {"image": await self._images.import_path(_text(body, "path"), _text(body, "name"))}
-
-    async def _remove_image(self, body: dict[str, Any]) -> dict[str, Any]:
-        await self._images.remove(_text(body, "name"))
-        return {}
-
-    async def _pull_image(self, body: dict[str, Any]) -> dict[str, Any]:
-        return {"image": await self._images.pull(_text(body, "name"))}
-
-    async def _doctor(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def _doctor(self) -> list[dict[str, Any]]:
         # In a process of its own: the checks fork, which a process with threads should not.
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         process = await asyncio.create_subprocess_exec(
@@ -172,15 +158,9 @@ class NodeServer:
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, env=environment,
         )  # fmt: skip
         output, _ = await process.communicate()
-        spares = self._sandboxes.spares.stats()
-        detail = "{spares} of {spares_wanted} wanted by recent creates are ready; at most {spares_most}".format(**spares)
-        return {"checks": [*json.loads(output), Check("spares", True, detail, required=False).to_map()]}
-
-    async def _spares(self, body: dict[str, Any]) -> dict[str, Any]:
-        return dict(self._sandboxes.spares.stats())
-
-    async def _stats(self, body: dict[str, Any]) -> dict[str, Any]:
-        return self._sandboxes.stats()
+        detail = "{spares} of {spares_wanted} wanted by recent creates are ready; at most {spares_most}"
+        spares = Check("spares", True, detail.format(**self._sandboxes.spares.stats()), required=False)
+        return [*json.loads(output), spares.to_map()]
 
 
 async def _send(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:

@@ -87,19 +87,10 @@ def from_environment(environ: Mapping[str, str]) -> NodeSettings:
     socket_path = os.path.abspath(environ.get("HOLDFAST_NODE_SOCKET") or os.path.join(data_dir, "node.sock"))
     if len(os.fsencode(socket_path)) > MAX_SOCKET_PATH:
         raise ValueError(f"the node's socket path is longer than {MAX_SOCKET_PATH} bytes: set HOLDFAST_NODE_SOCKET to a shorter one")
-    base = environ.get("HOLDFAST_SUBID_BASE", "")
-    if base and not (base.isdecimal() and 65536 <= int(base) <= HIGH_BASE - 65536):
-        raise ValueError(f"HOLDFAST_SUBID_BASE must be a number from 65536 to {HIGH_BASE - 65536}")
+    first = _number(environ, "HOLDFAST_SUBID_BASE", ID_BASE, 65536, HIGH_BASE - 65536)
     fallback = environ.get("HOLDFAST_IMAGE_FALLBACK", "")
     if fallback not in ("", "host"):
         raise ValueError(f"HOLDFAST_IMAGE_FALLBACK must be host, or not set, not {fallback[:80]!r}")
-    spares = environ.get("HOLDFAST_NODE_SPARES", "4")
-    if not (spares.isdecimal() and int(spares) <= 8):
-        raise ValueError("HOLDFAST_NODE_SPARES must be a number from 0 to 8")
-    pids = environ.get("HOLDFAST_NODE_PIDS", "2048")
-    if not (pids.isdecimal() and 8 <= int(pids) <= 1 << 20):
-        raise ValueError("HOLDFAST_NODE_PIDS (processes of a sandbox that asks for no other number) must be a number from 8 to 1048576")
-    first = int(base) if base else ID_BASE
     disk = environ.get("HOLDFAST_DEFAULT_DISK", "")
     return NodeSettings(
         data_dir=data_dir,
@@ -107,17 +98,19 @@ def from_environment(environ: Mapping[str, str]) -> NodeSettings:
         image_fallback=fallback or None,
         agent_entry=environ.get("HOLDFAST_AGENT_ENTRY") or AGENT_ENTRY,
         id_base=first,
-        spares=int(spares),
+        spares=_number(environ, "HOLDFAST_NODE_SPARES", 4, 0, 8),
         default_disk=None if disk == "none" else _bytes(disk) if disk else _share_of(data_dir),
-        default_pids=int(pids),
+        default_pids=_number(environ, "HOLDFAST_NODE_PIDS", 2048, 8, 1 << 20),
         id_mapping=environ.get("HOLDFAST_NODE_ID_MAPPING", "on") != "off",
-        id_slots=_slots(first),
+        id_slots=min(ID_SLOTS, (HIGH_BASE - first) // 65536),
     )
 
 
-def _slots(first: int) -> int:
-    """As many ranges as fit from *first* on below HIGH_BASE."""
-    return min(ID_SLOTS, (HIGH_BASE - first) // 65536)
+def _number(environ: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
+    text = environ.get(name) or str(default)
+    if not (text.isdecimal() and least <= int(text) <= most):
+        raise ValueError(f"{name} must be a number from {least} to {most}")
+    return int(text)
 
 
 def _bytes(text: str) -> int:
@@ -132,7 +125,11 @@ def _bytes(text: str) -> int:
 
 def _share_of(data_dir: str) -> int:
     """10 GiB, or a quarter of what is free where that is less; in whole MiB."""
-    place = data_dir
-    while not os.path.isdir(place):
-        place = os.path.dirname(place)
-    return max(64 << 20, min(DISK_BYTES, shutil.disk_usage(place).free // 4 >> 20 << 20))
+    return max(64 << 20, min(DISK_BYTES, shutil.disk_usage(existing(data_dir)).free // 4 >> 20 << 20))
+
+
+def existing(path: str) -> str:
+    """The directory itself, or the nearest one above it that is there."""
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path

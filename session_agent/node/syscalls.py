@@ -51,7 +51,6 @@ AT_RECURSIVE = 0x8000
 OPEN_TREE_CLONE = 1
 OPEN_TREE_CLOEXEC = os.O_CLOEXEC
 MOVE_MOUNT_F_EMPTY_PATH = 0x4
-MOVE_MOUNT_T_EMPTY_PATH = 0x40
 MOUNT_ATTR_RDONLY = 0x1
 MOUNT_ATTR_NOSUID = 0x2
 MOUNT_ATTR_NODEV = 0x4
@@ -143,18 +142,16 @@ def close_range(first: int, last: int = 0xFFFFFFFF) -> None:
     _syscall("close_range", _CLOSE_RANGE, ctypes.c_uint(first), ctypes.c_uint(last), ctypes.c_uint(0))
 
 
-def open_tree(path: str, dir_fd: int = AT_FDCWD, *, clone: bool = True, recursive: bool = False) -> int:
+def open_tree(path: str, *, clone: bool = True, recursive: bool = False) -> int:
     """A descriptor for a detached copy of the mount at *path* (with ``clone``), closed on exec."""
     flags = OPEN_TREE_CLOEXEC | (OPEN_TREE_CLONE if clone else 0) | (AT_RECURSIVE if recursive else 0)
-    if not path:
-        flags |= AT_EMPTY_PATH
-    return _syscall(f"open_tree {path}", _OPEN_TREE, _word(dir_fd), os.fsencode(path), _word(flags))
+    return _syscall(f"open_tree {path}", _OPEN_TREE, _word(AT_FDCWD), os.fsencode(path), _word(flags))
 
 
-def move_mount(mount_fd: int, target: str, dir_fd: int = AT_FDCWD) -> None:
+def move_mount(mount_fd: int, target: str) -> None:
     """Attach the detached mount *mount_fd* at *target*."""
-    flags = MOVE_MOUNT_F_EMPTY_PATH | (0 if target else MOVE_MOUNT_T_EMPTY_PATH)
-    _syscall(f"move_mount {target}", _MOVE_MOUNT, _word(mount_fd), b"", _word(dir_fd), os.fsencode(target), _word(flags))
+    flags = _word(MOVE_MOUNT_F_EMPTY_PATH)
+    _syscall(f"move_mount {target}", _MOVE_MOUNT, _word(mount_fd), b"", _word(AT_FDCWD), os.fsencode(target), flags)
 
 
 def new_mount(kind: str, source: str, options: Sequence[str], attributes: int) -> int:

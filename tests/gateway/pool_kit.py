@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.pools import KEY_LABEL, Pool
+from gateway.model.labels import KEY_LABEL
+from gateway.pools import Pool
 from gateway.runtimes.base import SandboxStatus
 from gateway.settings import ControllerSettings
 

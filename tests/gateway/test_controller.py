@@ -251,7 +251,7 @@ async def test_only_the_incarnation_that_ended_is_removed(store: PlacementStore,
 def test_clocks_travel_through_labels() -> None:
     spec = SandboxSpec(
         sandbox_id="sb-1", owner="ada", incarnation="1" * 16, image="host", cpu="500m", memory="1Gi", cores=0.5, memory_bytes=2**30,
-        disk_bytes=2**31, block_network=False, labels={"a": "b"}, ready_timeout_s=9.0, lifetime_s=1.5, idle_timeout_s=2.0,
+        disk_bytes=2**31, labels={"a": "b"}, ready_timeout_s=9.0, lifetime_s=1.5, idle_timeout_s=2.0,
         heartbeat_timeout_s=3.0, group="run-7", group_ttl_s=60.0,
         egress=Egress("listed", (Reach("10.0.0.0/8", (Port(1, 9, "UDP"),)),), ("*.example.org",), dns=True),
         options=Options({"nvidia.com/gpu": 1}, 9, (Volume("claim", "/data", "mine"),), {"a": "b"}, (Toleration("spot", seconds=3),),

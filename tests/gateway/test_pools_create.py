@@ -12,8 +12,9 @@ import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 
 from gateway.lifecycle import pool_claims
+from gateway.model.labels import KEY_LABEL
 from gateway.model.records import Record
-from gateway.pools import KEY_LABEL, PoolsFile
+from gateway.pools import PoolsFile
 from gateway.runtimes.base import CreateRequest
 from tests.gateway.harness import ADA, Served, serve
 from tests.gateway.pool_kit import KEY, TEXT

@@ -18,10 +18,11 @@ from gateway.controller.plan import CREATE_LOST, MarkFailed
 from gateway.controller.pool_refill import PoolRefill
 from gateway.controller.reconciler import Reconciler
 from gateway.metrics import Metrics
+from gateway.model.labels import KEY_LABEL, POOL_LABEL
 from gateway.model.options import Egress
 from gateway.model.records import Record
 from gateway.placement.errors import PlacementUnavailableError
-from gateway.pools import KEY_LABEL, POOL_LABEL, PoolsFile
+from gateway.pools import PoolsFile
 from gateway.runtimes.kubernetes.pods import adoption
 from gateway.runtimes.kubernetes.pods.creation import PodCreation
 from gateway.runtimes.kubernetes.runtime import KubernetesRuntime

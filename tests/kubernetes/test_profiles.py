@@ -14,8 +14,8 @@ import pytest_asyncio
 from holdfast_wire.errors import HoldfastError
 
 from gateway.controller.pool_plan import is_spare
+from gateway.model.labels import KEY_LABEL, POOL_LABEL
 from gateway.model.options import Options
-from gateway.pools import KEY_LABEL, POOL_LABEL
 from gateway.runtimes.base import CreateRequest
 from gateway.runtimes.kubernetes.cluster import node_probes
 from gateway.runtimes.kubernetes.pods import creation

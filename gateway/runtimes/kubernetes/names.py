@@ -38,6 +38,7 @@ SPEC = "holdfast.dev/spec"
 SELECTOR = f"{MANAGED_BY}=holdfast,{COMPONENT}=sandbox"
 PREPULL_SELECTOR = f"{MANAGED_BY}=holdfast,{COMPONENT}=prepull"
 CONTAINER = "sandbox"
+BUNDLE_VOLUME = "holdfast-bundle"
 NO_EGRESS = "none"
 """Value of the label ``EGRESS`` where nothing may be reached: no policy selects it."""
 

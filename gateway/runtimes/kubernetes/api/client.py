@@ -1,7 +1,7 @@
 """The client of the API server: credentials and connections from kubernetes-asyncio, bodies as plain JSON.
 
-Owns the client, its timeouts and its errors. Small objects use the typed calls; pods, policies and lists stay JSON, because the
-generated models cost about fifty times as much as orjson (kubernetes-client/python issues 1921 and 2284). Used by this package only.
+Owns the client, its timeouts and its errors. The generated models are not used: they cost about fifty times as much as orjson
+(kubernetes-client/python issues 1921 and 2284). Used by this package only.
 
     ApiError
     ├── ApiUnreachableError   no answer: the request may or may not have been carried out
@@ -73,10 +73,8 @@ class Api:
         self._connecting = asyncio.Lock()
         self.requests = 0
 
-    async def typed(self) -> kube.ApiClient:
-        """The client for the generated API classes.
-
-        Created at first use, so that a service can start and report the problem while its credentials are missing. Raises
+    async def _connected(self) -> kube.ApiClient:
+        """The client, created at first use, so that a service can start and report the problem while its credentials are missing. Raises
         ``RuntimeUnavailableError``.
         """
         async with self._connecting:
@@ -185,7 +183,7 @@ class Api:
         accept: str,
         timeout: aiohttp.ClientTimeout,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        client = await self.typed()
+        client = await self._connected()
         self.requests += 1
         response = await client.call_api(
             path,

@@ -8,10 +8,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import aiohttp
-from kubernetes_asyncio import client as kube
-from kubernetes_asyncio.client.exceptions import ApiException
-
 from gateway.runtimes.kubernetes.api.client import Api, ApiError, ApiUnreachableError
 from gateway.runtimes.kubernetes.pods.profiles import STANDARDS, no_user_namespaces
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
@@ -26,6 +22,7 @@ _PROFILES = {
     "restricted": "user 1000 where nothing else is set, no capabilities, setuid programs do not work",
 }
 _OLDEST = (1, 28)
+_REVIEWS = "authorization.k8s.io/v1"
 _RIGHTS: tuple[tuple[str, str, str], ...] = (
     *(("", "pods", verb) for verb in ("create", "get", "list", "watch", "patch", "delete")),
     *(("networking.k8s.io", "networkpolicies", verb) for verb in ("create", "get", "list", "patch", "delete")),
@@ -40,32 +37,28 @@ async def checks(api: Api, settings: KubernetesSettings) -> list[Check]:
     for name, look in _CHECKS:
         try:
             found.append({"name": name, "required": True, "fix": "", **await look(api, settings)})
-        except (ApiUnreachableError, aiohttp.ClientError, TimeoutError, OSError) as error:
-            return [*found, _bad(name, f"the API server does not answer: {error}", "look at KUBECONFIG and the network to it")]
-        except (ApiError, ApiException) as error:
-            found.append(_bad(name, f"it cannot be determined: {str(error)[:300]}", "", required=False))
+        except (ApiUnreachableError, TimeoutError, OSError) as error:
+            return [*found, {"name": name, **_bad(f"the API server does not answer: {error}", "look at KUBECONFIG and the network to it")}]
+        except ApiError as error:
+            found.append({"name": name, **_bad(f"it cannot be determined: {str(error)[:300]}", "", required=False)})
     return found
 
 
 async def _version(api: Api, settings: KubernetesSettings) -> Check:
-    code = await kube.VersionApi(await api.typed()).get_code()
-    digits = "".join(c for c in code.minor if c.isdigit())
-    version = (int(code.major or 0), int(digits or 0))
-    if version < _OLDEST:
-        return _bad("", f"Kubernetes {code.git_version}", "use Kubernetes 1.28 or newer")
-    return _good(f"Kubernetes {code.git_version}")
+    answer = await api.get("/version")
+    text = f"Kubernetes {answer.get('gitVersion')}"
+    return _bad(text, "use Kubernetes 1.28 or newer") if injection.version_of(answer) < _OLDEST else _good(text)
 
 
 async def _rights(api: Api, settings: KubernetesSettings) -> Check:
-    reviews = kube.AuthorizationV1Api(await api.typed())
     missing = []
     for group, resource, verb in _RIGHTS:
         attributes = {"namespace": settings.namespace, "group": group, "resource": resource, "verb": verb}
-        review = await reviews.create_self_subject_access_review({"spec": {"resourceAttributes": attributes}})
-        if not review.status.allowed:
+        review = {"kind": "SelfSubjectAccessReview", "apiVersion": _REVIEWS, "spec": {"resourceAttributes": attributes}}
+        if not (await api.post(f"/apis/{_REVIEWS}/selfsubjectaccessreviews", review)).get("status", {}).get("allowed"):
             missing.append(f"{verb} {resource}")
     if missing:
-        return _bad("", f"not allowed in {settings.namespace}: {', '.join(missing)}", "apply the roles of infra/k8s")
+        return _bad(f"not allowed in {settings.namespace}: {', '.join(missing)}", "apply the roles of infra/k8s")
     return _good(f"all {len(_RIGHTS)} rights in {settings.namespace}")
 
 
@@ -76,7 +69,7 @@ async def _nodes(api: Api, settings: KubernetesSettings) -> Check:
         if error.status != 403:
             raise
         fix = "add the component node-stats to the overlay (infra/k8s/components/node-stats)"
-        return _bad("", "nodes may not be read: capacity is not known", fix, required=False)
+        return _bad("nodes may not be read: capacity is not known", fix, required=False)
     return _good("nodes may be read")
 
 
@@ -85,7 +78,7 @@ async def _namespace(api: Api, settings: KubernetesSettings) -> Check:
         found = await api.get(f"/api/v1/namespaces/{settings.namespace}")
     except ApiError as error:
         if error.status == 404:
-            return _bad("", f"there is no namespace {settings.namespace}", "kubectl apply -k infra/k8s/overlays/…")
+            return _bad(f"there is no namespace {settings.namespace}", "kubectl apply -k infra/k8s/overlays/…")
         raise
     level = (found["metadata"].get("labels") or {}).get("pod-security.kubernetes.io/enforce", "")
     wanted = [STANDARDS[settings.sandbox_profile]]
@@ -93,7 +86,6 @@ async def _namespace(api: Api, settings: KubernetesSettings) -> Check:
         wanted.append("baseline")
     if level not in wanted:
         return _bad(
-            "",
             f"{settings.namespace} enforces {level or 'no'} pod security standard",
             f"label it pod-security.kubernetes.io/enforce={wanted[0]}, which the sandbox profile {settings.sandbox_profile} needs",
         )
@@ -108,9 +100,9 @@ async def _profile(api: Api, settings: KubernetesSettings) -> Check:
     seen = await node_probes.known(api, settings)
     if seen is None or seen.users is None:
         why = "not probed yet" if seen is None else f"whether nodes can is not known: {seen.users_why}"
-        return _bad("", f"{profile}: {what}; {why}", "the controller probes when it starts, and again every 5 minutes", required=False)
+        return _bad(f"{profile}: {what}; {why}", "the controller probes when it starts, and again every 5 minutes", required=False)
     if not seen.users:
-        return _bad("", f"{profile}: {what}; but {seen.users_why}", no_user_namespaces("").hint)
+        return _bad(f"{profile}: {what}; but {seen.users_why}", no_user_namespaces("").hint)
     return _good(f"{profile}: {what}, and a probe pod had one")
 
 
@@ -126,14 +118,14 @@ async def _default_deny(api: Api, settings: KubernetesSettings) -> Check:
     missing = {"Ingress", "Egress"} - denied
     if missing and settings.enforcement != "none":
         text = f"no policy of {settings.namespace} denies {' and '.join(sorted(missing)).lower()} by default"
-        return _bad("", text, "apply the network policies of infra/k8s")
+        return _bad(text, "apply the network policies of infra/k8s")
     return _good("ingress and egress are denied by default" if not missing else "nothing is denied, as declared")
 
 
 async def _bundle(api: Api, settings: KubernetesSettings) -> Check:
     way, found = settings.bundle_injection, await injection.find_out(api, settings)
     if way == "image" and found.way == "init":
-        return _bad("", f"as an image volume, but {found.why}", "set HOLDFAST_BUNDLE_INJECTION=init or auto")
+        return _bad(f"as an image volume, but {found.why}", "set HOLDFAST_BUNDLE_INJECTION=init or auto")
     how = "an image volume" if "image" in (way, found.way if way == "auto" else "") else "an init container"
     return _good(f"{settings.bundle_image} by {how}{f': {found.why}' if way == 'auto' and found.why else ''}")
 
@@ -141,12 +133,12 @@ async def _bundle(api: Api, settings: KubernetesSettings) -> Check:
 async def _network(api: Api, settings: KubernetesSettings) -> Check:
     if settings.enforcement == "none":
         text = "no network policy is enforced, as declared: sandboxes that ask for isolation are refused"
-        return _bad("", text, "use a cluster whose network enforces policies", required=False)
+        return _bad(text, "use a cluster whose network enforces policies", required=False)
     seen = await network_probe.known(api, settings)
     if seen is None:
-        return _bad("", f"declared {settings.enforcement!r}, not probed yet", "the controller probes when it starts", required=False)
+        return _bad(f"declared {settings.enforcement!r}, not probed yet", "the controller probes when it starts", required=False)
     if not seen.holds:
-        return _bad("", f"declared {settings.enforcement!r}, but {seen.detail}", "use a network plugin that enforces policies")
+        return _bad(f"declared {settings.enforcement!r}, but {seen.detail}", "use a network plugin that enforces policies")
     return _good(f"declared {settings.enforcement!r}, and {seen.detail}")
 
 
@@ -166,5 +158,5 @@ def _good(detail: str) -> Check:
     return {"ok": True, "detail": detail}
 
 
-def _bad(name: str, detail: str, fix: str, *, required: bool = True) -> Check:
-    return {**({"name": name} if name else {}), "ok": False, "detail": detail, "fix": fix, "required": required}
+def _bad(detail: str, fix: str, *, required: bool = True) -> Check:
+    return {"ok": False, "detail": detail, "fix": fix, "required": required}

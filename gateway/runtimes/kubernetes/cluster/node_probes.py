@@ -20,11 +20,11 @@ import orjson
 from holdfast_wire.bundle import MOUNT
 
 from gateway.runtimes.kubernetes.api.client import Api, ApiError
-from gateway.runtimes.kubernetes.names import COMPONENT, ROLE
+from gateway.runtimes.kubernetes.names import BUNDLE_VOLUME, COMPONENT, ROLE
 from gateway.runtimes.kubernetes.pods.failures import needs_users
 from gateway.runtimes.kubernetes.pods.pod_events import warnings_of
 from gateway.runtimes.kubernetes.pods.profiles import confinement, no_user_namespaces
-from gateway.runtimes.kubernetes.pods.status import BUNDLE_VOLUME, read_pod
+from gateway.runtimes.kubernetes.pods.status import read_pod
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
 from .probe_pods import isolate, probe_pod, read_verdict, store_verdict

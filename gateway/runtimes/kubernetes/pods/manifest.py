@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 from holdfast_wire.bundle import AGENT_PORT, MOUNT, agent_command, copy_command
 
+from gateway.model.labels import POOL_LABEL
 from gateway.model.options import Toleration, Volume
-from gateway.model.records import RESERVED_LABEL
 from gateway.runtimes.base import CreateRequest
 from gateway.runtimes.kubernetes.names import (
+    BUNDLE_VOLUME,
     COMPONENT,
     CONTAINER,
     EGRESS,
@@ -34,15 +35,11 @@ from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
 from .profiles import CONFINED, confinement
 from .record import annotations_of
-from .sharing import ARCHITECTURE, OS, check
+from .sharing import AGENT_VARIABLES, ARCHITECTURE, OS, check
 
 Injection = Literal["image", "init"]
 _KILL_MARGIN_S = 5
 """Subtracted from the grace period of an evicted agent, so that it ends by itself."""
-POOL_LABEL = RESERVED_LABEL + "pool"
-"""Label of a request for a spare of this pool."""
-_AGENT = "HOLDFAST_AGENT_"
-_BUNDLE = "holdfast-bundle"
 _SHM = "hf-shm"
 _COPY_TO = "/bundle"
 _LISTENS = {"tcpSocket": {"port": AGENT_PORT}, "periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": 600}
@@ -145,23 +142,23 @@ def bundle_volume(
     size: dict[str, Any], settings: KubernetesSettings, injection: Injection
 ) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]:
     """The bundle's volume, its mount, and its init containers, in a pod whose container has ``size``."""
-    mount = {"name": _BUNDLE, "mountPath": MOUNT, "readOnly": True}
+    mount = {"name": BUNDLE_VOLUME, "mountPath": MOUNT, "readOnly": True}
     if injection == "image":
         image = {"reference": settings.bundle_image, "pullPolicy": settings.pull_policy}
-        return {"name": _BUNDLE, "image": image}, {**mount, "subPath": MOUNT.lstrip("/")}, []
+        return {"name": BUNDLE_VOLUME, "image": image}, {**mount, "subPath": MOUNT.lstrip("/")}, []
     shared = ("cpu", "memory", "ephemeral-storage")
     own = {kind: {name: text for name, text in size[kind].items() if name in shared} for kind in ("limits", "requests")}
     copier = {
-        "name": _BUNDLE,
+        "name": BUNDLE_VOLUME,
         "image": settings.bundle_image,
         "imagePullPolicy": settings.pull_policy,
         "command": copy_command(_COPY_TO),
         "resources": own,  # at most the sandbox's own: a pod requests the larger of the two
         "securityContext": CONFINED,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [{"name": _BUNDLE, "mountPath": _COPY_TO}],
+        "volumeMounts": [{"name": BUNDLE_VOLUME, "mountPath": _COPY_TO}],
     }
-    return {"name": _BUNDLE, "emptyDir": {}}, mount, [copier]
+    return {"name": BUNDLE_VOLUME, "emptyDir": {}}, mount, [copier]
 
 
 def _env(request: CreateRequest, settings: KubernetesSettings) -> list[dict[str, Any]]:
@@ -177,8 +174,8 @@ def _env(request: CreateRequest, settings: KubernetesSettings) -> list[dict[str,
     if request.options.ulimits:
         agent["ULIMITS"] = json.dumps(request.options.ulimits)
     theirs = [{"name": name, "value": _literal(value)} for name, value in sorted(request.env.items())]
-    ours: list[dict[str, Any]] = [{"name": _AGENT + name, "value": value} for name, value in agent.items()]
-    return [*theirs, *ours, {"name": f"{_AGENT}POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}]
+    ours: list[dict[str, Any]] = [{"name": AGENT_VARIABLES + name, "value": value} for name, value in agent.items()]
+    return [*theirs, *ours, {"name": f"{AGENT_VARIABLES}POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}]
 
 
 def _literal(value: str) -> str:

@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 from typing import Literal
 
+from gateway.model.labels import READY_LABEL, number_of
 from gateway.model.records import Cause
 from gateway.runtimes.base import BecameReady, Event, Leaving, SandboxStatus, WentAway
 from gateway.runtimes.kubernetes.names import pod_name
@@ -18,7 +19,6 @@ from .creation import endpoint_of
 from .failures import Failure
 from .status import DELETED, PodStatus, gone_cause
 
-_READY_TIMEOUT = "holdfast/ready_timeout_s"
 _SKEW_S = 30.0
 """Margin after a pod's ready timeout: clocks differ, and the replica that creates the pod should report why it is late. The record's
 own timeout, on the store's clock, comes first; this one is for pods without a record."""
@@ -36,7 +36,7 @@ def status_of(facts: PodStatus, now: float, settings: KubernetesSettings) -> San
             "sandbox_failed", Cause("deleted", "infrastructure", f"a spare of the profile {facts.profile}, no longer in force")
         )
     if failure is None and not (facts.started and facts.ip):
-        late_s = _number(record.labels.get(_READY_TIMEOUT))
+        late_s = number_of(record.labels.get(READY_LABEL))
         if late_s is not None and now - facts.created_at >= late_s + _SKEW_S:
             failure = Failure("create_timeout", _LATE)
     # The kubelet reports that the startup probe has passed up to a second after the creator knows.
@@ -97,10 +97,3 @@ def on_vanish(last: PodStatus, before: PodStatus | None = None) -> list[Event]:
 
 def _leaving(facts: PodStatus) -> bool:
     return facts.disruption is not None or facts.deadline is not None
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        return float(text) if text else None
-    except ValueError:
-        return None

@@ -18,7 +18,7 @@ from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
 OS = "kubernetes.io/os"
 ARCHITECTURE = "kubernetes.io/arch"
-_AGENT = "HOLDFAST_AGENT_"
+AGENT_VARIABLES = "HOLDFAST_AGENT_"
 _CLUSTERS_OWN = ("kubernetes.io", "k8s.io")
 """Domains of taints that the cluster itself sets: control planes, nodes that are not ready, under pressure or terminating."""
 _MEMORY_LEAST = 16 * 1024**2
@@ -46,8 +46,8 @@ def check(request: CreateRequest, settings: KubernetesSettings) -> None:
         )
     if request.memory_bytes < _MEMORY_LEAST:
         raise HoldfastError("invalid_quantity", f"memory must be at least {_MEMORY_LEAST >> 20}Mi: the agent needs some of it")
-    if any(name.startswith(_AGENT) for name in request.env):
-        raise HoldfastError("invalid_argument", f"env: names that begin with {_AGENT} are the agent's own")
+    if any(name.startswith(AGENT_VARIABLES) for name in request.env):
+        raise HoldfastError("invalid_argument", f"env: names that begin with {AGENT_VARIABLES} are the agent's own")
     chosen = options.node_selector.get(ARCHITECTURE)
     if chosen and options.architecture and chosen != options.architecture:
         raise HoldfastError("invalid_argument", f"architecture contradicts node_selector[{ARCHITECTURE!r}]: leave one of them out")

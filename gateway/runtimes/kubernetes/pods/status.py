@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway.model.records import Cause
 from gateway.runtimes.base import SandboxStatus
-from gateway.runtimes.kubernetes.names import ENDING, POOL, PROFILE, UNLABELLED
+from gateway.runtimes.kubernetes.names import BUNDLE_VOLUME, ENDING, POOL, PROFILE, UNLABELLED
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
 from .failures import Failure, ended_by, failure_in, refined
@@ -32,7 +32,6 @@ _DELETE_SLACK_S = 2.0
 """Pod timestamps are whole seconds of two clocks, the API server's and the kubelet's."""
 _REMADE_S = 60.0
 """A pod without the bundle in its image volume is created again by the waiting create. A pod still in this state later has failed."""
-BUNDLE_VOLUME = "holdfast-bundle"
 _DISRUPTIONS = {
     "PreemptionByScheduler": "preempted",
     "DeletionByTaintManager": "evicted",

@@ -1,6 +1,7 @@
-"""``PUT /sandboxes/{id}/lifetime``: when a sandbox ends at the latest, changed while it runs.
+"""``PUT /sandboxes/{id}/lifetime`` and ``…/network``: what is changed of a sandbox while it runs.
 
-Owns the two forms of the request. Placement keeps the time; the other limits (idle, heartbeat, group) are unaffected.
+Owns the forms of the requests, and for the network the order: the runtime enforces it first, then the record is changed, so that a caller
+with an answer can rely on it. Safe to repeat.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from starlette.responses import Response
 
 from gateway.http.request_fields import Fields, read_json
 from gateway.http.responses import json_response
+from gateway.model.option_fields import read_network
 from gateway.service import gateway_of, live, reachable
 
 from .sandboxes import describe
 
 
-async def change(request: Request) -> Response:
+async def lifetime(request: Request) -> Response:
     """Answers the changed sandbox. ``{"lifetime_s": …}`` counts from now, ``{"extend_s": …}`` from the current end."""
     gateway = gateway_of(request)
     owner = gateway.owner(request)
@@ -30,3 +32,15 @@ async def change(request: Request) -> Response:
     if record.status == "failed":
         reachable(record)  # raises why
     return json_response(describe(gateway, record))
+
+
+async def network(request: Request) -> Response:
+    """Answers the changed sandbox. Raises ``unsupported`` where the runtime cannot enforce it."""
+    gateway = gateway_of(request)
+    owner = gateway.owner(request)
+    sandbox_id = request.path_params["sandbox_id"]
+    egress = read_network(await read_json(request, 256 * 1024))
+    record = await gateway.ready(owner, sandbox_id)
+    await gateway.runtime.allow(sandbox_id, record.incarnation, egress)
+    entry = await gateway.store.mark_egress(sandbox_id, record.incarnation, egress)
+    return json_response(describe(gateway, live(await gateway.owned(entry, owner, sandbox_id))))

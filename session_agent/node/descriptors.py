@@ -1,0 +1,17 @@
+"""Waiting for a descriptor on the event loop, without a transport. Used where another process answers with a few bytes."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+async def until_readable(fd: int, timeout_s: float) -> None:
+    """Raises TimeoutError."""
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(fd, readable.set)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await readable.wait()
+    finally:
+        loop.remove_reader(fd)
