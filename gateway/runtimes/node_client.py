@@ -95,7 +95,7 @@ async def connect(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWrite
         async with asyncio.timeout(CONNECT_S):
             return await asyncio.open_unix_connection(str(path), limit=_LINE_BYTES)
     except (OSError, TimeoutError) as error:
-        raise RuntimeUnavailableError("the node is not running") from error
+        raise RuntimeUnavailableError("the node is not running", made_nothing=True) from error
 
 
 def result_of(body: dict[str, Any]) -> dict[str, Any]:

@@ -79,8 +79,9 @@ class TestMemoryRuntime(RuntimeConformance):
 async def test_a_node_that_is_away_is_unavailable(tmp_path: Path) -> None:
     runtime = LocalRuntime(tmp_path / "node.sock")
     for call in (runtime.list_all(), runtime.stats(), runtime.delete("sb-1"), runtime.create(order("sb-1"), 5.0)):
-        with pytest.raises(RuntimeUnavailableError):
+        with pytest.raises(RuntimeUnavailableError) as unavailable:
             await call
+        assert unavailable.value.made_nothing, "no request was sent, so a create fails at once and is not left pending"
     await runtime.aclose()
 
 
