@@ -57,7 +57,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class StreamCount:
-    """Bytes of one output stream: all the agent saw, those it dropped before this client could have them, SHA-256 (hex) of all it saw."""
+    """How many bytes one output stream had."""
 
     seen: int = 0
     """Bytes that the agent saw."""
@@ -151,7 +151,7 @@ def _shown(data: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FileMatch:
-    """One match of a search: a path and, where a pattern was looked for, the line's number (from 1) and its text, cut at 2000 bytes."""
+    """One match of a search."""
 
     path: str
     """The file, as it was reached from the path that was searched."""
@@ -165,10 +165,7 @@ class FileMatch:
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """One entry of a directory, or what ``stat`` answers. ``mtime`` is seconds since the epoch, ``mode`` the permission bits.
-
-    ``raw_path`` is the path's bytes where they are not UTF-8 (``path`` then shows U+FFFD); methods take it as a path.
-    """
+    """One entry of a directory, or what ``stat`` answers. ``mtime`` is seconds since the epoch, ``mode`` the permission bits."""
 
     name: str
     """The last part of the path."""
@@ -183,13 +180,13 @@ class FileEntry:
     mtime: float
     """When it was changed, in seconds since the epoch."""
     uid: int = 0
-    """Whose it is."""
+    """The user id of its owner."""
     gid: int = 0
-    """Which group's it is."""
+    """The id of its group."""
     target: str | None = None
     """Where a symbolic link leads."""
     raw_path: bytes | None = None
-    """The path's bytes where they are not UTF-8."""
+    """The path's bytes where they are not UTF-8 (``path`` then shows U+FFFD); methods take it as a path."""
 
     @property
     def is_dir(self) -> bool:
@@ -232,11 +229,7 @@ class PatchResult:
 
 @dataclass(frozen=True, slots=True)
 class TransferResult:
-    """What an upload or download moved: bytes of content, and entries when it was a directory.
-
-    Of a directory, ``skipped`` counts what was left out (special files, what could not be read, links that lead out), and ``changed`` the
-    files that were written to while they were read, so that what arrived may never have been there as a whole.
-    """
+    """What an upload or download moved."""
 
     size_bytes: int
     """Bytes of content."""
@@ -245,9 +238,9 @@ class TransferResult:
     sha256: str | None = None
     """SHA-256 (hex) of a file."""
     skipped: int = 0
-    """Entries of a directory that were left out."""
+    """Entries of a directory that were left out: special files, what could not be read, links that lead out."""
     changed: int = 0
-    """Files that were written to while they were read."""
+    """Files that were written to while they were read, so that what arrived may never have been there as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +263,7 @@ class ImageInfo:
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """The service's record of a group. ``sandboxes`` are ids (at most 1000), ``leaving`` those that will end soon whatever they do."""
+    """The service's record of a group."""
 
     name: str
     """Its name."""

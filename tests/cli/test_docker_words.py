@@ -285,7 +285,8 @@ def test_removing(holdfast: Run, made: list[str]) -> None:
     ids = [holdfast("create", "host", "-l", f"words={group}").stdout.strip() for group in "xxy"]
     made += ids
     first, second, third = ids
-    prefix = next(first[:size] for size in range(4, 20) if sum(i.startswith(first[:size]) for i in ids) == 1)
+    there = holdfast("list", "-q").stdout.split()  # also what other tests left on this stack
+    prefix = next(first[:size] for size in range(4, 20) if sum(i.startswith(first[:size]) for i in there) == 1)
     assert holdfast("exec", prefix, "hostname").stdout == f"{first}\n"
     assert holdfast("exec", prefix.removeprefix("sb-"), "hostname").stdout == f"{first}\n"
     assert json.loads(holdfast("inspect", prefix).stdout)[0]["sandbox_id"] == first

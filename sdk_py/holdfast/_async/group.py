@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from types import TracebackType
 from typing import Self
+from urllib.parse import quote
 
+from holdfast._arguments import given
 from holdfast._async.rest import LEAST_BEAT_S, AsyncRest
 from holdfast._errors import HoldfastError
 from holdfast._public import public
-from holdfast._results import GroupInfo
+from holdfast._results import GroupInfo, take
 from holdfast._transport.aio.events import Background, Event
 
 HEARTBEATS_PER_TTL = 3
@@ -32,6 +34,7 @@ class AsyncGroup:
         """Set when the lease is over: the group's sandboxes are gone or going."""
         self._groups = groups
         self._rest = rest
+        self._path = f"/groups/{quote(name, safe='')}"
         self._lease = ""
         self._background = Background()
         self._stopped = Event()
@@ -39,18 +42,18 @@ class AsyncGroup:
     async def begin(self) -> None:
         """Begin the lease, and heartbeats until ``close`` or ``delete``. Raises ``ServiceUnavailableError``."""
         if not self._lease:
-            self._lease = await self._rest.group_beat(self.name, self.ttl_s, "", None)
+            await self._heartbeat(None)
             self._groups.add(self)
             self._background.start(self._beat, name=f"holdfast-group-{self.name}")
 
     async def info(self) -> GroupInfo:
         """The service's record of it. Raises ``NotFoundError``."""
-        return await self._rest.group(self.name)
+        return GroupInfo.read((await self._rest.request("GET", self._path)).map())
 
     async def delete(self) -> bool:
         """End it with all its sandboxes, which go within moments; False when there was none."""
         await self.close()
-        return await self._rest.delete_group(self.name)
+        return await self._rest.deleted(self._path) is not None
 
     async def close(self) -> None:
         """Stop the heartbeats: its sandboxes end when the lease does."""
@@ -58,11 +61,17 @@ class AsyncGroup:
         self._groups.discard(self)
         await self._background.stop()
 
+    async def _heartbeat(self, timeout_s: float | None) -> None:
+        """Begin the lease, or keep it."""
+        body = given(ttl_s=self.ttl_s, lease=self._lease or None)
+        answer = (await self._rest.request("POST", f"{self._path}/heartbeat", json=body, timeout_s=timeout_s)).map()
+        self._lease = self._lease or str(take(answer, "lease", str, default=""))
+
     async def _beat(self) -> None:
         interval_s = self.ttl_s / HEARTBEATS_PER_TTL
         while not await self._stopped.wait(interval_s):
             try:
-                await self._rest.group_beat(self.name, self.ttl_s, self._lease, max(interval_s, LEAST_BEAT_S))
+                await self._heartbeat(max(interval_s, LEAST_BEAT_S))
             except HoldfastError as why:
                 if why.code == "group_lapsed":
                     self.lost = why

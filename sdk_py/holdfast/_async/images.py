@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from urllib.parse import quote
+
 from holdfast._archives import LocalImage, image_pieces
-from holdfast._async.rest import AsyncRest, ImageList
+from holdfast._async.rest import AsyncRest
 from holdfast._public import public
 from holdfast._results import ImageInfo
+from holdfast._transport.aio.events import run_blocking
+from holdfast._transport.rest.readers import image_info
 
 IMPORT_TIMEOUT_S = 3600.0
+ImageList = list[ImageInfo]
 
 
 @public
@@ -19,14 +26,17 @@ class AsyncImages:
 
     async def list(self) -> ImageList:
         """All images."""
-        return await self._rest.images()
+        body = (await self._rest.request("GET", "/images")).value()
+        rows = body.get("images", []) if isinstance(body, dict) else body
+        return [image_info(row) for row in rows if isinstance(row, dict)]
 
     async def import_(self, path: LocalImage, name: str) -> ImageInfo:
         """Import a docker or OCI archive, an OCI layout, or the tar or directory of a root file system. It is read here and sent.
 
         ``path`` is the archive or directory here, ``name`` what it is called from then on.
         """
-        return await self._rest.load_image(name, image_pieces(path), IMPORT_TIMEOUT_S)
+        query, body = {"name": name}, _flow(image_pieces(path))
+        return await self._added("/images", params=query, content=body)
 
     async def pull(self, name: str) -> ImageInfo:
         """Fetch an image from a registry; in a cluster, to every node that takes sandboxes.
@@ -34,11 +44,20 @@ class AsyncImages:
         Raises ``ImageNotFoundError``, and ``ImagePullError`` where the registry failed or cannot be reached.
         ``name`` is as docker writes it: ``python:3.12``, ``registry.example/team/image:tag``.
         """
-        return await self._rest.pull_image(name, IMPORT_TIMEOUT_S)
+        return await self._added("/images/pull", json={"name": name})
+
+    async def _added(self, path: str, **more: Any) -> ImageInfo:
+        return image_info((await self._rest.request("POST", path, timeout_s=IMPORT_TIMEOUT_S, idempotent=False, **more)).map())
 
     async def remove(self, name: str) -> None:
         """Remove an image; in a cluster, stop keeping it on the nodes. Raises ``ConflictError`` while sandboxes use it.
 
         ``name`` is that of ``list``.
         """
-        await self._rest.remove_image(name)
+        await self._rest.request("DELETE", f"/images/{quote(name, safe='/:@')}")
+
+
+async def _flow(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """Bytes from the disk as a request's body."""
+    while piece := await run_blocking(next, pieces, b""):
+        yield piece

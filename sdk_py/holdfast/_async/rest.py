@@ -1,13 +1,13 @@
 """The REST client of the service: lifecycle of sandboxes, and one-off commands and files where WebSockets cannot pass.
 
-Owns routes and bodies, and the loop that sends requests again; ``_transport.rest.retry`` decides when. Sessions (``_transport``) are the
-default path for all that happens inside a sandbox.
+Owns routes and bodies, but for those of ``images`` and ``group``, and the loop that sends requests again; ``_transport.rest.retry`` decides
+when. Sessions (``_transport``) are the default path for all that happens inside a sandbox.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -19,17 +19,15 @@ from holdfast._options import Options
 from holdfast._results import (
     CommandResult,
     FileEntry,
-    GroupInfo,
-    ImageInfo,
     PatchResult,
     SandboxInfo,
     read_patch,
     take,
 )
-from holdfast._transport.aio.events import run_blocking, sleep
+from holdfast._transport.aio.events import sleep
 from holdfast._transport.aio.http import Http
 from holdfast._transport.rest.answer import Answer, Effect, Failure, UnreachableError, judge_answer
-from holdfast._transport.rest.readers import file_entries, image_info, job_result
+from holdfast._transport.rest.readers import file_entries, job_result
 from holdfast._transport.rest.retry import MARGIN_S, Retry
 from holdfast._transport.session.failures import lost_command
 
@@ -148,13 +146,17 @@ class AsyncRest:
     async def delete(self, sandbox_id: str, cancelled_key: str | None = None) -> bool:
         """Whether it was there. With ``cancelled_key`` only what the create under it made; if that arrives later, it makes nothing."""
         headers = None if cancelled_key is None else {"Idempotency-Key": cancelled_key}
+        answer = await self.deleted(_sandbox(sandbox_id), headers=headers)
+        return answer is not None and take(answer.map(), "existed", bool, default=True) is True
+
+    async def deleted(self, path: str, **more: Any) -> Answer | None:
+        """The answer to a DELETE, None where there was nothing to delete."""
         try:
-            answer = await self.request("DELETE", _sandbox(sandbox_id), headers=headers)
+            return await self.request("DELETE", path, **more)
         except HoldfastError as gone:
-            if gone.code in ("sandbox_not_found", "sandbox_gone", "not_found"):
-                return False
+            if gone.code in ("sandbox_not_found", "sandbox_gone", "group_not_found", "not_found"):
+                return None
             raise
-        return take(answer.map(), "existed", bool, default=True) is True
 
     async def change_network(self, sandbox_id: str, network: dict[str, Any]) -> SandboxInfo:
         return SandboxInfo.read((await self.request("PUT", f"{_sandbox(sandbox_id)}/network", json=network)).map())
@@ -168,45 +170,6 @@ class AsyncRest:
         """``used``: also begin its idle time anew."""
         more: dict[str, Any] = {} if used else {"json": {"used": False}}
         await self.request("POST", f"{_sandbox(sandbox_id)}/heartbeat", timeout_s=timeout_s, **more)
-
-    # Groups -----------------------------------------------------------------------------------------------------
-
-    async def group_beat(self, name: str, ttl_s: float, lease: str, timeout_s: float | None) -> str:
-        """Begin or keep a group's lease; which lease that is."""
-        body = given(ttl_s=ttl_s, lease=lease or None)
-        answer = await self.request("POST", f"{_group(name)}/heartbeat", json=body, timeout_s=timeout_s)
-        return str(take(answer.map(), "lease", str, default=""))
-
-    async def group(self, name: str) -> GroupInfo:
-        return GroupInfo.read((await self.request("GET", _group(name))).map())
-
-    async def delete_group(self, name: str) -> bool:
-        """Whether it was there."""
-        try:
-            await self.request("DELETE", _group(name))
-        except HoldfastError as gone:
-            if gone.code in ("group_not_found", "not_found"):
-                return False
-            raise
-        return True
-
-    # Images and the service -------------------------------------------------------------------------------------
-
-    async def images(self) -> ImageList:
-        body = (await self.request("GET", "/images")).value()
-        rows = body.get("images", []) if isinstance(body, dict) else body
-        return [image_info(row) for row in rows if isinstance(row, dict)]
-
-    async def load_image(self, name: str, pieces: Iterator[bytes], timeout_s: float) -> ImageInfo:
-        """``POST /images?name=`` with an archive as its body."""
-        answer = await self.request("POST", "/images", params={"name": name}, content=_flow(pieces), timeout_s=timeout_s, idempotent=False)
-        return image_info(answer.map())
-
-    async def pull_image(self, name: str, timeout_s: float) -> ImageInfo:
-        return image_info((await self.request("POST", "/images/pull", json={"name": name}, timeout_s=timeout_s, idempotent=False)).map())
-
-    async def remove_image(self, name: str) -> None:
-        await self.request("DELETE", f"/images/{quote(name, safe='/:@')}")
 
     async def doctor(self) -> Checks:
         rows = take((await self.request("GET", "/doctor")).map(), "checks", list, default=[])
@@ -277,21 +240,10 @@ class AsyncRest:
         return file_entries(path, take(body, "files", list, default=[]))
 
 
-async def _flow(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Bytes from the disk as a request's body."""
-    while piece := await run_blocking(next, pieces, b""):
-        yield piece
-
-
 Records = list[SandboxInfo]
-ImageList = list[ImageInfo]
 Checks = list[dict[str, Any]]
 Entries = list[FileEntry]
 
 
 def _sandbox(sandbox_id: str) -> str:
     return f"/sandboxes/{quote(sandbox_id, safe='')}"
-
-
-def _group(name: str) -> str:
-    return f"/groups/{quote(name, safe='')}"

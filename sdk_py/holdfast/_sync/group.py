@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from types import TracebackType
 from typing import Self
+from urllib.parse import quote
 
+from holdfast._arguments import given
 from holdfast._sync.rest import LEAST_BEAT_S, Rest
 from holdfast._errors import HoldfastError
 from holdfast._public import public
-from holdfast._results import GroupInfo
+from holdfast._results import GroupInfo, take
 from holdfast._transport.threads.events import Background, Event
 
 HEARTBEATS_PER_TTL = 3
@@ -33,6 +35,7 @@ class Group:
         """Set when the lease is over: the group's sandboxes are gone or going."""
         self._groups = groups
         self._rest = rest
+        self._path = f"/groups/{quote(name, safe='')}"
         self._lease = ""
         self._background = Background()
         self._stopped = Event()
@@ -40,18 +43,18 @@ class Group:
     def begin(self) -> None:
         """Begin the lease, and heartbeats until ``close`` or ``delete``. Raises ``ServiceUnavailableError``."""
         if not self._lease:
-            self._lease = self._rest.group_beat(self.name, self.ttl_s, "", None)
+            self._heartbeat(None)
             self._groups.add(self)
             self._background.start(self._beat, name=f"holdfast-group-{self.name}")
 
     def info(self) -> GroupInfo:
         """The service's record of it. Raises ``NotFoundError``."""
-        return self._rest.group(self.name)
+        return GroupInfo.read((self._rest.request("GET", self._path)).map())
 
     def delete(self) -> bool:
         """End it with all its sandboxes, which go within moments; False when there was none."""
         self.close()
-        return self._rest.delete_group(self.name)
+        return self._rest.deleted(self._path) is not None
 
     def close(self) -> None:
         """Stop the heartbeats: its sandboxes end when the lease does."""
@@ -59,11 +62,17 @@ class Group:
         self._groups.discard(self)
         self._background.stop()
 
+    def _heartbeat(self, timeout_s: float | None) -> None:
+        """Begin the lease, or keep it."""
+        body = given(ttl_s=self.ttl_s, lease=self._lease or None)
+        answer = (self._rest.request("POST", f"{self._path}/heartbeat", json=body, timeout_s=timeout_s)).map()
+        self._lease = self._lease or str(take(answer, "lease", str, default=""))
+
     def _beat(self) -> None:
         interval_s = self.ttl_s / HEARTBEATS_PER_TTL
         while not self._stopped.wait(interval_s):
             try:
-                self._rest.group_beat(self.name, self.ttl_s, self._lease, max(interval_s, LEAST_BEAT_S))
+                self._heartbeat(max(interval_s, LEAST_BEAT_S))
             except HoldfastError as why:
                 if why.code == "group_lapsed":
                     self.lost = why

@@ -3,12 +3,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Iterator
+from typing import Any
+from urllib.parse import quote
+
 from holdfast._archives import LocalImage, image_pieces
-from holdfast._sync.rest import Rest, ImageList
+from holdfast._sync.rest import Rest
 from holdfast._public import public
 from holdfast._results import ImageInfo
+from holdfast._transport.threads.events import run_blocking
+from holdfast._transport.rest.readers import image_info
 
 IMPORT_TIMEOUT_S = 3600.0
+ImageList = list[ImageInfo]
 
 
 @public
@@ -20,14 +27,17 @@ class Images:
 
     def list(self) -> ImageList:
         """All images."""
-        return self._rest.images()
+        body = (self._rest.request("GET", "/images")).value()
+        rows = body.get("images", []) if isinstance(body, dict) else body
+        return [image_info(row) for row in rows if isinstance(row, dict)]
 
     def import_(self, path: LocalImage, name: str) -> ImageInfo:
         """Import a docker or OCI archive, an OCI layout, or the tar or directory of a root file system. It is read here and sent.
 
         ``path`` is the archive or directory here, ``name`` what it is called from then on.
         """
-        return self._rest.load_image(name, image_pieces(path), IMPORT_TIMEOUT_S)
+        query, body = {"name": name}, _flow(image_pieces(path))
+        return self._added("/images", params=query, content=body)
 
     def pull(self, name: str) -> ImageInfo:
         """Fetch an image from a registry; in a cluster, to every node that takes sandboxes.
@@ -35,11 +45,20 @@ class Images:
         Raises ``ImageNotFoundError``, and ``ImagePullError`` where the registry failed or cannot be reached.
         ``name`` is as docker writes it: ``python:3.12``, ``registry.example/team/image:tag``.
         """
-        return self._rest.pull_image(name, IMPORT_TIMEOUT_S)
+        return self._added("/images/pull", json={"name": name})
+
+    def _added(self, path: str, **more: Any) -> ImageInfo:
+        return image_info((self._rest.request("POST", path, timeout_s=IMPORT_TIMEOUT_S, idempotent=False, **more)).map())
 
     def remove(self, name: str) -> None:
         """Remove an image; in a cluster, stop keeping it on the nodes. Raises ``ConflictError`` while sandboxes use it.
 
         ``name`` is that of ``list``.
         """
-        self._rest.remove_image(name)
+        self._rest.request("DELETE", f"/images/{quote(name, safe='/:@')}")
+
+
+def _flow(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Bytes from the disk as a request's body."""
+    while piece := run_blocking(next, pieces, b""):
+        yield piece

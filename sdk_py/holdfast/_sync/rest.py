@@ -1,14 +1,14 @@
 # Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
 """The REST client of the service: lifecycle of sandboxes, and one-off commands and files where WebSockets cannot pass.
 
-Owns routes and bodies, and the loop that sends requests again; ``_transport.rest.retry`` decides when. Sessions (``_transport``) are the
-default path for all that happens inside a sandbox.
+Owns routes and bodies, but for those of ``images`` and ``group``, and the loop that sends requests again; ``_transport.rest.retry`` decides
+when. Sessions (``_transport``) are the default path for all that happens inside a sandbox.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -20,17 +20,15 @@ from holdfast._options import Options
 from holdfast._results import (
     CommandResult,
     FileEntry,
-    GroupInfo,
-    ImageInfo,
     PatchResult,
     SandboxInfo,
     read_patch,
     take,
 )
-from holdfast._transport.threads.events import run_blocking, sleep
+from holdfast._transport.threads.events import sleep
 from holdfast._transport.threads.http import Http
 from holdfast._transport.rest.answer import Answer, Effect, Failure, UnreachableError, judge_answer
-from holdfast._transport.rest.readers import file_entries, image_info, job_result
+from holdfast._transport.rest.readers import file_entries, job_result
 from holdfast._transport.rest.retry import MARGIN_S, Retry
 from holdfast._transport.session.failures import lost_command
 
@@ -149,13 +147,17 @@ class Rest:
     def delete(self, sandbox_id: str, cancelled_key: str | None = None) -> bool:
         """Whether it was there. With ``cancelled_key`` only what the create under it made; if that arrives later, it makes nothing."""
         headers = None if cancelled_key is None else {"Idempotency-Key": cancelled_key}
+        answer = self.deleted(_sandbox(sandbox_id), headers=headers)
+        return answer is not None and take(answer.map(), "existed", bool, default=True) is True
+
+    def deleted(self, path: str, **more: Any) -> Answer | None:
+        """The answer to a DELETE, None where there was nothing to delete."""
         try:
-            answer = self.request("DELETE", _sandbox(sandbox_id), headers=headers)
+            return self.request("DELETE", path, **more)
         except HoldfastError as gone:
-            if gone.code in ("sandbox_not_found", "sandbox_gone", "not_found"):
-                return False
+            if gone.code in ("sandbox_not_found", "sandbox_gone", "group_not_found", "not_found"):
+                return None
             raise
-        return take(answer.map(), "existed", bool, default=True) is True
 
     def change_network(self, sandbox_id: str, network: dict[str, Any]) -> SandboxInfo:
         return SandboxInfo.read((self.request("PUT", f"{_sandbox(sandbox_id)}/network", json=network)).map())
@@ -169,45 +171,6 @@ class Rest:
         """``used``: also begin its idle time anew."""
         more: dict[str, Any] = {} if used else {"json": {"used": False}}
         self.request("POST", f"{_sandbox(sandbox_id)}/heartbeat", timeout_s=timeout_s, **more)
-
-    # Groups -----------------------------------------------------------------------------------------------------
-
-    def group_beat(self, name: str, ttl_s: float, lease: str, timeout_s: float | None) -> str:
-        """Begin or keep a group's lease; which lease that is."""
-        body = given(ttl_s=ttl_s, lease=lease or None)
-        answer = self.request("POST", f"{_group(name)}/heartbeat", json=body, timeout_s=timeout_s)
-        return str(take(answer.map(), "lease", str, default=""))
-
-    def group(self, name: str) -> GroupInfo:
-        return GroupInfo.read((self.request("GET", _group(name))).map())
-
-    def delete_group(self, name: str) -> bool:
-        """Whether it was there."""
-        try:
-            self.request("DELETE", _group(name))
-        except HoldfastError as gone:
-            if gone.code in ("group_not_found", "not_found"):
-                return False
-            raise
-        return True
-
-    # Images and the service -------------------------------------------------------------------------------------
-
-    def images(self) -> ImageList:
-        body = (self.request("GET", "/images")).value()
-        rows = body.get("images", []) if isinstance(body, dict) else body
-        return [image_info(row) for row in rows if isinstance(row, dict)]
-
-    def load_image(self, name: str, pieces: Iterator[bytes], timeout_s: float) -> ImageInfo:
-        """``POST /images?name=`` with an archive as its body."""
-        answer = self.request("POST", "/images", params={"name": name}, content=_flow(pieces), timeout_s=timeout_s, idempotent=False)
-        return image_info(answer.map())
-
-    def pull_image(self, name: str, timeout_s: float) -> ImageInfo:
-        return image_info((self.request("POST", "/images/pull", json={"name": name}, timeout_s=timeout_s, idempotent=False)).map())
-
-    def remove_image(self, name: str) -> None:
-        self.request("DELETE", f"/images/{quote(name, safe='/:@')}")
 
     def doctor(self) -> Checks:
         rows = take((self.request("GET", "/doctor")).map(), "checks", list, default=[])
@@ -278,21 +241,10 @@ class Rest:
         return file_entries(path, take(body, "files", list, default=[]))
 
 
-def _flow(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Bytes from the disk as a request's body."""
-    while piece := run_blocking(next, pieces, b""):
-        yield piece
-
-
 Records = list[SandboxInfo]
-ImageList = list[ImageInfo]
 Checks = list[dict[str, Any]]
 Entries = list[FileEntry]
 
 
 def _sandbox(sandbox_id: str) -> str:
     return f"/sandboxes/{quote(sandbox_id, safe='')}"
-
-
-def _group(name: str) -> str:
-    return f"/groups/{quote(name, safe='')}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import select
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast import STDERR, STDOUT, Chunk, CommandResult, HoldfastError, Process, Sandbox, SandboxClient, UnsupportedError
 from holdfast._requests import command_params
@@ -16,9 +16,6 @@ from holdfast.cli.finding import opened
 from holdfast.cli.output import TerminalFilter, finish, print_json, print_line, print_note, variables
 from holdfast.cli.signals import passed_to_command, raised_on_exit_signals
 from holdfast.cli.words import Arguments, bad
-
-if TYPE_CHECKING:
-    import threading
 
 PIECE_BYTES = 64 * 1024
 NOT_FOUND = 127
@@ -136,23 +133,22 @@ def _live(sandbox: Sandbox, command: Command, options: dict[str, object], stdin:
         return finish(result)
     try:
         if stdin:
-            _fed(process)
-        with passed_to_command(lambda: process.signal("INT"), process.close):
-            for chunk in process:
-                screen.show(chunk)
-            screen.end()
-            return finish(process.wait())
+            import threading
+
+            threading.Thread(target=_feed, args=(process,), daemon=True).start()
+        return show(process, screen)
     except BaseException:  # Ctrl-C or a signal: end it too
         process.close()
         raise
 
 
-def _fed(process: Process) -> threading.Thread:
-    import threading
-
-    thread = threading.Thread(target=_feed, args=(process,), daemon=True)
-    thread.start()
-    return thread
+def show(process: Process, screen: Screen) -> int:
+    """Show what it writes until it ends; signals are for it. The exit status."""
+    with passed_to_command(lambda: process.signal("INT"), process.close):
+        for chunk in process:
+            screen.show(chunk)
+        screen.end()
+        return finish(process.wait())
 
 
 def _feed(process: Process) -> None:

@@ -10,10 +10,10 @@ import sys
 from typing import Any
 
 from holdfast import InvalidArgumentError, Sandbox, SandboxClient, UnsupportedError
-from holdfast.cli.execute import Command, Screen, attached, command_of, leave, options_of
-from holdfast.cli.output import finish, print_json, print_line, print_note
+from holdfast.cli.execute import Command, Screen, attached, command_of, leave, options_of, show
+from holdfast.cli.output import print_json, print_line, print_note
 from holdfast.cli.sandboxes import make
-from holdfast.cli.signals import passed_to_command, raised_on_exit_signals
+from holdfast.cli.signals import raised_on_exit_signals
 from holdfast.cli.words import Arguments, bad
 
 ENTRYPOINT = "entrypoint"
@@ -46,7 +46,7 @@ def run(arguments: Arguments) -> int:
             raise
         try:
             if own and not arguments.detach:
-                return _of_image(sandbox, arguments)
+                return show(sandbox.follow(ENTRYPOINT, max_output_bytes=0), Screen(raw=arguments.raw))
             if arguments.detach:
                 return _left(sandbox, command, options, arguments)
             return attached(sandbox, command, options, arguments, **({} if arguments.tty else {"command_id": MAIN}))
@@ -57,17 +57,6 @@ def run(arguments: Arguments) -> int:
                 sandbox.close()
                 if not arguments.detach and sys.stderr.isatty():
                     print_note(f"holdfast: the sandbox stays: holdfast rm {sandbox.id}")
-
-
-def _of_image(sandbox: Sandbox, arguments: Arguments) -> int:
-    """Show what the image's own command writes until it ends. The exit status."""
-    process = sandbox.follow(ENTRYPOINT, max_output_bytes=0)
-    screen = Screen(raw=arguments.raw)
-    with passed_to_command(lambda: process.signal("INT"), process.close):
-        for chunk in process:
-            screen.show(chunk)
-        screen.end()
-        return finish(process.wait())
 
 
 def _left(sandbox: Sandbox, command: Command | None, options: dict[str, Any], arguments: Arguments) -> int:
