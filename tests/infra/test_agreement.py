@@ -5,6 +5,7 @@ names is there in another.
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -284,3 +285,17 @@ def test_aks_puts_the_service_and_the_sandboxes_on_their_own_pools() -> None:
     assert settings["HOLDFAST_NODE_SELECTOR"] == "workload=sandbox"
     assert "workload" in settings["HOLDFAST_TOLERATIONS"].split(",")
     assert float(settings["HOLDFAST_UNSCHEDULABLE_PATIENCE_S"]) >= 300, "the pool of sandboxes scales from none"
+
+
+def test_contributing_names_files_and_functions_that_are_there() -> None:
+    top = Path(__file__).resolve().parents[2]
+    text = (top / "CONTRIBUTING.md").read_text()
+    files = subprocess.run(["git", "ls-files"], cwd=top, capture_output=True, text=True, check=True).stdout.split()
+    for name in re.findall(r"`([\w/.-]+\.(?:py|lua|md|yaml))`", text):
+        assert any(file == name or file.endswith(f"/{name}") for file in files), name
+    places = re.findall(r"`([\w.]+)` (?:and `(\w+)` )?in `([\w/.-]+\.py)`", text)
+    assert len(places) >= 8
+    for first, second, name in places:
+        sources = [(top / file).read_text() for file in files if file == name or file.endswith(f"/{name}")]
+        for function in filter(None, (first, second)):
+            assert any(f"def {function.rpartition('.')[2]}(" in source for source in sources), (function, name)

@@ -11,9 +11,8 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from holdfast._options import Options
-from holdfast._transport.rest.answer import KEEPALIVE, KEPT, Answer, unreachable
+from holdfast._transport.rest.answer import KEEPALIVE, KEPT, KEPT_S, Answer, is_readable, unreachable
 from holdfast._transport.rest.http1 import LAST_CHUNK, AnswerError, AnswerReader, chunk
-from holdfast._transport.rest.idle import KEPT_S, is_readable
 from holdfast._transport.rest.request import LocalFailureError, Service, body_of, reason
 
 if TYPE_CHECKING:

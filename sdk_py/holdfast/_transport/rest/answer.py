@@ -1,10 +1,11 @@
-"""What REST requests of both APIs share: the answer and the reading of failures.
+"""What REST requests of both APIs share: the answer, the reading of failures, and how idle connections are kept.
 
 Pure. Each API owns its HTTP client (``aio.http``, ``threads.http``); ``_async.rest`` owns the routes, ``retry`` when to send again.
 """
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Mapping
 from typing import Any
@@ -23,6 +24,9 @@ KEEPALIVE = [
 """Socket options that notice a service whose machine is gone after 25 s: an answer may take as long as a command runs."""
 KEPT = 20
 """Idle connections that are kept. How many are in use at once is the callers': a create may wait an hour, and heartbeats must pass it."""
+
+KEPT_S = 5.0
+"""How long an idle connection is kept: servers close theirs after about as long."""
 
 _BY_STATUS = {
     401: "key_missing",
@@ -99,6 +103,13 @@ class Failure:
     after_s: float = 0.0
     reached: bool = False
     """Whether the service may have acted on it all the same."""
+
+
+def is_readable(descriptor: int) -> bool:
+    """Whether an idle connection has bytes that no request asked for: most often its end."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def judge_answer(answer: Answer) -> Failure | None:

@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from holdfast._options import Options
-from holdfast._transport.rest.answer import KEEPALIVE, KEPT, Answer, unreachable
+from holdfast._transport.rest.answer import KEEPALIVE, KEPT, KEPT_S, Answer, is_readable, unreachable
 from holdfast._transport.rest.http1 import AnswerError, AnswerReader, chunked
-from holdfast._transport.rest.idle import KEPT_S, is_readable
 from holdfast._transport.rest.request import LocalFailureError, Service, body_of, reason
 from holdfast._transport.threads.events import Lock
 from holdfast._transport.threads.loop_warning import warn_in_loop
