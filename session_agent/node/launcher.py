@@ -45,7 +45,7 @@ class Launcher:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         mode = "init" if self._privileged else "own"
-        argv = [sys.executable, "-m", "session_agent.node.zygote", str(theirs.fileno()), self._settings.agent_entry]
+        argv = [sys.executable, "-m", "session_agent.node.zygote_main", str(theirs.fileno()), self._settings.agent_entry]
         # A bare environment: what the node was started with must not be found in a sandbox's memory.
         environment = {"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         # On the main thread: every sandbox is a child of the thread that starts the zygote, and dies with it.

@@ -67,7 +67,8 @@ class IdMap:
     @property
     def agent(self) -> int:
         """The agent's own id inside, which no command can have; 0 where there is no second one."""
-        return self.total - 1 if self.total > 1 else 0
+        total = self.total
+        return total - 1 if total > 1 else 0
 
     @property
     def commands(self) -> int:
@@ -77,7 +78,8 @@ class IdMap:
     @property
     def command_extents(self) -> tuple[tuple[int, int, int], ...]:
         """The ids of commands, in terms of those of the agent: the same without its own."""
-        return tuple((first, first, min(number, self.commands - first)) for first, _, number in self.extents)
+        commands = self.commands
+        return tuple((first, first, min(number, commands - first)) for first, _, number in self.extents)
 
     def outside(self, number: int) -> int | None:
         """The id outside that is *number* inside."""
@@ -155,9 +157,10 @@ def become_agent(ids: IdMap) -> None:
 
     No command can have these ids, so none may signal, renice or limit the agent. Files it makes belong to the sandbox's root.
     """
+    agent = ids.agent
     sys_.prctl(sys_.PR_SET_SECUREBITS, _NO_SETUID_FIXUP)
-    os.setresgid(ids.agent, ids.agent, ids.agent)
-    os.setresuid(ids.agent, ids.agent, ids.agent)
+    os.setresgid(agent, agent, agent)
+    os.setresuid(agent, agent, agent)
     sys_.set_file_ids(0, 0)
     # A change of ids clears both, so they come after it. Commands have no capability in the agent's user namespace, which is what
     # keeps its memory and descriptors closed to them although it is dumpable.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import os
 import platform
 import signal
@@ -75,6 +76,9 @@ _CLOSE_RANGE, _MOUNT_SETATTR = 436, 442
 _FSCONFIG_SET_FLAG, _FSCONFIG_SET_STRING, _FSCONFIG_CMD_CREATE = 0, 1, 6
 
 
+_word = ctypes.c_long
+
+
 def _fail(name: str) -> OSError:
     number = ctypes.get_errno()
     return OSError(number, f"{name}: {os.strerror(number)}")
@@ -85,10 +89,6 @@ def _syscall(name: str, number: int, *args: object) -> int:
     if result < 0:
         raise _fail(name)
     return result
-
-
-def _word(value: int) -> ctypes.c_long:
-    return ctypes.c_long(value)
 
 
 def prctl(option: int, arg2: int = 0, arg3: int = 0, arg4: int = 0, arg5: int = 0) -> None:
@@ -192,11 +192,17 @@ def thread_id_address() -> int:
 
 def set_title(text: str) -> None:
     """Overwrite the command line other processes see; the original reveals details of the machine."""
-    with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
-        fields = file.read().rpartition(")")[2].split()
-    start, end = int(fields[45]), int(fields[46])
+    start, end = _title_place()
     if 0 < start < end:
         ctypes.memmove(start, text.encode()[: end - start - 1].ljust(end - start, b"\0"), end - start)
+
+
+@functools.cache
+def _title_place() -> tuple[int, int]:
+    """From where to where the command line lies in memory, also that of a fork."""
+    with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return int(fields[45]), int(fields[46])
 
 
 _pidfd_slot = ctypes.c_int(-1)

@@ -3,7 +3,7 @@
 Owns forking and the order of a new sandbox's first milliseconds. Single threaded, executed afresh so that no secret of
 the node is in its memory: tokens and environments go from the node straight to the child over a channel of its own.
 Children are made children of the node (CLONE_PARENT), so a zygote that dies takes no sandbox with it.
-Started by sandboxes.py as `python -m session_agent.node.zygote FD`.
+Started by ``zygote_main``.
 """
 
 from __future__ import annotations
@@ -317,7 +317,3 @@ def main(argv: list[str]) -> int:
         if error.errno not in (errno.ECONNRESET, errno.EPIPE):
             raise
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -84,6 +85,26 @@ def test_only_the_very_disk_is_ever_shut_down(tmp_path: Path) -> None:
         os.close(disk.tree)
         disks.discard(disk.root, disk.file)
     until(lambda: not disks_of(tmp_path), deadline_s=10, what="the disks to go")
+
+
+def test_the_end_of_a_disk_is_no_alert_on_the_console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ext4 logs a shutdown as an alert, which the kernel writes to the console at once: half a millisecond on a serial line."""
+    disk = disks.Disks(str(tmp_path)).create(disks.LEAST_BYTES, 0)
+    device = os.path.basename(os.readlink(f"/sys/dev/block/7:{os.minor(os.fstat(disk.root).st_dev)}"))
+    limit = f"/sys/fs/ext4/{device}/msg_ratelimit_burst"
+    said: list[str] = []
+    call = fcntl.ioctl
+
+    def recorded(fd: int, number: int, argument: bytes) -> object:
+        said.append(Path(limit).read_text().strip())
+        return call(fd, number, argument)
+
+    assert int(Path(limit).read_text()) > 0
+    monkeypatch.setattr("session_agent.node.disks.fcntl.ioctl", recorded)
+    os.close(disk.tree)
+    disks.discard(disk.root, disk.file)
+    assert said[-1] == "0"
+    until(lambda: not disks_of(tmp_path), deadline_s=10, what="the disk to go")
 
 
 def test_disks_are_made_side_by_side_and_belong_to_their_sandbox(tmp_path: Path) -> None:

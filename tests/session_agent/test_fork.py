@@ -63,6 +63,20 @@ def test_it_moves_itself_and_becomes_the_command(tasks: int, tmp_path: Path) -> 
     assert descriptors() == before
 
 
+def test_one_program_serves_commands_that_get_the_same_descriptors(tasks: int) -> None:
+    forker = Forker([tasks], ulimits={"nofile": (64, 64)})
+    forking._program.cache_clear()
+    for number in range(3):
+        assert run(forker, ["sh", "-c", f"echo {number}; ulimit -n"])[:2] == (0, b"%d\n64\n" % number)
+    assert forking._program.cache_info()[:2] == (2, 1)
+    held = os.open(os.devnull, os.O_RDONLY)  # takes the lowest one
+    assert run(forker, ["sh", "-c", "echo other"])[:2] == (0, b"other\n")
+    os.close(held)
+    assert run(forker, ["sh", "-c", "echo again; exit 4"])[:2] == (4, b"again\n")
+    assert run(forker, ["sh", "-c", "true"], Launch("/", {"PATH": "/nowhere:" * 100 + PATH}))[0] == 0
+    assert forking._program.cache_info().misses == 2  # so long a PATH was not kept
+
+
 def test_it_leads_a_session_and_inherits_nothing_of_the_agents(tasks: int) -> None:
     leak = os.dup(tasks)
     os.set_inheritable(leak, True)

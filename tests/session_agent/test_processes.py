@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import resource
+import shlex
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -194,3 +197,21 @@ def test_records_keep_their_bounds() -> None:
     records.prune(10**6)
     assert len(records) == 0
     assert budget.held_bytes == 0
+
+
+def test_no_command_inherits_a_signal_that_the_agents_parent_ignored() -> None:
+    """Also where posix_spawn(3) left the two signals of glibc's own ignored, which no handler can be set for."""
+    script = (
+        "import signal; from session_agent.agent.process import processes;"
+        "before = processes._ignored(); processes._ignore_for_ourselves_alone(); print(sorted(before)); print(sorted(processes._ignored()))"
+    )
+    shell = f"trap '' INT TERM; exec {shlex.quote(sys.executable)} -c {shlex.quote(script)}"
+    reader, writer = os.pipe()
+    environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    pid = os.posix_spawn("/bin/sh", ["sh", "-c", shell], environment, file_actions=[(os.POSIX_SPAWN_DUP2, writer, 1)])
+    os.close(writer)
+    with open(reader) as file:
+        before, after = (set(json.loads(line)) for line in file)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert before >= {signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ}
+    assert after == before - {signal.SIGINT, signal.SIGTERM}

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from holdfast_wire.errors import HoldfastError
 
+from session_agent.agent.process import users
 from session_agent.agent.process.users import User, find_user
 
 
@@ -43,3 +44,44 @@ def test_a_pipe_in_place_of_the_accounts_holds_nobody_up(tmp_path: Path) -> None
     assert find_user(0, accounts=str(accounts), group=str(accounts)).uid == 0
     with pytest.raises(HoldfastError, match="no user"):
         find_user("bob", accounts=str(accounts), group=str(accounts))
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Whom the files were read for."""
+    seen: list[object] = []
+    read = users._read_user
+
+    def counting(wanted: str | int | None, accounts: str, group: str) -> User:
+        seen.append(wanted)
+        return read(wanted, accounts, group)
+
+    monkeypatch.setattr(users, "_read_user", counting)
+    monkeypatch.setattr(users, "_kept", {})
+    return seen
+
+
+def test_accounts_are_read_again_once_either_file_has_changed(
+    files: dict[str, str], reads: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(users, "_SETTLED_NS", -(1 << 60))  # as if the files were old
+    for _ in range(3):
+        assert find_user("bob", **files).groups == (77, 1234)
+    assert reads == ["bob"]
+    with open(files["group"], "a") as group:
+        group.write("wheel:x:10:bob\n")
+    assert find_user("bob", **files).groups == (10, 77, 1234)
+    os.unlink(files["accounts"])
+    with pytest.raises(HoldfastError):
+        find_user("bob", **files)
+    assert reads == ["bob"] * 3
+    for number in range(100):
+        find_user(number, **files)
+    assert len(users._kept) <= 16
+
+
+def test_files_that_changed_just_now_are_not_relied_on(files: dict[str, str], reads: list[object]) -> None:
+    """Two changes within one tick of the kernel's clock leave the same time, and may leave the same size."""
+    find_user("bob", **files)
+    find_user("bob", **files)
+    assert reads == ["bob", "bob"]

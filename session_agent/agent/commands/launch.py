@@ -27,8 +27,10 @@ def launch_from(context: AgentContext, params: dict[str, Any], *, term: str | No
     if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, str | int)):
         raise HoldfastError("invalid_argument", "user must be a name or a number")
     user = find_user(context.settings.default_user if wanted is None else wanted)
-    cwd = os.path.join(context.workdir, path_param(params, "cwd", context.workdir))
-    if params.get("cwd") is None and not os.path.isdir(cwd):
+    cwd = context.workdir
+    if params.get("cwd") is not None:
+        cwd = os.path.join(cwd, path_param(params, "cwd"))
+    elif not os.path.isdir(cwd):
         cwd = "/"
     env = _environment(user, term)
     env.update(context.settings.env)
@@ -66,7 +68,7 @@ def find_program(names: tuple[str, ...], path: str = DEFAULT_PATH) -> str | None
     for name in names:
         for directory in path.split(":"):
             candidate = os.path.join(directory, name)
-            if os.path.isfile(candidate) and os.access(candidate, os.X_OK, effective_ids=True):
+            if os.access(candidate, os.X_OK, effective_ids=True) and os.path.isfile(candidate):
                 return candidate
     return None
 

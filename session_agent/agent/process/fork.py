@@ -36,8 +36,12 @@ _MFD_EXEC = 0x10
 _REPORT_BYTES = 4096
 _NAME_BYTES = 255
 """Longer names no file has."""
+_FEW_PATHS = 64
+"""Folders in ``PATH`` up to which what was made for one command is kept for the next."""
 _LIBRARY_SIGNALS = (32, 33)
 """What glibc uses itself and leaves ignored in what it spawns."""
+_Who = tuple[CommandNamespace, int, int, int, tuple[int, ...]]
+"""The namespace of commands with its descriptor in the child, and the user, group and further groups there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,7 @@ class Forker:
         ulimits: Ulimits | None = None,
     ) -> None:
         self._ulimits = ulimits or {}
+        self._limits = tuple(arguments_of(self._ulimits))
         self._task_fds = tuple(task_fds)
         self._pids_fds = tuple(pids_fds)
         self._namespace = namespace
@@ -178,25 +183,17 @@ class Forker:
             least = max((2, *place)) + 1
             theirs = lend(theirs, least)
             tasks = [lend(descriptor, least) for descriptor in self._groups()]
-            calls = []
-            for descriptor in tasks:
-                calls += [Call("write", (descriptor, b"0", 1), essential=False), Call("close", (descriptor,))]
-            calls += [Call("rt_sigaction", (number, bytes(32), 0, 8), essential=False) for number in _LIBRARY_SIGNALS]
-            if tty:
-                calls.append(Call("ioctl", (0, termios.TIOCSCTTY, 0)))
+            who: _Who | None = None
             entered = []
             if self._namespace is not None:
                 entered.append(lend(self._namespace.fd, least))
-                calls += self._namespace.calls(entered[0], launch.uid or 0, launch.gid or 0, launch.groups)
-            calls += [Call("prlimit64", (0, number, limits, 0)) for number, limits in arguments_of(self._ulimits)]
+                who = self._namespace, entered[0], launch.uid or 0, launch.gid or 0, tuple(launch.groups)
             borrowed.append(file := self._memory_file())
             file = lend(file, least)
-            calls += [
-                Call("close", (file,)),
-                Call("fcntl", (theirs, fcntl.F_SETFD, fcntl.FD_CLOEXEC)),
-                *execs(_paths(argv[0], launch.env.get("PATH"))),
-            ]
-            os.write(file, assemble(calls, theirs))
+            paths = _paths(argv[0], launch.env.get("PATH"))
+            make = _program if len(paths) <= _FEW_PATHS else _program.__wrapped__
+            calls, image = make(tuple(tasks), tty, who, self._limits, file, theirs, paths)
+            os.write(file, image)
             keep = (*stdio.keep, theirs, file, *tasks, *entered)
             stdio = Stdio(lend(stdio.stdin, 3), lend(stdio.stdout, 3), lend(stdio.stderr, 3), keep)
             path = f"/proc/self/fd/{file}"
@@ -262,6 +259,32 @@ def _spawn(path: str, argv: Sequence[str], launch: Launch, stdio: Stdio, place: 
             os.fchdir(back)
     finally:
         os.close(back)
+
+
+@functools.lru_cache(maxsize=8)
+def _program(
+    tasks: tuple[int, ...],
+    tty: bool,
+    who: _Who | None,
+    limits: tuple[tuple[int, bytes], ...],
+    file: int,
+    report: int,
+    paths: tuple[bytes, ...],
+) -> tuple[Sequence[Call], bytes]:
+    """What a child calls until it is the first of ``paths`` that there is, and the program that does: one command after another gets
+    the same descriptors, so most need no new one. All of these are numbers in the child."""
+    calls = []
+    for descriptor in tasks:
+        calls += [Call("write", (descriptor, b"0", 1), essential=False), Call("close", (descriptor,))]
+    calls += [Call("rt_sigaction", (number, bytes(32), 0, 8), essential=False) for number in _LIBRARY_SIGNALS]
+    if tty:
+        calls.append(Call("ioctl", (0, termios.TIOCSCTTY, 0)))
+    if who is not None:
+        namespace, entered, uid, gid, groups = who
+        calls += namespace.calls(entered, uid, gid, groups)
+    calls += [Call("prlimit64", (0, number, values, 0)) for number, values in limits]
+    calls += [Call("close", (file,)), Call("fcntl", (report, fcntl.F_SETFD, fcntl.FD_CLOEXEC)), *execs(paths)]
+    return calls, assemble(calls, report)
 
 
 @functools.lru_cache(maxsize=16)

@@ -8,6 +8,7 @@ user_namespaces(7), capabilities(7) and docker's documented default capability s
 
 from __future__ import annotations
 
+import functools
 import resource
 import struct
 from collections.abc import Sequence
@@ -45,9 +46,15 @@ class CommandNamespace:
             members = struct.pack(f"={len(groups)}I", *groups)
             calls.append(Call("setgroups", (len(groups), members)))
         calls += [Call("setresgid", (gid, gid, gid)), Call("setresuid", (uid, uid, uid))]
-        calls += [Call("prctl", (_PR_CAPBSET_DROP, number)) for number in dropped_capabilities()]
+        calls += drop_calls()
         calls.append(Call("prlimit64", (0, _RLIMIT_CORE, struct.pack("=QQ", *_core_limit()), 0), essential=False))
         return calls
+
+
+@functools.cache
+def drop_calls() -> tuple[Call, ...]:
+    """The calls that drop what commands do not get. Made once, on the node before an agent is forked (``warmup``)."""
+    return tuple(Call("prctl", (_PR_CAPBSET_DROP, number)) for number in dropped_capabilities())
 
 
 def dropped_capabilities() -> list[int]:

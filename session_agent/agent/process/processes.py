@@ -288,9 +288,16 @@ def _ignore_for_ourselves_alone() -> None:
 
     A command that inherits an ignored SIGINT cannot be interrupted, and its shell goes on with the next line of the script.
     """
-    for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:  # which Popen restores
-        if signal.getsignal(number) is signal.SIG_IGN:
-            signal.signal(number, _do_nothing)
+    ignored = _ignored() - {signal.SIGPIPE, signal.SIGXFSZ}  # which Popen restores
+    for number in ignored & signal.valid_signals() if ignored else ():
+        signal.signal(number, _do_nothing)
+
+
+def _ignored() -> set[int]:
+    """The signals that this process ignores, by proc(5): asking Python for all 64 is a quarter of the calls of an agent's start."""
+    with open("/proc/self/status", "rb") as file:
+        mask = int(file.read().partition(b"SigIgn:")[2].split(maxsplit=1)[0], 16)
+    return {number for number in range(1, mask.bit_length() + 1) if mask >> (number - 1) & 1}
 
 
 def _do_nothing(number: int, frame: object) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -30,15 +31,46 @@ class User:
     groups: tuple[int, ...]
 
 
+_SETTLED_NS = 1_000_000_000
+"""A file that was changed less long ago may change once more without a sign: the kernel's time stamps are milliseconds apart."""
+_KEPT = 16
+_kept: dict[tuple[str | int | None, str, str], tuple[object, User]] = {}
+"""Who was found, with the state of both files then."""
+
+
 def find_user(wanted: str | int | None, *, accounts: str = "/etc/passwd", group: str = "/etc/group") -> User:
     """The user by name or number, by default the agent's own. A number without an entry is a user without a name, of root's group,
     as container runtimes have it.
 
-    ``USER:GROUP``, as images spell it, is that user with that group alone. Raises ``user_not_found``.
+    ``USER:GROUP``, as images spell it, is that user with that group alone. Raises ``user_not_found``. The files are only read again when
+    they have changed.
     """
+    key, state = (wanted, accounts, group), (_state(accounts), _state(group))
+    kept = _kept.get(key)
+    if kept is not None and kept[0] == state:
+        return kept[1]
+    user = _read_user(wanted, accounts, group)
+    now = time.time_ns()
+    if wanted is not None and all(changed is None or now - changed[-1] > _SETTLED_NS for changed in state):
+        if len(_kept) >= _KEPT:
+            _kept.clear()
+        _kept[key] = (state, user)
+    return user
+
+
+def _state(path: str) -> tuple[int, ...] | None:
+    """What differs when a file has changed, its time of change last; None where there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _read_user(wanted: str | int | None, accounts: str, group: str) -> User:
     if isinstance(wanted, str) and ":" in wanted:
         user_name, _, of = wanted.partition(":")
-        user = find_user(user_name, accounts=accounts, group=group)
+        user = _read_user(user_name, accounts, group)
         if not of:
             return user
         alone = _group(of, group)

@@ -10,6 +10,7 @@ import asyncio
 import concurrent.futures.thread  # noqa: F401 - asyncio fetches it at first use, when the agent's root holds no Python
 import contextlib
 import dataclasses
+import functools
 import gc
 import json
 import logging
@@ -176,7 +177,7 @@ def listening_socket(address: str) -> socket.socket:
 
 async def _serve(settings: AgentSettings, listener: socket.socket, ready_fd: int | None) -> None:
     loop = asyncio.get_running_loop()
-    _warm_allocator()
+    warm_allocator()
     stopping = asyncio.Event()
     if ready_fd is None or os.getpid() != 1:
         # A first process that handles SIGTERM can be sent it from inside. The node ends its agents with SIGKILL, which cannot.
@@ -200,9 +201,13 @@ async def _serve(settings: AgentSettings, listener: socket.socket, ready_fd: int
     await (server.leave() if ready_fd is None else server.stop())
 
 
-def _warm_allocator() -> None:
-    """Free a large block once. asyncio takes 256 KiB for each receive and shrinks it; until a block of that size was freed whole, glibc
-    maps and unmaps memory for every one of them, which costs a command some 15 µs (mallopt(3), M_MMAP_THRESHOLD)."""
+@functools.cache
+def warm_allocator() -> None:
+    """Free a large block, once for this process and all that are forked from it.
+
+    asyncio takes 256 KiB for each receive and shrinks it; until a block of that size was freed whole, glibc maps and unmaps memory for
+    every one of them, which costs a command some 15 µs (mallopt(3), M_MMAP_THRESHOLD).
+    """
     bytearray(320 * 1024)
 
 
@@ -224,12 +229,17 @@ def make_directory(path: str, mode: int) -> None:
         os.chown(path, 0, 0)
 
 
+def log_to_stderr() -> None:
+    """What an agent of the node logs. Done once where it is done before the fork (``warmup``)."""
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="session_agent: %(message)s")
+
+
 def serve_forked(config: dict[str, Any], listen_fd: int, ready_fd: int) -> None:
     """Serve inside the sandbox the node has made around this process; returns after a signal to stop.
 
     ``config`` is read by ``AgentSettings.from_config``. One JSON line with the agent's epoch goes to ``ready_fd`` once it serves.
     """
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="session_agent: %(message)s")
+    log_to_stderr()
     listener = socket.socket(fileno=listen_fd)
     listener.setblocking(False)
     settings = AgentSettings.from_config(config)

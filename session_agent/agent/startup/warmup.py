@@ -15,11 +15,12 @@ from holdfast_wire.frames import Hello, Open
 from holdfast_wire.proof import DIAL_HEADER, dial_header
 
 from session_agent.agent.commands import entrypoint  # noqa: F401 - a sandbox cannot import what the zygote has not
+from session_agent.agent.process.privileges import drop_calls
 from session_agent.agent.session.connection import Connection
 from session_agent.agent.settings import AgentSettings
 
 from .handlers import FACTORIES
-from .server import AgentServer
+from .server import AgentServer, log_to_stderr, warm_allocator
 
 _TOKEN = "0" * 64
 _NOWHERE = "/\x01nowhere/program"
@@ -34,6 +35,9 @@ _REQUEST = (
 
 def warm_up() -> None:
     """Do it. Safe to call more than once, and with an empty file system."""
+    log_to_stderr()
+    warm_allocator()
+    drop_calls()
     asyncio.run(_warm_up())
 
 

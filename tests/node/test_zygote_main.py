@@ -1,0 +1,32 @@
+"""What agents share is small: the libraries that none of them uses are not mapped by the process they are forked from."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+SCRIPT = """
+from session_agent.node.zygote_main import leave_out
+leave_out()
+import json, sys
+from session_agent.node import zygote
+zygote._preload()
+entry = zygote.load_entry("session_agent.agent.startup.server:serve_forked")
+zygote.load_warm_up("session_agent.agent.startup.server:serve_forked")()
+from session_agent.agent.session.connection import apply_mask
+mapped = {line.split()[-1].rpartition("/")[2] for line in open("/proc/self/maps") if "/" in line}
+modules = [name for name, module in sys.modules.items() if module]
+print(json.dumps([modules, sorted(mapped), apply_mask(b"ab", b"\\1\\2\\3\\4").hex(), type(apply_mask).__name__]))
+"""
+
+
+def test_agents_map_no_library_that_they_do_not_use() -> None:
+    environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, check=True, text=True)
+    modules, mapped, masked, kind = json.loads(done.stdout)
+    assert not {"_ssl", "_lzma", "_bz2", "csv", "email", "importlib.metadata", "zipfile"} & set(modules)
+    assert not [name for name in mapped if name.startswith(("libssl", "liblzma", "libbz2", "_csv"))]
+    assert {"session_agent.agent.files.archive", "session_agent.agent.shell.shell"} <= set(modules)
+    assert (masked, kind) == ("6060", "builtin_function_or_method")
