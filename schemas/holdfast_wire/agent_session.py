@@ -10,16 +10,13 @@ import hmac
 from typing import Any
 
 from . import PROTOCOL_VERSION
-from .channels import FACTS, IMPERATIVES, State, check_imperative, next_state
+from .channels import FACTS, IMPERATIVES, NO_FACTS, UNKNOWN_KIND, State, check_imperative, next_state
 from .errors import HoldfastError, ProtocolError
 from .events import Attached, Delivered, Dropped, Retired
-from .frames import AnyItem, Hello, Item, Open, Welcome
+from .frames import AnyItem, Hello, Open, Welcome
 from .halves import ByteCounter
 from .limits import CHANNELS, Timing
 from .session_base import Channel, Session, check_offsets
-
-_NO_FACTS: dict[tuple[State, type[Item]], State] = {}
-_NO_IMPERATIVES: frozenset[type[Item]] = frozenset()
 
 
 class AgentSession(Session):
@@ -85,7 +82,7 @@ class AgentSession(Session):
         return not self._channels
 
     def _check_outbound(self, channel: Channel, item: AnyItem) -> State:
-        state = FACTS.get(channel.kind, _NO_FACTS).get((channel.state, type(item)))
+        state = FACTS.get(channel.kind, NO_FACTS).get((channel.state, type(item)))
         return next_state(channel.kind, channel.state, item) if state is None else state
 
     def _receive_item(self, item: AnyItem, offset: int, now: float) -> None:
@@ -105,7 +102,7 @@ class AgentSession(Session):
             channel.inbound.accept(item, offset)
             self._events.append(item)
         elif channel.inbound.accept(item, offset):
-            if type(item) not in IMPERATIVES.get(channel.kind, _NO_IMPERATIVES):
+            if type(item) not in IMPERATIVES.get(channel.kind, UNKNOWN_KIND):
                 check_imperative(channel.kind, item)
             if channel.state is State.ENDED:
                 channel.inbound.consume(channel.inbound.received - channel.inbound.consumed)

@@ -66,6 +66,9 @@ FACTS: dict[str, _Table] = {
 }
 """For each kind of channel: (state, fact) → next state. What is not in the table is illegal."""
 
+NO_FACTS: _Table = {}
+"""For a kind that is not there: ``next_state`` decides."""
+
 IMPERATIVES: dict[str, frozenset[type[Item]]] = {
     **dict.fromkeys(("command", "follow"), frozenset({Write, Signal, Close})),
     "terminal": frozenset({Write, Resize, Signal, Close}),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import PROTOCOL_VERSION
-from .channels import State, check_imperative, next_state
+from .channels import FACTS, IMPERATIVES, NO_FACTS, UNKNOWN_KIND, State, check_imperative, next_state
 from .errors import HoldfastError, ProtocolError
 from .events import Attached, Lost
 from .frames import AnyItem, Hello, Open, Welcome
@@ -75,7 +75,8 @@ class ClientSession(Session):
             self._owed.acknowledge()
 
     def _check_outbound(self, channel: Channel, item: AnyItem) -> State:
-        check_imperative(channel.kind, item)
+        if type(item) not in IMPERATIVES.get(channel.kind, UNKNOWN_KIND):
+            check_imperative(channel.kind, item)
         return channel.state
 
     def _greeted(self, frame: Hello | Welcome, now: float) -> None:
@@ -113,7 +114,8 @@ class ClientSession(Session):
             self._owed.received(number, offset + item.length, 0, now)  # the channel ended here, but the last fact of it was lost
             return
         if channel.inbound.accept(item, offset):
-            channel.state = next_state(channel.kind, channel.state, item)
+            state = FACTS.get(channel.kind, NO_FACTS).get((channel.state, type(item)))
+            channel.state = next_state(channel.kind, channel.state, item) if state is None else state
             if channel.state is State.ENDED:
                 del self._channels[number]
                 if not self._acknowledge_ends:

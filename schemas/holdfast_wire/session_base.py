@@ -87,11 +87,10 @@ class Session:
     def outgoing(self, max_bytes: int = 1 << 62) -> list[bytes]:
         """Messages for the connection, at least one where there is any, about ``max_bytes`` at most; channels take turns."""
         owed, ready = self._owed, self._ready
-        if ready and self.attached:
-            owed.go_along(self._heard)  # this end's clock as of the last message: late enough for those that answer each other
-        messages = owed.take() if owed.pending else []
         if not ready or not self.attached:
-            return messages
+            return owed.take() if owed.pending else []
+        owed.go_along(self._heard)  # this end's clock as of the last message: late enough for those that answer each other
+        messages = owed.take() if owed.pending else []
         size = 0
         while ready and size < max_bytes:
             number = ready.popleft()
@@ -156,7 +155,10 @@ class Session:
     def room(self, number: int) -> int:
         """Bytes that ``send`` takes on the channel now; 0 when it is over."""
         channel = self._channels.get(number)
-        return channel.outbound.room if channel is not None else 0
+        if channel is None:
+            return 0
+        half = channel.outbound
+        return half.limit - half.next if half.limit > half.next else 0
 
     def is_open(self, number: int) -> bool:
         """Whether the channel is there and has not ended."""

@@ -187,6 +187,16 @@ def server_frame(first: int, payload: bytes) -> bytes:
     return _head(first, len(payload), 0) + payload
 
 
+def server_messages(messages: list[bytes]) -> bytes:
+    """Unmasked binary frames, one for each message."""
+    parts: list[bytes] = []
+    for message in messages:
+        size = len(message)
+        parts.append(bytes((BINARY, size)) if size < 126 else _head(BINARY, size, 0))
+        parts.append(message)
+    return b"".join(parts)
+
+
 def client_frame(first: int, payload: bytes, mask: bytes, unmask: Callable[[bytes, bytes], bytes] | None = None) -> bytes:
     """One frame masked with the four bytes of ``mask``."""
     return _head(first, len(payload), _MASK) + mask + (unmask or apply_mask)(payload, mask)

@@ -38,6 +38,8 @@ Stderr = Literal["pipe", "stdout"]
 Keep = Literal["head", "tail", "both"]
 READY_TIMEOUT_S = 3600.0
 MESSAGE_PARAMS_BYTES = MESSAGE_BYTES - 1024
+_SHORT_BYTES = 4096
+"""A script of ASCII characters up to this size fits without being packed to find out."""
 """What all parameters of a request that travels as one message, with its ids, come to at most."""
 
 
@@ -151,7 +153,7 @@ def run_params(script: str, timeout: float | None, stdin: bool) -> dict[str, Any
         params["timeout_s"] = seconds(timeout)
     if stdin:
         params["stdin"] = "pipe"
-    return bounded(params)
+    return params if len(script) <= _SHORT_BYTES and script.isascii() else bounded(params)
 
 
 class ClusterOptions(TypedDict, total=False):

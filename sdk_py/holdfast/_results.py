@@ -325,6 +325,19 @@ def take(body: Mapping[Any, Any], name: str, *types: type, default: Any = None) 
     return value
 
 
+def take_all(body: Mapping[Any, Any], fields: tuple[tuple[str, tuple[type, ...], Any], ...]) -> list[Any]:
+    """What ``take`` answers for each of ``fields``: its name, types and default."""
+    values: list[Any] = []
+    for name, types, default in fields:
+        value = body.get(name)
+        if value is None:
+            value = default
+        elif type(value) not in types:
+            raise ProtocolError(f"the agent answered {name} as {type(value).__name__}")
+        values.append(value)
+    return values
+
+
 def read_cause(body: Any) -> Cause | None:
     """``cause`` of an exit record."""
     if body is None:

@@ -138,6 +138,18 @@ async def test_runs_are_told_apart(reaper: Reaper) -> None:
     await done.wait()
 
 
+async def test_a_mark_keeps_a_lowered_hard_limit(reaper: Reaper) -> None:
+    tag = Tags().owner()
+    done = asyncio.Event()
+    pid = reaper.spawn(["sleep", "94"], LAUNCH, null(), lambda _: done.set(), tag=tag)
+    lowered = (tag | 1) + 5
+    resource.prlimit(pid, resource.RLIMIT_RTTIME, (tag, lowered))
+    assert mark_run(pid, tag | 1)
+    assert resource.prlimit(pid, resource.RLIMIT_RTTIME) == (tag | 1, lowered)
+    TreeKill(owned_by(tag), lambda: None)
+    await done.wait()
+
+
 async def test_ancestry_finds_what_has_no_mark(reaper: Reaper) -> None:
     done = asyncio.Event()
     pid = reaper.spawn(["sh", "-c", "sleep 93 & sleep 93"], LAUNCH, null(), lambda _: done.set())

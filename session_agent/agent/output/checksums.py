@@ -23,8 +23,10 @@ class Sha256:
 
     def __init__(self, data: bytes = b"") -> None:
         self._hash: _Hash | None = None
-        self._kept = b""
-        self.update(data)
+        self._kept = data
+        if len(data) > SHORT_BYTES:
+            self._kept = b""
+            self.update(data)
 
     def update(self, data: bytes) -> None:
         if self._hash is None:

@@ -76,8 +76,8 @@ class Spool:
     """Append at one end, any number of readers at the other."""
 
     __slots__ = (
-        "_digests", "_dropped", "_ended", "_had", "_paused", "_rank", "_seen", "_segments", "base", "budget", "first", "held_bytes",
-        "limit_bytes", "readers", "released", "size", "tail", "yields",
+        "_digests", "_dropped", "_ended", "_had", "_paused", "_rank", "_seen", "base", "budget", "first", "held_bytes",
+        "limit_bytes", "readers", "released", "segments", "size", "tail", "yields",
     )  # fmt: skip
 
     def __init__(self, budget: Budget, *, tail: bool = False, yields: bool = False, limit_bytes: int = SPOOL_COMMAND_BYTES) -> None:
@@ -98,7 +98,7 @@ class Spool:
         self.base = [0, 0, 0]
         """Each stream's offset at the oldest segment kept."""
         self._paused: tuple[Callable[[], None], ...] = ()
-        self._segments = _NONE
+        self.segments = _NONE
         self._seen = [0, 0, 0]
         self._dropped = [0, 0, 0]
         self._had = [0, 0, 0]  # as far as readers came that are gone
@@ -117,9 +117,9 @@ class Spool:
         else:
             digest.update(data)
         self.held_bytes += size
-        if self._segments is _NONE:
-            self._segments = deque()
-        segments = self._segments
+        if self.segments is _NONE:
+            self.segments = deque()
+        segments = self.segments
         if segments and segments[-1][0] == stream and len(segments[-1][1]) + size <= _MERGE_BYTES:
             segments[-1] = (stream, segments[-1][1] + data)
             budget.held_bytes += size
@@ -199,10 +199,10 @@ class Spool:
         self.released = True
         self._withdraw()
         wanted = min((reader.index for reader in self.readers if not reader.at_end), default=None)
-        while self._segments and (wanted is None or self.first < wanted):
+        while self.segments and (wanted is None or self.first < wanted):
             self._drop_first(lost=False)
-        if not self._segments:
-            self._segments = _NONE
+        if not self.segments:
+            self.segments = _NONE
         self.resume()
         self.budget.shrunk()
 
@@ -232,23 +232,19 @@ class Spool:
     def taken(self) -> None:
         """A reader moved on, or came or went: free what all have, and resume the process if it waited."""
         self._trim(0 if self.released or self.budget.is_full else WINDOW_BYTES)
-        if self._segments and self._rank is None:
+        if self.segments and self._rank is None:
             self._offer(READ)
         if self._paused:
             self.resume()
 
-    def at(self, index: int) -> tuple[int, bytes] | None:
-        """The segment with this number, None at the end."""
-        number = index - self.first
-        return self._segments[number] if number < len(self._segments) else None
-
     def held(self, stream: int) -> bytes:
         """All that is kept of a stream."""
-        return b"".join(data for number, data in self._segments if number == stream)
+        return b"".join(data for number, data in self.segments if number == stream)
 
     def _offer(self, rank: int) -> None:
         """Let it be reclaimed as the newest of a rank."""
-        self._withdraw()
+        if self._rank is not None:
+            self._withdraw()
         self._rank = rank
         self.budget.offer(self, rank)
 
@@ -267,7 +263,7 @@ class Spool:
 
     def _untaken_segments(self) -> int:
         """Pieces that a reader has yet to take: one that is being taken, or may still grow, does not count."""
-        last = self.first + len(self._segments) - 1
+        last = self.first + len(self.segments) - 1
         return max(0, last - max(self.first, min((reader.index for reader in self._present()), default=0)))
 
     def _present(self) -> list[SpoolReader]:
@@ -280,14 +276,14 @@ class Spool:
         oldest = min(reader.index for reader in self._present())
         wanted = min(self.first if reader.keep else reader.index for reader in self.readers)
         taken = self.held_bytes - self._untaken()
-        while self.first < oldest and (taken := taken - len(self._segments[0][1])) >= keep:
+        while self.first < oldest and (taken := taken - len(self.segments[0][1])) >= keep:
             if self.first >= wanted and self.held_bytes <= self.limit_bytes and not self.budget.is_full:
                 break  # kept for a reader who may come back, as long as there is room
             self._drop_first(lost=False)
         self.budget.shrunk()
 
     def _drop_first(self, *, lost: bool) -> None:
-        stream, data = self._segments.popleft()
+        stream, data = self.segments.popleft()
         self.first += 1
         if lost:  # but not to a reader that had it
             had = max(self.base[stream], self._had[stream], *(reader.position[stream] for reader in self.readers))
@@ -334,13 +330,15 @@ class SpoolReader:
         """The next bytes, at most ``room`` and a frame's worth; None when there are none or no room."""
         if room <= 0:
             return None
-        spool = self._spool
-        while (segment := spool.at(self.index)) is not None:
-            stream, data = segment
+        segments = self._spool.segments
+        at = self.index - self._spool.first
+        while at < len(segments):
+            stream, data = segments[at]
             skip = self.position[stream] - self._walk[stream]
             size = min(room, DATA_BYTES, len(data) - skip)
             if size <= 0:
-                if spool.at(self.index + 1) is None:
+                at += 1
+                if at == len(segments):
                     return None  # the last segment may still grow
                 self._walk[stream] += len(data)
                 self.index += 1

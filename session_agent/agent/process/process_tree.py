@@ -60,8 +60,12 @@ def run_tag(owner: int, number: int) -> int:
 def mark_run(pid: int, tag: int) -> bool:
     """Mark a running process so that what it starts from now on carries ``tag``. False where that is not permitted."""
     try:
-        _, hard = resource.prlimit(pid, _RLIMIT_RTTIME)
-        resource.prlimit(pid, _RLIMIT_RTTIME, (tag, hard))
+        try:
+            _, hard = resource.prlimit(pid, _RLIMIT_RTTIME, (tag, resource.RLIM_INFINITY))
+        except PermissionError:  # it was lowered
+            _, hard = resource.prlimit(pid, _RLIMIT_RTTIME)
+        if hard != resource.RLIM_INFINITY:
+            resource.prlimit(pid, _RLIMIT_RTTIME, (tag, hard))
     except (OSError, ValueError):
         return False
     return True

@@ -18,7 +18,18 @@ from holdfast_wire.errors import HoldfastError, ProtocolError
 from holdfast_wire.frames import Hello
 from holdfast_wire.limits import MESSAGE_BYTES
 from holdfast_wire.proof import DIAL_HEADER, IDENTITY_HEADER, IDLE_HEADER, PROOF_HEADER, answer_dial, proof_of
-from holdfast_wire.websocket_frames import BINARY, CLOSE, PING, PONG, TOO_LARGE, MessageReader, close_frame, control_breach, server_frame
+from holdfast_wire.websocket_frames import (
+    BINARY,
+    CLOSE,
+    PING,
+    PONG,
+    TOO_LARGE,
+    MessageReader,
+    close_frame,
+    control_breach,
+    server_frame,
+    server_messages,
+)
 
 from .adoption import Adoption, AdoptRequest
 from .http_request import RequestHead, answer, read_head, upgrade_headers
@@ -104,7 +115,7 @@ class Connection(asyncio.Protocol):
         self._timer = self._loop.call_later(GREETING_S, self._too_slow)
 
     def data_received(self, data: bytes) -> None:
-        if self._transport is None or self._transport.is_closing():
+        if self._transport is None:
             return
         self._receiving = True
         try:
@@ -273,12 +284,15 @@ class Connection(asyncio.Protocol):
     def _flush(self) -> None:
         self._flush_scheduled = False
         held, transport = self._held, self._transport
-        if held is None or transport is None or transport.is_closing():
+        if held is None or not self._open or transport is None:
             return
-        session = held.session
-        while session.has_outgoing and not self._paused and self._open:
-            frames = [server_frame(BINARY, message) for message in session.outgoing(WRITE_HIGH_BYTES)]
-            transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+        more = True
+        while more and not self._paused and (messages := held.session.outgoing(WRITE_HIGH_BYTES)):
+            if transport.is_closing():
+                return  # what was not acknowledged is sent again on the next connection
+            data = server_messages(messages)
+            transport.write(data)
+            more = len(data) >= WRITE_HIGH_BYTES
 
     def _arm(self) -> None:
         held = self._held

@@ -1,12 +1,11 @@
 """One command in a living shell, and its standard input.
 
-Owns the run's timers and the pipe it reads from: a named pipe for the moment until the shell has opened it, a plain one with a real end
+Owns the run's times and the pipe it reads from: a named pipe for the moment until the shell has opened it, a plain one with a real end
 of file afterwards. When it starts and how it ends is decided by ``shell``.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable
 
@@ -16,14 +15,15 @@ from session_agent.agent.process.process_tree import TreeKill
 
 from .abort import InterruptRetry
 from .output import make_fifo
+from .timers import NEVER
 
 
 class Run:
     """One command in a shell."""
 
     __slots__ = (
-        "abort", "before", "began", "early", "exit_code", "fifo", "hold", "interrupt_retry", "killing", "number", "pipe_stdin", "record",
-        "script", "signal_name", "sink", "start_timer", "tag", "timeout_s", "timer", "watched",
+        "abort", "before", "began", "early", "ends_at", "exit_code", "fifo", "hold", "interrupt_retry", "killing", "number", "pipe_stdin",
+        "record", "report_at", "script", "signal_name", "sink", "tag", "timeout_s", "watched",
     )  # fmt: skip
 
     def __init__(self, record: Record, script: bytes, timeout_s: float | None, pipe_stdin: bool) -> None:
@@ -38,14 +38,13 @@ class Run:
         self.hold = -1
         self.early: list[tuple[bytes, bool, Callable[[int], None]]] = []
         self.sink: PipeWriter | None = None
-        self.timer: asyncio.TimerHandle | None = None
         self.interrupt_retry: InterruptRetry | None = None
         self.abort = ""
         self.before: frozenset[int] = frozenset()
         self.killing: TreeKill | None = None
         self.watched = 0
-        self.start_timer: asyncio.TimerHandle | None = None
-        """Until it is reported that the run started."""
+        self.report_at = self.ends_at = NEVER
+        """When it is reported that the run started, and when its time is up."""
         self.exit_code = 0
         self.signal_name: str | None = None
 
@@ -88,10 +87,9 @@ class Run:
             self.sink.feed(data, eof, consumed)
 
     def close(self) -> None:
-        """It is over: no more time-outs, ticks or input."""
-        for timer in (self.timer, self.start_timer, self.interrupt_retry):
-            if timer is not None:
-                timer.cancel()
+        """It is over: no more interrupts or input."""
+        if self.interrupt_retry is not None:
+            self.interrupt_retry.cancel()
         if not self.pipe_stdin:
             return
         if self.sink is not None:

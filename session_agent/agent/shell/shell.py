@@ -29,8 +29,8 @@ from .driver import Report
 from .process import ShellProcess
 from .rebuild import Rebuilding
 from .run import Run
-from .states import BETWEEN_RUNS, UNDER_WAY, WITHOUT_PROCESS, State, check_transition
-from .timers import LazyTimer
+from .states import BETWEEN_RUNS, TRANSITIONS, UNDER_WAY, WITHOUT_PROCESS, State, check_transition
+from .timers import NEVER, LazyTimer
 
 log = logging.getLogger("session_agent.agent.shell.shell")
 
@@ -67,7 +67,8 @@ class Shell:
         self._ping: ShellPing | None = None
         self._usual_s = 0.0
         self._unsettled = 0
-        self._watch = LazyTimer(context.loop, self._look)
+        self._timer = LazyTimer(context.loop, self._fire)
+        self._look_at = NEVER
         self._marks = True
         self._typed: list[tuple[bytes, bool, Callable[[int], None]]] = []
         self.listeners: list[Callable[[HoldfastError | None], None]] = []
@@ -95,7 +96,9 @@ class Shell:
         self._queue.clear()
 
     def _enter(self, state: State) -> None:
-        self._state = check_transition(self._state, state)
+        if state not in TRANSITIONS[self._state]:
+            check_transition(self._state, state)
+        self._state = state
 
     # runs ------------------------------------------------------------------------------------------------------
 
@@ -115,7 +118,7 @@ class Shell:
         if process.broken:
             self._replace()
         elif state is State.SETTLING:
-            self._put_off_watch()
+            self._watch()
         elif state is State.IDLE and not process.has_snapshot():
             # back to back, or the private descriptors are gone (``ulimit -n 20``): find out which
             self._check(lambda: self._checked(_CHECKS))
@@ -163,10 +166,11 @@ class Shell:
         if run.pipe_stdin:
             self._loop.call_soon(self._report_start, run)  # the client waits for this with the input
         else:
-            run.start_timer = self._loop.call_at(run.began + max(_STARTED_DELAY_S, 2 * self._usual_s), self._report_start, run)
+            run.report_at = run.began + max(_STARTED_DELAY_S, 2 * self._usual_s)
         if run.timeout_s is not None:
-            run.timer = self._loop.call_later(run.timeout_s, self._abort, run, "timeout")
-        self._watch.put_off(run.began + _WATCH_S)
+            run.ends_at = run.began + run.timeout_s
+        self._look_at = run.began + _WATCH_S
+        self._timer.set(min(run.report_at, run.ends_at, self._look_at))
 
     def _report_start(self, run: Run) -> None:
         """That a run started is reported after a moment, and its output followed from then on: most runs have ended by then."""
@@ -204,7 +208,8 @@ class Shell:
             self._conclude(run)
             process.renew()
             self._rest()
-            self._next()
+            if self._queue:
+                self._next()
         elif state is State.CHECKING and self._ping is not None:
             ping = self._ping
             self._cancel_ping()
@@ -340,7 +345,7 @@ class Shell:
         run, was_under_way = self._run, self._state in UNDER_WAY
         self._enter(State.ENDED)
         self._context.shells.pop(self.name, None)
-        self._watch.cancel()
+        self._timer.cancel()
         self._cancel_ping()
         self._rebuilding.cancel()
         roots = (self._process.pid,) if self._process.status is None else ()
@@ -452,8 +457,31 @@ class Shell:
         if ping is not None:
             ping.cancel()
 
-    def _put_off_watch(self) -> None:
-        self._watch.put_off(self._loop.time() + _WATCH_S)
+    def _watch(self) -> None:
+        self._look_at = self._loop.time() + _WATCH_S
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        run = self._live
+        due = self._look_at if run is None else min(run.report_at, run.ends_at, self._look_at)
+        if due < NEVER and self._state is not State.ENDED:
+            self._timer.set(due)
+
+    def _fire(self) -> None:
+        """The first of three things is due: to report that the run started, to end it, or to look at it."""
+        run, now = self._live, self._loop.time()
+        if run is None and not self._process.settling:
+            return  # it owes us nothing, and the next run sets the timer
+        if run is not None and now >= run.report_at:
+            run.report_at = NEVER
+            self._report_start(run)
+        if run is not None and now >= run.ends_at:
+            run.ends_at = NEVER
+            self._abort(run, "timeout")
+        if now >= self._look_at:
+            self._look_at = NEVER
+            self._look()
+        self._set_timer()
 
     def _look(self) -> None:
         """Once a second while busy: a shell that waits for us while we wait for it had its driver taken away."""
@@ -476,7 +504,7 @@ class Shell:
             else:
                 process.rescue(run.number)
         if self._live is not None or process.settling:
-            self._put_off_watch()
+            self._look_at = self._loop.time() + _WATCH_S
 
 
 def describe(shell: Shell, *, created: bool) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from holdfast_wire.errors import HoldfastError, ProtocolError
 from holdfast_wire.frames import Exited, Gap, Output, Signal, Started
 
 from holdfast._errors import error, from_map
-from holdfast._results import STDERR, STDOUT, Chunk, CommandResult, read_cause, read_streams, take
+from holdfast._results import STDERR, STDOUT, Chunk, CommandResult, read_cause, read_streams, take_all
 from holdfast._transport.session.failures import lost_command
 
 if TYPE_CHECKING:
@@ -20,7 +20,14 @@ if TYPE_CHECKING:
 
 SMALL_BYTES = 4096
 """Untaken pieces up to this size become one: each of a few bytes would take ten times as many."""
-_NOTHING: dict[str, Any] = {}
+_EXIT_FIELDS = (
+    ("exit_code", (int,), None),
+    ("duration_s", (int, float), 0.0),
+    ("timed_out", (bool,), False),
+    ("signal", (str,), None),
+    ("shell", (dict,), None),
+)
+_SHELL_FIELDS = (("restarted", (bool,), False), ("cwd", (str,), None))
 
 
 class Call:
@@ -82,7 +89,7 @@ class Call:
         self.dropped = {STDOUT: 0, STDERR: 0}
         self._kept: dict[int, list[bytes]] = {STDOUT: [], STDERR: []}
         self._sizes = {STDOUT: 0, STDERR: 0}
-        self._tails: dict[int, tuple[deque[bytes], int]] = {STDOUT: (deque(), 0), STDERR: (deque(), 0)}
+        self._tails: dict[int, tuple[deque[bytes], int]] = {STDOUT: (deque(), 0), STDERR: (deque(), 0)} if self._tail else {}
         self._input: memoryview | None = None
         self._eof = False
 
@@ -108,7 +115,8 @@ class Call:
             self.started_event.set()
         if self.abandoned:
             self.sink.send(Signal(self.sink.number, self.abandoned))
-        self.pump()
+        if self._input is not None:
+            self.pump()
 
     def on_output(self, item: Output) -> None:
         stream, data = item.stream, item.data
@@ -217,8 +225,9 @@ class Call:
 
     def _output(self, stream: int) -> bytes:
         """What was kept of a stream."""
-        pieces, (tail, size) = self._kept[stream], self._tails[stream]
-        if tail and self._tail:
+        pieces = self._kept[stream]
+        if self._tail and (tail := self._tails[stream][0]):
+            size = self._tails[stream][1]
             return b"".join(pieces) + b"".join(tail)[max(size - self._tail, 0) :]
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
@@ -256,8 +265,8 @@ class Call:
             if count.seen != received[stream] + dropped[stream] and not self.replayed:
                 known = received[stream] + dropped[stream]
                 raise ProtocolError(f"the agent counted {count.seen} bytes of stream {stream}, {known} arrived or were reported lost")
-        shell = take(exit_, "shell", dict, default=_NOTHING)
-        exit_code = take(exit_, "exit_code", int)
+        exit_code, duration_s, timed_out, signal, shell = take_all(exit_, _EXIT_FIELDS)
+        restarted, cwd = (False, None) if shell is None else take_all(shell, _SHELL_FIELDS)
         if exit_code is None:  # no process ran
             why = read_cause(exit_.get("cause"))
             message = (why and why.message) or "the command ended before a process of it ran"
@@ -266,13 +275,13 @@ class Call:
             exit_code=exit_code,
             stdout_bytes=stdout,
             stderr_bytes=stderr,
-            duration_s=float(take(exit_, "duration_s", int, float, default=0.0)),
+            duration_s=float(duration_s),
             command_id=self.command_id,
-            timed_out=take(exit_, "timed_out", bool, default=False),
+            timed_out=timed_out,
             truncated={STDOUT: len(stdout), STDERR: len(stderr)} != received or any(dropped.values()),
-            signal=take(exit_, "signal", str),
+            signal=signal,
             cause=read_cause(exit_.get("cause")),
             streams=streams,
-            shell_restarted=take(shell, "restarted", bool, default=False),
-            cwd=take(shell, "cwd", str),
+            shell_restarted=restarted,
+            cwd=cwd,
         )
