@@ -141,6 +141,12 @@ def gateway_of(connection: HTTPConnection) -> Gateway:
     return gateway
 
 
+def named(connection: HTTPConnection) -> tuple[Gateway, str, str]:
+    """The gateway, the owner of the request's key, and the sandbox that its path names. Raises as ``Gateway.owner``."""
+    gateway = gateway_of(connection)
+    return gateway, gateway.owner(connection), connection.path_params["sandbox_id"]
+
+
 def owned_entry(entry: Entry, owner: str, sandbox_id: str) -> Record | Tombstone:
     if entry is None or entry.owner != owner:
         raise HoldfastError("sandbox_not_found", f"there is no sandbox {sandbox_id!r}")

@@ -143,7 +143,7 @@ class Reconciler:
                         if await self._store.rebuild(spec, sandbox.endpoint, sandbox.created_at, term=term):
                             log.info("record of %s rebuilt", sandbox.sandbox_id)
                     case MarkReady(sandbox_id, incarnation, endpoint):
-                        await self._store.mark_ready(sandbox_id, incarnation, endpoint, "", term=term)
+                        await self._store.mark_ready(sandbox_id, incarnation, endpoint, term=term)
                     case MarkFailed(sandbox_id, incarnation, cause):
                         log.info("sandbox %s has failed: %s", sandbox_id, cause.reason)
                         # A sandbox that is about to be declared never created may have been created since it was read.

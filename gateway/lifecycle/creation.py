@@ -18,7 +18,7 @@ from gateway.admission import QueuePlace
 from gateway.model.records import Cause, Record, SandboxSpec
 from gateway.placement.errors import PlacementUnavailableError, RebuildingError
 from gateway.pools import key_of
-from gateway.runtimes.base import CreateRequest, Endpoint, RuntimeUnavailableError
+from gateway.runtimes.base import CreateRequest, RuntimeUnavailableError
 from gateway.service import Gateway, live, owned_entry
 
 from .activity import touching
@@ -66,7 +66,7 @@ async def create(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place
                 return ready
         raise
     try:
-        entry = await gateway.store.mark_ready(spec.sandbox_id, spec.incarnation, endpoint.endpoint, endpoint.agent_epoch)
+        entry = await gateway.store.mark_ready(spec.sandbox_id, spec.incarnation, endpoint)
     except PlacementUnavailableError:  # the caller may ask again; only this replica knows that an adopted sandbox is ready
         gateway.background.start(_mark_ready_later(gateway, spec, endpoint, deadline), f"record of {spec.sandbox_id}")
         raise
@@ -148,7 +148,7 @@ def _own_time(ready_timeout_s: float) -> float:
     return ready_timeout_s - min(_MARGIN_S, _MARGIN_SHARE * ready_timeout_s)
 
 
-async def _obtain(gateway: Gateway, spec: SandboxSpec, request: CreateRequest, deadline: float) -> Endpoint:
+async def _obtain(gateway: Gateway, spec: SandboxSpec, request: CreateRequest, deadline: float) -> str:
     """Adopt a spare where one fits, else create. ``deadline`` is on the loop's clock; queueing has used part of the time.
 
     Creating is repeated while another incarnation has the id, or another replica is creating this one: that replica may be gone.
@@ -183,12 +183,12 @@ async def _begin(gateway: Gateway, spec: SandboxSpec) -> None:
             raise HoldfastError("sandbox_exists", "it has been created already, or has ended")
 
 
-async def _mark_ready_later(gateway: Gateway, spec: SandboxSpec, endpoint: Endpoint, deadline: float) -> None:
+async def _mark_ready_later(gateway: Gateway, spec: SandboxSpec, endpoint: str, deadline: float) -> None:
     """Repeat until the store has recorded it. The controller handles whatever else happens to the sandbox in between."""
     while asyncio.get_running_loop().time() < deadline:
         await asyncio.sleep(_POLL_MOST_S)
         with contextlib.suppress(PlacementUnavailableError):
-            await gateway.store.mark_ready(spec.sandbox_id, spec.incarnation, endpoint.endpoint, endpoint.agent_epoch)
+            await gateway.store.mark_ready(spec.sandbox_id, spec.incarnation, endpoint)
             return
 
 

@@ -15,7 +15,7 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.model.records import SandboxSpec
 from gateway.placement.redis_spares import COLD_START
-from gateway.runtimes.base import CreateRequest, Endpoint
+from gateway.runtimes.base import CreateRequest
 from gateway.service import Gateway
 
 log = logging.getLogger("gateway")
@@ -25,7 +25,7 @@ _TRIES = 3
 _ADOPT_S = 10.0
 
 
-async def claim(gateway: Gateway, spec: SandboxSpec, request: CreateRequest, pool: str, timeout_s: float) -> Endpoint | None:
+async def claim(gateway: Gateway, spec: SandboxSpec, request: CreateRequest, pool: str, timeout_s: float) -> str | None:
     """A spare as the requested sandbox, or None for a cold start.
 
     Raises ``sandbox_exists`` when another replica is creating the sandbox, and what the store raises.

@@ -69,7 +69,6 @@ class Record:
     status: Status
     created_at: float
     endpoint: str = ""
-    agent_epoch: str = ""
     ready_at: float | None = None
     active_at: float | None = None
     """When it was last known to be in use or, while pending, in creation. May be in the future."""

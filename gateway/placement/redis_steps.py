@@ -96,7 +96,6 @@ def _record(fields: dict[str, str]) -> Record:
         status=cast(Status, fields["status"]),
         created_at=as_moment(fields["created"]) or 0.0,
         endpoint=fields["endpoint"],
-        agent_epoch=fields["epoch"],
         ready_at=as_moment(fields["ready"]),
         active_at=as_moment(fields.get("active", "")),
         ended_at=as_moment(fields["ended"]),

@@ -115,9 +115,9 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
         """The creation of a queued sandbox begins. The answer is the resulting entry; nothing changes for another incarnation."""
         return await self._entry("begin", sandbox_id, _five(sandbox_id)[:2], [incarnation])
 
-    async def mark_ready(self, sandbox_id: str, incarnation: str, endpoint: str, agent_epoch: str, *, term: int | None = None) -> Entry:
+    async def mark_ready(self, sandbox_id: str, incarnation: str, endpoint: str, *, term: int | None = None) -> Entry:
         """pending → ready. The answer is the resulting entry; nothing changes for another incarnation."""
-        arguments: list[Argument] = [sandbox_id, incarnation, endpoint, agent_epoch, self._tombstone_ms, _term(term)]
+        arguments: list[Argument] = [sandbox_id, incarnation, endpoint, self._tombstone_ms, _term(term)]
         return await self._entry("ready", sandbox_id, _five(sandbox_id), arguments)
 
     async def mark_failed(

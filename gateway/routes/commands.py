@@ -27,7 +27,7 @@ from gateway.oneoff import operations, validation
 from gateway.oneoff.operations import Outcome
 from gateway.orchard.login_shell import login_shell
 from gateway.orchard.retry_detection import PostedExec, RetryDetection
-from gateway.service import gateway_of
+from gateway.service import gateway_of, named
 
 _WAIT_MORE_S = 30.0
 """A waiting exec waits this much longer than its command may run."""
@@ -37,9 +37,8 @@ _NO_TTY = (b"bash: cannot set terminal process group", b"bash: no job control in
 
 async def execute(request: Request) -> Response:
     """``POST /sandboxes/{id}/exec``."""
-    gateway = gateway_of(request)
-    owner = gateway.owner(request)
-    record = await gateway.ready(owner, request.path_params["sandbox_id"])
+    gateway, owner, sandbox_id = named(request)
+    record = await gateway.ready(owner, sandbox_id)
     with in_use(gateway, record):
         body = await read_json(request, gateway.settings.rest.body_bytes)
     fields = Fields(body)

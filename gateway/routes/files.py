@@ -20,7 +20,7 @@ from gateway.http.request_fields import Fields, read_json
 from gateway.http.responses import json_response
 from gateway.lifecycle.activity import in_use
 from gateway.oneoff import operations
-from gateway.service import gateway_of
+from gateway.service import named
 
 _ENTRIES = 100_000
 _PIECE = 3 * 64 * 1024
@@ -30,8 +30,8 @@ _TAIL = b'"}'
 
 async def write(request: Request) -> Response:
     """``POST /sandboxes/{id}/files`` ``{path, content: base64, user?}``."""
-    gateway = gateway_of(request)
-    record = await gateway.ready(gateway.owner(request), request.path_params["sandbox_id"])
+    gateway, owner, sandbox_id = named(request)
+    record = await gateway.ready(owner, sandbox_id)
     with in_use(gateway, record):
         fields = Fields(await read_json(request, gateway.settings.rest.body_bytes))
     path = fields.path()
@@ -46,8 +46,8 @@ async def write(request: Request) -> Response:
 
 async def read(request: Request) -> Response:
     """``GET /sandboxes/{id}/files?path=&user=``."""
-    gateway = gateway_of(request)
-    record = await gateway.ready(gateway.owner(request), request.path_params["sandbox_id"])
+    gateway, owner, sandbox_id = named(request)
+    record = await gateway.ready(owner, sandbox_id)
     fields = Fields(dict(request.query_params))
     path = fields.path()
     content = await operations.read_file(gateway, record, path, gateway.settings.rest.file_bytes, fields.user())
@@ -69,8 +69,8 @@ async def _encoded(head: bytes, content: bytearray) -> AsyncIterator[bytes]:
 
 async def list_files(request: Request) -> Response:
     """``GET /sandboxes/{id}/files/list?path=&user=``."""
-    gateway = gateway_of(request)
-    record = await gateway.ready(gateway.owner(request), request.path_params["sandbox_id"])
+    gateway, owner, sandbox_id = named(request)
+    record = await gateway.ready(owner, sandbox_id)
     fields = Fields(dict(request.query_params))
     path = fields.path(default=".")
     entries = await operations.list_files(gateway, record, path, _ENTRIES, fields.user())
@@ -79,8 +79,8 @@ async def list_files(request: Request) -> Response:
 
 async def apply_patch(request: Request) -> Response:
     """``POST /sandboxes/{id}/apply_patch`` ``{patch, timeout_seconds}``. A patch that does not apply is an answer, not an error."""
-    gateway = gateway_of(request)
-    record = await gateway.ready(gateway.owner(request), request.path_params["sandbox_id"])
+    gateway, owner, sandbox_id = named(request)
+    record = await gateway.ready(owner, sandbox_id)
     with in_use(gateway, record):
         fields = Fields(await read_json(request, gateway.settings.rest.body_bytes))
     patch = fields.required("patch", most=gateway.settings.rest.body_bytes)

@@ -30,7 +30,7 @@ from gateway.model.records import Cause, Record, SandboxSpec, Tombstone
 from gateway.placement.errors import RebuildingError
 from gateway.placement.store import derived_id
 from gateway.runtimes.base import RuntimeUnavailableError
-from gateway.service import Gateway, gateway_of, live, reachable
+from gateway.service import Gateway, gateway_of, live, named, reachable
 
 from .groups import group_name, settle
 
@@ -122,18 +122,15 @@ async def _reserve(
 
 async def read(request: Request) -> Response:
     """``GET /sandboxes/{id}``: a failed sandbox answers with its cause; one that has ended is 410."""
-    gateway = gateway_of(request)
-    record = await gateway.record(gateway.owner(request), request.path_params["sandbox_id"])
-    return json_response(describe(gateway, record))
+    gateway, owner, sandbox_id = named(request)
+    return json_response(describe(gateway, await gateway.record(owner, sandbox_id)))
 
 
 async def wait(request: Request) -> Response:
     """``GET /sandboxes/{id}/wait?timeout=``: answers when it is ready or has failed, 408 when neither in time."""
-    gateway = gateway_of(request)
-    owner = gateway.owner(request)
+    gateway, owner, sandbox_id = named(request)
     timeout_s = Fields(dict(request.query_params)).seconds("timeout") or gateway.settings.rest.ready_timeout_s
-    record = await wait_until_settled(gateway, owner, request.path_params["sandbox_id"], timeout_s)
-    return json_response(describe(gateway, record))
+    return json_response(describe(gateway, await wait_until_settled(gateway, owner, sandbox_id, timeout_s)))
 
 
 async def list_owned(request: Request) -> Response:
@@ -166,9 +163,7 @@ async def heartbeat(request: Request) -> Response:
 
     ``{"used": false}`` does not reset its idle time: automatic heartbeats show that the client lives, not that the sandbox is used.
     """
-    gateway = gateway_of(request)
-    owner = gateway.owner(request)
-    sandbox_id = request.path_params["sandbox_id"]
+    gateway, owner, sandbox_id = named(request)
     used = Fields(await read_json(request, 64 * 1024)).boolean("used", True)
     record = live(await gateway.owned(await gateway.store.heartbeat(sandbox_id, owner, used=used), owner, sandbox_id))
     if record.status == "failed":
@@ -182,9 +177,7 @@ async def delete(request: Request) -> Response:
     Answered once the record is removed; the runtime's removal continues in the background, or is completed by the controller. With the
     ``Idempotency-Key`` of a create that its client has cancelled, only what that create made is deleted; it is refused if it arrives later.
     """
-    gateway = gateway_of(request)
-    owner = gateway.owner(request)
-    sandbox_id = request.path_params["sandbox_id"]
+    gateway, owner, sandbox_id = named(request)
     cause, key = Cause("deleted", "caller", "it was deleted"), _idempotency_key(request)
     entry = await gateway.store.delete(sandbox_id, cause, owner=owner, cancelled_key=key)
     entry = await gateway.owned(entry, owner, sandbox_id)

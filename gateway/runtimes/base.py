@@ -56,14 +56,6 @@ class CreateRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where the agent of a sandbox answers."""
-
-    endpoint: str
-    agent_epoch: str
-
-
-@dataclass(frozen=True, slots=True)
 class SandboxStatus:
     """A sandbox as the runtime sees it."""
 
@@ -160,8 +152,8 @@ class Runtime(Protocol):
         """The image store, None where images are stored elsewhere."""
         ...
 
-    async def create(self, request: CreateRequest, timeout_s: float) -> Endpoint:
-        """Create it and wait until its agent answers. The same id and incarnation again answers what exists.
+    async def create(self, request: CreateRequest, timeout_s: float) -> str:
+        """Create it and wait until its agent answers; where it does. The same id and incarnation again answers what exists.
 
         Raises ``sandbox_exists`` (another incarnation lives), ``image_not_found``, ``no_capacity``, ``create_timeout``. A failed sandbox
         may remain: the caller deletes it, once it has recorded the cause and knows that no other replica has created it.
@@ -172,7 +164,7 @@ class Runtime(Protocol):
         """End it and remove everything of it; True when it existed. With ``incarnation``, only that one."""
         ...
 
-    async def adopt(self, spare_id: str, request: CreateRequest, timeout_s: float) -> Endpoint:
+    async def adopt(self, spare_id: str, request: CreateRequest, timeout_s: float) -> str:
         """Turn a spare sandbox of a warm pool, created with the same image, size and options, into the requested one.
 
         At most one caller gets a spare. Raises ``sandbox_not_found`` when it is gone or taken; then create one instead.

@@ -20,7 +20,7 @@ from holdfast_wire.errors import HoldfastError
 from gateway.model.options import Egress, Options
 from gateway.model.records import Cause
 
-from .base import BecameReady, CreateRequest, Endpoint, Event, Image, Images, RuntimeUnavailableError, SandboxStatus, Synced, WentAway
+from .base import BecameReady, CreateRequest, Event, Image, Images, RuntimeUnavailableError, SandboxStatus, Synced, WentAway
 from .node_client import CONNECT_S, NodeClient, connect
 
 _LONG_S = 3600.0
@@ -41,7 +41,7 @@ class LocalRuntime:
     def images(self) -> Images:
         return self._images
 
-    async def create(self, request: CreateRequest, timeout_s: float) -> Endpoint:
+    async def create(self, request: CreateRequest, timeout_s: float) -> str:
         if replace(request.options, entrypoint=False, ulimits={}, shm_bytes=None) != Options():
             raise HoldfastError("unsupported", "the one-machine runtime does not support cluster options", hint=_PLAIN)
         if request.egress not in (Egress(), Egress("internet"), Egress("internet", dns=True)):
@@ -74,16 +74,16 @@ class LocalRuntime:
                 raise
             for sandbox in await self.get(request.sandbox_id):
                 if (sandbox.incarnation, sandbox.state) == (request.incarnation, "ready"):
-                    return Endpoint(sandbox.endpoint, "")
+                    return sandbox.endpoint
             raise
-        return Endpoint(_text(body, "endpoint"), _text(body, "agent_epoch"))
+        return _text(body, "endpoint")
 
     async def delete(self, sandbox_id: str, incarnation: str | None = None) -> bool:
         arguments = {"sandbox_id": sandbox_id} | ({} if incarnation is None else {"incarnation": incarnation})
         body = await self._node.call("delete", arguments, timeout_s=30.0)
         return body.get("existed") is True
 
-    async def adopt(self, spare_id: str, request: CreateRequest, timeout_s: float) -> Endpoint:
+    async def adopt(self, spare_id: str, request: CreateRequest, timeout_s: float) -> str:
         raise HoldfastError("sandbox_not_found", "this runtime does not share its spares")
 
     async def allow(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:

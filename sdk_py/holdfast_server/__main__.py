@@ -138,11 +138,8 @@ def run(settings: Settings) -> int:
 
 
 def _supervise(plan: Plan) -> int:
-    screen = Screen([entry.name for entry in plan.entries])
-    try:
+    with contextlib.closing(Screen([entry.name for entry in plan.entries])) as screen:
         return Supervisor(plan, screen).run()
-    finally:
-        screen.close()
 
 
 def main() -> int:

@@ -127,12 +127,11 @@ def prepare(data: DataDir, url: str) -> str:
 
 def _dev_key(data: DataDir) -> str:
     """The key that `env` held before while it is still valid, else a new one."""
-    known = data.keys_file.read_text().split() if data.keys_file.exists() else []
+    lines = data.keys_file.read_text() if data.keys_file.exists() else ""
     key = read_env(data.env_file).get("HOLDFAST_API_KEY", "")
-    if key and _digest(key) in known:
+    if key and _digest(key) in lines.split():
         return key
     key = "hf_" + secrets.token_hex(16)
-    lines = data.keys_file.read_text() if data.keys_file.exists() else ""
     _write_private(data.keys_file, f"{lines}{_DEV_OWNER} {_digest(key)}\n")
     return key
 
@@ -154,7 +153,8 @@ def child_environment(data: DataDir, port: int, base: dict[str, str]) -> dict[st
         HOLDFAST_NODE_SOCKET=str(data.node_socket),
         HOLDFAST_REDIS_SOCKET=str(data.redis_socket),
         HOLDFAST_SECRET_FILE=str(data.secret_file),
-        PATH=tool_path(base.get("PATH", os.defpath)),
+        # This environment's programs first, so that `python` in a Procfile is its interpreter.
+        PATH=os.pathsep.join([str(Path(sys.prefix) / "bin"), base.get("PATH", os.defpath)]),
         PORT=str(port),
         PYTHONUNBUFFERED="1",
         PYTHONPATH=python_path(base.get("PYTHONPATH", "")),
@@ -162,11 +162,6 @@ def child_environment(data: DataDir, port: int, base: dict[str, str]) -> dict[st
     environment.setdefault("HOLDFAST_REDIS_URL", f"unix://{data.redis_socket}")
     environment.setdefault("HOLDFAST_RUNTIME", "local")
     return environment
-
-
-def tool_path(path: str) -> str:
-    """`path` with this environment's programs first, so that `python` in a Procfile is the interpreter of this environment."""
-    return os.pathsep.join([str(Path(sys.prefix) / "bin"), path])
 
 
 def _digest(key: str) -> str:

@@ -20,6 +20,7 @@ _READ_BYTES = 64 * 1024
 _LINE_LIMIT = 64 * 1024
 _LOG_LIMIT_BYTES = 16 * 1024 * 1024
 _QUEUE_LINES = 4096
+_CLOSE_S = 2.0
 
 
 class Screen:
@@ -45,13 +46,11 @@ class Screen:
         """A line of the runner itself."""
         self._put(text.encode() + b"\n")
 
-    def close(self, timeout_s: float = 2.0) -> None:
+    def close(self) -> None:
         """Write what is queued, for a bounded time."""
-        try:
-            self._lines.put(None, timeout=timeout_s)
-        except queue.Full:
-            return
-        self._thread.join(timeout_s)
+        with contextlib.suppress(queue.Full):
+            self._lines.put(None, timeout=_CLOSE_S)
+            self._thread.join(_CLOSE_S)
 
     def _put(self, line: bytes) -> None:
         if self._dropped:

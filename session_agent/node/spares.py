@@ -1,12 +1,13 @@
 """Spare containers: created ahead of requests, for the images that were asked for last.
 
-Owns the stock; demand.py says how many of what. Filling starts when no create is running, nor was a moment ago: neither a burst nor the
+Owns the stock; demand.py says how many of what. Refilling starts when no create is running, nor was a moment ago: neither a burst nor the
 first commands of a fresh sandbox are slowed by it. Only where none is left it starts at once. What is not wanted any more is destroyed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 from holdfast_wire.errors import HoldfastError
@@ -35,28 +36,25 @@ class Spares:
         self._dead: list[Container] = []
         self._busy = 0
         self._distrust = False
-        self._wanted = asyncio.Event()
-        self._lull: asyncio.TimerHandle | None = None
-        self._again: asyncio.TimerHandle | None = None
+        self._changed = asyncio.Event()
+        """Set when a create is over or a spare has died."""
         self._done_at = 0.0
-        self._filler: asyncio.Task[None] | None = None
+        self._lull_until = 0.0
+        self._refilling: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._filler = asyncio.get_running_loop().create_task(self._fill(), name="fill spares")
+        self._refilling = asyncio.get_running_loop().create_task(self._refill(), name="refill spares")
 
     async def stop(self) -> None:
-        for timer in filter(None, (self._lull, self._again)):
-            timer.cancel()
-        if self._filler:
-            self._filler.cancel()
-            await asyncio.wait([self._filler])
+        if self._refilling:
+            self._refilling.cancel()
+            await asyncio.wait([self._refilling])
         await self._discard(self._dead + [container for stock in self._stock.values() for container in stock])
         self._stock.clear()
 
     def take(self, image: ImageSpec) -> Container | None:
         """A container of *image*, if there is one; the caller owns it. To be followed by `done`."""
         self._busy += 1
-        self._no_lull()
         key = _key(image)
         stock = self._stock.setdefault(key, [])
         self._images[key] = image
@@ -86,13 +84,9 @@ class Spares:
         self._done_at = self._now()
         if not self._busy:
             asked_last = next(iter(self._demand.wanted(self._now())), None)
-            self._no_lull()
             left = asked_last is not None and self._stock.get(asked_last)
-            self._lull = asyncio.get_running_loop().call_later(_LULL_S if left else 0.0, self._wanted.set)
-
-    def _no_lull(self) -> None:
-        if self._lull is not None:
-            self._lull.cancel()
+            self._lull_until = self._done_at + (_LULL_S if left else 0.0)
+            self._changed.set()
 
     async def drop_image(self, digest: str) -> None:
         """Destroy the spares of an image that is to be removed."""
@@ -101,23 +95,34 @@ class Spares:
             self._demand.forget(key)
             await self._discard(self._stock.pop(key, []))
 
-    async def _fill(self) -> None:
+    async def _refill(self) -> None:
+        pause_s: float | None = None
         while True:
-            await self._wanted.wait()
-            self._wanted.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._changed.wait()
+            self._changed.clear()
             dead, self._dead = self._dead, []
             await self._discard(dead)
-            await self._trim()
-            works = True
-            while works and not self._busy and not self._distrust and (key := self._lacking()) is not None:
-                works = await self._add(key)
-            if self._again is not None:
-                self._again.cancel()
-            short = works and not self._busy and not self._distrust and self._lacking(quiet=True) is not None
-            if short or self.count() > TOTAL:
-                self._again = asyncio.get_running_loop().call_later(_QUIET_S if short else _TRIM_S, self._wanted.set)
+            pause_s = await self._create_missing()
 
-    async def _add(self, key: _Key) -> bool:
+    async def _create_missing(self) -> float | None:
+        """Until none is missing, or a create comes. Answers after how long to look again if nothing changes."""
+        while not self._busy and not self._distrust:
+            lull_s = self._lull_until - self._now()
+            if lull_s > 0:
+                return lull_s
+            await self._discard_surplus()
+            key = self._missing()
+            if key is None:
+                if self._missing(quiet=True) is not None:
+                    return _QUIET_S
+                break
+            if not await self._create(key):
+                break
+        return _TRIM_S if self.count() > TOTAL else None
+
+    async def _create(self, key: _Key) -> bool:
         """Create one; False when that is not possible now."""
         try:
             container = await self._containers.create(self._images[key], None, ahead=True)
@@ -130,17 +135,17 @@ class Spares:
         else:
             container.on_end = lambda: self._died(container, stock)
             stock.append(container)
-            await self._trim()
+            await self._discard_surplus()
         return True
 
-    def _lacking(self, *, quiet: bool = False) -> _Key | None:
+    def _missing(self, *, quiet: bool = False) -> _Key | None:
         """An image of which there are too few. *quiet*: as if no create had come for a while."""
         now = self._now()
         full = quiet or now - self._done_at >= _QUIET_S
         wanted = self._demand.wanted(now).items()
         return next((key for key, count in wanted if len(self._stock[key]) < (count if full else min(count, self._demand.least))), None)
 
-    async def _trim(self) -> None:
+    async def _discard_surplus(self) -> None:
         """Destroy what is more than wanted, the oldest first."""
         wanted = self._demand.wanted(self._now())
         surplus: list[Container] = []
@@ -159,7 +164,7 @@ class Spares:
             stock.remove(container)
             self._dead.append(container)
             self._distrust = True
-            self._wanted.set()
+            self._changed.set()
 
     @staticmethod
     def _now() -> float:

@@ -69,7 +69,7 @@ async def pod_path(folder: Path) -> AsyncIterator[tuple[str, str]]:
             with _proxy(agent_port) as behind, _proxy(gateway_port) as before:
                 spec = SandboxSpec(sandbox_id=_SANDBOX, owner="bench", incarnation=_INCARNATION, image="host")
                 await store.create(spec, fingerprint=_SANDBOX)
-                await store.mark_ready(_SANDBOX, _INCARNATION, f"tcp://127.0.0.1:{behind}", "epoch")
+                await store.mark_ready(_SANDBOX, _INCARNATION, f"tcp://127.0.0.1:{behind}")
                 yield f"http://127.0.0.1:{before}", key
     finally:
         await store.aclose()

@@ -30,7 +30,7 @@ def spec(sandbox_id: str = "sb-1", owner: str = "ada", incarnation: str = "i1", 
 
 async def ready(store: PlacementStore, made: SandboxSpec) -> Record:
     await store.create(made, fingerprint="f")
-    entry = await store.mark_ready(made.sandbox_id, made.incarnation, "unix:///a.sock", "e1")
+    entry = await store.mark_ready(made.sandbox_id, made.incarnation, "unix:///a.sock")
     assert isinstance(entry, Record)
     return entry
 
@@ -51,10 +51,10 @@ class PlacementConformance:
         assert isinstance(created.entry, Record)
         assert created.entry.status == "pending"
         assert created.entry.spec == made
-        entry = await store.mark_ready("sb-1", "i1", "unix:///a.sock", "e1")
+        entry = await store.mark_ready("sb-1", "i1", "unix:///a.sock")
         assert entry == await store.get("sb-1")
         assert isinstance(entry, Record)
-        assert (entry.status, entry.endpoint, entry.agent_epoch) == ("ready", "unix:///a.sock", "e1")
+        assert (entry.status, entry.endpoint) == ("ready", "unix:///a.sock")
         assert entry.expires_at == pytest.approx(entry.created_at + 60.0, abs=0.01)
 
     async def test_what_it_may_reach_changes_for_its_own_incarnation_only(self, store: PlacementStore) -> None:
@@ -81,7 +81,7 @@ class PlacementConformance:
 
     async def test_another_incarnation_changes_nothing(self, store: PlacementStore) -> None:
         before = await ready(store, spec())
-        assert await store.mark_ready("sb-1", "i0", "unix:///b.sock", "e2") == before
+        assert await store.mark_ready("sb-1", "i0", "unix:///b.sock") == before
         assert await store.mark_failed("sb-1", "i0", OOM) == before
         assert await store.delete("sb-1", OOM, incarnation="i0") is None
         assert await store.get("sb-1") == before
@@ -91,7 +91,7 @@ class PlacementConformance:
         failed = await store.mark_failed("sb-1", "i1", OOM)
         assert isinstance(failed, Record)
         assert (failed.status, failed.cause) == ("failed", OOM)
-        assert await store.mark_ready("sb-1", "i1", "unix:///a.sock", "e1") == failed
+        assert await store.mark_ready("sb-1", "i1", "unix:///a.sock") == failed
         assert await store.mark_failed("sb-1", "i1", Cause("exited", "workload")) == failed
 
     async def test_delete_leaves_a_tombstone_with_the_cause(self, store: PlacementStore) -> None:
@@ -123,7 +123,7 @@ class PlacementConformance:
         grave = await store.get("sb-1")
         assert await store.heartbeat("sb-1", "ada") == grave
         await store.touch(["sb-1"])
-        assert await store.mark_ready("sb-1", "i1", "unix:///a.sock", "e1") == grave
+        assert await store.mark_ready("sb-1", "i1", "unix:///a.sock") == grave
         assert await store.mark_failed("sb-1", "i1", OOM) == grave
         assert await store.get("sb-1") == grave
         assert await seen(store) == set()
@@ -343,7 +343,7 @@ class PlacementConformance:
         await store.fence(7)
         for write in (
             store.mark_failed("sb-1", "i1", OOM, term=6),
-            store.mark_ready("sb-1", "i1", "x", "y", term=6),
+            store.mark_ready("sb-1", "i1", "x", term=6),
             store.delete("sb-1", OOM, term=6),
             store.rebuild(spec("sb-2"), "unix:///x", 1.0, term=6),
             store.fence(6),
@@ -410,7 +410,7 @@ class PlacementConformance:
             await store.create(spec(f"sb-{number}", incarnation=f"i{number}"), fingerprint="f")
         assert await changed() == {"sb-0", "sb-1", "sb-2"}
         assert await changed() == set()
-        await store.mark_ready("sb-0", "i0", "unix:///a.sock", "e")
+        await store.mark_ready("sb-0", "i0", "unix:///a.sock")
         assert await changed() == {"sb-0"}
         await store.mark_failed("sb-0", "i0", OOM)
         assert await changed() == {"sb-0"}

@@ -57,14 +57,13 @@ class RuntimeConformance:
     async def test_a_sandbox_is_made_listed_and_removed(self, runtime: Runtime) -> None:
         asked = order("sb-1", image=self.image, labels={"run": "7", "holdfast/lifetime_s": "60"})
         made = await runtime.create(asked, CREATE_S)
-        assert made.endpoint.startswith(("unix://", "tcp://"))
-        assert made.agent_epoch
+        assert made.startswith(("unix://", "tcp://"))
         await all_ready(runtime)
         (present,) = await runtime.list_all()
         assert await runtime.get("sb-1") == [present]
         assert await runtime.get("sb-2") == []
         assert (present.sandbox_id, present.incarnation, present.owner) == ("sb-1", asked.incarnation, "ada")
-        assert (present.endpoint, present.image, present.labels) == (made.endpoint, self.image, asked.labels)
+        assert (present.endpoint, present.image, present.labels) == (made, self.image, asked.labels)
         assert present.created_at > 1_600_000_000
         assert not await runtime.delete("sb-1", "f" * 16)
         assert len(await runtime.list_all()) == 1
@@ -76,7 +75,7 @@ class RuntimeConformance:
         asked = order("sb-1", image=self.image)
         first = await runtime.create(asked, CREATE_S)
         again = await runtime.create(asked, CREATE_S)
-        assert again.endpoint == first.endpoint
+        assert again == first
         with pytest.raises(HoldfastError) as caught:
             await runtime.create(order("sb-1", image=self.image), CREATE_S)
         assert caught.value.code == "sandbox_exists"

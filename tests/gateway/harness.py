@@ -33,7 +33,7 @@ from gateway.auth import Keys
 from gateway.model.options import Egress
 from gateway.model.records import Cause, Record, SandboxSpec
 from gateway.placement.store import PlacementStore
-from gateway.runtimes.base import CreateRequest, Endpoint, Event, Images, SandboxStatus, Synced, WentAway
+from gateway.runtimes.base import CreateRequest, Event, Images, SandboxStatus, Synced, WentAway
 from gateway.service import Gateway
 from gateway.settings import AdmissionSettings, PlacementSettings, RelaySettings, RestSettings, Settings
 
@@ -60,7 +60,7 @@ class MemoryRuntime:
     def images(self) -> Images | None:
         return None
 
-    async def create(self, order: CreateRequest, timeout_s: float) -> Endpoint:
+    async def create(self, order: CreateRequest, timeout_s: float) -> str:
         self.orders.append(order)
         if self.hold is not None:
             await self.hold.wait()
@@ -69,20 +69,20 @@ class MemoryRuntime:
             raise error
         other = self.present.get(order.sandbox_id)
         if other is not None and other.incarnation == order.incarnation:
-            return Endpoint(other.endpoint, "e1")
+            return other.endpoint
         if other is not None:
             raise HoldfastError("sandbox_exists", "it is there")
         if order.image == "unknown-image":
             raise HoldfastError("image_not_found", "there is no such image")
         self._make(order)
-        return Endpoint(self.endpoint, "e1")
+        return self.endpoint
 
-    async def adopt(self, spare_id: str, order: CreateRequest, timeout_s: float) -> Endpoint:
+    async def adopt(self, spare_id: str, order: CreateRequest, timeout_s: float) -> str:
         if self.present.pop(spare_id, None) is None:
             raise HoldfastError("sandbox_not_found", "that spare is gone")
         self.orders.append(order)
         self._make(order)
-        return Endpoint(self.endpoint, "e1")
+        return self.endpoint
 
     async def allow(self, sandbox_id: str, incarnation: str, egress: Egress) -> None:
         if sandbox_id not in self.present or self.present[sandbox_id].incarnation != incarnation:
@@ -207,7 +207,7 @@ class Served:
         """A ready sandbox whose agent is at ``endpoint``."""
         spec = SandboxSpec(sandbox_id=sandbox_id, owner=owner, incarnation=incarnation, image="host")
         await self.store.create(spec, fingerprint=sandbox_id)
-        record = await self.store.mark_ready(sandbox_id, incarnation, endpoint, "e1")
+        record = await self.store.mark_ready(sandbox_id, incarnation, endpoint)
         assert isinstance(record, Record)
         return record
 

@@ -23,7 +23,7 @@ from gateway.metrics import Metrics
 from gateway.model.records import Cause, Quota, Record, SandboxSpec
 from gateway.placement.errors import FencedError
 from gateway.placement.store import PlacementStore
-from gateway.runtimes.base import CreateRequest, Endpoint
+from gateway.runtimes.base import CreateRequest
 from gateway.settings import AdmissionSettings, PlacementSettings, SettingsError, from_environment
 from tests.gateway.checked import check
 from tests.gateway.harness import ADA, BOB, MemoryRuntime, Served, serve
@@ -149,7 +149,7 @@ class SlowRuntime(MemoryRuntime):
         self.at_once = self.most = 0
         self.served: list[str] = []
 
-    async def create(self, order: CreateRequest, timeout_s: float) -> Endpoint:
+    async def create(self, order: CreateRequest, timeout_s: float) -> str:
         self.at_once += 1
         self.most = max(self.most, self.at_once)
         for _ in range(20):

@@ -52,7 +52,7 @@ async def add(store: PlacementStore, runtime: MemoryRuntime, sandbox_id: str = "
     spec = SandboxSpec(sandbox_id=sandbox_id, owner="ada", incarnation="1" * 16, image="host", **more)
     await store.create(spec, fingerprint="f")
     runtime.add(sandbox_id, labels=to_labels(spec), cores=spec.cores, memory_bytes=spec.memory_bytes)
-    await store.mark_ready(sandbox_id, spec.incarnation, runtime.endpoint, "e1")
+    await store.mark_ready(sandbox_id, spec.incarnation, runtime.endpoint)
     return spec
 
 

@@ -18,7 +18,7 @@ from gateway.controller.quota_counts import QuotaCounts
 from gateway.controller.reconciler import Reconciler
 from gateway.model.records import Cause, Quota, Record, SandboxSpec
 from gateway.placement.keys import group_key
-from gateway.runtimes.base import CreateRequest, Endpoint, SandboxStatus
+from gateway.runtimes.base import CreateRequest, SandboxStatus
 from gateway.settings import AdmissionSettings, ControllerSettings
 from tests.gateway.controllers import at_work
 from tests.gateway.harness import Served, serve
@@ -111,7 +111,7 @@ async def test_a_former_holder_that_comes_up_late_does_not_keep_its_id_from_bein
     """It cannot be seen yet when the runtime says that the id is taken, and its maker removes it only once it is up."""
     create, tries = served.runtime.create, 0
 
-    async def taken(order: CreateRequest, timeout_s: float) -> Endpoint:
+    async def taken(order: CreateRequest, timeout_s: float) -> str:
         nonlocal tries
         tries += 1
         if tries < 4:
@@ -148,7 +148,7 @@ async def test_what_failed_and_was_forgotten_while_the_controller_looked_is_not_
     """A repeated request would find a sandbox that is not there."""
     looking, listed, failed = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    async def fails(order: CreateRequest, timeout_s: float) -> Endpoint:
+    async def fails(order: CreateRequest, timeout_s: float) -> str:
         served.runtime.add(order.sandbox_id, order.incarnation, owner=order.owner)
         await listed.wait()
         raise HoldfastError("no_capacity", "its agent never answered", retryable=True)

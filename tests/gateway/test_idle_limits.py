@@ -25,7 +25,7 @@ async def _place(served: Served, endpoint: str, idle_s: float | None) -> float:
     """A ready sandbox; when it would expire."""
     spec = _spec(idle_s)
     await served.store.create(spec, fingerprint="f")
-    record = await served.store.mark_ready("sb-1", spec.incarnation, endpoint, "e1")
+    record = await served.store.mark_ready("sb-1", spec.incarnation, endpoint)
     assert isinstance(record, Record)
     assert record.expires_at is not None
     return record.expires_at
@@ -99,7 +99,7 @@ async def test_only_what_has_an_idle_limit_is_noted(served: Served, monkeypatch:
     monkeypatch.setattr(served.store, "touch", touch)
     async with ScriptedAgent(scripted(script)) as agent, served.client() as client, asyncio.timeout(DEADLINE_S):
         await served.store.create(_spec(idle_s), fingerprint="f")
-        await served.store.mark_ready("sb-1", _spec(idle_s).incarnation, agent.endpoint, "e1")
+        await served.store.mark_ready("sb-1", _spec(idle_s).incarnation, agent.endpoint)
         assert (await client.post("/sandboxes/sb-1/exec", json={"command": "true", "wait": True})).status_code == 200
         await until_async(lambda: not _pending(served), deadline_s=DEADLINE_S, what="all to be noted")
         assert bool(noted) == (idle_s is not None)

@@ -104,7 +104,7 @@ class Placement(StoreMachine):
 
     @rule(id_=IDS, incarnation=INCARNATIONS, term=TERMS)
     def ready(self, id_: str, incarnation: str, term: int | None) -> None:
-        step = self.store.mark_ready(id_, incarnation, "unix:///x", "e", term=term)
+        step = self.store.mark_ready(id_, incarnation, "unix:///x", term=term)
         if fenced := self.fenced(id_, term):
             self.call(step, fenced)
             return

@@ -82,7 +82,7 @@ async def test_what_a_sandbox_is_made_of_is_said_once(store: PlacementStore) -> 
     assert await store.assign_spare("sb-1", "i1", COLD_START, "pool-b") == "pool-a"
     assert await store.assign_spare("sb-1", "i1", COLD_START, "pool-a") == COLD_START
     assert await store.assign_spare("sb-1", "i1", "pool-b") == COLD_START
-    await store.mark_ready("sb-1", "i1", "x", "e")
+    await store.mark_ready("sb-1", "i1", "x")
     assert await store.assign_spare("sb-1", "i1", "pool-b") == ""
     assert await store.assign_spare("nobody", "i1", "pool-b") == ""
 

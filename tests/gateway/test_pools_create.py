@@ -138,7 +138,7 @@ async def test_who_gives_up_on_spares_leaves_it_to_a_replica_that_found_another(
 
     async def adopted(incarnation: str, spare_id: str) -> None:
         await adopt(spare_id, CreateRequest("sb-1", incarnation, "t", "ada", "host", 1.0, 2**30), 1.0)
-        await served.store.mark_ready("sb-1", incarnation, "unix:///adopted", "e2")
+        await served.store.mark_ready("sb-1", incarnation, "unix:///adopted")
 
     monkeypatch.setattr(served.runtime, "adopt", slow)
     async with served.client() as client:

@@ -44,7 +44,7 @@ async def step(store: PlacementStore, random_: random.Random, number: int) -> No
         case "create" if living is None:
             await store.create(SandboxSpec(id_, "ada", f"i{number}", "host"), fingerprint="f")
         case "ready" if living is not None:
-            await store.mark_ready(id_, living.incarnation, "unix:///a", "e")
+            await store.mark_ready(id_, living.incarnation, "unix:///a")
         case "failed" if living is not None:
             await store.mark_failed(id_, living.incarnation, OOM)
         case "delete" if living is not None:
@@ -67,7 +67,7 @@ async def test_the_cache_follows_every_step(store: PlacementStore, redis_server:
 async def test_a_quiet_read_costs_no_record(store: PlacementStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(50):
         await store.create(SandboxSpec(f"sb-{number}", "ada", "i", "host"), fingerprint="f")
-        await store.mark_ready(f"sb-{number}", "i", "unix:///a", "e")
+        await store.mark_ready(f"sb-{number}", "i", "unix:///a")
     cache, read = RecordCache(store), store.records
     assert len(await cache.read("m")) == 50
     asked: list[str] = []
@@ -97,7 +97,7 @@ async def test_nothing_is_ended_because_of_what_a_late_watch_shows(store: Placem
     for number in range(20):
         spec = SandboxSpec(f"sb-{number}", "ada", "1" * 16, "host")
         await store.create(spec, fingerprint="f")
-        await store.mark_ready(spec.sandbox_id, spec.incarnation, runtime.endpoint, "e")
+        await store.mark_ready(spec.sandbox_id, spec.incarnation, runtime.endpoint)
         runtime.add(spec.sandbox_id)
     old = [runtime.add("sb-old", created_at=1.0)]
     runtime.list_watched = lambda: _answer(old)  # type: ignore[method-assign]
@@ -124,7 +124,7 @@ async def test_what_the_watch_does_not_show_is_found_by_a_list(store: PlacementS
     assert term is not None
     await store.mark_generation("m", term=term)
     await store.create(SandboxSpec("sb-1", "ada", "1" * 16, "host"), fingerprint="f")
-    await store.mark_ready("sb-1", "1" * 16, runtime.endpoint, "e")
+    await store.mark_ready("sb-1", "1" * 16, runtime.endpoint)
     shown = [runtime.add("sb-1", created_at=1.0)]
     runtime.list_watched = lambda: _answer(shown)  # type: ignore[method-assign]
     reconciler, agreed = Reconciler(store, runtime, -1.0), []
@@ -160,6 +160,6 @@ async def test_a_cursor_of_changes_that_were_lost_is_noticed(store: PlacementSto
     await store.create(SandboxSpec("sb-1", "ada", "i2", "host"), fingerprint="f")
     assert shard_of("sb-1") in (await store.changes(cursor)).lost
     cursor = (await store.changes()).cursor
-    await store.mark_ready("sb-1", "i2", "unix:///a", "e")
+    await store.mark_ready("sb-1", "i2", "unix:///a")
     changes = await store.changes(cursor)
     assert (changes.ids, list(changes.lost)) == ({"sb-1"}, [])

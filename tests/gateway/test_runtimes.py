@@ -58,10 +58,10 @@ class TestLocalRuntime(RuntimeConformance):
         made = await runtime.create(
             type(asked)(**{name: getattr(asked, name) for name in type(asked).__dataclass_fields__} | {"token": token}), CREATE_S
         )
-        dialled = await dial(made.endpoint, (SECRET,), "sb-1", asked.incarnation, 5.0)
+        dialled = await dial(made, (SECRET,), "sb-1", asked.incarnation, 5.0)
         dialled.transport.abort()
         with pytest.raises(HoldfastError) as caught:
-            await dial(made.endpoint, (SECRET,), "sb-1", "0" * 16, 5.0)
+            await dial(made, (SECRET,), "sb-1", "0" * 16, 5.0)
         assert caught.value.code == "agent_identity"
 
 

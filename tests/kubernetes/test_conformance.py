@@ -26,10 +26,10 @@ class TestKubernetesRuntime(RuntimeConformance):
     async def test_the_agent_proves_itself_and_its_pod(self, runtime: KubernetesRuntime) -> None:
         asked = order("sb-1", incarnation="1" * 16, token=agent_token(SECRET, "sb-1", "1" * 16))
         made = await runtime.create(asked, CREATE_S)
-        (await dial(made.endpoint, (SECRET,), "sb-1", asked.incarnation, 5.0)).transport.abort()
-        address, _, uid = made.endpoint.partition("#")
-        assert uid == made.agent_epoch
-        for endpoint, incarnation in ((made.endpoint, "0" * 16), (f"{address}#{'0' * len(uid)}", asked.incarnation)):
+        (await dial(made, (SECRET,), "sb-1", asked.incarnation, 5.0)).transport.abort()
+        address, _, uid = made.partition("#")
+        assert uid
+        for endpoint, incarnation in ((made, "0" * 16), (f"{address}#{'0' * len(uid)}", asked.incarnation)):
             with pytest.raises(HoldfastError) as caught:
                 await dial(endpoint, (SECRET,), "sb-1", incarnation, 5.0)
             assert caught.value.code == "agent_identity"

@@ -50,7 +50,7 @@ async def add(store: PlacementStore, api: FakeApi, runtime: KubernetesRuntime, n
     for number in numbers:
         spec = SandboxSpec(f"sb-{number}", "ada", f"{number:016x}", "host")
         await store.create(spec, fingerprint="f")
-        await store.mark_ready(spec.sandbox_id, spec.incarnation, "tcp://10.0.0.1:1#u", "")
+        await store.mark_ready(spec.sandbox_id, spec.incarnation, "tcp://10.0.0.1:1#u")
         order = CreateRequest(spec.sandbox_id, spec.incarnation, "t", "ada", "host", 1.0, 2**28, labels=to_labels(spec))
         api.pods.create({**pod(order, runtime.settings, "image", "replica-1"), "status": RUNNING})
 

@@ -110,7 +110,7 @@ async def test_too_late_says_what_it_waited_for_and_leaves_the_pod_to_whoever_as
 async def test_an_address_where_another_pods_agent_answers_is_refused(runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet) -> None:
     asked = order("sb-1")
     first = await runtime.create(asked, CREATE_S)
-    address = first.endpoint.removeprefix("tcp://").partition(":")[0]
+    address = first.removeprefix("tcp://").partition(":")[0]
     # The pod is replaced by one of the same sandbox, incarnation and token, whose status still shows the old pod's address.
     body = api.pods.get("hf-sb-1")
     api.pods.on_write.remove(kubelet._on_write)  # the old agent stays, as on a node that was cut off
@@ -136,7 +136,7 @@ async def test_many_creates_cost_one_list_and_one_watch(runtime: KubernetesRunti
 async def test_an_api_server_in_trouble_is_asked_again(runtime: KubernetesRuntime, api: FakeApi) -> None:
     errors = [RefusedError(500, "InternalError", "etcdserver: request timed out"), RefusedError(429, "TooManyRequests", "wait")]
     api.refuse = [("create pods", error) for error in errors]
-    assert (await runtime.create(order("sb-1"), CREATE_S)).endpoint
+    assert await runtime.create(order("sb-1"), CREATE_S)
     assert api.pods.names() == ["hf-sb-1"]
 
 
@@ -162,7 +162,7 @@ async def test_an_answer_that_was_lost_finds_the_pod_that_was_made(runtime: Kube
 
     api._create = lost  # type: ignore[method-assign]
     found = await runtime.create(order("sb-1"), CREATE_S)
-    assert found.agent_epoch == made[0]["metadata"]["uid"]
+    assert found.partition("#")[2] == made[0]["metadata"]["uid"]
     assert api.requests["create pods"] == 2
 
 
@@ -181,9 +181,9 @@ async def test_a_former_pod_of_the_name_is_waited_for(runtime: KubernetesRuntime
     assert await runtime.delete("sb-1")
     making = asyncio.create_task(runtime.create(order("sb-1"), CREATE_S))
     await until_async(lambda: api.requests["create pods"] >= 3, deadline_s=SOON_S, what="some tries")
-    kubelet.agents[first.agent_epoch].kill()
+    kubelet.agents[first.partition("#")[2]].kill()
     second = await making
-    assert second.agent_epoch != first.agent_epoch
+    assert second.partition("#")[2] != first.partition("#")[2]
 
 
 async def test_the_bundle_comes_as_the_server_can(runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ async def test_what_a_probe_pod_sees_decides(others: dict[Profile, KubernetesRun
     check = await check_of(runtime)
     assert check["ok"] is can
     if can:
-        assert (await runtime.create(order("sb-1"), CREATE_S)).endpoint
+        assert await runtime.create(order("sb-1"), CREATE_S)
         return
     assert "HOLDFAST_SANDBOX_PROFILE=root" in check["fix"]
     with pytest.raises(HoldfastError, match="in the node's") as caught:
@@ -73,7 +73,7 @@ async def test_what_a_probe_pod_sees_decides(others: dict[Profile, KubernetesRun
     assert api.pods.names() == [], "it is refused before anything is made"
     for profile in ("root", "restricted"):
         assert (await check_of(others[profile]))["ok"]
-        assert (await others[profile].create(order(f"sb-{profile}"), CREATE_S)).endpoint
+        assert await others[profile].create(order(f"sb-{profile}"), CREATE_S)
 
 
 async def test_a_server_that_drops_the_wish_is_found_out(others: dict[Profile, KubernetesRuntime], api: FakeApi) -> None:
@@ -87,7 +87,7 @@ async def test_a_server_that_drops_the_wish_is_found_out(others: dict[Profile, K
     assert seen.users is False
     assert "drops hostUsers" in (await check_of(runtime))["detail"]
     assert api.pods.names() == []
-    assert (await others["root"].create(order("sb-2"), CREATE_S)).endpoint
+    assert await others["root"].create(order("sb-2"), CREATE_S)
 
 
 async def test_a_kubelet_that_refuses_is_heard_in_seconds(
@@ -100,7 +100,7 @@ async def test_a_kubelet_that_refuses_is_heard_in_seconds(
         await others["userns"].create(order("sb-1"), CREATE_S)
     assert time.monotonic() - began < 15.0
     assert says_the_choices(caught.value)
-    assert (await others["restricted"].create(order("sb-2"), CREATE_S)).endpoint
+    assert await others["restricted"].create(order("sb-2"), CREATE_S)
 
 
 async def test_a_probe_hears_the_kubelet_as_well(others: dict[Profile, KubernetesRuntime], api: FakeApi, kubelet: Kubelet) -> None:
@@ -126,7 +126,7 @@ async def test_a_probe_that_proves_nothing_refuses_no_create(others: dict[Profil
     seen = await node_probes.probe(runtime.api, runtime.settings, wait_s=0.2)  # nothing plays its pods
     assert (seen.users, seen.volume) == (None, None)
     assert not (await check_of(runtime))["ok"]
-    assert (await runtime.create(order("sb-1"), CREATE_S)).endpoint
+    assert await runtime.create(order("sb-1"), CREATE_S)
 
 
 async def test_a_verdict_of_another_profile_is_none(others: dict[Profile, KubernetesRuntime], api: FakeApi) -> None:
@@ -170,7 +170,7 @@ async def test_a_spare_of_another_profile_is_never_handed_out(
     assert (spare.state == "failed") is (made != wanted), "the controller replaces it"
     asked: CreateRequest = order("sb-1", incarnation="7" * 16)
     if made == wanted:
-        assert (await others[wanted].adopt("pool-1", asked, CREATE_S)).endpoint
+        assert await others[wanted].adopt("pool-1", asked, CREATE_S)
         return
     with pytest.raises(HoldfastError) as caught:
         await others[wanted].adopt("pool-1", asked, CREATE_S)
@@ -229,4 +229,4 @@ async def test_root_needs_no_permission_but_under_restricted(others: dict[Profil
     asked = order("sb-1", options=Options(user=0))
     with pytest.raises(HoldfastError, match="do not run as root here"):
         await others["restricted"].create(asked, CREATE_S)
-    assert (await others["userns"].create(asked, CREATE_S)).endpoint
+    assert await others["userns"].create(asked, CREATE_S)

@@ -155,7 +155,7 @@ async def test_an_eviction_is_announced_and_then_told(runtime: KubernetesRuntime
     leaving = await next_of(events, Leaving, "sb-1")
     assert (leaving.cause.reason, leaving.cause.fault) == ("evicted", "infrastructure")
     api.pods.delete("hf-sb-1", {})
-    kubelet.agents[made.agent_epoch].kill() if made.agent_epoch in kubelet.agents else None
+    kubelet.agents[made.partition("#")[2]].kill() if made.partition("#")[2] in kubelet.agents else None
     gone = await next_of(events, WentAway, "sb-1")
     assert (gone.incarnation, gone.cause.reason, gone.cause.fault) == (asked.incarnation, "evicted", "infrastructure")
     await events.aclose()  # type: ignore[attr-defined]
@@ -224,9 +224,9 @@ async def test_of_many_takers_one_gets_a_spare(runtime: KubernetesRuntime, api: 
         "ada",
         LISTED,
     )
-    (await dial_agent(made.endpoint, winner.token, 5.0)).transport.abort()
+    (await dial_agent(made, winner.token, 5.0)).transport.abort()
     with pytest.raises(HoldfastError):
-        await dial_agent(made.endpoint, spare.token, 5.0)
+        await dial_agent(made, spare.token, 5.0)
     assert POOL not in api.pods.get("hf-pool-1")["metadata"]["labels"]
     await runtime.allow(winner.sandbox_id, winner.incarnation, INTERNET)  # it is found though its pod has another name
     assert await runtime.delete(winner.sandbox_id, winner.incarnation)
@@ -236,8 +236,8 @@ async def test_of_many_takers_one_gets_a_spare(runtime: KubernetesRuntime, api: 
 async def test_a_spare_whose_agent_does_not_come_along_is_removed(runtime: KubernetesRuntime, api: FakeApi, kubelet: Kubelet) -> None:
     made = await runtime.create(order("pool-1", owner="", labels={"holdfast/pool": "small"}), CREATE_S)
     api.pods.on_write.remove(kubelet._on_write)
-    kubelet.agents[made.agent_epoch].kill()
-    await until_async(lambda: made.agent_epoch not in kubelet.agents, deadline_s=SOON_S, what="the agent's end")
+    kubelet.agents[made.partition("#")[2]].kill()
+    await until_async(lambda: made.partition("#")[2] not in kubelet.agents, deadline_s=SOON_S, what="the agent's end")
     api.pods.update("hf-pool-1", lambda pod: pod["status"].update(phase="Running", containerStatuses=[]))  # not told yet
     with pytest.raises(HoldfastError) as caught:
         await runtime.adopt("pool-1", order("sb-1"), CREATE_S)

@@ -1,5 +1,5 @@
 -- Shared by every step; the loader puts it in front of each script. Defines functions only.
--- A record's hash: doc owner inc fp status endpoint epoch created ready ready_by life idle hb active beat ended reason fault message expires spare leaving leaving_reason
+-- A record's hash: doc owner inc fp status endpoint created ready ready_by life idle hb active beat ended reason fault message expires spare leaving leaving_reason
 -- leaving_fault leaving_message egress (JSON, once it was changed) request (what made it) begun ('' while its creation is queued)
 -- (times and durations in milliseconds, '' where there is none).
 

@@ -25,7 +25,7 @@ end
 if ARGV[12] == '1' and redis.call('EXISTS', KEYS[2], KEYS[6]) == 0 then return { 'forgotten', {} } end
 local now = now_ms()
 redis.call('HSET', KEYS[1], 'doc', ARGV[5], 'owner', ARGV[2], 'inc', ARGV[3], 'fp', ARGV[4], 'status', 'pending',
-  'endpoint', '', 'epoch', '', 'created', string.format('%.0f', now), 'ready', '',
+  'endpoint', '', 'created', string.format('%.0f', now), 'ready', '',
   'ready_by', string.format('%.0f', now + tonumber(ARGV[6])), 'life', ARGV[7], 'idle', ARGV[8], 'hb', ARGV[9],
   'active', string.format('%.0f', now), 'beat', '', 'ended', '', 'reason', '', 'fault', '', 'message', '', 'request', ARGV[14],
   'begun', ARGV[16] == '1' and '' or string.format('%.0f', now))

@@ -12,7 +12,7 @@ local life = number(ARGV[7])
 if life then life = string.format('%.0f', now_ms() - tonumber(ARGV[6]) + life) end
 redis.call('DEL', KEYS[2])
 redis.call('HSET', KEYS[1], 'doc', ARGV[4], 'owner', ARGV[2], 'inc', ARGV[3], 'fp', '', 'status', 'ready',
-  'endpoint', ARGV[5], 'epoch', '', 'created', ARGV[6], 'ready', now, 'ready_by', '', 'life', life or '', 'idle', ARGV[8],
+  'endpoint', ARGV[5], 'created', ARGV[6], 'ready', now, 'ready_by', '', 'life', life or '', 'idle', ARGV[8],
   'hb', ARGV[9], 'active', now, 'beat', '', 'ended', '', 'reason', '', 'fault', '', 'message', '')
 schedule(KEYS[1], KEYS[3], ARGV[1], tonumber(ARGV[10]))
 redis.call('ZADD', KEYS[4], 0, ARGV[1])

@@ -16,7 +16,7 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 
 from gateway.model.options import Egress
-from gateway.runtimes.base import CreateRequest, Endpoint, Event, Images, SandboxStatus, Synced
+from gateway.runtimes.base import CreateRequest, Event, Images, SandboxStatus, Synced
 from gateway.runtimes.kubernetes.api.client import Api, ApiError, errors
 from gateway.runtimes.kubernetes.api.watch import Changed, Listed, Vanished, Watch, WatchSettings
 from gateway.runtimes.kubernetes.cluster.enforcement import EnforcementGuard
@@ -70,7 +70,7 @@ class KubernetesRuntime:
         """Images pulled to every node in advance."""
         return self._images
 
-    async def create(self, request: CreateRequest, timeout_s: float) -> Endpoint:
+    async def create(self, request: CreateRequest, timeout_s: float) -> str:
         clock = asyncio.get_running_loop().time
         deadline, tokens = clock() + timeout_s, (request.token, *request.other_tokens)
         with errors():
@@ -96,7 +96,7 @@ class KubernetesRuntime:
                 existed |= await self._delete(facts)
             return existed
 
-    async def adopt(self, spare_id: str, request: CreateRequest, timeout_s: float) -> Endpoint:
+    async def adopt(self, spare_id: str, request: CreateRequest, timeout_s: float) -> str:
         with errors():
             await self._guard.check(request.egress, timeout_s)
             await self.policies.ensure(request.egress)

@@ -15,7 +15,7 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.agents.adoption import adopt_agent
 from gateway.agents.dial import dial_any
-from gateway.runtimes.base import CreateRequest, Endpoint
+from gateway.runtimes.base import CreateRequest
 from gateway.runtimes.kubernetes.api.client import JSON_PATCH, Api, ApiError
 from gateway.runtimes.kubernetes.names import EGRESS, POOL, PROFILE, SANDBOX, UNLABELLED, label_value, pod_name
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
@@ -28,7 +28,7 @@ from .status import PodStatus, read_pod
 
 async def adopt(
     api: Api, pod_creation: PodCreation, pods: str, settings: KubernetesSettings, spare_id: str, request: CreateRequest, timeout_s: float
-) -> Endpoint:
+) -> str:
     """Both steps. Raises ``sandbox_not_found`` when the spare is gone, taken, or could not be adopted; in the last case it is removed."""
     facts, token = await _claim(api, pods, settings, spare_id, request)
     identity = {"sandbox_id": request.sandbox_id, "incarnation": request.incarnation, "env": request.env, "labels": request.labels}
@@ -39,7 +39,7 @@ async def adopt(
                 await adopt_agent(endpoint, token, request.token, identity, timeout_s)
             except HoldfastError:  # another replica that creates the same sandbox may have adopted the agent already
                 (await dial_any(endpoint, (request.token, *request.other_tokens), timeout_s)).transport.abort()
-        return Endpoint(endpoint, facts.uid)
+        return endpoint
     except (HoldfastError, TimeoutError, OSError) as error:
         await pod_creation.tidy(facts)
         raise HoldfastError("sandbox_not_found", f"the spare did not become the sandbox: {error}") from error

@@ -19,7 +19,6 @@ from holdfast_wire.bundle import AGENT_PORT
 from holdfast_wire.errors import HoldfastError
 
 from gateway.agents.dial import DialError, dial_any
-from gateway.runtimes.base import Endpoint
 from gateway.runtimes.kubernetes.api.client import Api, ApiError, ApiUnreachableError, refused
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 
@@ -75,7 +74,7 @@ class PodCreation:
         self._pods = pods
         self._settings = settings
 
-    async def create(self, manifest: dict[str, Any], incarnation: str, tokens: Sequence[str], timeout_s: float) -> Endpoint:
+    async def create(self, manifest: dict[str, Any], incarnation: str, tokens: Sequence[str], timeout_s: float) -> str:
         """Create the pod, or find the existing one, and wait for its agent, which knows one of ``tokens``.
 
         A pod that is late is kept: another replica may have reached its agent, and only the caller knows.
@@ -106,7 +105,7 @@ class PodCreation:
         except TimeoutError:
             raise ApiUnreachableError("no answer").unavailable() from None
 
-    async def reach(self, facts: PodStatus, tokens: Sequence[str]) -> Endpoint:
+    async def reach(self, facts: PodStatus, tokens: Sequence[str]) -> str:
         """Dial until the agent of exactly this pod answers."""
         endpoint = endpoint_of(facts)
         clock = asyncio.get_running_loop().time
@@ -115,7 +114,7 @@ class PodCreation:
             with contextlib.suppress(DialError):
                 dialled = await dial_any(endpoint, tokens, _DIAL_S)
                 dialled.transport.abort()
-                return Endpoint(endpoint, facts.uid)
+                return endpoint
             await asyncio.sleep(pause_s)
             if clock() - began > _EAGER_S:
                 pause_s = min(pause_s * 1.3, _DIAL_MOST_S)
@@ -191,9 +190,9 @@ class PodCreation:
             raise _deleted()
         return again
 
-    async def _until_ready(self, facts: PodStatus, ours: bool, tokens: Sequence[str], changes: PodChanges) -> Endpoint:
+    async def _until_ready(self, facts: PodStatus, ours: bool, tokens: Sequence[str], changes: PodChanges) -> str:
         """Wait until the agent answers, or the pod's status shows that it never will."""
-        dialling: asyncio.Task[Endpoint] | None = None
+        dialling: asyncio.Task[str] | None = None
         changed = asyncio.ensure_future(changes.changed())
         clock = asyncio.get_running_loop().time
         patience_s, ask_at = _SLOW_S, clock() + _SLOW_S
