@@ -118,8 +118,11 @@ def failure(record: Record) -> HoldfastError:
     """The error of a failed sandbox."""
     cause = record.cause or Cause("unknown", "infrastructure")
     message = f"sandbox {record.sandbox_id!r} has failed: {cause.message or cause.reason}"
-    code = "image_pull_failed" if cause.reason == "image-pull" else cause.reason.replace("-", "_")
-    if code in ("image_not_found", "image_pull_failed", "unsupported", "invalid_argument"):
+    if cause.reason == "image-pull":  # only the fault tells whether there is no such image, or its registry does not answer
+        code = "image_not_found" if cause.fault == "caller" else "image_pull_failed"
+        return HoldfastError(code, cause.message or message, fault=cause.fault, reason=cause.reason, retryable=False)  # it stays failed
+    code = cause.reason.replace("-", "_")
+    if code in ("image_not_found", "unsupported", "invalid_argument"):
         return HoldfastError(code, cause.message or message)
     return HoldfastError("sandbox_failed", message, fault=cause.fault, reason=cause.reason)
 

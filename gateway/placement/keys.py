@@ -43,6 +43,12 @@ def claimed_key(owner: str, idempotency_key: str) -> str:
     return f"{_tag(shard_of(digest))}:claim:{digest}"
 
 
+def cancelled(sandbox_id: str, owner: str, idempotency_key: str) -> str:
+    """String with an expiry: the owner's request to create this id under that key was cancelled."""
+    digest = hashlib.sha256(f"{sandbox_id}\0{owner}\0{idempotency_key}".encode()).hexdigest()
+    return f"{_tag(shard_of(sandbox_id))}:cancelled:{digest}"
+
+
 def owned(shard: int, owner: str) -> str:
     """Sorted set, all scores 0: ids of one owner in one shard, in order of id."""
     return f"{_tag(shard)}:owned:{owner}"

@@ -78,6 +78,7 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
         record, tombstone, due, _, changes = _five(id_)
         request = spec.incarnation if idempotency_key is None else _request_id(idempotency_key)
         found = [record, tombstone, keys.idempotency(id_), due, keys.owned(shard, spec.owner), keys.generation(shard), changes]
+        found.append(keys.cancelled(id_, spec.owner, idempotency_key or ""))
         arguments: list[Argument] = [id_, spec.owner, spec.incarnation, fingerprint, write_spec(spec), ms(spec.ready_timeout_s)]
         arguments += _clocks(spec)
         arguments += [self._idempotency_ms if derived else "", self._tombstone_ms, int(used_before), int(idempotency_key is not None)]
@@ -172,8 +173,8 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
     ) -> Entry:
         """Remove the record and leave a tombstone (none with ``forget``, which also frees the idempotency key).
 
-        With ``cancelled_key`` only a record that was created under it is removed, and a ``create`` under it that comes later raises
-        ``sandbox_gone``.
+        With ``cancelled_key`` only a record that was created under it, and not rebuilt since, is removed, and a ``create`` under it that
+        comes later raises ``sandbox_gone``.
 
         The answer is the record that was removed, the tombstone that was there already, or None.
         """
@@ -187,14 +188,17 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
         why = [cause.reason, cause.fault, cause.message]
         outcome, fields = await self._run(
             "delete",
-            [record, tombstone, keys.idempotency(sandbox_id), due, owned, term_key, changes],
+            [
+                *(record, tombstone, keys.idempotency(sandbox_id), due, owned, term_key, changes),
+                keys.cancelled(sandbox_id, owner, cancelled_key or ""),
+            ],
             [
                 *(sandbox_id, owner, incarnation or "", *why, self._tombstone_ms, int(forget), _term(term)),
                 "" if cancelled_key is None else _request_id(cancelled_key),
             ],
         )
         if outcome == b"record":
-            return None  # another owner's, or another incarnation: for this caller it does not exist
+            return None  # another owner's, incarnation or request: for this caller it does not exist
         found = as_entry(sandbox_id, b"record" if outcome == b"deleted" else outcome, fields)
         return found if found is not None and found.owner == owner else None
 

@@ -116,18 +116,23 @@ class Supervisor:
             subreaper.die_with_parent(signal.SIGTERM, parent)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, self._signals)
 
-        member.process = process = subprocess.Popen(
-            ["/bin/sh", "-c", f"exec {member.entry.command}"],
-            cwd=self._plan.directory,
-            env={**self._plan.environment, "HOLDFAST_FAILED_STARTS": str(member.failed_starts)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            bufsize=0,
-            start_new_session=True,
-            preexec_fn=prepare,  # noqa: PLW1509
-        )
+        try:
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", f"exec {member.entry.command}"],
+                cwd=self._plan.directory,
+                env={**self._plan.environment, "HOLDFAST_FAILED_STARTS": str(member.failed_starts)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                bufsize=0,
+                start_new_session=True,
+                preexec_fn=prepare,  # noqa: PLW1509
+            )
+        except OSError as error:  # no memory, descriptor or process is left for it: the others go on
+            self._start_later(member, f"cannot be started ({error.strerror})", member.backoff_s)
+            return
         assert process.stdout is not None
+        member.process = process
         member.started_at = time.monotonic()
         try:
             member.pid_file.write_text(f"{process.pid}\n")
@@ -149,12 +154,13 @@ class Supervisor:
         if self._stopping.is_set():
             member.lines.show(f"ended ({how})")
             return
-        now = time.monotonic()
-        steady = now - member.started_at >= _STEADY_AFTER_S
+        steady = time.monotonic() - member.started_at >= _STEADY_AFTER_S
         member.failed_starts = member.failed_starts + 1 if code > 0 and not steady else 0
-        delay_s = _BACKOFF_FIRST_S if steady else member.backoff_s
-        member.due, member.backoff_s = now + delay_s, min(delay_s * 2, _BACKOFF_MOST_S)
-        member.lines.show(f"died ({how}), starts again in {delay_s:g} s")
+        self._start_later(member, f"died ({how})", _BACKOFF_FIRST_S if steady else member.backoff_s)
+
+    def _start_later(self, member: _Member, why: str, delay_s: float) -> None:
+        member.due, member.backoff_s = time.monotonic() + delay_s, min(delay_s * 2, _BACKOFF_MOST_S)
+        member.lines.show(f"{why}, starts again in {delay_s:g} s")
 
     def _end(self, member: _Member) -> None:
         if member.process is not None and not self._hurried:

@@ -17,7 +17,7 @@ from gateway.model.records import Cause, Record, SandboxSpec, Tombstone
 from gateway.placement import keys
 from gateway.placement.errors import FencedError
 from gateway.placement.keys import SHARDS
-from gateway.placement.store import PlacementStore
+from gateway.placement.store import PlacementStore, derived_id
 from tests.support.until import until_async
 
 OOM = Cause("oom", "workload", "killed for memory")
@@ -114,8 +114,34 @@ class PlacementConformance:
         assert isinstance(await store.get("sb-1"), Record)
         removed = await store.delete("sb-1", DELETED, owner="ada", cancelled_key="k2")
         assert isinstance(removed, Record)
+        for key in ("k1", "k2", "k3"):
+            with pytest.raises(HoldfastError, match="was cancelled"):
+                await store.create(spec(), fingerprint="f", idempotency_key=key)
+
+    async def test_a_create_that_comes_twice_makes_nothing_after_its_cancellation(self, store: PlacementStore) -> None:
+        assert (await store.create(spec(), fingerprint="f", idempotency_key="k1")).fresh
+        assert isinstance(await store.delete("sb-1", DELETED, owner="ada", cancelled_key="k1"), Record)
         with pytest.raises(HoldfastError, match="was cancelled"):
-            await store.create(spec(), fingerprint="f", idempotency_key="k3")
+            await store.create(spec(incarnation="i2"), fingerprint="f", idempotency_key="k1")
+        assert isinstance(await store.get("sb-1"), Tombstone)
+
+    async def test_a_cancellation_changes_nothing_for_other_requests_and_owners(self, store: PlacementStore) -> None:
+        id_ = derived_id("ada", "k1")
+        created = await store.create(spec(id_), fingerprint="f", idempotency_key="k1")
+        await store.delete(id_, DELETED, owner="ada")
+        for owner in ("ada", "bob"):
+            await store.delete(id_, DELETED, owner=owner, cancelled_key="k2")
+        await store.delete(id_, DELETED, owner="bob", cancelled_key="k1")
+        again = await store.create(spec(id_), fingerprint="f", idempotency_key="k1")
+        assert isinstance(again.entry, Tombstone)
+        assert again.entry.incarnation == created.entry.incarnation
+
+    async def test_a_cancellation_leaves_a_record_that_was_rebuilt(self, store: PlacementStore) -> None:
+        term = await store.lead("a", 60.0)
+        assert term is not None
+        assert await store.rebuild(spec("sb-1"), "unix:///a.sock", 1_000.0, term=term)
+        assert await store.delete("sb-1", DELETED, owner="ada", cancelled_key="k1") is None
+        assert isinstance(await store.get("sb-1"), Record)
 
     async def test_nothing_brings_a_deleted_sandbox_back(self, store: PlacementStore) -> None:
         await ready(store, spec(heartbeat_timeout_s=60.0))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import shlex
 import signal
 import socket
@@ -164,6 +165,19 @@ def test_back_off_grows_while_a_process_keeps_dying(tmp_path: Path) -> None:
     with up(tmp_path, "a: sh -c 'exit 3'\n") as run:
         for delay in ("0.1", "0.2", "0.4"):
             run.wait_text(f"a | died (exit status 3), starts again in {delay} s")
+
+
+def test_what_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
+    with up(tmp_path, f"a: {_SLEEPER}\nb: {_SLEEPER}\n") as run:
+        a, b = run.pid("a"), run.pid("b")
+        supervisor = subreaper.descendants(run.process.pid)[0]
+        limits = resource.prlimit(supervisor, resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        os.kill(b, signal.SIGKILL)
+        run.wait_text("cannot be started")
+        resource.prlimit(supervisor, resource.RLIMIT_NOFILE, limits)
+        run.wait_text("started, process", count=3)
+        assert run.pid("a") == a
+        assert is_alive(a)
 
 
 def test_what_gives_up_is_told_how_often(tmp_path: Path) -> None:

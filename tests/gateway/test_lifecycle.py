@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
-from holdfast_wire.errors import HoldfastError
+from holdfast_wire.errors import Fault, HoldfastError
 
 from gateway.controller.reconciler import Reconciler
 from gateway.lifecycle import creation
@@ -104,6 +104,21 @@ async def test_a_registry_that_is_down_is_no_missing_image_also_later(ada: Check
     await ada("POST", "/sandboxes", json=body)
     assert (await ada("GET", "/sandboxes/pulled/wait")).json()["reason"] == "image-pull"
     assert problem(await ada("POST", "/sandboxes", json=body | {"wait": True})) == (502, "image_pull_failed")
+
+
+@pytest.mark.parametrize(
+    ("fault", "answer"),
+    [("caller", (404, "image_not_found")), ("infrastructure", (502, "image_pull_failed"))],
+)
+async def test_a_failed_pull_keeps_its_fault_in_later_answers(ada: Checked, served: Served, fault: Fault, answer: tuple[int, str]) -> None:
+    """A cluster reports both as ``image-pull``; only the fault tells them apart."""
+    body = {"image": "registry/image:1", "sandbox_id": "pulled", "wait": True}
+    served.runtime.refuse = HoldfastError(answer[1], "what the kubelet says", fault=fault, reason="image-pull", retryable=False)
+    for _ in range(2):
+        refused = await ada("POST", "/sandboxes", json=body)
+        found = refused.json()
+        assert problem(refused) == answer
+        assert (found["fault"], found["reason"], found["retryable"]) == (fault, "image-pull", False)
 
 
 async def test_a_delete_while_it_is_made_wins(ada: Checked, served: Served) -> None:

@@ -1,5 +1,6 @@
 -- Reserve a sandbox id, once.
 -- KEYS: 1 record  2 tombstone  3 idempotency key  4 due  5 owned  6 generation marker  7 changes
+--       8 set where the request was cancelled
 -- ARGV: 1 id  2 owner  3 incarnation  4 fingerprint  5 doc  6 ready timeout  7 lifetime  8 idle  9 heartbeat
 --       10 idempotency ttl ('' where its key is not this id's)  11 keep_failed   (durations in ms)
 --       12 1: the id may have been used before, so it is unknown while the marker is gone  13 1: the request had a key
@@ -7,9 +8,9 @@
 --       16 1: its creation waits in a queue
 -- Answer: {fresh|record|tombstone|conflict|cancelled|taken|in use|forgotten, hash}
 local keyed = ARGV[10] ~= ''
-local prior = redis.call('GET', KEYS[3])
-if prior == 'cancelled ' .. ARGV[14] then return { 'cancelled', {} } end
+if redis.call('EXISTS', KEYS[8]) == 1 then return { 'cancelled', {} } end
 if keyed then
+  local prior = redis.call('GET', KEYS[3])
   if prior and prior ~= ARGV[4] then return { 'conflict', {} } end
   if prior and redis.call('EXISTS', KEYS[1]) == 0 and redis.call('EXISTS', KEYS[2]) == 1 then
     return entry(KEYS[1], KEYS[2])

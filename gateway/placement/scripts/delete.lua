@@ -1,19 +1,18 @@
 -- Remove a record and leave a tombstone. One that had failed keeps that cause, for later requests.
--- KEYS: 1 record  2 tombstone  3 idempotency key  4 due  5 owned  6 term  7 changes
+-- KEYS: 1 record  2 tombstone  3 idempotency key  4 due  5 owned  6 term  7 changes  8 set where the request of a create was cancelled
 -- ARGV: 1 id  2 owner ('' any)  3 incarnation ('' any)  4 reason  5 fault  6 message  7 tombstone ttl ms  8 forget (1: no tombstone)  9 term
 --       10 identifies the request of a create that its client has cancelled ('' none): only what that request created is removed, and it
---       is refused if it arrives after this
+--       is refused if it arrives, or arrives again, after this
 -- Answer: {deleted|record|tombstone|missing|fenced, hash}; record: it has another owner, incarnation or request, and stays
 if fenced(KEYS[6], ARGV[9]) then return { 'fenced', {} } end
-if redis.call('EXISTS', KEYS[1]) == 0 then
-  if ARGV[10] ~= '' then redis.call('SET', KEYS[3], 'cancelled ' .. ARGV[10], 'PX', ARGV[7]) end
-  return entry(KEYS[1], KEYS[2])
+if ARGV[10] ~= '' then
+  redis.call('DEL', KEYS[8]) -- a step that has written is let through by a full store
+  redis.call('SET', KEYS[8], 1, 'PX', ARGV[7])
 end
-local f = redis.call('HMGET', KEYS[1], 'owner', 'inc', 'request') -- a record that was rebuilt knows its request no more
-local created = ARGV[10] == '' or not f[3] or f[3] == '' or f[3] == ARGV[10]
-if not created and string.sub(redis.call('GET', KEYS[3]) or 'cancelled', 1, 9) == 'cancelled' then -- else it is the record's own key
-  redis.call('SET', KEYS[3], 'cancelled ' .. ARGV[10], 'PX', ARGV[7])
-end
+if redis.call('EXISTS', KEYS[1]) == 0 then return entry(KEYS[1], KEYS[2]) end
+local f = redis.call('HMGET', KEYS[1], 'owner', 'inc', 'request')
+-- A record that was rebuilt has no request: it may be any request's, and stays.
+local created = ARGV[10] == '' or f[3] == ARGV[10]
 if (ARGV[2] ~= '' and ARGV[2] ~= f[1]) or (ARGV[3] ~= '' and ARGV[3] ~= f[2]) or not created then
   return { 'record', redis.call('HGETALL', KEYS[1]) }
 end
