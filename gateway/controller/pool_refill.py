@@ -73,7 +73,7 @@ class PoolRefill:
         self._secret = secret
         self._settings = settings
         self._metrics = metrics
-        self._making: dict[str, str] = {}
+        self._creating: dict[str, str] = {}
         self._paces: dict[str, _Pace] = {}
         self._unoffered: dict[str, str] | None = None
         """Spares that the previous pass found and that were not offered, by id; None before the first pass."""
@@ -87,17 +87,17 @@ class PoolRefill:
             offered = await self._store.spares(key)
             if offered is None:
                 continue
-            making = {id_ for id_, its in self._making.items() if its == key}
+            creating = {id_ for id_, its in self._creating.items() if its == key}
             unoffered = {id_ for id_, its in (self._unoffered or {}).items() if its == key}
             self._metrics.gauge("pool_spares", len(offered), pool=pool.name)
-            self._metrics.gauge("pool_making", len(making), pool=pool.name)
+            self._metrics.gauge("pool_making", len(creating), pool=pool.name)
             pace = self._paces.setdefault(key, _Pace(max(pool.refill_per_s, 1.0), clock()))
-            room = self._settings.spares_at_once - len(self._making)
-            wanted = min(missing(pool, offered, len((making | unoffered).difference(offered)), time.time()), room)
+            room = self._settings.spares_at_once - len(self._creating)
+            wanted = min(missing(pool, offered, len((creating | unoffered).difference(offered)), time.time()), room)
             for _ in range(pace.allow(wanted, pool.refill_per_s, clock())):
                 id_, incarnation = f"{PREFIX}{secrets.token_hex(10)}", secrets.token_hex(8)
-                self._making[id_] = key
-                spawn(self._make(pool, id_, incarnation, term, pace), f"creation of {id_}")
+                self._creating[id_] = key
+                spawn(self._create(pool, id_, incarnation, term, pace), f"creation of {id_}")
 
     async def read_offers(self) -> dict[str, dict[str, float] | None]:
         """What the store offers, by pool; None where it is being rebuilt."""
@@ -110,7 +110,7 @@ class PoolRefill:
         controller and to a new store.
         """
         offered = {key: ids or {} for key, ids in offers.items()}
-        actions = plan_spares(self._pools(), offered, spares, now=time.time(), ours=self._making.keys())
+        actions = plan_spares(self._pools(), offered, spares, now=time.time(), ours=self._creating.keys())
         unoffered = {
             one.sandbox_id: one.labels[KEY_LABEL] for one in spares if one.sandbox_id not in offered.get(one.labels[KEY_LABEL], ())
         }
@@ -138,7 +138,7 @@ class PoolRefill:
             return  # a later pass retries
         self._metrics.count("pool_discards_total")
 
-    async def _make(self, pool: Pool, id_: str, incarnation: str, term: int, pace: _Pace) -> None:
+    async def _create(self, pool: Pool, id_: str, incarnation: str, term: int, pace: _Pace) -> None:
         """Never raises: what a failure leaves in the runtime is seen by ``agree``."""
         try:
             await self._store.check_term(term)
@@ -159,7 +159,7 @@ class PoolRefill:
             pace.failed(asyncio.get_running_loop().time())
             log.exception("creating a spare of pool %s failed", pool.name)
         finally:
-            self._making.pop(id_, None)
+            self._creating.pop(id_, None)
 
     def _request(self, pool: Pool, id_: str, incarnation: str) -> CreateRequest:
         return CreateRequest(

@@ -101,6 +101,7 @@ def run_supervised(supervise: Callable[[], int], make: int | None = None) -> int
     adopt_orphans()
     subreaper = os.getpid()
     signals = stop_signals()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, the kernel would report no child
     signal.pthread_sigmask(signal.SIG_BLOCK, signals | {signal.SIGCHLD})
     child = os.fork()
     if child == 0:

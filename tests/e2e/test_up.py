@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,7 +57,9 @@ class Run:
 
 
 @contextlib.contextmanager
-def up(tmp_path: Path, procfile: str, *arguments: str, name: str = "data", ready: bool = False) -> Iterator[Run]:
+def up(
+    tmp_path: Path, procfile: str, *arguments: str, name: str = "data", ready: bool = False, ignored: Sequence[signal.Signals] = ()
+) -> Iterator[Run]:
     file = tmp_path / f"Procfile.{name}"
     file.write_text(procfile)
     output = tmp_path / f"{name}.out"
@@ -71,6 +73,7 @@ def up(tmp_path: Path, procfile: str, *arguments: str, name: str = "data", ready
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
+            preexec_fn=lambda: [signal.signal(number, signal.SIG_IGN) for number in ignored],  # noqa: PLW1509
         )
     run = Run(process, tmp_path / name, output)
     try:
@@ -159,6 +162,16 @@ def test_what_dies_is_started_again(tmp_path: Path) -> None:
         run.wait_text("a | up", count=2)
         assert run.pid("a") != old
         assert run.pid("b") == bystander
+
+
+def test_a_launcher_that_ignores_the_end_of_children_changes_nothing(tmp_path: Path) -> None:
+    """An ignored SIGCHLD is inherited, and the kernel reports no child then."""
+    with up(tmp_path, f"a: {_SLEEPER}\n", ignored=[signal.SIGCHLD]) as run:
+        run.wait_text("a | up")
+        os.kill(run.pid("a"), signal.SIGKILL)
+        run.wait_text("a | up", count=2)
+        run.process.terminate()
+        assert run.process.wait(timeout=_DEADLINE_S) == 0
 
 
 def test_back_off_grows_while_a_process_keeps_dying(tmp_path: Path) -> None:
