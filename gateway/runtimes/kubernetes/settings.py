@@ -25,8 +25,6 @@ class KubernetesSettings:
 
     namespace: str = "holdfast-sandboxes"
     """HOLDFAST_NAMESPACE: where sandboxes are created."""
-    gateway_namespace: str = "holdfast"
-    """HOLDFAST_GATEWAY_NAMESPACE: where gateways run, the only place from which agents may be dialled."""
     kubeconfig: str = ""
     """KUBECONFIG; empty: the credentials of the pod this runs in."""
     bundle_image: str = ""
@@ -111,7 +109,6 @@ def read(env: Mapping[str, str]) -> KubernetesSettings:
         raise ValueError("HOLDFAST_GROUP needs HOLDFAST_USER: without it sandboxes run as their image's own user")
     return KubernetesSettings(
         namespace=env.get("HOLDFAST_NAMESPACE") or default.namespace,
-        gateway_namespace=env.get("HOLDFAST_GATEWAY_NAMESPACE") or default.gateway_namespace,
         kubeconfig=env.get("KUBECONFIG", ""),
         bundle_image=bundle,
         bundle_injection=cast(Injection, _one_of(env, "HOLDFAST_BUNDLE_INJECTION", ("auto", "image", "init"))),
