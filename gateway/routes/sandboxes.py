@@ -51,7 +51,7 @@ async def create(request: Request) -> Response:
     owner = gateway.owner(request)
     body = await read_json(request, 1024 * 1024)
     fields = Fields(body)
-    key = _idempotency_key(request)
+    key = _key(request, "Idempotency-Key")
     spec, env = _spec(gateway, owner, fields, key)
     await check_sizes(gateway.runtime, spec, cpu=fields.get("cpu") is not None, memory=fields.get("memory") is not None)
     wait, shared = fields.boolean("wait", False), fields.boolean("exist_ok", True)
@@ -84,10 +84,10 @@ async def create(request: Request) -> Response:
     return json_response(describe(gateway, record), headers=headers)
 
 
-def _idempotency_key(request: Request) -> str | None:
-    key = request.headers.get("idempotency-key")
+def _key(request: Request, header: str) -> str | None:
+    key = request.headers.get(header)
     if key is not None and not 0 < len(key) <= _KEY_CHARACTERS:
-        raise HoldfastError("invalid_argument", f"Idempotency-Key must have 1 to {_KEY_CHARACTERS} characters")
+        raise HoldfastError("invalid_argument", f"{header} must have 1 to {_KEY_CHARACTERS} characters")
     return key
 
 
@@ -174,11 +174,11 @@ async def heartbeat(request: Request) -> Response:
 async def delete(request: Request) -> Response:
     """``DELETE /sandboxes/{id}``: also for one that has ended, as long as its tombstone exists.
 
-    Answered once the record is removed; the runtime's removal continues in the background, or is completed by the controller. With the
-    ``Idempotency-Key`` of a create that its client has cancelled, only what that create made is deleted; it is refused if it arrives later.
+    Answered once the record is removed; the runtime's removal continues in the background, or is completed by the controller. ``X-Holdfast-Cancelled-Create`` is
+    the key of a create that its client has cancelled: only what that create made is deleted, and it is refused if it arrives later.
     """
     gateway, owner, sandbox_id = named(request)
-    cause, key = Cause("deleted", "caller", "it was deleted"), _idempotency_key(request)
+    cause, key = Cause("deleted", "caller", "it was deleted"), _key(request, "X-Holdfast-Cancelled-Create")
     entry = await gateway.store.delete(sandbox_id, cause, owner=owner, cancelled_key=key)
     entry = await gateway.owned(entry, owner, sandbox_id)
     if isinstance(entry, Record):

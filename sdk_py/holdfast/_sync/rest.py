@@ -146,7 +146,7 @@ class Rest:
 
     def delete(self, sandbox_id: str, cancelled_key: str | None = None) -> bool:
         """Whether it was there. With ``cancelled_key`` only what the create under it made; if that arrives later, it makes nothing."""
-        headers = None if cancelled_key is None else {"Idempotency-Key": cancelled_key}
+        headers = None if cancelled_key is None else {"X-Holdfast-Cancelled-Create": cancelled_key}
         answer = self.deleted(_sandbox(sandbox_id), headers=headers)
         return answer is not None and take(answer.map(), "existed", bool, default=True) is True
 
