@@ -174,8 +174,9 @@ async def heartbeat(request: Request) -> Response:
 async def delete(request: Request) -> Response:
     """``DELETE /sandboxes/{id}``: also for one that has ended, as long as its tombstone exists.
 
-    Answered once the record is removed; the runtime's removal continues in the background, or is completed by the controller. ``X-Holdfast-Cancelled-Create`` is
-    the key of a create that its client has cancelled: only what that create made is deleted, and it is refused if it arrives later.
+    Answered once the record is removed; the runtime's removal continues in the background, or is completed by the controller.
+    ``X-Holdfast-Cancelled-Create`` is the key of a create that its client has cancelled: only what that create made is deleted, and it is
+    refused if it arrives later.
     """
     gateway, owner, sandbox_id = named(request)
     cause, key = Cause("deleted", "caller", "it was deleted"), _key(request, "X-Holdfast-Cancelled-Create")

@@ -6,6 +6,7 @@ of file afterwards. When it starts and how it ends is decided by ``shell``.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 
@@ -23,7 +24,7 @@ class Run:
 
     __slots__ = (
         "abort", "before", "began", "early", "ends_at", "exit_code", "fifo", "hold", "interrupt_retry", "killing", "number", "pipe_stdin",
-        "record", "report_at", "script", "signal_name", "sink", "tag", "timeout_s", "watched",
+        "record", "script", "signal_name", "sink", "start_timer", "tag", "timeout_s", "watched",
     )  # fmt: skip
 
     def __init__(self, record: Record, script: bytes, timeout_s: float | None, pipe_stdin: bool) -> None:
@@ -43,8 +44,10 @@ class Run:
         self.before: frozenset[int] = frozenset()
         self.killing: TreeKill | None = None
         self.watched = 0
-        self.report_at = self.ends_at = NEVER
-        """When it is reported that the run started, and when its time is up."""
+        self.ends_at = NEVER
+        """When its time is up."""
+        self.start_timer: asyncio.TimerHandle | None = None
+        """Until it is reported that the run started. Cancelled at the end: most runs are shorter, and it would wake an idle agent."""
         self.exit_code = 0
         self.signal_name: str | None = None
 
@@ -87,9 +90,10 @@ class Run:
             self.sink.feed(data, eof, consumed)
 
     def close(self) -> None:
-        """It is over: no more interrupts or input."""
-        if self.interrupt_retry is not None:
-            self.interrupt_retry.cancel()
+        """It is over: no more reports, interrupts or input."""
+        for timer in (self.start_timer, self.interrupt_retry):
+            if timer is not None:
+                timer.cancel()
         if not self.pipe_stdin:
             return
         if self.sink is not None:

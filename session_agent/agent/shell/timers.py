@@ -1,4 +1,4 @@
-"""The one timer of a shell, which is moved with every run and seldom fires.
+"""The timer by which a shell ends and watches its runs: moved with each of them, it seldom fires.
 
 Owns the trick: putting it off costs an assignment, since the event loop's own timer is left where it is and looks again when it fires.
 Called by ``shell`` for every run.
