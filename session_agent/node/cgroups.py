@@ -53,9 +53,11 @@ class SandboxCgroup:
 
     def create(self) -> None:
         for controller, base in self.hierarchies.v1.items():
-            os.makedirs(os.path.join(base, self.name, _COMMANDS))
+            outer = f"{base}/{self.name}"
+            os.mkdir(outer)
+            os.mkdir(f"{outer}/{_COMMANDS}")
             if controller == "cpu":
-                os.mkdir(os.path.join(base, self.name, _AGENT))
+                os.mkdir(f"{outer}/{_AGENT}")
         if self.hierarchies.v2:
             outer = os.path.join(self.hierarchies.v2, self.name)
             os.mkdir(outer)

@@ -130,13 +130,7 @@ class ContainerFactory:
                     signal.pidfd_send_signal(container.pidfd, signal.SIGKILL)
                 await self._until_gone(container)
             container.agent_log.close()
-            if container.network_helper:
-                helper, container.network_helper = container.network_helper, None
-                await asyncio.to_thread(helper.stop)
-            if container.disk >= 0:
-                disk, container.disk = container.disk, -1
-                await asyncio.to_thread(discard, disk, container.disk_file)
-            await asyncio.to_thread(self._remove_files, container)
+            await asyncio.to_thread(self._release, container)
         finally:
             if container.pidfd < 0:
                 self._slots.append(container.slot)
@@ -214,7 +208,14 @@ class ContainerFactory:
         if container.on_end:
             container.on_end()
 
-    def _remove_files(self, container: Container) -> None:
+    def _release(self, container: Container) -> None:
+        """What its process has left: on one thread, as all of it waits for the kernel."""
+        if container.network_helper:
+            helper, container.network_helper = container.network_helper, None
+            helper.stop()
+        if container.disk >= 0:
+            disk, container.disk = container.disk, -1
+            discard(disk, container.disk_file)
         try:
             removal.remove_tree(container.folder, self._settings.trash_dir)
         except OSError as error:

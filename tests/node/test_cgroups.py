@@ -28,6 +28,8 @@ def touch(folder: Path, *names: str) -> None:
 
 def test_the_first_version_keeps_a_reserve_for_the_agent(tmp_path: Path) -> None:
     group = SandboxCgroup(Hierarchies(v1={name: str(tmp_path / name) for name in V1_FILES}), "box")
+    for name in V1_FILES:
+        (tmp_path / name).mkdir()
     group.create()
     for name, files in V1_FILES.items():
         for part in ("", "commands", *(["agent"] if name == "cpu" else [])):
