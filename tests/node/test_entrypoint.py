@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from functools import partial
 from typing import Any
 
 import httpx
@@ -54,7 +55,8 @@ def test_it_runs_as_the_image_says(images: SandboxClient, stack: Stack) -> None:
         entrypoint = sandbox.follow("entrypoint")
         seen = b"".join(chunk.data for chunk in _first(entrypoint, 2))
         assert set(seen.decode().splitlines()) == {"started as 1234 in /srv with image creator a b c", "err"}
-        assert sandbox.exec("cat /proc/*/comm | grep -c '^sleep$'").stdout.strip() == "1"
+        sleeping = partial(sandbox.exec, "cat /proc/*/comm | grep -c '^sleep$'")  # between two of its loop there is none
+        until(lambda: sleeping().stdout.strip() == "1", deadline_s=60, what="its own sleep to be seen")
         entrypoint.detach()
         sandbox.exec(["sh", "-c", f"kill -TERM {entrypoint.pid}"]).check()
         result = sandbox.follow("entrypoint").wait()  # all of it again
