@@ -15,20 +15,20 @@ from .limits import Timing
 
 
 class Bookkeeping:
-    """See the module. ``due`` is when acknowledgements have waited long enough, None while none wait; ``pending``: whether
-    there is anything to ``take``."""
+    """See the module. ``due`` is when acknowledgements have waited long enough, None while none wait; ``next_s``: when they may be sent
+    along with items again; ``pending``: whether there is anything to ``take``."""
 
     __slots__ = (
         "_acks",
         "_credits",
         "_delay_s",
-        "_next_s",
         "_pong",
         "_said",
         "_unacked",
         "_unacked_bytes",
         "_worth_bytes",
         "due",
+        "next_s",
         "pending",
     )
 
@@ -43,8 +43,7 @@ class Bookkeeping:
         self._acks: dict[int, int] = {}
         self._unacked: dict[int, int] = {}  # channel → offset; also of channels that are over
         self._unacked_bytes = 0
-        self._next_s = 0.0
-        """When acknowledgements go along with items again."""
+        self.next_s = 0.0
 
     def say(self, frame: Hello | Welcome | Ping | GoAway) -> None:
         """A frame that is sent as it is, in its turn; silence and attaching bound how many there are."""
@@ -84,10 +83,9 @@ class Bookkeeping:
         self.due = None
 
     def go_along(self, now: float) -> None:
-        """Items leave anyway: let acknowledgements leave with them, and spare both ends a wake-up, but not with every one of many."""
-        if self.due is not None and now >= self._next_s:
-            self._next_s = now + self._delay_s / 2
-            self.acknowledge()
+        """Send acknowledgements with items that are sent now: it saves both ends a wake-up. Not again before ``next_s``."""
+        self.next_s = now + self._delay_s / 2
+        self.acknowledge()
 
     def take(self) -> list[bytes]:
         """The messages for the connection."""

@@ -8,6 +8,7 @@ one-off requests; the relay never calls it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final, get_args
 
@@ -63,6 +64,16 @@ _NOT_CONTAINERS: Final = bytes(byte for byte in range(256) if not (0x80 <= byte 
 _SHORT_BYTES: Final = 4096
 
 _pack: Callable[[Any], bytes] = msgpack.Packer(use_bin_type=True, autoreset=True).pack
+_unpack: Callable[..., Any] = partial(
+    msgpack.unpackb,
+    raw=False,
+    strict_map_key=False,
+    max_array_len=DECODE_ITEMS,
+    max_map_len=DECODE_ITEMS,
+    max_str_len=MESSAGE_BYTES,
+    max_bin_len=MESSAGE_BYTES,
+    max_ext_len=0,
+)
 
 
 def encode_item(item: AnyItem, offset: int) -> bytes:
@@ -86,7 +97,19 @@ def decode(message: bytes) -> tuple[Frame, int]:
 
     Raises ``ProtocolError`` for anything that is not exactly one well-formed frame within the limits.
     """
-    body = _unpack(message)
+    size = len(message)
+    if size > MESSAGE_BYTES:
+        raise ProtocolError(f"a message of {size} bytes is over the limit of {MESSAGE_BYTES}")
+    try:
+        if size <= DECODE_CONTAINERS:  # too short to hold so many: they need no counting
+            body = _unpack(message)
+        else:
+            counter = _Containers()
+            body = _unpack(message, object_hook=counter, list_hook=counter)
+    except ProtocolError:
+        raise
+    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
+        raise ProtocolError(f"a message is not valid msgpack within the limits: {type(error).__name__}") from None
     if type(body) is not list or not body or type(body[0]) is not int:
         raise ProtocolError("a message is one msgpack array that begins with the frame's kind")
     kind = body[0]
@@ -145,20 +168,14 @@ def _check(cls: type[Any], values: list[Any], types: tuple[Any, ...], message: b
         if kind is str:
             continue
         if kind is dict:
-            if not _is_shallow(message):
+            # a message with few bytes that could begin a container cannot be nested too deeply: true of nearly all
+            if len(message) > _SHORT_BYTES or len(message.translate(None, _NOT_CONTAINERS)) > DECODE_DEPTH:
                 _check_map(value, 1)
         elif kind is bytes:
             if len(value) > DATA_BYTES:
                 raise ProtocolError(f"{cls.__name__} carries more than {DATA_BYTES} bytes")
         elif kind is not bool and not 0 <= value <= MAX_OFFSET:  # also refuses NaN
             raise ProtocolError(f"{cls.__name__} has a number out of range")
-
-
-def _is_shallow(message: bytes) -> bool:
-    """Whether ``message`` has too few bytes that could begin a container to be nested too deeply: true of nearly all, and found without a
-    scan.
-    """
-    return len(message) <= _SHORT_BYTES and len(message.translate(None, _NOT_CONTAINERS)) <= DECODE_DEPTH
 
 
 def _check_map(value: Any, depth: int) -> None:
@@ -182,27 +199,3 @@ class _Containers:
         if self.left < 0:
             raise ProtocolError("a message holds too many arrays and maps")
         return value
-
-
-def _unpack(message: bytes) -> Any:
-    if len(message) > MESSAGE_BYTES:
-        raise ProtocolError(f"a message of {len(message)} bytes is over the limit of {MESSAGE_BYTES}")
-    # A short message cannot hold enough containers to hurt, so it does not pay for the counting.
-    counter = _Containers() if len(message) > DECODE_CONTAINERS else None
-    try:
-        return msgpack.unpackb(
-            message,
-            raw=False,
-            strict_map_key=False,
-            max_array_len=DECODE_ITEMS,
-            max_map_len=DECODE_ITEMS,
-            max_str_len=MESSAGE_BYTES,
-            max_bin_len=MESSAGE_BYTES,
-            max_ext_len=0,
-            object_hook=counter,
-            list_hook=counter,
-        )
-    except ProtocolError:
-        raise
-    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
-        raise ProtocolError(f"a message is not valid msgpack within the limits: {type(error).__name__}") from None

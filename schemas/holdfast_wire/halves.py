@@ -13,7 +13,6 @@ from .codec import encode_item
 from .errors import HoldfastError, ProtocolError
 from .frames import AnyItem, Exited, Output, Write
 from .limits import CONTROL_SLACK, ITEM_BYTES, WINDOW_BYTES
-from .records import dataclass
 
 
 class ByteCounter:
@@ -36,14 +35,8 @@ class ByteCounter:
         self.add(-self.held)
 
 
-@dataclass(slots=True)
-class _Stored:
-    """One encoded item from ``start`` up to ``end``; ``command_id`` names the command whose end it reports."""
-
-    start: int
-    end: int
-    message: bytes
-    command_id: str | None
+_Stored = tuple[int, int, bytes, str | None]
+"""One item: its offset, the offset after it, the encoded message, and the command whose end it reports."""
 
 
 class SendHalf:
@@ -77,16 +70,17 @@ class SendHalf:
         if end > self.limit + (0 if size > 1 else CONTROL_SLACK):
             raise HoldfastError("queue_full", f"channel {item.channel} has no credit for {type(item).__name__}")
         command_id = item.command_id if type(item) is Exited and "error" not in item.result else None  # a refusal ends no command
-        stored = _Stored(self.next, end, encode_item(item, self.next), command_id)
+        message = encode_item(item, self.next)
+        stored = self.next, end, message, command_id
         self.next = end
         self._stored.append(stored)
         self.unsent.append(stored)
         if self._counter is not None:
-            self._counter.add(len(stored.message) + ITEM_BYTES)
+            self._counter.add(len(message) + ITEM_BYTES)
 
     def pop(self) -> bytes:
         """The next message for the current connection; it stays stored until acknowledged."""
-        return self.unsent.popleft().message
+        return self.unsent.popleft()[2]
 
     def ack(self, offset: int) -> list[str]:
         """Forget what the peer has below ``offset``; returns the commands whose end is now known to have arrived."""
@@ -94,11 +88,11 @@ class SendHalf:
             raise ProtocolError(f"offset {offset} is acknowledged, {self.next} was reached")
         delivered: list[str] = []
         stored, freed_bytes = self._stored, 0
-        while stored and stored[0].end <= offset:
-            first = stored.popleft()
-            freed_bytes += len(first.message) + ITEM_BYTES
-            if first.command_id is not None:
-                delivered.append(first.command_id)
+        while stored and stored[0][1] <= offset:
+            _, _, message, command_id = stored.popleft()
+            freed_bytes += len(message) + ITEM_BYTES
+            if command_id is not None:
+                delivered.append(command_id)
         if freed_bytes and self._counter is not None:
             self._counter.add(-freed_bytes)
         self.acked = max(self.acked, offset)
@@ -117,7 +111,7 @@ class SendHalf:
             raise ProtocolError(f"the peer lost what it had acknowledged: {received} < {self.acked}")
         if received > self.next:
             raise ProtocolError(f"offset {received} is acknowledged, {self.next} was reached")
-        if received != self.next and all(stored.start != received for stored in self._stored):
+        if received != self.next and all(start != received for start, *_ in self._stored):
             raise ProtocolError(f"offset {received} is inside an item")
 
     def rewind(self, received: int) -> list[str]:

@@ -89,7 +89,9 @@ class Session:
         owed, ready = self._owed, self._ready
         if not ready or not self.attached:
             return owed.take() if owed.pending else []
-        owed.go_along(self._heard)  # this end's clock as of the last message: late enough for those that answer each other
+        now = self._heard  # this end's clock as of the last message: late enough for those that answer each other
+        if owed.due is not None and now >= owed.next_s:
+            owed.go_along(now)
         messages = owed.take() if owed.pending else []
         size = 0
         while ready and size < max_bytes:

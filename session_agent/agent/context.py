@@ -108,7 +108,8 @@ class AgentContext:
         self.null = -1
         self._oom_seen = self.groups.oom_kills()
         self._oom_until = 0.0
-        self._used_at = 0.0
+        self.used_at = 0.0
+        """When a client sent its last request, by the loop's clock."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clock = time.monotonic
 
@@ -116,7 +117,7 @@ class AgentContext:
         """Begin to reap; call on the running loop before the first channel opens."""
         self._loop = asyncio.get_running_loop()
         self._clock = self._loop.time
-        self.used()
+        self.used_at = self._clock()
         self.null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self.reaper.start()
 
@@ -149,16 +150,12 @@ class AgentContext:
         """Whether a command runs whose outcome a client may wait for."""
         return bool(self.commands) or bool(self.terminals) or any(shell.busy for shell in self.shells.values())
 
-    def used(self) -> None:
-        """Record that a client sent a request."""
-        self._used_at = self._clock()
-
     def idle_s(self) -> float:
         """For how long no command has run and no client has sent a request (PROTOCOL §1.8)."""
         works = any(terminal.works for terminal in self.terminals.values())
         if works or self.commands or any(shell.busy for shell in self.shells.values()):
-            self.used()
-        return self.now() - max(self._used_at, self.records.latest_end)
+            self.used_at = self.now()
+        return self.now() - max(self.used_at, self.records.latest_end)
 
     def oom_killed(self) -> bool:
         """Whether the kernel killed for lack of memory; ask when something died of SIGKILL. One shortage may end several at once."""

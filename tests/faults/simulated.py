@@ -129,7 +129,7 @@ class Sandbox:
             held.connection.fence()
         held.connection = wire
         wire.held = held
-        held.dispatch()
+        held.dispatch(now)
 
     def _open(self, context: AgentContext, channel: Channel) -> CommandHandler:
         """As ``session_agent.agent.commands.command`` does it."""
@@ -332,7 +332,7 @@ class World:
                     raise AssertionError(f"the live connection was refused: {why}") from None
         elif wire.held is not None:
             wire.held.session.receive(message, self.now)
-            wire.held.dispatch()
+            wire.held.dispatch(self.now)
 
     def step(self, *, faults: bool) -> None:
         rng, chance = self.rng, self.rng.random()

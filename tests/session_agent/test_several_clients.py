@@ -226,7 +226,7 @@ async def test_results_wait_for_a_client_that_takes_not_even_facts(ends: bool, m
         def say(*messages: bytes) -> None:
             for message in messages:
                 held.session.receive(message, 0.0)
-                held.dispatch()
+                held.dispatch(0.0)
 
         def hear() -> None:
             told.extend(type(frame).__name__ for frame, _ in map(decode, held.session.outgoing()))

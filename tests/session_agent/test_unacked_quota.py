@@ -56,7 +56,7 @@ class Reader:
     def say(self, *messages: bytes) -> None:
         for message in messages:
             self.held.session.receive(message, 0.0)
-            self.held.dispatch()
+            self.held.dispatch(0.0)
 
     def open(self, count: int, kind: str = "tunnel", params: dict[str, Any] | None = None) -> None:
         self.say(*(encode_item(Open(number, kind, params or {}), 0) for number in range(1, count + 1)))
@@ -110,7 +110,7 @@ async def test_what_one_session_gives_up_another_may_have(sessions: Sessions) ->
     first.held.session.disconnected()
     sessions._expire(first.held)
     assert second.take() >= 5 * MIB
-    sessions.attach(Hello(1, "b" * 16, b"k" * 16, "", 1, 1, {}, 1, True), Idle(), 0.0).dispatch()
+    sessions.attach(Hello(1, "b" * 16, b"k" * 16, "", 1, 1, {}, 1, True), Idle(), 0.0).dispatch(0.0)
     assert sessions._total.whole.held == 0, "a take-over drops all channels"
 
 

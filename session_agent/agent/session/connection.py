@@ -256,11 +256,12 @@ class Connection(asyncio.Protocol):
 
     def _take(self, message: bytes) -> None:
         try:
-            if self._held is None:
-                self._greet(message)
+            held, now = self._held, self._loop.time()
+            if held is None:
+                self._greet(message, now)
             else:
-                self._held.session.receive(message, self._loop.time())
-                self._held.dispatch()
+                held.session.receive(message, now)
+                held.dispatch(now)
         except HoldfastError as error:
             self._refuse_breach(error)
 
@@ -268,18 +269,18 @@ class Connection(asyncio.Protocol):
         log.info("refusing a connection: %s", error.code)
         self.refuse(error)
 
-    def _greet(self, message: bytes) -> None:
+    def _greet(self, message: bytes, now: float) -> None:
         if self._transport is None or self._transport.is_closing():
             return
         frame, _ = decode(message)
         if not isinstance(frame, Hello):
             raise ProtocolError("the first frame is Hello")
         self._host.taken = True
-        self._held = self._host.sessions.attach(frame, self, self._loop.time())
+        self._held = self._host.sessions.attach(frame, self, now)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._held.dispatch()
+        self._held.dispatch(now)
 
     def _flush(self) -> None:
         self._flush_scheduled = False
@@ -309,11 +310,12 @@ class Connection(asyncio.Protocol):
         held = self._held
         if held is None:
             return
-        held.session.tick(self._loop.time())
+        now = self._loop.time()
+        held.session.tick(now)
         if not held.session.connected and self._transport is not None:
             self._transport.abort()
             return
-        held.dispatch()
+        held.dispatch(now)
         self._flush()
         self._arm()
 

@@ -70,8 +70,10 @@ class _Channel:
         return self._held.session.attached
 
     def send(self, fact: Fact) -> None:
-        self._held.session.send(fact)
-        self._held.wake(now=isinstance(fact, Exited))
+        held = self._held
+        held.session.send(fact)
+        if held.connection is not None:
+            held.connection.wake(now=type(fact) is Exited)
 
     def queue(self, fact: Fact) -> None:
         self._held.session.send(fact)
@@ -139,12 +141,12 @@ class HeldSession:
         if self.connection is not None:
             self.connection.wake(now=now)
 
-    def dispatch(self) -> None:
-        """Hand the session's events to the handlers."""
+    def dispatch(self, now: float) -> None:
+        """Hand the session's events to the handlers; ``now`` by the loop's clock."""
         for event in self.session.events():
             number: int = getattr(event, "channel", 0)
             try:
-                self._handle(number, event)
+                self._handle(number, event, now)
             except HoldfastError as error:
                 self._fail(number, error)
             except Exception:
@@ -168,7 +170,7 @@ class HeldSession:
             number = next(iter(starved))
             del starved[number]
             try:
-                self._handle(number, Writable(number))
+                self._handle(number, Writable(number), self._context.now())
             except HoldfastError as error:
                 self._fail(number, error)
             except Exception:
@@ -196,15 +198,16 @@ class HeldSession:
         self.session.counter.clear()
         self._total.feed()
 
-    def _handle(self, number: int, event: Event) -> None:
+    def _handle(self, number: int, event: Event, now: float) -> None:
         kind = type(event)
         handler = self._handlers.get(number)
         if handler is None:
             if type(event) is Open:
+                self._context.used_at = now
                 self._open(number, event)
             return
         if kind not in _BOOKKEEPING or number in self._flows:
-            self._context.used()
+            self._context.used_at = now
         if kind is Retired or kind is Dropped:
             del self._handlers[number]
             self._flows.discard(number)
@@ -215,7 +218,6 @@ class HeldSession:
         if factory is None:
             raise HoldfastError("unsupported", f"this agent has no channels of kind {event.kind!r}")
         channel = _Channel(self, number, event.params)
-        self._context.used()
         if event.kind not in _COMMAND_KINDS:
             self._flows.add(number)
         if PACKED in event.params:

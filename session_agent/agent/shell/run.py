@@ -6,7 +6,6 @@ of file afterwards. When it starts and how it ends is decided by ``shell``.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable
 
@@ -22,34 +21,31 @@ from .timers import NEVER
 class Run:
     """One command in a shell."""
 
-    __slots__ = (
-        "abort", "before", "began", "early", "ends_at", "exit_code", "fifo", "hold", "interrupt_retry", "killing", "number", "pipe_stdin",
-        "record", "script", "signal_name", "sink", "start_timer", "tag", "timeout_s", "watched",
-    )  # fmt: skip
+    number = 0
+    tag = 0
+    began = 0.0
+    starts_at = NEVER
+    """When it is to be reported that the run started: most runs have ended by then."""
+    ends_at = NEVER
+    """When its time is up."""
+    fifo = ""
+    hold = -1
+    sink: PipeWriter | None = None
+    interrupt_retry: InterruptRetry | None = None
+    abort = ""
+    before: frozenset[int] = frozenset()
+    killing: TreeKill | None = None
+    watched = 0
+    exit_code = 0
+    signal_name: str | None = None
 
     def __init__(self, record: Record, script: bytes, timeout_s: float | None, pipe_stdin: bool) -> None:
         self.record = record
         self.script = script
         self.timeout_s = timeout_s
         self.pipe_stdin = pipe_stdin
-        self.number = 0
-        self.tag = 0
-        self.began = 0.0
-        self.fifo = ""
-        self.hold = -1
-        self.early: list[tuple[bytes, bool, Callable[[int], None]]] = []
-        self.sink: PipeWriter | None = None
-        self.interrupt_retry: InterruptRetry | None = None
-        self.abort = ""
-        self.before: frozenset[int] = frozenset()
-        self.killing: TreeKill | None = None
-        self.watched = 0
-        self.ends_at = NEVER
-        """When its time is up."""
-        self.start_timer: asyncio.TimerHandle | None = None
-        """Until it is reported that the run started. Cancelled at the end: most runs are shorter, and it would wake an idle agent."""
-        self.exit_code = 0
-        self.signal_name: str | None = None
+        if pipe_stdin:
+            self.early: list[tuple[bytes, bool, Callable[[int], None]]] = []
 
     def expect_input(self, uid: int | None, gid: int | None) -> bool:
         """Make the pipe that the run reads, and hold it open: else the shell's opening of it would wait for a writer. False: it cannot."""
@@ -91,9 +87,8 @@ class Run:
 
     def close(self) -> None:
         """It is over: no more reports, interrupts or input."""
-        for timer in (self.start_timer, self.interrupt_retry):
-            if timer is not None:
-                timer.cancel()
+        if self.interrupt_retry is not None:
+            self.interrupt_retry.cancel()
         if not self.pipe_stdin:
             return
         if self.sink is not None:

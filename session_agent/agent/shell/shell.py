@@ -166,11 +166,11 @@ class Shell:
         if run.pipe_stdin:
             self._loop.call_soon(self._report_start, run)  # the client waits for this with the input
         else:
-            run.start_timer = self._loop.call_at(run.began + max(_STARTED_DELAY_S, 2 * self._usual_s), self._report_start, run)
+            run.starts_at = run.began + max(_STARTED_DELAY_S, 2 * self._usual_s)
         if run.timeout_s is not None:
             run.ends_at = run.began + run.timeout_s
         self._look_at = run.began + _WATCH_S
-        self._timer.set(min(run.ends_at, self._look_at))
+        self._timer.set(min(run.starts_at, run.ends_at, self._look_at))
 
     def _report_start(self, run: Run) -> None:
         """That a run started is reported after a moment, and its output followed from then on: most runs have ended by then."""
@@ -463,7 +463,7 @@ class Shell:
 
     def _set_timer(self) -> None:
         run = self._live
-        due = self._look_at if run is None else min(run.ends_at, self._look_at)
+        due = self._look_at if run is None else min(run.starts_at, run.ends_at, self._look_at)
         if due < NEVER and self._state is not State.ENDED:
             self._timer.set(due)
 
@@ -472,6 +472,9 @@ class Shell:
         run, now = self._live, self._loop.time()
         if run is None and not self._process.settling:
             return  # it owes us nothing, and the next run sets the timer
+        if run is not None and now >= run.starts_at:
+            run.starts_at = NEVER
+            self._report_start(run)
         if run is not None and now >= run.ends_at:
             run.ends_at = NEVER
             self._abort(run, "timeout")

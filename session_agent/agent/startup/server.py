@@ -68,7 +68,7 @@ class AgentServer:
         if self.taken:
             raise HoldfastError("sandbox_exists", "this agent already serves a sandbox", hint="")
         self.taken = True
-        self.context.used()
+        self.context.used_at = self.context.now()
         settings = self.context.settings
         self.context.settings = dataclasses.replace(
             settings,
