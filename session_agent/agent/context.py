@@ -15,6 +15,7 @@ from typing import Protocol
 
 from holdfast_wire.limits import RUN_QUEUE, SPOOL_COMMAND_BYTES, SPOOL_MEMORY_SHARE, SPOOL_SANDBOX_BYTES, SPOOL_SANDBOX_LEAST_BYTES, Timing
 
+from .commands.delayed_watch import DelayedWatch
 from .output.read_ahead import ReadAheadQuota
 from .output.records import Records
 from .output.spool import Budget
@@ -103,6 +104,7 @@ class AgentContext:
         self.read_ahead = ReadAheadQuota()
         self.records = Records(self.limits.timing)
         self.commands: set[RunningCommand] = set()
+        self.delayed_watch = DelayedWatch()
         self.shells: dict[str, RunningShell] = {}
         self.terminals: dict[str, RunningTerminal] = {}
         self.null = -1
@@ -129,6 +131,7 @@ class AgentContext:
 
     def close(self) -> None:
         """Give back what ``start`` took. Only where the process goes on without its agent, as in a test."""
+        self.delayed_watch.cancel()
         self.reaper.stop()
         if self.null >= 0:
             os.close(self.null)

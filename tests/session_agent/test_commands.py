@@ -280,3 +280,25 @@ async def test_one_exit_fact_per_channel() -> None:
         channel.handler.drop()
         assert [type(fact) for fact in channel.facts] == [Started, Exited]
         assert not any(isinstance(fact, Gap) for fact in channel.facts)
+
+
+async def test_a_short_command_is_read_once_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("session_agent.agent.commands.delayed_watch.DELAY_S", 3600.0)
+    async with client(env={"PATH": PATH}) as sandbox:
+        outcome = await sandbox.execute("sh", "-c", "echo out; echo err >&2; exit 3")
+        assert (outcome.started, outcome.exit_code, outcome.stdout, outcome.stderr) == (True, 3, b"out\n", b"err\n")
+        assert (await sandbox.execute("no-such-program")).exit_code == 127
+        ended = await sandbox.execute("sh", "-c", "sleep 0.1 & echo early", outlive="wait")
+        assert ended.stdout == b"early\n"
+        killed = sandbox.command("sleep", "60")
+        killed.handler.signal("KILL")
+        assert (await killed.outcome()).exit_code == 137
+
+
+async def test_output_of_a_longer_command_is_sent_as_it_comes() -> None:
+    async with client(env={"PATH": PATH}) as sandbox:
+        channel = sandbox.command("sh", "-c", "echo early; exec sleep 60")
+        await channel.until(lambda: any(isinstance(fact, Output) for fact in channel.facts))
+        assert [type(fact) for fact in channel.facts[:2]] == [Started, Output]
+        channel.handler.close(False)
+        await channel.outcome()

@@ -106,7 +106,7 @@ class Command(Process):
         record.owner = self
         record.info = {"pid": self.pid, "started_at": time.time()}
         context.commands.add(self)
-        self._go(request.timeout_s)
+        self._go(request.timeout_s, watch=request.pipe_stdin)
 
     def _start(self, request: _Request) -> None:
         ours: list[int] = []

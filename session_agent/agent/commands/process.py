@@ -49,17 +49,33 @@ class Process:
         self.pid = 0
         self._live = False
         """From the start to the exit record."""
+        self._watched = False
+        """Whether its start is reported, and its output sent, before its end."""
         self._signals: list[int] = []
 
     def _spawn(self, argv: list[str], launch: Launch, stdio: Stdio, *, tty: bool = False) -> None:
-        self.pid = self._context.reaper.spawn(argv, launch, stdio, self._exited, tag=self._tag, tty=tty, on_start=self._started)
+        self.pid = self._context.reaper.spawn(
+            argv, launch, stdio, self._exited, tag=self._tag, tty=tty, on_start=self._started, watch=False
+        )
 
-    def _go(self, timeout_s: float | None) -> None:
-        """It was spawned, and its streams are there."""
+    def _go(self, timeout_s: float | None, *, watch: bool) -> None:
+        """It was spawned, and its streams are there. ``watch``: from its beginning."""
         self._live = True
         self.record.started = not self._context.reaper.is_starting(self.pid)
         if timeout_s is not None:
             self._timer = self._context.loop.call_later(timeout_s, self.end, "timeout")
+        if watch:
+            self.watch()
+        else:
+            self._context.delayed_watch.add(self)
+
+    def watch(self) -> None:
+        """Report its start, and its output as it comes."""
+        self._context.delayed_watch.remove(self)
+        self._watched = True
+        self._context.reaper.watch(self.pid)
+        for source in self._sources:
+            source.watch()
 
     def signal(self, name: str) -> None:
         """Signal it; KILL ends the whole tree."""
@@ -98,6 +114,7 @@ class Process:
     def _release(self) -> None:
         """Give back everything but the record."""
         self._live = False
+        self._context.delayed_watch.remove(self)
         if self._timer is not None:
             self._timer.cancel()
         if self._killing is not None:
@@ -120,7 +137,8 @@ class Process:
         """The program replaced the forked child (exec), or could not."""
         if error is None:
             self.record.started = True
-            self.record.notify()
+            if self._watched:
+                self.record.notify()
             for number in self._signals:
                 self._send_signal(number)
             return
@@ -171,6 +189,8 @@ class Process:
         """``outlive: wait``: until the pipes are closed and nothing of the tree lives."""
         if self._killing is not None or self.record.ending is not None:
             return
+        if not self._watched:
+            self.watch()
         if any(source.open for source in self._sources):
             return  # _source_ended comes back here
         if has_strangers(self._context.reaper.pids) and members(owned_by(self._tag)):

@@ -118,7 +118,7 @@ class Terminal(Process):
         self._sink = PipeWriter(os.dup(self._master))
         self._sources = [PipeReader(self._master, 1, self.spool, arrived=self.record.notify, ended=self._source_ended)]
         context.terminals[name] = self
-        self._go(timeout_s)
+        self._go(timeout_s, watch=True)
 
     @property
     def works(self) -> bool:

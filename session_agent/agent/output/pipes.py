@@ -25,7 +25,7 @@ _DISCARD_PAUSE_S = 0.01
 
 
 class PipeReader:
-    """Reads one stream of a process into its spool."""
+    """Reads one stream of a process into its spool: as it comes once it is watched, else when it is drained."""
 
     def __init__(self, descriptor: int, stream: int, spool: Spool, *, arrived: Callable[[], None], ended: Callable[[], None]) -> None:
         self.descriptor = descriptor
@@ -35,9 +35,15 @@ class PipeReader:
         self._arrived = arrived
         self._ended = ended
         self._wide = False
+        self._watched = False
         self._loop = asyncio.get_running_loop()
         os.set_blocking(descriptor, False)
-        self._loop.add_reader(descriptor, self._readable)
+
+    def watch(self) -> None:
+        """Read what comes from now on."""
+        if self.open and not self._watched:
+            self._watched = True
+            self._loop.add_reader(self.descriptor, self._readable)
 
     def _readable(self) -> None:
         try:
@@ -85,13 +91,15 @@ class PipeReader:
         """Stop reading; a process that still writes gets SIGPIPE."""
         if self.open:
             self.open = False
-            self._loop.remove_reader(self.descriptor)
+            if self._watched:
+                self._loop.remove_reader(self.descriptor)
             os.close(self.descriptor)
 
     def release(self) -> int:
         """Stop reading and hand the descriptor back to the caller."""
         self.open = False
-        self._loop.remove_reader(self.descriptor)
+        if self._watched:
+            self._loop.remove_reader(self.descriptor)
         return self.descriptor
 
 

@@ -79,6 +79,8 @@ class Starting:
 
     def __init__(self, descriptor: int, calls: Sequence[Call], program: str, launch: Launch) -> None:
         self.descriptor = descriptor
+        self.watched = False
+        """Whether the event loop reads ``descriptor``."""
         self._report = Report(calls)
         self._program = program
         self._launch = launch

@@ -109,13 +109,14 @@ class Reaper:
         tty: bool = False,
         place: dict[int, int] | None = None,
         on_start: Start | None = None,
+        watch: bool = True,
     ) -> int:
         """Start ``argv`` in a session of its own and return its pid; ``is_starting``: whether that is not yet known to have succeeded.
 
         ``tag`` marks it and all its descendants (``process_tree``). For ``tty`` and ``place`` see ``fork``. Raises ``CannotExecuteError``
         for the program, ``HoldfastError`` for everything else. For a child that is still starting ``on_start`` is called once, before
         ``on_exit``: with None, or such an error, after which there is no ``on_exit``. Without ``on_start`` a failed start is an exit with
-        127.
+        127. ``watch`` False: ``on_start`` is called at the child's end, or after ``watch``.
         """
         tagged = _set_tag(tag) if tag else False
         scored = self._set_own_score(self._oom_score_adj)
@@ -131,8 +132,16 @@ class Reaper:
         self._owners[pid] = on_exit
         if starting is not None:
             self._starting[pid] = (starting, on_start or _not_told)
-            self._running().add_reader(starting.descriptor, self._settle, pid)
+            if watch:
+                self.watch(pid)
         return pid
+
+    def watch(self, pid: int) -> None:
+        """Call ``on_start`` as soon as it is known how the start went, and not only at the child's end."""
+        starting, _ = self._starting.get(pid, (None, None))
+        if starting is not None and not starting.watched:
+            starting.watched = True
+            self._running().add_reader(starting.descriptor, self._settle, pid)
 
     def is_starting(self, pid: int) -> bool:
         """Whether it has yet to become its program."""
@@ -154,7 +163,8 @@ class Reaper:
 
     def _forget(self, pid: int) -> None:
         starting, _ = self._starting.pop(pid)
-        self._running().remove_reader(starting.descriptor)
+        if starting.watched:
+            self._running().remove_reader(starting.descriptor)
         starting.close()
 
     def _running(self) -> asyncio.AbstractEventLoop:

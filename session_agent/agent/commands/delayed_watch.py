@@ -1,0 +1,55 @@
+"""Commands that have just begun: most end within a moment, and are read once, at their end.
+
+Owns the moment and one timer for all of them. A command that runs longer is watched from then on: its start is reported, and its output
+is sent as it comes. Watching each from its beginning costs four turns of the event loop, which is more than a short command itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+DELAY_S = 0.005
+
+
+class Watchable(Protocol):
+    """A process that can be watched."""
+
+    def watch(self) -> None:
+        """Report its start, and its output as it comes."""
+        ...
+
+
+class DelayedWatch:
+    """See the module. One for each agent."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Watchable, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, process: Watchable) -> None:
+        """Watch ``process`` when ``DELAY_S`` have passed, unless it is removed before."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + DELAY_S
+        self._waiting[process] = due
+        if self._timer is None:
+            self._timer = loop.call_at(due, self._fire, loop)
+
+    def remove(self, process: Watchable) -> None:
+        """It has ended, or is watched already."""
+        self._waiting.pop(process, None)
+
+    def cancel(self) -> None:
+        """Watch none of them."""
+        self._waiting.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _fire(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        now = loop.time()
+        for process in [process for process, due in self._waiting.items() if due <= now]:
+            process.watch()
+        if self._waiting and self._timer is None:
+            self._timer = loop.call_at(min(self._waiting.values()), self._fire, loop)
