@@ -60,7 +60,7 @@ def due(shard: int) -> str:
 
 
 def changes(shard: int) -> str:
-    """Sorted set by number: the ids of the shard whose records changed last, each with the number of its latest change."""
+    """Stream: the ids of the shard's latest thousand changes of records."""
     return f"{_tag(shard)}:changes"
 
 
