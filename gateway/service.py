@@ -88,7 +88,7 @@ class Gateway:
         self.memory = MemoryReservations(settings.rest.reserved_bytes)
         self.attached = AttachedSessions(settings.relay)
         self.agents: AgentCalls
-        """Set by ``app.build_app``: what relays sessions shares this class and must not import what decodes them."""
+        """Set by ``app.Application``: what relays sessions shares this class and must not import what decodes them."""
         self.background = BackgroundTasks()
         self.pools = PoolsFile(settings.pools_file)
         self.admission = Admission(settings.admission, self.metrics)
@@ -137,7 +137,7 @@ class Gateway:
 
 
 def gateway_of(connection: HTTPConnection) -> Gateway:
-    gateway: Gateway = connection.app.state.gateway
+    gateway: Gateway = connection.scope["app"].gateway
     return gateway
 
 
