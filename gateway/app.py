@@ -23,6 +23,7 @@ from starlette.websockets import WebSocket
 
 from gateway.agents.kept_connections import KeptConnections
 from gateway.http.problems import problem_response
+from gateway.lifecycle import creation
 from gateway.memory_reservation import reserving
 from gateway.orchard.retry_detection import RetryDetection
 from gateway.orchard.terminal import pty
@@ -100,6 +101,7 @@ class Application:
     async def _lifespan(self, app: Application) -> AsyncIterator[None]:
         gateway = self.gateway
         gateway.background.start(gateway.attached.run(), "sweep of attached sessions")
+        gateway.background.start(creation.renew(gateway), "activity of the sandboxes in creation")
         yield
         gateway.attached.draining = True
         await gateway.background.aclose()

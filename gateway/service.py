@@ -95,8 +95,8 @@ class Gateway:
         self.quotas = Quotas(settings.admission, store, self.admission)
         self.unready: dict[str, str] = {}
         """What ``/readyz`` last reported as unavailable, and why."""
-        self.creations: dict[str, asyncio.Task[Record]] = {}
-        """Creations running in this replica, by incarnation: an id may be created again while its previous incarnation still is."""
+        self.creations: dict[tuple[str, str], asyncio.Task[Record]] = {}
+        """Creations in this replica by id and incarnation: an id may be created again while its previous incarnation still is."""
 
         self.removing: set[asyncio.Task[None]] = set()
         """Running removals of deleted sandboxes."""
