@@ -29,7 +29,7 @@ def write_egress(egress: Egress) -> bytes:
     return orjson.dumps(egress)
 
 
-def read_spec(document: str, egress: str = "") -> SandboxSpec:
+def read_spec(document: bytes | str, egress: str = "") -> SandboxSpec:
     """``egress`` is a later change of what it may reach. Raises ValueError or TypeError for what no version of the gateway wrote."""
     body = orjson.loads(document)
     if not isinstance(body, dict):
