@@ -11,9 +11,9 @@ import sys
 import uvicorn
 from holdfast_wire.limits import MESSAGE_BYTES
 
-from gateway.app import build_app
+from gateway.app import Application
 from gateway.http.bounded_protocol import BoundedHttpProtocol
-from gateway.http.takeover import TakeoverProtocol
+from gateway.http.bounded_websocket import BoundedWebSocketProtocol
 from gateway.placement.store import PlacementStore
 
 from .auth import Keys, read_other_secrets, read_secret
@@ -42,12 +42,12 @@ def build_gateway(settings: Settings) -> Gateway:
 def server_config(settings: Settings, gateway: Gateway) -> uvicorn.Config:
     """uvicorn, with a limit on everything a client can use up."""
     return uvicorn.Config(
-        build_app(gateway),
+        Application(gateway),
         host=settings.host,
         port=settings.port,
         loop="uvloop",  # decision 0027
         http=BoundedHttpProtocol,
-        ws=TakeoverProtocol,
+        ws=BoundedWebSocketProtocol,
         ws_max_size=MESSAGE_BYTES + 1024,
         ws_per_message_deflate=False,
         ws_ping_interval=None,

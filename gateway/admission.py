@@ -95,6 +95,8 @@ class Admission:
         began = self._making.pop(place, None)
         if began is not None:
             self._making_of[place.owner] -= 1
+            if not self._making_of[place.owner]:
+                del self._making_of[place.owner]
             took_s = asyncio.get_running_loop().time() - began
             self._took_s = self._took_s * _SMOOTHING + took_s * (1 - _SMOOTHING)
         elif place in (mine := self._waiting.get(place.owner, deque())):
@@ -124,9 +126,6 @@ class Admission:
                 self._making_of[owner] += 1
                 if not place.turn.done():
                     place.turn.set_result(None)
-        self._making_of += Counter()  # removes owners at 0
-        self._metrics.gauge("creates_waiting", self.waiting)
-        self._metrics.gauge("creates_running", len(self._making))
 
     def _dropped(self, owner: str, mine: deque[QueuePlace]) -> None:
         self.waiting -= 1

@@ -1,25 +1,29 @@
 """The ASGI application: the table of routes, and the lifespan.
 
-Owns the table, the mapping from exceptions to problem documents, request counting, and the order of start and shutdown.
+Owns the table, the mapping from exceptions to problem documents, request counting, and the order of start and shutdown. It calls the
+endpoint itself: each layer of middleware and routing between would be entered again whenever the request waits.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
+import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final
 
 from holdfast_wire.errors import HoldfastError
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.routing import Route, WebSocketRoute
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Router
+from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from gateway.agents.kept_connections import KeptConnections
-from gateway.http import problems
+from gateway.http.problems import problem_response
+from gateway.lifecycle import creation
 from gateway.memory_reservation import reserving
 from gateway.orchard.retry_detection import RetryDetection
 from gateway.orchard.terminal import pty
@@ -27,84 +31,77 @@ from gateway.routes import admin, changes, commands, files, groups, sandboxes
 from gateway.routes.attach import attach
 from gateway.service import Gateway
 
-ROUTES: tuple[Route | WebSocketRoute, ...] = (
-    WebSocketRoute("/sandboxes/{sandbox_id}/session", attach),
-    WebSocketRoute("/sandboxes/{sandbox_id}/exec/pty", pty),
-    Route("/sandboxes/{sandbox_id}/exec", commands.execute, methods=["POST"]),
-    Route("/sandboxes", sandboxes.create, methods=["POST"]),
-    Route("/sandboxes", sandboxes.list_owned, methods=["GET"]),
-    Route("/sandboxes/{sandbox_id}", sandboxes.read, methods=["GET"]),
-    Route("/sandboxes/{sandbox_id}", sandboxes.delete, methods=["DELETE"]),
-    Route("/sandboxes/{sandbox_id}/network", changes.network, methods=["PUT"]),
-    Route("/sandboxes/{sandbox_id}/lifetime", changes.lifetime, methods=["PUT"]),
-    Route("/sandboxes/{sandbox_id}/wait", sandboxes.wait, methods=["GET"]),
-    Route("/sandboxes/{sandbox_id}/heartbeat", sandboxes.heartbeat, methods=["POST"]),
-    Route("/groups/{name}/heartbeat", groups.heartbeat, methods=["POST"]),
-    Route("/groups/{name}", groups.read, methods=["GET"]),
-    Route("/groups/{name}", groups.delete, methods=["DELETE"]),
-    Route("/sandboxes/{sandbox_id}/apply_patch", files.apply_patch, methods=["POST"]),
-    Route("/sandboxes/{sandbox_id}/files", files.write, methods=["POST"]),
-    Route("/sandboxes/{sandbox_id}/files", files.read, methods=["GET"]),
-    Route("/sandboxes/{sandbox_id}/files/list", files.list_files, methods=["GET"]),
-    Route("/jobs/{job_id}", commands.job, methods=["GET"]),
-    Route("/jobs/{job_id}/wait", commands.wait_job, methods=["GET"]),
-    Route("/images", admin.list_images, methods=["GET"]),
-    Route("/images", admin.import_image, methods=["POST"]),
-    Route("/images/pull", admin.pull_image, methods=["POST"]),
-    Route("/images/{name:path}", admin.remove_image, methods=["DELETE"]),
-    Route("/resources", admin.resources, methods=["GET"]),
-    Route("/doctor", admin.doctor, methods=["GET"]),
-    Route("/", admin.root, methods=["GET"]),
-    Route("/health", admin.health, methods=["GET"]),
-    Route("/healthz", admin.health, methods=["GET"]),
-    Route("/readyz", admin.ready, methods=["GET"]),
-    Route("/metrics", admin.metrics, methods=["GET"]),
-    Route("/openapi.json", admin.openapi, methods=["GET"]),
-)
+log = logging.getLogger("gateway")
+
+Endpoint = Callable[[Request], Awaitable[Response | None]]
+
+ROUTES: dict[str, dict[str, Endpoint]] = {
+    "/sandboxes/{sandbox_id}/session": {"GET": attach},
+    "/sandboxes/{sandbox_id}/exec": {"POST": commands.execute},
+    "/sandboxes": {"POST": sandboxes.create, "GET": sandboxes.list_owned},
+    "/sandboxes/{sandbox_id}": {"GET": sandboxes.read, "DELETE": sandboxes.delete},
+    "/sandboxes/{sandbox_id}/network": {"PUT": changes.network},
+    "/sandboxes/{sandbox_id}/lifetime": {"PUT": changes.lifetime},
+    "/sandboxes/{sandbox_id}/wait": {"GET": sandboxes.wait},
+    "/sandboxes/{sandbox_id}/heartbeat": {"POST": sandboxes.heartbeat},
+    "/groups/{name}/heartbeat": {"POST": groups.heartbeat},
+    "/groups/{name}": {"GET": groups.read, "DELETE": groups.delete},
+    "/sandboxes/{sandbox_id}/apply_patch": {"POST": files.apply_patch},
+    "/sandboxes/{sandbox_id}/files": {"POST": files.write, "GET": files.read},
+    "/sandboxes/{sandbox_id}/files/list": {"GET": files.list_files},
+    "/jobs/{job_id}": {"GET": commands.job},
+    "/jobs/{job_id}/wait": {"GET": commands.wait_job},
+    "/images": {"GET": admin.list_images, "POST": admin.import_image},
+    "/images/pull": {"POST": admin.pull_image},
+    "/images/{name:path}": {"DELETE": admin.remove_image},
+    "/resources": {"GET": admin.resources},
+    "/doctor": {"GET": admin.doctor},
+    "/": {"GET": admin.root},
+    "/health": {"GET": admin.health},
+    "/healthz": {"GET": admin.health},
+    "/readyz": {"GET": admin.ready},
+    "/metrics": {"GET": admin.metrics},
+    "/openapi.json": {"GET": admin.openapi},
+}
+"""Endpoints by path and method. A parameter is the second part of its path, or with ``:path`` all that follows the first."""
 
 
-async def nowhere(websocket: WebSocket) -> None:
-    """A WebSocket to an unknown path: refused with a problem document, as any other request."""
-    await websocket.send_denial_response(problems.problem_response(HoldfastError("not_found", "there is no such route")))
+def _shape(path: str) -> str:
+    """The path with its parameter replaced: ``/sandboxes/*/exec``; for a parameter that may hold slashes ``/images/**``."""
+    first, _, rest = path[1:].partition("/")
+    name, slash, rest = rest.partition("/")
+    return f"/{first}/**" if name.endswith(":path}") else f"/{first}/*{slash}{rest}"
 
 
-class RequestMiddleware:
-    """Gives each request an id and counts and times answers by route. Pure ASGI, so that nothing is buffered."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
-        request_id = f"{random.getrandbits(64):016x}"  # to find it again in the log: a secret would be a system call
-        scope["holdfast.request_id"] = request_id
-        metrics, begun = scope["app"].state.gateway.metrics, time.monotonic()
-
-        async def counted(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
-                metrics.count("requests_total", method=scope["method"], route=_path(scope), status=str(message["status"]))
-            await send(message)
-
-        with reserving(scope["app"].state.gateway.memory):
-            await self._app(scope, receive, counted)
-        metrics.observe("request_seconds", time.monotonic() - begun, route=_path(scope))
+_EXACT: Final = frozenset(path for path in ROUTES if "{" not in path)
+_BY_SHAPE: Final = {_shape(path): (path, re.split("[{}:]", path)[1]) for path in ROUTES if "{" in path}
 
 
-def _path(scope: Scope) -> str:
-    route = scope.get("route")
-    return route.path if isinstance(route, Route) else "unknown"
+def _matching(path: str) -> list[tuple[str, dict[str, str]]]:
+    """The routes of a path with their parameters, the most specific first."""
+    found: list[tuple[str, dict[str, str]]] = [(path, {})] if path in _EXACT else []
+    first, _, rest = path[1:].partition("/")
+    for shape, value in ((_shape(path), rest.partition("/")[0]), (f"/{first}/**", rest)):
+        if value and shape in _BY_SHAPE:
+            template, name = _BY_SHAPE[shape]
+            found.append((template, {name: value}))
+    return found
 
 
-def build_app(gateway: Gateway) -> Starlette:
-    """The application around one gateway, whose store and runtime it closes at the end."""
+class Application:
+    """The ASGI application around one gateway, whose store and runtime it closes at the end."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        gateway.agents = KeptConnections(gateway.dial, gateway.check, gateway.settings.relay.dial_timeout_s)
+        self.gateway = gateway
+        self.retries = RetryDetection()
+        self._router = Router(lifespan=self._lifespan)
 
     @contextlib.asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+    async def _lifespan(self, app: Application) -> AsyncIterator[None]:
+        gateway = self.gateway
         gateway.background.start(gateway.attached.run(), "sweep of attached sessions")
+        gateway.background.start(creation.renew(gateway), "activity of the sandboxes in creation")
         yield
         gateway.attached.draining = True
         await gateway.background.aclose()
@@ -112,14 +109,51 @@ def build_app(gateway: Gateway) -> Starlette:
         await gateway.runtime.aclose()
         await gateway.store.aclose()
 
-    app = Starlette(
-        routes=(*ROUTES, WebSocketRoute("/{path:path}", nowhere)),
-        lifespan=lifespan,
-        middleware=[Middleware(RequestMiddleware)],
-        exception_handlers={HoldfastError: problems.on_error, HTTPException: problems.on_error, Exception: problems.on_error},
-    )
-    app.router.redirect_slashes = False  # the redirect would repeat whatever Host the request named
-    gateway.agents = KeptConnections(gateway.dial, gateway.check, gateway.settings.relay.dial_timeout_s)
-    app.state.gateway = gateway
-    app.state.retries = RetryDetection()
-    return app
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = self
+        if scope["type"] == "http":
+            with reserving(self.gateway.memory):
+                await self._answer(scope, receive, send)
+        elif scope["type"] == "websocket":  # only of the one path that ``http.bounded_protocol`` leaves to uvicorn
+            scope["path_params"] = {"sandbox_id": scope["path"].split("/")[2]}
+            await pty(WebSocket(scope, receive, send))
+        else:
+            await self._router.lifespan(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, give the answer an id, and count and time it by route."""
+        metrics, begun = self.gateway.metrics, time.monotonic()
+        request_id = f"{random.getrandbits(64):016x}"
+        method, matching = scope["method"], _matching(scope["path"])
+        wanted = "GET" if method == "HEAD" else method
+        template, scope["path_params"] = next((one for one in matching if wanted in ROUTES[one[0]]), ("unknown", {}))
+        response: Response | None
+        try:
+            if template == "unknown":
+                raise _refusal(matching)
+            response = await ROUTES[template][wanted](Request(scope, receive))
+        except HoldfastError as error:
+            response = problem_response(error)
+            if error.code == "method_not_allowed":
+                response.headers["Allow"] = _allowed(matching)
+        except Exception:
+            log.exception("request %s failed", request_id)
+            response = problem_response(HoldfastError("internal", "the gateway failed to serve this request"))
+        if response is None:
+            return  # the endpoint has taken the connection over
+        response.raw_headers.append((b"x-request-id", request_id.encode()))
+        metrics.count("requests_total", method=method, route=template, status=str(response.status_code))
+        await response(scope, receive, send)
+        metrics.observe("request_seconds", time.monotonic() - begun, route=template)
+
+
+def _refusal(matching: list[tuple[str, dict[str, str]]]) -> HoldfastError:
+    if matching:
+        return HoldfastError("method_not_allowed", "this route does not take that method")
+    return HoldfastError("not_found", "there is no such route")
+
+
+def _allowed(matching: list[tuple[str, dict[str, str]]]) -> str:
+    """The methods of all the routes of a path (RFC 9110 §15.5.6)."""
+    methods = {method for template, _ in matching for method in ROUTES[template]}
+    return ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))

@@ -88,15 +88,15 @@ class Gateway:
         self.memory = MemoryReservations(settings.rest.reserved_bytes)
         self.attached = AttachedSessions(settings.relay)
         self.agents: AgentCalls
-        """Set by ``app.build_app``: what relays sessions shares this class and must not import what decodes them."""
+        """Set by ``app.Application``: what relays sessions shares this class and must not import what decodes them."""
         self.background = BackgroundTasks()
         self.pools = PoolsFile(settings.pools_file)
         self.admission = Admission(settings.admission, self.metrics)
         self.quotas = Quotas(settings.admission, store, self.admission)
         self.unready: dict[str, str] = {}
         """What ``/readyz`` last reported as unavailable, and why."""
-        self.creations: dict[str, asyncio.Task[Record]] = {}
-        """Creations running in this replica, by incarnation: an id may be created again while its previous incarnation still is."""
+        self.creations: dict[tuple[str, str], asyncio.Task[Record]] = {}
+        """Creations in this replica by id and incarnation: an id may be created again while its previous incarnation still is."""
 
         self.removing: set[asyncio.Task[None]] = set()
         """Running removals of deleted sandboxes."""
@@ -137,7 +137,7 @@ class Gateway:
 
 
 def gateway_of(connection: HTTPConnection) -> Gateway:
-    gateway: Gateway = connection.app.state.gateway
+    gateway: Gateway = connection.scope["app"].gateway
     return gateway
 
 

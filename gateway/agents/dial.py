@@ -19,7 +19,7 @@ from holdfast_wire.proof import DIAL_HEADER, IDENTITY_HEADER, IDLE_HEADER, PROOF
 
 from .http_head import parse_head
 
-_ACCEPT_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455 §1.3
+_ACCEPT_GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455 §1.3
 _HEAD_BYTES = 16 * 1024
 """Longest answer to the upgrade: an agent may be hostile."""
 
@@ -67,7 +67,7 @@ async def dial_agent(endpoint: str, token: str, timeout_s: float) -> Dialled:
     """
     endpoint, _, expected = endpoint.partition("#")
     nonce = secrets.token_hex(16)
-    key = base64.b64encode(secrets.token_bytes(16))
+    key = base64.b64encode(secrets.token_bytes(16)).decode()
     scheme, _, address = endpoint.partition("://")
     loop = asyncio.get_running_loop()
     upgrade = _Upgrade(loop.create_future())
@@ -83,10 +83,8 @@ async def dial_agent(endpoint: str, token: str, timeout_s: float) -> Dialled:
                 raise DialError("internal", "the placement of this sandbox has no usable endpoint")
             transport.write(
                 b"GET /session HTTP/1.1\r\nHost: agent\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-                b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "
-                + key
-                + b"\r\n"
-                + f"{DIAL_HEADER}: {dial_header(token, nonce)}\r\n\r\n".encode()
+                b"Sec-WebSocket-Version: 13\r\n"
+                + f"Sec-WebSocket-Key: {key}\r\n{DIAL_HEADER}: {dial_header(token, nonce)}\r\n\r\n".encode()
             )
             status, headers, early = await upgrade.answer
     except (OSError, TimeoutError, ValueError) as error:
@@ -97,15 +95,19 @@ async def dial_agent(endpoint: str, token: str, timeout_s: float) -> Dialled:
         if transport is not None:
             transport.abort()
         raise
-    accept = base64.b64encode(hashlib.sha1(key + _ACCEPT_GUID, usedforsecurity=False).digest()).decode()
     identity = headers.get(IDENTITY_HEADER.lower(), "")
     proven = check_proof(token, nonce, headers.get(PROOF_HEADER.lower(), ""), identity) and identity == (expected or identity)
-    if status == 101 and headers.get("sec-websocket-accept") == accept and proven:
+    if status == 101 and headers.get("sec-websocket-accept") == accept_key(key) and proven:
         return Dialled(transport, early, _seconds(headers.get(IDLE_HEADER.lower(), "")))
     transport.abort()
     if status in (101, 403):
         raise DialError("agent_identity", "the agent at the sandbox's address is not the sandbox's own")
     raise DialError("agent_unreachable", f"the sandbox's agent refused the connection with status {status}")
+
+
+def accept_key(key: str) -> str:
+    """The answer to a ``Sec-WebSocket-Key``."""
+    return base64.b64encode(hashlib.sha1((key + _ACCEPT_GUID).encode(), usedforsecurity=False).digest()).decode()
 
 
 def _seconds(text: str) -> float | None:

@@ -22,7 +22,7 @@ class RecordCache:
     def __init__(self, store: PlacementStore) -> None:
         self._store = store
         self._records: dict[str, Record] = {}
-        self._cursor: Sequence[int] | None = None
+        self._cursor: Sequence[str] | None = None
         self._marker: str | None = None
         self._reads = 0
         self.scanned = False

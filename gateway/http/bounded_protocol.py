@@ -1,13 +1,17 @@
 """uvicorn's HTTP protocol with limits: the time and size of a request's head, and the time a client may take to read an answer.
 
-Owns these limits and the answer to anything that is not HTTP, which is a problem document like every other refusal. Bodies are limited
-where they are read (``request_fields``). Chosen in ``__main__`` as uvicorn's ``http`` class; knows no route and no key.
+Owns these limits, the answer to anything that is not HTTP, which is a problem document like every other refusal, and the hand-over of a
+connection: a request to upgrade to WebSocket is a request like any other, whose endpoint may take the transport. A relay through ASGI
+messages would parse, queue and frame every message again. Bodies are limited where they are read (``request_fields``). Chosen in
+``__main__`` as uvicorn's ``http`` class; knows no route and no key.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
+from collections.abc import Callable
 from typing import Final, cast
 
 import orjson
@@ -19,12 +23,16 @@ from .problems import MEDIA_TYPE, problem
 
 CONNECTED: Final = "holdfast.connected"
 """In the scope of a request: a function that says whether its client is still connected."""
+TAKE_OVER: Final = "holdfast.take_over"
+"""In the scope of a request to upgrade to WebSocket: ``BoundedHttpProtocol.take_over``."""
 HEAD_BYTES: Final = 64 * 1024
 """Bytes that may come without completing a head or a part of a body: heads, trailers, chunk extensions."""
 HEAD_FIELDS: Final = 256
 """Most fields of a head and its trailers together."""
 HEAD_S: Final = 20.0
 """How long a new connection may take to send a request, and a begun head to be complete."""
+_BY_MESSAGES: Final = re.compile(rb"/sandboxes/[^/?%]+/exec/pty(\?.*)?")
+"""The requests whose WebSockets are served message by message, by uvicorn's protocol."""
 STALL_S: Final = 30.0
 """A client that reads nothing of an answer for this long is cut off: the buffered answer is memory shared by all."""
 _LINGER_S: Final = 2.0
@@ -40,8 +48,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _stall: asyncio.TimerHandle | None = None
     _timer: asyncio.TimerHandle | None = None
     _unspent_bytes = 0
-    _fields = 0
     _refused = False
+    _on_shutdown: Callable[[], None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -66,29 +74,51 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         self._unspent_bytes += len(data)
         super().data_received(data)
-        if self._unspent_bytes > HEAD_BYTES and not self._refused and not self.transport.is_closing():
+        if self._refused or self.transport.is_closing():
+            return
+        if self.flow.read_paused and self.scope is not None and TAKE_OVER in self.scope and not data.endswith(b"\n"):
+            self.transport.abort()  # bytes behind the head, before the upgrade was accepted, would be lost
+            return
+        if self._unspent_bytes > HEAD_BYTES:
             self._refuse(_FIELDS_TOO_LARGE, HoldfastError("request_too_large", f"the head of the request is over {HEAD_BYTES} bytes"))
+        elif self.headers is not None and len(self.headers) > HEAD_FIELDS:
+            self._refuse(_FIELDS_TOO_LARGE, HoldfastError("request_too_large", f"the request has over {HEAD_FIELDS} header fields"))
 
     def send_400_response(self, msg: str) -> None:
-        if self._fields > HEAD_FIELDS:
+        if self.headers is not None and len(self.headers) > HEAD_FIELDS:
             self._refuse(_FIELDS_TOO_LARGE, HoldfastError("request_too_large", f"the request has over {HEAD_FIELDS} header fields"))
         else:
             self._refuse(400, HoldfastError("protocol_error", "this is not an HTTP/1.1 request", hint="percent-encode paths; see RFC 9112"))
+
+    def shutdown(self) -> None:
+        if self._on_shutdown is not None:
+            self._on_shutdown()
+        else:
+            super().shutdown()
+
+    def take_over(self, head: bytes, successor: asyncio.Protocol, on_shutdown: Callable[[], None]) -> asyncio.Transport | None:
+        """Answer the request with ``head`` and give the transport to ``successor``; None when the client has disconnected.
+
+        ``on_shutdown`` is called instead of the usual close when the server stops. ``successor`` reports the end of the connection here.
+        """
+        if self.cycle.disconnected or self.transport.is_closing():
+            return None
+        self.cycle.response_started = self.cycle.response_complete = True
+        self._on_shutdown = on_shutdown
+        self.transport.write(head)
+        self.transport.set_protocol(successor)
+        self.flow.resume_reading()
+        return self.transport
 
     # The parser's callbacks -----------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._fields = 0
         self._await_head()
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._fields += 1
-        if self._fields > HEAD_FIELDS:
-            raise ValueError("too many header fields")  # the parser turns it into a call of send_400_response
-        super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
+        if len(self.headers) > HEAD_FIELDS:
+            raise ValueError("too many header fields")  # the parser turns it into a call of send_400_response
         self._unspent_bytes = 0
         self._head_is_whole()
         before = self.cycle
@@ -97,6 +127,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if cycle is not before:  # it is not an upgrade; its task has not begun
             cycle.transport = cast(asyncio.Transport, AnswerWriter(self.transport, self.loop))
             self.scope[CONNECTED] = lambda: not cycle.disconnected  # type: ignore[typeddict-unknown-key]
+            if self.parser.should_upgrade():
+                cycle.keep_alive = False  # the parser reads no request after this one
+                self.flow.pause_reading()
+                if super()._should_upgrade():
+                    self.scope[TAKE_OVER] = self.take_over  # type: ignore[typeddict-unknown-key]
 
     def on_body(self, body: bytes) -> None:
         self._unspent_bytes = 0
@@ -107,6 +142,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     # ----------------------------------------------------------------------------------------------------------------
+
+    def _should_upgrade(self) -> bool:
+        return _BY_MESSAGES.fullmatch(self.url) is not None and super()._should_upgrade()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """It is answered as any other request."""
 
     def _await_head(self) -> None:
         if self._timer is None:

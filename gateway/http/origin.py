@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 
 from holdfast_wire.errors import HoldfastError
-from starlette.websockets import WebSocket
+from starlette.requests import HTTPConnection
 
 
-def check_origin(allowed: AbstractSet[str], websocket: WebSocket) -> None:
+def check_origin(allowed: AbstractSet[str], connection: HTTPConnection) -> None:
     """Only a page of our own host or of an ``allowed`` origin may (no cookies are involved either way). Raises ``origin_refused``."""
-    origin = websocket.headers.get("origin")
+    origin = connection.headers.get("origin")
     if origin is None or origin in allowed:
         return
-    if origin.partition("://")[2].lower() != websocket.headers.get("host", "").lower():
+    if origin.partition("://")[2].lower() != connection.headers.get("host", "").lower():
         raise HoldfastError("origin_refused", "pages of this origin may not open sessions")

@@ -1,30 +1,21 @@
 """Errors as HTTP answers: problem documents (RFC 9457) from the one error table.
 
-Owns how an error appears over REST and before a WebSocket is accepted. Unknown exceptions become ``internal`` and reveal nothing.
-Called by the app's exception handlers and by ``routes.attach``.
+Owns how an error appears over REST and before a WebSocket is accepted. Called by ``app`` and by the HTTP protocol.
 """
 
 from __future__ import annotations
 
-import logging
 from http import HTTPStatus
 from typing import Any
 
 import orjson
-from holdfast_wire.errors import TABLE, HoldfastError
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from holdfast_wire.errors import HoldfastError
 from starlette.responses import Response
-from starlette.routing import Match, Route
-
-log = logging.getLogger("gateway")
 
 MEDIA_TYPE = "application/problem+json"
 
 RETRY_AFTER_S = 1
 """Default advice of answers that may be retried."""
-
-_BY_STATUS = {400: "invalid_json", 404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
 
 
 def problem(error: HoldfastError, status: int | None = None) -> dict[str, Any]:
@@ -65,41 +56,5 @@ def problem_response(error: HoldfastError) -> Response:
     return Response(body, error.kind.status, problem_headers(error), MEDIA_TYPE)
 
 
-def from_http(error: HTTPException) -> HoldfastError:
-    """The router's refusal, as an error of the table."""
-    code = _BY_STATUS.get(error.status_code, "internal")
-    messages = {"not_found": "there is no such route", "method_not_allowed": "this route does not take that method"}
-    return HoldfastError(code, messages.get(code, str(error.detail)))
-
-
-def methods_of(request: Request) -> list[str]:
-    """The methods of a request's path: several routes share one path, and RFC 9110 §15.5.6 wants all their methods listed."""
-    routes = [route for route in request.app.routes if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE]
-    return sorted({method for route in routes for method in route.methods or ()})
-
-
-def internal() -> HoldfastError:
-    return HoldfastError("internal", "the gateway failed to serve this request")
-
-
-async def on_error(request: Request, error: Exception) -> Response:
-    """Exception handler of the app, for every class of error."""
-    if isinstance(error, HTTPException):
-        error = from_http(error)
-    if isinstance(error, HoldfastError):
-        answer = problem_response(error)
-        if error.code == "method_not_allowed":
-            answer.headers["Allow"] = ", ".join(methods_of(request))
-        return answer
-    request_id = request.scope.get("holdfast.request_id", "?")
-    log.error("request %s failed: %s", request_id, type(error).__name__)
-    answer = problem_response(internal())
-    answer.headers["X-Request-ID"] = request_id  # this answer is sent outside of the app's own middleware
-    return answer
-
-
 def _phrase(status: int) -> str:
     return HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else "Client Closed Request"
-
-
-assert set(_BY_STATUS.values()) <= set(TABLE)

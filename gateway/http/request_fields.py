@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import orjson
@@ -112,6 +112,10 @@ class Fields:
 
     def get(self, name: str) -> Any:
         return self._values.get(name)
+
+    def given(self, names: Iterable[str]) -> dict[str, Any]:
+        """Those of the fields that the request has."""
+        return {name: self._values[name] for name in names if self._values.get(name) is not None}
 
     def text(self, name: str, default: str | None = None, *, most: int = 4096) -> str | None:
         value = self._values.get(name)

@@ -1,7 +1,7 @@
-"""Activity of a sandbox in placement: it is renewed while REST works in the sandbox, or while the sandbox is being created.
+"""Activity of a sandbox in placement: it is renewed while REST works in the sandbox.
 
 Owns when placement is updated. A sandbox without an idle limit costs nothing here; what its sessions do is known to its agent
-(``agents.idle_time``). Called by ``oneoff``, by routes while they read a request's body, and by ``creation``.
+(``agents.idle_time``). Called by ``oneoff``, and by routes while they read a request's body.
 """
 
 from __future__ import annotations
@@ -30,29 +30,19 @@ def in_use(gateway: Gateway, record: Record) -> AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def _in_use(gateway: Gateway, sandbox_id: str, idle_s: float) -> Iterator[None]:
-    try:
-        with touching(gateway, sandbox_id, min(max(idle_s / _TOUCHES_PER_LIMIT, _LEAST_S), _MOST_S), at_once=True):
-            yield
-    finally:
-        gateway.background.start(_touch(gateway, sandbox_id), f"end of the use of {sandbox_id}")
-
-
-@contextlib.contextmanager
-def touching(gateway: Gateway, sandbox_id: str, every_s: float, *, at_once: bool = False) -> Iterator[None]:
-    """Renew the sandbox's activity every so often until the block ends."""
+    every_s = min(max(idle_s / _TOUCHES_PER_LIMIT, _LEAST_S), _MOST_S)
 
     async def touch_often() -> None:
-        if at_once:
-            await _touch(gateway, sandbox_id)
         while True:
-            await asyncio.sleep(every_s)
             await _touch(gateway, sandbox_id)
+            await asyncio.sleep(every_s)
 
     task = gateway.background.start(touch_often(), f"activity of {sandbox_id}")
     try:
         yield
     finally:
         task.cancel()
+        gateway.background.start(_touch(gateway, sandbox_id), f"end of the use of {sandbox_id}")
 
 
 async def _touch(gateway: Gateway, sandbox_id: str) -> None:

@@ -21,7 +21,6 @@ from gateway.pools import key_of
 from gateway.runtimes.base import CreateRequest, RuntimeUnavailableError
 from gateway.service import Gateway, live, owned_entry
 
-from .activity import touching
 from .pool_claims import claim
 from .reserved_labels import to_labels
 
@@ -45,14 +44,13 @@ async def create(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place
     request = _request(gateway, spec, env)
     deadline = asyncio.get_running_loop().time() + _own_time(spec.ready_timeout_s)
     try:
-        with touching(gateway, spec.sandbox_id, _TOUCH_S):
-            queued = queued or not place.turn.done()  # after a wait it may have been deleted
-            async with place:
-                gateway.metrics.observe("create_queue_seconds", place.waited_s)
-                if queued:
-                    await _begin(gateway, spec)
-                begun = time.monotonic()
-                endpoint = await _obtain(gateway, spec, request, deadline)
+        queued = queued or not place.turn.done()  # after a wait it may have been deleted
+        async with place:
+            gateway.metrics.observe("create_queue_seconds", place.waited_s)
+            if queued:
+                await _begin(gateway, spec)
+            begun = time.monotonic()
+            endpoint = await _obtain(gateway, spec, request, deadline)
     except HoldfastError as error:
         gateway.metrics.count("create_failed_total", code=error.code)
         if waited_s := round(place.waited_s, 3):
@@ -81,6 +79,14 @@ async def create(gateway: Gateway, spec: SandboxSpec, env: dict[str, str], place
     gateway.metrics.count("creates_total")
     gateway.metrics.observe("create_seconds", time.monotonic() - begun)
     return entry
+
+
+async def renew(gateway: Gateway) -> None:
+    """Renew, until cancelled, the records of the sandboxes that this replica is creating: the controller gives up abandoned ones."""
+    while True:
+        await asyncio.sleep(_TOUCH_S)
+        with contextlib.suppress(PlacementUnavailableError):
+            await gateway.store.touch([sandbox_id for sandbox_id, _ in gateway.creations])
 
 
 async def wait_until_settled(

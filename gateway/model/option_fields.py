@@ -83,6 +83,8 @@ def network_map(egress: Egress) -> dict[str, Any]:
 
 def read_options(body: Mapping[str, Any]) -> Options:
     """Those of ``OPTION_FIELDS`` that ``body`` has."""
+    if not body:
+        return Options()
     resources = {}
     for name, count in _map(body.get("resources"), "resources").items():
         _matching(name, _RESOURCE, "resources", "a map from names such as 'nvidia.com/gpu' to numbers")

@@ -136,9 +136,9 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Whose records have been created, changed state or ended since a ``cursor``: one number for each shard."""
+    """Whose records have been created, changed state or ended since a ``cursor``: one position for each shard."""
 
-    cursor: Sequence[int]
+    cursor: Sequence[str]
     ids: set[str]
     lost: Sequence[int]
     """Shards where more may have changed than ``ids`` shows."""

@@ -6,13 +6,19 @@ Owns the decoding of nested records. A document may come from a newer replica, s
 from __future__ import annotations
 
 import functools
-from dataclasses import is_dataclass
-from typing import Any, get_args, get_origin, get_type_hints
+from dataclasses import fields, is_dataclass
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
 import orjson
 
-from gateway.model.options import Egress
+from gateway.model.options import Egress, Options
 from gateway.model.records import SandboxSpec
+
+_FIELDS: Final = frozenset(field.name for field in fields(SandboxSpec))
+_NESTED: Final[tuple[tuple[str, type, Any], ...]] = tuple(
+    (name, kind, orjson.loads(orjson.dumps(kind()))) for name, kind in (("egress", Egress), ("options", Options))
+)
+"""The fields that are records themselves, with their defaults as JSON: most sandboxes have these."""
 
 
 def write_spec(spec: SandboxSpec) -> bytes:
@@ -26,8 +32,15 @@ def write_egress(egress: Egress) -> bytes:
 def read_spec(document: bytes | str, egress: str = "") -> SandboxSpec:
     """``egress`` is a later change of what it may reach. Raises ValueError or TypeError for what no version of the gateway wrote."""
     body = orjson.loads(document)
-    spec: SandboxSpec = _read(SandboxSpec, {**body, "egress": orjson.loads(egress)} if egress else body)
-    return spec
+    if not isinstance(body, dict):
+        raise ValueError("a specification is not a map")
+    if egress:
+        body["egress"] = orjson.loads(egress)
+    for name, kind, default in _NESTED:
+        nested = body.pop(name, None)
+        if nested != default:
+            body[name] = _read(kind, nested or {})
+    return SandboxSpec(**{name: body[name] for name in body if name in _FIELDS})
 
 
 def _read(kind: Any, body: Any) -> Any:

@@ -13,70 +13,69 @@ SHARDS = 64
 """Slots the records are spread over; a sandbox's keys are all in one of them."""
 
 
+_TAGS = tuple(f"hf:{{s{shard:02d}}}" for shard in range(SHARDS))
+
+
 def shard_of(sandbox_id: str) -> int:
     """The shard a sandbox lives in."""
     return zlib.crc32(sandbox_id.encode()) % SHARDS
 
 
-def _tag(shard: int) -> str:
-    return f"hf:{{s{shard:02d}}}"
-
-
 def record(sandbox_id: str) -> str:
     """Hash: the sandbox."""
-    return f"{_tag(shard_of(sandbox_id))}:sandbox:{sandbox_id}"
+    return f"{_TAGS[shard_of(sandbox_id)]}:sandbox:{sandbox_id}"
 
 
 def tombstone(sandbox_id: str) -> str:
     """Hash with an expiry: why the sandbox ended."""
-    return f"{_tag(shard_of(sandbox_id))}:tombstone:{sandbox_id}"
+    return f"{_TAGS[shard_of(sandbox_id)]}:tombstone:{sandbox_id}"
 
 
 def idempotency(sandbox_id: str) -> str:
     """String with an expiry: the fingerprint of the request that created this id under an idempotency key."""
-    return f"{_tag(shard_of(sandbox_id))}:idempotency:{sandbox_id}"
+    return f"{_TAGS[shard_of(sandbox_id)]}:idempotency:{sandbox_id}"
 
 
 def claimed_key(owner: str, idempotency_key: str) -> str:
     """String with an expiry: the fingerprint of a keyed request that chose its own sandbox id."""
     digest = hashlib.sha256(f"{owner}\0{idempotency_key}".encode()).hexdigest()
-    return f"{_tag(shard_of(digest))}:claim:{digest}"
+    return f"{_TAGS[shard_of(digest)]}:claim:{digest}"
 
 
 def cancelled(sandbox_id: str, owner: str, idempotency_key: str) -> str:
     """String with an expiry: the owner's request to create this id under that key was cancelled."""
     digest = hashlib.sha256(f"{sandbox_id}\0{owner}\0{idempotency_key}".encode()).hexdigest()
-    return f"{_tag(shard_of(sandbox_id))}:cancelled:{digest}"
+    return f"{_TAGS[shard_of(sandbox_id)]}:cancelled:{digest}"
 
 
 def owned(shard: int, owner: str) -> str:
     """Sorted set, all scores 0: ids of one owner in one shard, in order of id."""
-    return f"{_tag(shard)}:owned:{owner}"
+    return f"{_TAGS[shard]}:owned:{owner}"
 
 
 def due(shard: int) -> str:
     """Sorted set by deadline in ms: every id of the shard (``+inf`` where nothing expires)."""
-    return f"{_tag(shard)}:due"
+    return f"{_TAGS[shard]}:due"
 
 
 def changes(shard: int) -> str:
-    """Sorted set by number: the ids of the shard whose records changed last, each with the number of its latest change."""
-    return f"{_tag(shard)}:changes"
+    """Stream: the ids of the shard's latest thousand changes of records."""
+    return f"{_TAGS[shard]}:changes"
 
 
 def term(shard: int) -> str:
     """Number: the newest controller term that wrote in this shard."""
-    return f"{_tag(shard)}:term"
+    return f"{_TAGS[shard]}:term"
 
 
 def generation(shard: int) -> str:
     """String: marks this shard's records as complete; gone after a wipe."""
-    return f"{_tag(shard)}:generation"
+    return f"{_TAGS[shard]}:generation"
 
 
 def spares(pool: str) -> str:
     """Sorted set by ms of creation: the spares that a pool offers."""
-    return f"{_tag(shard_of(pool))}:spares:{pool}"
+    return f"{_TAGS[shard_of(pool)]}:spares:{pool}"
 
 
 def group_key(owner: str, name: str) -> str:
@@ -86,33 +85,33 @@ def group_key(owner: str, name: str) -> str:
 
 def group(key: str) -> str:
     """Hash: owner name state lease ttl due, and once it has ended reason message ended. Expires some time after its end."""
-    return f"{_tag(shard_of(key))}:group:{key}"
+    return f"{_TAGS[shard_of(key)]}:group:{key}"
 
 
 def members(key: str) -> str:
     """Sorted set by ms of joining: ids of the group's sandboxes, including some that are gone or were never created."""
-    return f"{_tag(shard_of(key))}:members:{key}"
+    return f"{_TAGS[shard_of(key)]}:members:{key}"
 
 
 def groups(shard: int) -> str:
     """Sorted set by deadline in ms: every group of the shard (``+inf`` without a lease; the past once it has ended)."""
-    return f"{_tag(shard)}:groups"
+    return f"{_TAGS[shard]}:groups"
 
 
 def usage(owner: str) -> str:
     """Hash: the sums over the sandboxes of an owner ("" for all owners)."""
-    return f"{_tag(shard_of(_digest(owner)))}:usage:{_digest(owner)}"
+    return f"{_TAGS[shard_of(_digest(owner))]}:usage:{_digest(owner)}"
 
 
 def usage_keys(owner: str) -> list[str]:
     """The usage, the set of owners of its shard that have one, and the shard's term."""
     shard = shard_of(_digest(owner))
-    return [usage(owner), f"{_tag(shard)}:usages", term(shard)]
+    return [usage(owner), f"{_TAGS[shard]}:usages", term(shard)]
 
 
 def all_usages() -> list[str]:
     """Every one of these sets."""
-    return [f"{_tag(shard)}:usages" for shard in range(SHARDS)]
+    return [f"{_TAGS[shard]}:usages" for shard in range(SHARDS)]
 
 
 def _digest(owner: str) -> str:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from hiredis import pack_command
 from redis import asyncio as redis_asyncio
 from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.retry import Retry
@@ -71,100 +72,95 @@ def load_script(name: str) -> Script:
 
 
 class RedisConnection:
-    """A client whose every call answers in time or raises ``PlacementUnavailableError``."""
+    """Connections to Redis whose every use answers in time or raises ``PlacementUnavailableError``. Answers are texts, numbers and lists.
+
+    A cluster is left to the client's own pools. Otherwise the connections are kept here: the client's pool checks, locks and counts each
+    use of one, which costs three times as much as the command.
+    """
 
     def __init__(self, settings: PlacementSettings) -> None:
         self._settings = settings
-        self._client = _client(settings)
-        self._clustered = isinstance(self._client, RedisCluster)
+        self._cluster, self._pool = _client(settings)
         self._retry_at = 0.0
-        self._readers: list[Any] = []
-        """Connections of ``read`` that no step uses."""
-        self._reading = 0
+        self._idle: list[Any] = []
+        self._free = asyncio.Semaphore(settings.connections)
 
     async def run(self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
         """Run one step."""
-
-        async def step() -> Any:
-            try:
-                return await self._client.evalsha(script.sha, len(keys), *keys, *arguments)
-            except NoScriptError:
-                return await self._client.eval(script.source, len(keys), *keys, *arguments)
-
-        return await self._guard(step)
+        try:
+            return await self.command("EVALSHA", script.sha, len(keys), *keys, *arguments)
+        except NoScriptError:
+            return await self.command("EVAL", script.source, len(keys), *keys, *arguments)
 
     async def run_many(self, script: Script, calls: Sequence[tuple[Sequence[str], Sequence[Argument]]]) -> list[Any]:
         """Run one step for many sandboxes; the answers keep the order."""
         if not calls:
             return []
-        if not self._clustered:
-            # A script that EVAL has seen is known to EVALSHA, so the first call loads it for the pipeline.
-            first = await self.run(script, *calls[0])
-            rest = await self.many([("EVALSHA", script.sha, len(keys), *keys, *arguments) for keys, arguments in calls[1:]])
-            return [first, *rest]
-        return [await self.run(script, keys, arguments) for keys, arguments in calls]
+        first = await self.run(script, *calls[0])  # a script that EVAL has seen is known to EVALSHA: this loads it for the others
+        if self._cluster is not None:
+            return [first, *[await self.run(script, keys, arguments) for keys, arguments in calls[1:]]]
+        return [first, *await self.many([("EVALSHA", script.sha, len(keys), *keys, *arguments) for keys, arguments in calls[1:]])]
 
     async def command(self, *parts: Argument) -> Any:
         """Run one plain command."""
-        return await self._guard(lambda: self._client.execute_command(*parts))
-
-    async def read(self, *parts: Argument) -> Any:
-        """Run one plain command that changes nothing, on a connection of its own: a third of what a connection of the pool costs.
-
-        The pool checks, locks and counts each use of a connection. One of these that broke since its last use is connected again.
-        """
-        return await self._guard(lambda: self._read(parts))
-
-    async def _read(self, parts: tuple[Argument, ...]) -> Any:
-        if self._clustered or self._reading >= _readers(self._settings):
-            return await self._client.execute_command(*parts)
-        self._reading += 1
-        reader = self._readers.pop() if self._readers else self._client.connection_pool.make_connection()
-        try:
-            while True:
-                may_be_stale = reader.is_connected
-                try:
-                    await reader.send_packed_command(reader.pack_command(*parts), check_health=False)
-                    return await reader.read_response()
-                except ResponseError:
-                    raise
-                except BaseException as error:
-                    await reader.disconnect(nowait=True)  # an answer may still come over it
-                    if not may_be_stale or not isinstance(error, BrokenConnectionError | OSError):
-                        raise
-        finally:
-            self._readers.append(reader)
-            self._reading -= 1
+        return (await self._guard([parts]))[0]
 
     async def many(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
         """Run plain commands in as few round trips as possible."""
         answers: list[Any] = []
         for start in range(0, len(commands), _PIPELINE):
-            part = commands[start : start + _PIPELINE]
-
-            async def batch(part: Iterable[tuple[Argument, ...]] = part) -> list[Any]:
-                if self._clustered:
-                    return [await self._client.execute_command(*parts) for parts in part]
-                pipeline = self._client.pipeline(transaction=False)
-                for parts in part:
-                    pipeline.execute_command(*parts)
-                return list(await pipeline.execute())
-
-            answers += await self._guard(batch)
+            answers += await self._guard(commands[start : start + _PIPELINE])
         return answers
 
-    async def aclose(self) -> None:
-        for reader in self._readers:
-            await reader.disconnect(nowait=True)
-        await self._client.aclose()
+    async def _exchange(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
+        """Send the commands at once and read their answers. Raises the first error among them.
 
-    async def _guard(self, step: Callable[[], Awaitable[Any]]) -> Any:
+        A connection that broke since its last use is made again and the commands are repeated: all of them may be (``errors``).
+        """
+        if self._cluster is not None:
+            return [await self._cluster.execute_command(*parts) for parts in commands]
+        await self._free.acquire()
+        connection = self._idle.pop() if self._idle else self._pool.make_connection()
+        try:
+            while True:
+                may_be_stale = connection.is_connected
+                answers: list[Any] = []
+                failed: ResponseError | None = None
+                try:
+                    packed = b"".join([pack_command(parts) for parts in commands])  # type: ignore[arg-type]
+                    await connection.send_packed_command(packed, check_health=False)
+                    for _ in commands:
+                        try:
+                            answers.append(await connection.read_response())
+                        except ResponseError as error:
+                            failed = failed or error
+                except BaseException as error:
+                    await connection.disconnect(nowait=True)  # an answer may still come over it
+                    if not may_be_stale or not isinstance(error, BrokenConnectionError | OSError):
+                        raise
+                else:
+                    if failed is not None:
+                        raise failed
+                    return answers
+        finally:
+            self._idle.append(connection)
+            self._free.release()
+
+    async def aclose(self) -> None:
+        for connection in self._idle:
+            await connection.disconnect(nowait=True)
+        if self._cluster is not None:
+            await self._cluster.aclose()
+
+    async def _guard(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
         clock = asyncio.get_running_loop().time
         if clock() < self._retry_at:
             raise PlacementUnavailableError
         try:
             async with asyncio.timeout(self._settings.step_timeout_s):
-                return await step()
+                return await self._exchange(commands)
+        except NoScriptError:
+            raise
         except (RedisError, RedisClusterException, OSError, TimeoutError) as error:
             if isinstance(error, ResponseError) and not isinstance(error, AskError):  # a redirection that led nowhere is an outage
                 if "WRONGTYPE" in str(error):
@@ -185,23 +181,22 @@ def _refusal(error: ResponseError) -> str | None:
     return found[1] if found else None
 
 
-def _readers(settings: PlacementSettings) -> int:
-    """How many of the connections are for ``read``."""
-    return settings.connections // 4
-
-
-def _client(settings: PlacementSettings) -> Any:
+def _client(settings: PlacementSettings) -> tuple[Any, Any]:
+    """The client of a cluster, or what makes connections to one server."""
     # No time limit of the client's own per command: it would use asyncio.wait_for, which on Python 3.11 can swallow a cancellation
     # that comes in the moment the inner call ends (python/cpython#86296). `_guard` limits the whole step instead.
     options: dict[str, Any] = {
         "socket_timeout": None,
         "socket_connect_timeout": settings.connect_timeout_s,
         "retry": Retry(NoBackoff(), 0),
+        "decode_responses": True,
+        "encoding_errors": "replace",
+        "protocol": 2,
     }
     scheme, clustered, rest = settings.redis_url.partition("+cluster://")
     if clustered:
-        return RedisCluster.from_url(f"{scheme}://{rest}", **options)
-    pool = redis_asyncio.BlockingConnectionPool.from_url(
-        settings.redis_url, max_connections=settings.connections - _readers(settings), timeout=settings.step_timeout_s, **options
-    )
-    return redis_asyncio.Redis.from_pool(pool)
+        cluster = RedisCluster.from_url(f"{scheme}://{rest}", **options)
+        for command in ("HGETALL", "ZSCAN", "ZPOPMIN"):
+            cluster.set_response_callback(command, lambda answer, **_: answer)  # type: ignore[arg-type]  # as one server
+        return cluster, None
+    return None, redis_asyncio.ConnectionPool.from_url(settings.redis_url, **options)

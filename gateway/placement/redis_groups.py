@@ -15,7 +15,7 @@ from gateway.settings import PlacementSettings
 from . import keys
 from .errors import FencedError
 from .keys import SHARDS
-from .redis_steps import RedisSteps, as_fields, as_moment, as_text, ms
+from .redis_steps import RedisSteps, as_fields, as_moment, ms
 
 _ALL = 1_000_000
 _DUE = 20
@@ -63,16 +63,16 @@ class RedisGroups(RedisSteps):
         outcome, fields, members, count = await self._run(
             "group_end", _keys(key), [key, cause.reason, cause.message, self._remembered_ms, term]
         )
-        if outcome == b"fenced":
+        if outcome == "fenced":
             raise FencedError
-        return _group(key, fields, members, count) if outcome == b"ended" else None
+        return _group(key, fields, members, count) if outcome == "ended" else None
 
     async def due_groups(self) -> list[str]:
         """Keys of groups whose lease has expired, or that have ended and have sandboxes left."""
         seconds, _ = await self._redis.command("TIME")
         now = (int(seconds) + 1) * 1000
         answers = await self._redis.many([("ZRANGEBYSCORE", keys.groups(shard), "-inf", now, "LIMIT", 0, _DUE) for shard in range(SHARDS)])
-        return [as_text(key) for answer in answers for key in answer][:_DUE]
+        return [key for answer in answers for key in answer][:_DUE]
 
     async def group_leave(self, key: str, sandbox_id: str, joined_at: float, *, term: int) -> None:
         """Remove a member that joined then."""
@@ -82,7 +82,7 @@ class RedisGroups(RedisSteps):
     async def group_keys(self) -> list[str]:
         """Every group."""
         answers = await self._redis.many([("ZRANGE", keys.groups(shard), 0, -1) for shard in range(SHARDS)])
-        return [as_text(key) for answer in answers for key in answer]
+        return [key for answer in answers for key in answer]
 
     async def group_members(self, key: str) -> dict[str, float]:
         """All of a group's members and when they joined."""
@@ -106,14 +106,14 @@ class RedisGroups(RedisSteps):
         outcome, n, cpu, memory = await self._run(
             "usage", keys.usage_keys(owner), [verb, owner, sandbox_id, *rest, "" if term is None else term]
         )
-        if outcome == b"fenced":
+        if outcome == "fenced":
             raise FencedError
-        return Usage(cast(Any, as_text(outcome)), int(n), int(cpu) / 1000, int(memory))
+        return Usage(cast(Any, outcome), int(n), int(cpu) / 1000, int(memory))
 
     async def usage_owners(self) -> set[str]:
         """Every owner with a usage."""
         answers = await self._redis.many([("SMEMBERS", key) for key in keys.all_usages()])
-        return {as_text(owner) for answer in answers for owner in answer}
+        return {owner for answer in answers for owner in answer}
 
     async def usage_entries(self, owner: str) -> dict[str, str]:
         """What is counted, and since when (ms)."""
@@ -126,10 +126,10 @@ def _keys(key: str) -> list[str]:
     return [keys.group(key), keys.members(key), keys.groups(shard), keys.term(shard)]
 
 
-def _word(outcome: bytes) -> GroupStatus:
-    if outcome == b"fenced":
+def _word(outcome: str) -> GroupStatus:
+    if outcome == "fenced":
         raise FencedError
-    return cast(GroupStatus, as_text(outcome))
+    return cast(GroupStatus, outcome)
 
 
 def _members(answer: Any) -> dict[str, float]:

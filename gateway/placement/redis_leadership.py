@@ -8,7 +8,7 @@ from __future__ import annotations
 from . import keys
 from .errors import FencedError
 from .keys import SHARDS
-from .redis_steps import RedisSteps, as_text, ms, script
+from .redis_steps import RedisSteps, ms, script
 
 
 class RedisLeadership(RedisSteps):
@@ -33,7 +33,7 @@ class RedisLeadership(RedisSteps):
     async def generation(self) -> str | None:
         """The marker of a complete store: None when any shard lost it."""
         markers = set(await self._redis.many([("GET", keys.generation(shard)) for shard in range(SHARDS)]))
-        return None if len(markers) != 1 or None in markers else as_text(markers.pop())
+        return None if len(markers) != 1 or None in markers else markers.pop()
 
     async def knows(self, sandbox_id: str) -> bool:
         """Whether an id without an entry is known to be unused: not while records are being rebuilt."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from . import keys
 from .errors import FencedError
 from .redis_connection import Argument
-from .redis_steps import RedisSteps, as_fields, as_text, ms
+from .redis_steps import RedisSteps, as_fields, ms
 
 COLD_START = "cold"
 """The value of ``assign_spare`` for a sandbox that is created without a spare."""
@@ -22,15 +22,16 @@ class RedisSpares(RedisSteps):
 
     async def take_spare(self, pool: str) -> str | None:
         """Remove the oldest spare from what a pool offers; None when it offers none. Only adopting it shows whether it is still there."""
-        popped = await self._redis.command("ZPOPMIN", keys.spares(pool))
-        return as_text(popped[0][0] if isinstance(popped[0], list | tuple) else popped[0]) if popped else None
+        popped: list[str] = await self._redis.command("ZPOPMIN", keys.spares(pool))
+        return popped[0] if popped else None
 
     async def assign_spare(self, sandbox_id: str, incarnation: str, spare_id: str, instead_of: str = "") -> str:
         """Store what a pending sandbox is created from: a spare or ``COLD_START``. Set once; ``instead_of`` is what the caller saw fail.
 
         The answer is the stored value, "" when the sandbox is no longer pending.
         """
-        return as_text(await self._run("assign", [keys.record(sandbox_id)], [incarnation, spare_id, instead_of]))
+        source: str = await self._run("assign", [keys.record(sandbox_id)], [incarnation, spare_id, instead_of])
+        return source
 
     async def spares(self, pool: str) -> dict[str, float] | None:
         """The spares that the pool offers, and when they were created; None while the store is being rebuilt."""

@@ -6,20 +6,16 @@ Owns the loading of the ``.lua`` files and the translation of hashes into record
 from __future__ import annotations
 
 import functools
-from itertools import chain
 from typing import Any, Final, cast
 
-from gateway.model.records import Cause, Entry, Fault, Leaving, Record, Status, Tombstone
+from gateway.model.records import Cause, Entry, Fault, Leaving, Record, Tombstone
 from gateway.settings import PlacementSettings
 
 from .documents import read_spec
 from .errors import FencedError, UnreadableError
 from .redis_connection import Argument, RedisConnection, Script, load_script
 
-_KNOWN: Final = 1024
-"""Records that are kept as they were read, by the bytes they were read from."""
-_KNOWN_BYTES: Final = 8 * 1024
-"""Larger ones are not kept."""
+_MOMENTS: Final = ("created", "ready", "active", "ended", "life", "expires", "leaving")
 
 
 class RedisSteps:
@@ -41,80 +37,59 @@ def ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def as_text(value: bytes | str) -> str:
-    return value if isinstance(value, str) else value.decode("utf-8", "replace")
-
-
-def as_fields(answer: Any) -> dict[str, str]:
-    """A hash as Redis answers it: a flat list from scripts, a map or a list from HGETALL."""
-    if isinstance(answer, dict):
-        return {as_text(name): as_text(value) for name, value in answer.items()}
-    return {as_text(answer[i]): as_text(answer[i + 1]) for i in range(0, len(answer), 2)}
+def as_fields(answer: list[str]) -> dict[str, str]:
+    """A hash as Redis answers it: names and values in turn."""
+    return dict(zip(answer[::2], answer[1::2], strict=True))
 
 
 def as_moment(text: str) -> float | None:
     return int(text) / 1000 if text else None
 
 
-def as_entry(sandbox_id: str, outcome: bytes, fields: Any) -> Entry:
-    if outcome == b"record":
-        return as_record(as_fields(fields))
-    if outcome == b"tombstone":
-        return as_tombstone(sandbox_id, as_fields(fields))
-    if outcome == b"fenced":
+def as_entry(sandbox_id: str, outcome: str, answer: list[str]) -> Entry:
+    if outcome == "record":
+        return as_record(answer)
+    if outcome == "tombstone":
+        return as_tombstone(sandbox_id, answer)
+    if outcome == "fenced":
         raise FencedError
     return None
 
 
-def as_record(fields: dict[str, str]) -> Record:
+def as_record(answer: list[str]) -> Record:
     """Raises ``UnreadableError`` where the hash is not a record."""
     try:
-        return _record(fields)
+        return _record(as_fields(answer))
     except (KeyError, TypeError, ValueError) as error:
         raise UnreadableError from error
 
 
-def as_known_record(answer: Any) -> Record:
-    """As ``as_record``, of a hash as Redis answers it. Most requests find the record as the one before found it: it is read once."""
-    flat = tuple(chain.from_iterable(answer.items())) if isinstance(answer, dict) else tuple(answer)
-    if sum(map(len, flat)) > _KNOWN_BYTES:
-        return as_record(as_fields(answer))
-    return _known_record(flat)
-
-
-@functools.lru_cache(_KNOWN)
-def _known_record(flat: tuple[bytes | str, ...]) -> Record:
-    return as_record(as_fields(flat))
-
-
 def _record(fields: dict[str, str]) -> Record:
-    cause = None
-    if fields["reason"]:
+    created, ready, active, ended, life, expires, leaving = [int(text) / 1000 if text else None for text in map(fields.get, _MOMENTS)]
+    cause = announced = None
+    if fields.get("reason"):
         cause = Cause(fields["reason"], cast(Fault, fields["fault"]), fields["message"])
+    if leaving is not None:
+        why = Cause(fields["leaving_reason"], cast(Fault, fields["leaving_fault"]), fields["leaving_message"])
+        announced = Leaving(why, leaving)
     return Record(
         spec=read_spec(fields["doc"], fields.get("egress", "")),
-        status=cast(Status, fields["status"]),
-        created_at=as_moment(fields["created"]) or 0.0,
-        endpoint=fields["endpoint"],
-        ready_at=as_moment(fields["ready"]),
-        active_at=as_moment(fields.get("active", "")),
-        ended_at=as_moment(fields["ended"]),
-        lifetime_s=as_moment(fields.get("life", "")),
-        expires_at=as_moment(fields.get("expires", "")),
+        status=fields["status"],  # type: ignore[arg-type]
+        created_at=created or 0.0,
+        endpoint=fields.get("endpoint", ""),
+        ready_at=ready,
+        active_at=active,
+        ended_at=ended,
+        lifetime_s=life,
+        expires_at=expires,
         cause=cause,
-        leaving=_leaving(fields),
-        begun_at=as_moment(fields.get("begun", fields["created"])),
+        leaving=announced,
+        begun_at=as_moment(fields["begun"]) if "begun" in fields else created,
     )
 
 
-def _leaving(fields: dict[str, str]) -> Leaving | None:
-    deadline = as_moment(fields.get("leaving", ""))
-    if deadline is None:
-        return None
-    return Leaving(Cause(fields["leaving_reason"], cast(Fault, fields["leaving_fault"]), fields["leaving_message"]), deadline)
-
-
-def as_tombstone(sandbox_id: str, fields: dict[str, str]) -> Tombstone:
+def as_tombstone(sandbox_id: str, answer: list[str]) -> Tombstone:
+    fields = as_fields(answer)
     try:
         cause = Cause(fields["reason"], cast(Fault, fields["fault"]), fields["message"])
         return Tombstone(sandbox_id, fields["owner"], fields["inc"], cause, as_moment(fields["ended"]) or 0.0)

@@ -26,7 +26,7 @@ from .redis_connection import Argument
 from .redis_groups import RedisGroups
 from .redis_leadership import RedisLeadership
 from .redis_spares import RedisSpares
-from .redis_steps import as_entry, as_fields, as_known_record, as_record, as_text, as_tombstone, ms, script
+from .redis_steps import as_entry, as_record, as_tombstone, ms, script
 
 log = logging.getLogger("gateway.placement")
 
@@ -73,7 +73,7 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
         if idempotency_key is not None and not derived:
             claim = keys.claimed_key(spec.owner, idempotency_key)
             _, prior = await self._redis.many([("SET", claim, fingerprint, "NX", "PX", self._idempotency_ms), ("GET", claim)])
-            if prior is not None and as_text(prior) != fingerprint:
+            if prior is not None and prior != fingerprint:
                 raise _idempotency_conflict()
         record, tombstone, due, _, changes = _five(id_)
         request = spec.incarnation if idempotency_key is None else _request_id(idempotency_key)
@@ -83,7 +83,6 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
         arguments += _clocks(spec)
         arguments += [self._idempotency_ms if derived else "", self._tombstone_ms, int(used_before), int(idempotency_key is not None)]
         outcome, fields = await self._run("create", found, [*arguments, request, int(exclusive), int(queued)])
-        outcome = as_text(outcome)
         if outcome == "conflict":
             raise _idempotency_conflict()
         if outcome == "cancelled":
@@ -95,7 +94,7 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
         if outcome == "in use":
             hint = "exist_ok=True shares the sandbox that is there; else choose another sandbox_id, or leave it out"
             raise HoldfastError("sandbox_exists", f"the sandbox id {id_!r} is in use", hint=hint)
-        entry = as_entry(id_, b"record" if outcome == "fresh" else outcome.encode(), fields)
+        entry = as_entry(id_, "record" if outcome == "fresh" else outcome, fields)
         assert entry is not None
         return Created(entry, outcome == "fresh")
 
@@ -106,9 +105,9 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
 
     async def get(self, sandbox_id: str) -> Entry:
         """What is known about the id; the caller checks its owner."""
-        found = await self._redis.read("HGETALL", keys.record(sandbox_id))
+        found = await self._redis.command("HGETALL", keys.record(sandbox_id))
         if found:
-            return as_known_record(found)
+            return as_record(found)
         # A record may have come or gone since: both keys at one moment.
         return await self._entry("get", sandbox_id, _five(sandbox_id)[:2], [])
 
@@ -197,9 +196,9 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
                 "" if cancelled_key is None else _request_id(cancelled_key),
             ],
         )
-        if outcome == b"record":
+        if outcome == "record":
             return None  # another owner's, incarnation or request: for this caller it does not exist
-        found = as_entry(sandbox_id, b"record" if outcome == b"deleted" else outcome, fields)
+        found = as_entry(sandbox_id, "record" if outcome == "deleted" else outcome, fields)
         return found if found is not None and found.owner == owner else None
 
     async def list_owned(self, owner: str, *, cursor: str | None = None, limit: int = 100) -> Page:
@@ -215,7 +214,7 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
             )
             for s, ids in zip(group, answers, strict=True):
                 room = looks - len(found)
-                found += [as_text(id_) for id_ in ids[:room]]
+                found += ids[:room]
                 if len(ids) >= room:
                     return Page(await self.records(found), f"{s}:{found[-1]}" if found else None)
             shard, after = group.stop, ""
@@ -239,7 +238,7 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
         seconds, micros = await self._redis.command("TIME")
         now = int(seconds) * 1000 + int(micros) // 1000
         answers = await self._redis.many([("ZRANGEBYSCORE", keys.due(shard), "-inf", now, "LIMIT", 0, _EXPIRED) for shard in range(SHARDS)])
-        ids = [as_text(id_) for answer in answers for id_ in answer][:_EXPIRED]
+        ids = [id_ for answer in answers for id_ in answer][:_EXPIRED]
         expired: list[Expired | Record | None] = []
         unasked: list[Record] = []
         for id_ in ids:
@@ -268,41 +267,41 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
 
     async def _expire(self, id_: str, term: int, *, asks: bool) -> Expired | Record | None:
         """End one whose time is over; or its record, where its agent must be asked first."""
-        owner = as_text(await self._owner_of(id_))
+        owner = await self._owner_of(id_)
         arguments: list[Argument] = [id_, self._tombstone_ms, self._tombstone_ms, term, "1" if asks else ""]
         outcome, fields, why = await self._run("expire", _indexes(id_, owner), arguments)
-        if outcome == b"fenced":
+        if outcome == "fenced":
             raise FencedError
-        if outcome not in (b"expired", b"kept", b"ask"):
+        if outcome not in ("expired", "kept", "ask"):
             return None
         try:
-            was = as_record(as_fields(fields))
+            was = as_record(fields)
         except UnreadableError:
-            if outcome == b"ask":
+            if outcome == "ask":
                 return await self._expire(id_, term, asks=False)
             return None  # the reconciler removes its remains from the runtime, because it has no record
-        if outcome == b"ask":
+        if outcome == "ask":
             return was
-        kept = outcome == b"kept"
-        cause = was.cause or Cause(as_text(why), "infrastructure" if kept else "caller")
+        kept = outcome == "kept"
+        cause = was.cause or Cause(why, "infrastructure" if kept else "caller")
         return Expired(id_, was.incarnation, cause, kept)
 
-    async def _owner_of(self, sandbox_id: str) -> bytes | str:
+    async def _owner_of(self, sandbox_id: str) -> str:
         try:
-            return await self._redis.command("HGET", keys.record(sandbox_id), "owner") or b""
+            return await self._redis.command("HGET", keys.record(sandbox_id), "owner") or ""
         except UnreadableError:
-            return b""
+            return ""
 
     async def rebuild(self, spec: SandboxSpec, endpoint: str, created_at: float, *, term: int) -> bool:
         """Write a ready record for a sandbox that the runtime has and the store lost. True when it was written."""
         id_ = spec.sandbox_id
         arguments: list[Argument] = [id_, spec.owner, spec.incarnation, write_spec(spec), endpoint, ms(created_at), *_clocks(spec)]
         (outcome,) = await self._run("rebuild", _indexes(id_, spec.owner), [*arguments, self._tombstone_ms, term])
-        if outcome == b"fenced":
+        if outcome == "fenced":
             raise FencedError
-        return bool(outcome == b"rebuilt")
+        return bool(outcome == "rebuilt")
 
-    async def changes(self, cursor: Sequence[int] | None = None) -> Changes:
+    async def changes(self, cursor: Sequence[str] | None = None) -> Changes:
         """Whose records were created, changed state or ended since ``cursor``, and the next cursor; without one, all shards are lost.
 
         Heartbeats and use, and changes of lifetime and egress, do not count.
@@ -310,8 +309,8 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
         since: Sequence[Argument] = [""] * SHARDS if cursor is None else cursor
         answers = await self._redis.run_many(script("changes"), [([keys.changes(shard)], [since[shard]]) for shard in range(SHARDS)])
         return Changes(
-            cursor=[int(highest) for highest, *_ in answers],
-            ids={as_text(id_) for _, _, *ids in answers for id_ in ids},
+            cursor=[highest for highest, *_ in answers],
+            ids={id_ for _, _, *ids in answers for id_ in ids},
             lost=[shard for shard, (_, complete, *_) in enumerate(answers) if not complete],
         )
 
@@ -321,7 +320,7 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
             cursor = 0
             while True:
                 cursor, members = await self._redis.command("ZSCAN", keys.due(shard), cursor, "COUNT", _SCAN_COUNT)
-                for record in await self.records([as_text(member) for member, _ in members]):
+                for record in await self.records(members[::2]):
                     yield record
                 if not int(cursor):
                     break
@@ -333,7 +332,7 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
         found = {}
         for id_, fields in zip(ids, answers, strict=True):
             if fields:
-                found[id_] = as_tombstone(id_, as_fields(fields))
+                found[id_] = as_tombstone(id_, fields)
         return found
 
     async def records(self, sandbox_ids: Iterable[str]) -> list[Record]:
@@ -349,7 +348,7 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership):
         found = []
         for id_, fields in zip(ids, answers, strict=True):
             try:
-                found += [as_record(as_fields(fields))] if fields else []
+                found += [as_record(fields)] if fields else []
             except UnreadableError:
                 log.warning("the record of %s cannot be read", id_)
         return found

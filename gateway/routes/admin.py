@@ -70,6 +70,8 @@ async def ready(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     gateway = gateway_of(request)
     gateway.metrics.gauge("attached_sessions", len(gateway.attached))
+    gateway.metrics.gauge("creates_waiting", gateway.admission.waiting)
+    gateway.metrics.gauge("creates_running", gateway.admission.running)
     with contextlib.suppress(HoldfastError):  # what else there is to report does not wait for a runtime that is away
         for state, count in (await gateway.runtime.spares()).items():
             gateway.metrics.gauge("node_spares", count, state=state)

@@ -6,15 +6,15 @@ status with a problem document, never an accepted socket that closes. ``sessions
 
 from __future__ import annotations
 
+import re
 import time
 
 from holdfast_wire.errors import HoldfastError
-from starlette.websockets import WebSocket
+from starlette.requests import Request
 
-from gateway.agents.dial import Dialled, dial
+from gateway.agents.dial import Dialled, accept_key, dial
+from gateway.http.bounded_protocol import TAKE_OVER
 from gateway.http.origin import check_origin
-from gateway.http.problems import problem_response
-from gateway.http.takeover import EXTENSION, TakeoverProtocol
 from gateway.model.records import Record
 from gateway.placement.errors import PlacementUnavailableError
 from gateway.service import Gateway, gateway_of
@@ -22,35 +22,44 @@ from gateway.sessions import tickets
 from gateway.sessions.relay import ClientEnd, Relay
 from gateway.sessions.tickets import Ticket
 
+_KEY = re.compile(r"[A-Za-z0-9+/]{22}==")
 
-async def attach(websocket: WebSocket) -> None:
-    """The endpoint."""
-    gateway = gateway_of(websocket)
+
+async def attach(request: Request) -> None:
+    """The endpoint. Raises every refusal; afterwards the connection is the session's."""
+    gateway = gateway_of(request)
+    check_origin(gateway.settings.allowed_origins, request)
+    owner = gateway.owner(request)
+    accepted = _accepted(request)
+    gateway.attached.enter(owner)
     try:
-        check_origin(gateway.settings.allowed_origins, websocket)
-        owner = gateway.owner(websocket)
-        gateway.attached.enter(owner)
-    except HoldfastError as error:
-        await websocket.send_denial_response(problem_response(error))
-        return
-    try:
-        await _attach(gateway, owner, websocket.path_params["sandbox_id"], websocket)
+        await _attach(gateway, owner, request.path_params["sandbox_id"], request, accepted)
     except HoldfastError as error:
         gateway.metrics.count("attach_refused_total", code=error.code)
-        await websocket.send_denial_response(problem_response(error))
+        raise
     finally:
         gateway.attached.leave(owner)
 
 
-async def _attach(gateway: Gateway, owner: str, sandbox_id: str, websocket: WebSocket) -> None:
+def _accepted(request: Request) -> bytes:
+    """The head of the answer that accepts the upgrade, but for the ticket (RFC 6455 §4.2)."""
+    if TAKE_OVER not in request.scope:
+        raise HoldfastError("not_found", "there is no such route", hint="this path takes requests to upgrade to WebSocket only")
+    key = request.headers.get("sec-websocket-key", "")
+    if request.headers.get("sec-websocket-version") != "13" or not _KEY.fullmatch(key):
+        raise HoldfastError("protocol_error", "this is not an opening handshake of WebSocket version 13")
+    head = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
+    return f"{head}{accept_key(key)}\r\n{tickets.HEADER}: ".encode()
+
+
+async def _attach(gateway: Gateway, owner: str, sandbox_id: str, request: Request, accepted: bytes) -> None:
     settings, begun = gateway.settings.relay, time.monotonic()
-    ticket, dialled = await _reach(gateway, owner, sandbox_id, websocket.headers.get(tickets.HEADER))
+    ticket, dialled = await _reach(gateway, owner, sandbox_id, request.headers.get(tickets.HEADER))
     relay = Relay(sandbox_id, dialled.transport, settings.buffer_bytes, settings.linger_s)
-    server: TakeoverProtocol = websocket.scope["extensions"][EXTENSION]
     try:
-        header = (tickets.HEADER.lower().encode(), tickets.sign(gateway.secret, ticket).encode())
-        await websocket.accept(headers=[header])
-        client = server.take_over(ClientEnd(relay, server), lambda: gateway.attached.go_away(relay))
+        head = accepted + tickets.sign(gateway.secret, ticket).encode() + b"\r\n\r\n"
+        take_over = request.scope[TAKE_OVER]
+        client = take_over(head, ClientEnd(relay, take_over.__self__), lambda: gateway.attached.go_away(relay))
         if client is None:
             return
         gateway.metrics.count("attach_total")

@@ -46,7 +46,7 @@ async def execute(request: Request) -> Response:
     params = _params(fields)
     key = request.headers.get("idempotency-key")
     fingerprint = _fingerprint(owner, record, body)
-    retries: RetryDetection = request.app.state.retries
+    retries: RetryDetection = request.scope["app"].retries
 
     connected: Callable[[], bool] = request.scope[CONNECTED]
     if key:

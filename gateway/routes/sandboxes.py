@@ -63,14 +63,14 @@ async def create(request: Request) -> Response:
         lease = fields.text("group_lease", "", most=64) or ""
         chosen, queued = fields.get("sandbox_id") is not None, not place.turn.done()
         record = await _reserve(gateway, spec, lease, fingerprint, key, chosen=chosen, shared=shared, queued=queued)
-        incarnation = record.incarnation
-        creation = gateway.creations.get(incarnation)
+        made = (record.sandbox_id, record.incarnation)
+        creation = gateway.creations.get(made)
         if record.status == "pending" and creation is None:
             # Also for a repeated request: the replica that began may be gone, and creating is safe to repeat.
             work = create_sandbox(gateway, record.spec, env, place, queued=record.begun_at is None, forget=wait)
             creation = gateway.background.start(work, f"creation of {spec.sandbox_id}")
-            gateway.creations[incarnation] = creation
-            creation.add_done_callback(lambda _: _made(gateway, incarnation, place))
+            gateway.creations[made] = creation
+            creation.add_done_callback(lambda _: _made(gateway, made, place))
             started = True
     finally:
         if not started:
@@ -91,8 +91,8 @@ def _key(request: Request, header: str) -> str | None:
     return key
 
 
-def _made(gateway: Gateway, incarnation: str, place: QueuePlace) -> None:
-    gateway.creations.pop(incarnation, None)
+def _made(gateway: Gateway, made: tuple[str, str], place: QueuePlace) -> None:
+    gateway.creations.pop(made, None)
     place.leave()  # also when the task was cancelled before it began
 
 
@@ -284,6 +284,6 @@ def _spec(gateway: Gateway, owner: str, fields: Fields, key: str | None) -> tupl
         heartbeat_timeout_s=fields.seconds("heartbeat_timeout_s"),
         group=group_name(group) if group else "",
         egress=egress,
-        options=read_options({name: fields.get(name) for name in OPTION_FIELDS}),
+        options=read_options(fields.given(OPTION_FIELDS)),
     )
     return spec, fields.environment()

@@ -7,7 +7,6 @@ cannot prove that identity. It does not replace the API key.
 from __future__ import annotations
 
 import base64
-import hashlib
 import hmac
 from dataclasses import dataclass
 
@@ -47,4 +46,4 @@ def read(secrets: tuple[str, ...], text: str, now: float) -> Ticket | None:
 
 
 def _mac(secret: str, body: str) -> str:
-    return hmac.new(secret.encode(), b"ticket:" + body.encode(), hashlib.sha256).hexdigest()
+    return hmac.digest(secret.encode(), b"ticket:" + body.encode(), "sha256").hex()

@@ -24,8 +24,8 @@ async def test_the_first_request_on_every_connection_is_answered(tmp_path: Path)
         assert (await client.call("stats", timeout_s=5))["connection"] == 1
         assert (await client.call("stats", timeout_s=5))["connection"] == 1
         connections[0].close()
-        assert client._reader_task is not None
-        await client._reader_task
+        assert client._connection is not None
+        await client._connection.ended
         assert (await client.call("stats", timeout_s=5))["connection"] == 2
     finally:
         await client.aclose()

@@ -102,7 +102,7 @@ async def test_a_long_body_is_no_long_head(served: Served) -> None:
 
 
 async def test_a_websocket_to_nowhere_is_not_found(served: Served) -> None:
-    status, _, body = await _said(served, f"GET /healthz HTTP/1.1\r\nHost: x\r\n{_WS}\r\n".encode())
+    status, _, body = await _said(served, f"GET /nowhere HTTP/1.1\r\nHost: x\r\n{_WS}\r\n".encode())
     assert (status, body["code"]) == (404, "not_found")
 
 

@@ -134,6 +134,7 @@ async def test_a_delete_while_it_is_made_wins(ada: Checked, served: Served) -> N
 async def test_a_create_that_takes_long_is_not_given_up(ada: Checked, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node has to be bought and a large image pulled: many graces of the controller, while somebody is at it."""
     monkeypatch.setattr(creation, "_TOUCH_S", 0.02)
+    served.gateway.background.start(creation.renew(served.gateway), "activity")
     served.runtime.hold = asyncio.Event()
     where = f"/sandboxes/{(await ada('POST', '/sandboxes', json={'image': 'host'})).json()['sandbox_id']}"
     term = await served.store.lead("c1", 60)
@@ -146,8 +147,9 @@ async def test_a_create_that_takes_long_is_not_given_up(ada: Checked, served: Se
     with pytest.raises(AssertionError, match="waited"):
         await until_async(given_up, deadline_s=3.0, what="15 graces")
     assert (await ada("GET", where)).json()["status"] == "pending"
-    (activity,) = [task for task in served.gateway.background._tasks if task.get_name().startswith("activity")]
-    activity.cancel()  # as if its maker had gone
+    for task in served.gateway.background._tasks:
+        if task.get_name().startswith("activity"):
+            task.cancel()  # as if its maker had gone
     await until_async(given_up, deadline_s=60, what="what nobody makes to be given up")
     gone = (await ada("GET", where)).json()
     assert (gone["status"], gone["reason"]) == ("failed", "create-lost")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from openapi_spec_validator import validate
-from starlette.routing import Route
 
 from gateway.app import ROUTES
 from gateway.routes.openapi import document
@@ -17,11 +16,9 @@ def test_the_document_is_valid() -> None:
 
 
 def test_every_route_is_documented_and_the_other_way_round() -> None:
-    served = set()
-    for route in ROUTES:
-        path = re.sub(r"{(\w+):\w+}", r"{\1}", route.path)
-        methods = (route.methods or set()) - {"HEAD"} if isinstance(route, Route) else {"GET"}
-        served |= {(method.lower(), path) for method in methods}
+    served = {("get", "/sandboxes/{sandbox_id}/exec/pty")}
+    for path, methods in ROUTES.items():
+        served |= {(method.lower(), re.sub(r"{(\w+):\w+}", r"{\1}", path)) for method in methods}
     documented = {(method, path) for path, item in document()["paths"].items() for method in item if method != "parameters"}
     assert served == documented
 

@@ -14,7 +14,6 @@ import httpx
 import pytest
 import pytest_asyncio
 from holdfast_wire.bundle import AGENT_PORT
-from starlette.routing import Route
 
 from gateway.__main__ import server_config
 from gateway.app import ROUTES
@@ -162,7 +161,7 @@ def test_sandboxes_are_shut_off_both_ways(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_probes_ask_what_is_served(name: str) -> None:
-    served = {route.path for route in ROUTES if isinstance(route, Route) and "GET" in (route.methods or ())}
+    served = {path for path, methods in ROUTES.items() if "GET" in methods}
     for container in containers(name, "gateway"):
         probes = [
             container[probe]["httpGet"]["path"] for probe in ("startupProbe", "readinessProbe", "livenessProbe") if probe in container

@@ -2,6 +2,9 @@
 -- KEYS: 1 record  2 tombstone
 -- ARGV: 1 incarnation
 -- Answer: {record|tombstone|missing, hash}
-local f = redis.call('HMGET', KEYS[1], 'inc', 'status', 'begun')
-if f[1] == ARGV[1] and f[2] == 'pending' and f[3] == '' then redis.call('HSET', KEYS[1], 'begun', string.format('%.0f', now_ms())) end
-return entry(KEYS[1], KEYS[2])
+local r = read(KEYS[1])
+if r and r.inc == ARGV[1] and r.status == 'pending' and r.begun == '' then
+  r.begun = text(now_ms())
+  redis.call('HSET', KEYS[1], 'begun', r.begun)
+end
+return entry(r, KEYS[2])

@@ -1,12 +1,14 @@
--- The ids whose records have changed since a number was the highest.
+-- The ids whose records have changed since a position was the latest.
 -- KEYS: 1 changes
--- ARGV: 1 the number, '' where none is known
--- Answer: {the highest number, 1 where the ids are complete, id...}
-local last = redis.call('ZREVRANGE', KEYS[1], 0, 0, 'WITHSCORES')
-local highest, since = tonumber(last[2] or '0'), tonumber(ARGV[1])
-if since == highest then return { highest, 1 } end
-local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
--- Older changes than the first may have been dropped; a number above the highest is of a history that was lost.
-if not since or since > highest or tonumber(first[2]) > since + 1 then return { highest, 0 } end
-local ids = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. ARGV[1], '+inf')
-return { highest, 1, unpack(ids) }
+-- ARGV: 1 the position, '' where none is known
+-- Answer: {the latest position ('0' before any), 1 where the ids are complete, id...}
+local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
+local latest = last[1] and last[1][1] or '0'
+if ARGV[1] == latest then return { latest, 1 } end
+if ARGV[1] == '' or ARGV[1] == '0' then return { latest, 0 } end
+local found = redis.call('XRANGE', KEYS[1], ARGV[1], '+')
+-- Where the position itself is gone, more may have been dropped, or it is of a history that was lost.
+if not found[1] or found[1][1] ~= ARGV[1] then return { latest, 0 } end
+local ids = {}
+for i = 2, #found do ids[i - 1] = found[i][2][2] end
+return { latest, 1, unpack(ids) }

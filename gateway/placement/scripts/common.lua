@@ -1,11 +1,15 @@
 -- Shared by every step; the loader puts it in front of each script. Defines functions only.
 -- A record's hash: doc owner inc fp status endpoint created ready ready_by life idle hb active beat ended reason fault message expires spare leaving leaving_reason
 -- leaving_fault leaving_message egress (JSON, once it was changed) request (what made it) begun ('' while its creation is queued)
--- (times and durations in milliseconds, '' where there is none).
+-- (times and durations in milliseconds, '' or missing where there is none).
 
 local function now_ms()
   local t = redis.call('TIME')
   return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+local function text(number)
+  return string.format('%.0f', number)
 end
 
 local function number(value)
@@ -13,9 +17,27 @@ local function number(value)
   return tonumber(value)
 end
 
--- The time when the record's first limit runs out, and which: nil where none does.
-local function deadline(key, keep_failed)
-  local f = redis.call('HMGET', key, 'status', 'created', 'ready_by', 'life', 'idle', 'hb', 'active', 'beat', 'ended')
+-- A hash as a table, nil where there is none.
+local function read(key)
+  local flat = redis.call('HGETALL', key)
+  if #flat == 0 then return nil end
+  local fields = {}
+  for i = 1, #flat, 2 do fields[flat[i]] = flat[i + 1] end
+  return fields
+end
+
+-- The names and values of a table in turn.
+local function pairs_of(fields)
+  local flat = {}
+  for name, value in pairs(fields) do
+    flat[#flat + 1] = name
+    flat[#flat + 1] = value
+  end
+  return flat
+end
+
+-- The time when a record's first limit runs out, and which: nil where none does.
+local function deadline(record, keep_failed)
   local at, why
   local function earlier(moment, cause)
     if moment and (not at or moment < at) then at, why = moment, cause end
@@ -23,25 +45,28 @@ local function deadline(key, keep_failed)
   local function after(moment, span)
     if number(moment) and number(span) then return number(moment) + number(span) end
   end
-  local status = f[1]
-  if status == 'failed' then
-    return (number(f[9]) or 0) + keep_failed, 'failed'
+  if record.status == 'failed' then
+    return (number(record.ended) or 0) + keep_failed, 'failed'
   end
-  earlier(after(f[2], f[4]), 'ttl')
-  if status == 'pending' then
-    earlier(number(f[3]), 'ready-timeout')
+  earlier(after(record.created, record.life), 'ttl')
+  if record.status == 'pending' then
+    earlier(number(record.ready_by), 'ready-timeout')
   else
-    earlier(after(f[7], f[5]), 'idle')
-    earlier(after(f[8], f[6]), 'heartbeat')
+    earlier(after(record.active, record.idle), 'idle')
+    earlier(after(record.beat, record.hb), 'heartbeat')
   end
   return at, why
 end
 
--- Puts the record's next deadline where the controller finds it. Every record is in `due`, so it is also the index of all.
-local function schedule(key, due, id, keep_failed)
-  local at = deadline(key, keep_failed)
-  redis.call('HSET', key, 'expires', at and string.format('%.0f', at) or '')
-  redis.call('ZADD', due, at and string.format('%.0f', at) or '+inf', id)
+-- Stores fields of a record that have changed, and its next deadline where the controller finds it. Every record is in `due`, so it is
+-- also the index of all.
+local function save(key, due, id, record, changed, keep_failed)
+  for name, value in pairs(changed) do record[name] = value end
+  local at = deadline(record, keep_failed)
+  changed.expires = at and text(at) or ''
+  record.expires = changed.expires
+  redis.call('HSET', key, unpack(pairs_of(changed)))
+  redis.call('ZADD', due, at and text(at) or '+inf', id)
 end
 
 -- True when a controller with a newer term has written here: the caller must stop.
@@ -65,28 +90,24 @@ local function remove_unreadable(key)
   if not good then redis.call('DEL', key) end
 end
 
--- Numbers the change of a record: `changes` holds the latest change of each id, the highest number last: of a thousand ids at most, and of
--- the last hour. The first number is the time, so that a number of a history that was lost is never taken for one of this.
+-- Appends the change of a record to `changes`: a stream's own ids rise even if the clock is set back.
 local function note_change(changes, id)
-  local last = redis.call('ZREVRANGE', changes, 0, 0, 'WITHSCORES')
-  redis.call('ZADD', changes, string.format('%.0f', tonumber(last[2] or now_ms()) + 1), id)
-  redis.call('ZREMRANGEBYRANK', changes, 0, -1001)
-  redis.call('EXPIRE', changes, 3600)
+  redis.call('XADD', changes, 'MAXLEN', 1000, '*', 'id', id)
 end
 
-local function end_record(key, tomb, due, owned, changes, id, reason, fault, message, ttl)
-  local f = redis.call('HMGET', key, 'owner', 'inc')
-  redis.call('DEL', key)
+local function end_record(key, tomb, due, owned, changes, id, record, reason, fault, message, ttl)
+  redis.call('DEL', key, tomb)
   redis.call('ZREM', due, id)
   redis.call('ZREM', owned, id)
-  redis.call('DEL', tomb)
-  redis.call('HSET', tomb, 'owner', f[1], 'inc', f[2], 'reason', reason, 'fault', fault, 'message', message, 'ended', string.format('%.0f', now_ms()))
+  redis.call('HSET', tomb, 'owner', record.owner, 'inc', record.inc, 'reason', reason, 'fault', fault, 'message', message, 'ended', text(now_ms()))
   redis.call('PEXPIRE', tomb, ttl)
   note_change(changes, id)
 end
 
-local function entry(key, tomb)
-  if redis.call('EXISTS', key) == 1 then return { 'record', redis.call('HGETALL', key) } end
-  if redis.call('EXISTS', tomb) == 1 then return { 'tombstone', redis.call('HGETALL', tomb) } end
+-- The answer of a step: the record, else the tombstone.
+local function entry(record, tomb)
+  if record then return { 'record', pairs_of(record) } end
+  local ended = redis.call('HGETALL', tomb)
+  if #ended > 0 then return { 'tombstone', ended } end
   return { 'missing', {} }
 end

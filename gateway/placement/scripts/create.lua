@@ -8,31 +8,29 @@
 --       16 1: its creation waits in a queue
 -- Answer: {fresh|record|tombstone|conflict|cancelled|taken|in use|forgotten, hash}
 local keyed = ARGV[10] ~= ''
-if redis.call('EXISTS', KEYS[8]) == 1 then return { 'cancelled', {} } end
-if keyed then
-  local prior = redis.call('GET', KEYS[3])
-  if prior and prior ~= ARGV[4] then return { 'conflict', {} } end
-  if prior and redis.call('EXISTS', KEYS[1]) == 0 and redis.call('EXISTS', KEYS[2]) == 1 then
-    return entry(KEYS[1], KEYS[2])
-  end
+local cancelled, prior, generation = unpack(redis.call('MGET', KEYS[8], KEYS[3], KEYS[6]))
+if cancelled then return { 'cancelled', {} } end
+local r = read(KEYS[1])
+if keyed and prior then
+  if prior ~= ARGV[4] then return { 'conflict', {} } end
+  if not r and redis.call('EXISTS', KEYS[2]) == 1 then return entry(nil, KEYS[2]) end
 end
-if redis.call('EXISTS', KEYS[1]) == 1 then
-  local f = redis.call('HMGET', KEYS[1], 'owner', 'fp')
-  local same = f[2] == ARGV[4] or (f[2] == '' and ARGV[13] == '1') -- a record that was rebuilt knows its request no more
-  if f[1] ~= ARGV[2] or not same then return { 'taken', {} } end
-  if ARGV[15] == '1' and redis.call('HGET', KEYS[1], 'request') ~= ARGV[14] then return { 'in use', {} } end
-  return entry(KEYS[1], KEYS[2])
+if r then
+  local same = r.fp == ARGV[4] or (r.fp == '' and ARGV[13] == '1') -- a record that was rebuilt knows its request no more
+  if r.owner ~= ARGV[2] or not same then return { 'taken', {} } end
+  if ARGV[15] == '1' and r.request ~= ARGV[14] then return { 'in use', {} } end
+  return entry(r, KEYS[2])
 end
-if ARGV[12] == '1' and redis.call('EXISTS', KEYS[2], KEYS[6]) == 0 then return { 'forgotten', {} } end
+if ARGV[12] == '1' and not generation and redis.call('EXISTS', KEYS[2]) == 0 then return { 'forgotten', {} } end
 local now = now_ms()
-redis.call('HSET', KEYS[1], 'doc', ARGV[5], 'owner', ARGV[2], 'inc', ARGV[3], 'fp', ARGV[4], 'status', 'pending',
-  'endpoint', '', 'created', string.format('%.0f', now), 'ready', '',
-  'ready_by', string.format('%.0f', now + tonumber(ARGV[6])), 'life', ARGV[7], 'idle', ARGV[8], 'hb', ARGV[9],
-  'active', string.format('%.0f', now), 'beat', '', 'ended', '', 'reason', '', 'fault', '', 'message', '', 'request', ARGV[14],
-  'begun', ARGV[16] == '1' and '' or string.format('%.0f', now))
+r = {
+  doc = ARGV[5], owner = ARGV[2], inc = ARGV[3], fp = ARGV[4], status = 'pending', created = text(now), active = text(now),
+  ready_by = text(now + tonumber(ARGV[6])), life = ARGV[7], idle = ARGV[8], hb = ARGV[9], request = ARGV[14],
+  begun = ARGV[16] == '1' and '' or text(now),
+}
+save(KEYS[1], KEYS[4], ARGV[1], r, r, tonumber(ARGV[11]))
 redis.call('DEL', KEYS[2]) -- after the first write that a full store refuses: a step that has written is let through
-schedule(KEYS[1], KEYS[4], ARGV[1], tonumber(ARGV[11]))
 redis.call('ZADD', KEYS[5], 0, ARGV[1])
 note_change(KEYS[7], ARGV[1])
 if keyed then redis.call('SET', KEYS[3], ARGV[4], 'PX', ARGV[10]) end
-return { 'fresh', redis.call('HGETALL', KEYS[1]) }
+return { 'fresh', pairs_of(r) }

@@ -9,16 +9,13 @@ if ARGV[10] ~= '' then
   redis.call('DEL', KEYS[8]) -- a step that has written is let through by a full store
   redis.call('SET', KEYS[8], 1, 'PX', ARGV[7])
 end
-if redis.call('EXISTS', KEYS[1]) == 0 then return entry(KEYS[1], KEYS[2]) end
-local f = redis.call('HMGET', KEYS[1], 'owner', 'inc', 'request')
+local r = read(KEYS[1])
+if not r then return entry(nil, KEYS[2]) end
 -- A record that was rebuilt has no request: it may be any request's, and stays.
-local created = ARGV[10] == '' or f[3] == ARGV[10]
-if (ARGV[2] ~= '' and ARGV[2] ~= f[1]) or (ARGV[3] ~= '' and ARGV[3] ~= f[2]) or not created then
-  return { 'record', redis.call('HGETALL', KEYS[1]) }
-end
-local was = redis.call('HGETALL', KEYS[1])
-local why = redis.call('HMGET', KEYS[1], 'status', 'reason', 'fault', 'message')
-if why[1] ~= 'failed' or why[2] == '' then why = { '', ARGV[4], ARGV[5], ARGV[6] } end
-end_record(KEYS[1], KEYS[2], KEYS[4], KEYS[5], KEYS[7], ARGV[1], why[2], why[3], why[4], ARGV[7])
+local created = ARGV[10] == '' or r.request == ARGV[10]
+if (ARGV[2] ~= '' and ARGV[2] ~= r.owner) or (ARGV[3] ~= '' and ARGV[3] ~= r.inc) or not created then return entry(r, KEYS[2]) end
+local reason, fault, message = ARGV[4], ARGV[5], ARGV[6]
+if r.status == 'failed' and (r.reason or '') ~= '' then reason, fault, message = r.reason, r.fault, r.message end
+end_record(KEYS[1], KEYS[2], KEYS[4], KEYS[5], KEYS[7], ARGV[1], r, reason, fault, message, ARGV[7])
 if ARGV[8] == '1' then redis.call('DEL', KEYS[2], KEYS[3]) end
-return { 'deleted', was }
+return { 'deleted', pairs_of(r) }

@@ -4,27 +4,27 @@
 -- Answer: {expired|kept|ask|later|missing|fenced, hash as it was, cause}; kept: failed but still recorded
 if fenced(KEYS[5], ARGV[4]) then return { 'fenced', {}, '' } end
 remove_unreadable(KEYS[1])
-if redis.call('EXISTS', KEYS[1]) == 0 then
+local r = read(KEYS[1])
+if not r then
   redis.call('ZREM', KEYS[3], ARGV[1])
   note_change(KEYS[6], ARGV[1])
   return { 'missing', {}, '' }
 end
 local keep = tonumber(ARGV[2])
-local at, why = deadline(KEYS[1], keep)
+local at, why = deadline(r, keep)
 if not at or at > now_ms() then
-  schedule(KEYS[1], KEYS[3], ARGV[1], keep)
+  save(KEYS[1], KEYS[3], ARGV[1], r, {}, keep)
   return { 'later', {}, '' }
 end
-local was = redis.call('HGETALL', KEYS[1])
+local was = pairs_of(r)
 if why == 'idle' and ARGV[5] == '1' then return { 'ask', was, why } end
 if why == 'ready-timeout' then
-  redis.call('HSET', KEYS[1], 'status', 'failed', 'ended', string.format('%.0f', now_ms()),
-    'reason', why, 'fault', 'infrastructure', 'message', 'it did not become ready in time')
-  schedule(KEYS[1], KEYS[3], ARGV[1], keep)
+  save(KEYS[1], KEYS[3], ARGV[1], r, { status = 'failed', ended = text(now_ms()), reason = why, fault = 'infrastructure',
+    message = 'it did not become ready in time' }, keep)
   note_change(KEYS[6], ARGV[1])
   return { 'kept', was, why }
 end
-local f = redis.call('HMGET', KEYS[1], 'reason', 'fault', 'message')
-if why ~= 'failed' then f = { why, 'caller', 'its ' .. why .. ' limit was reached' } end
-end_record(KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[6], ARGV[1], f[1], f[2], f[3], ARGV[3])
-return { 'expired', was, f[1] }
+local reason, fault, message = why, 'caller', 'its ' .. why .. ' limit was reached'
+if why == 'failed' then reason, fault, message = r.reason, r.fault, r.message end
+end_record(KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[6], ARGV[1], r, reason, fault, message, ARGV[3])
+return { 'expired', was, reason }

@@ -4,14 +4,14 @@
 -- ARGV: 1 id  2 incarnation  3 reason  4 fault  5 message  6 keep_failed  7 term ('' from a gateway)  8 the status it must have ('' either)
 -- Answer: {record|tombstone|missing|fenced, hash}
 if fenced(KEYS[4], ARGV[7]) then return { 'fenced', {} } end
-local f = redis.call('HMGET', KEYS[1], 'inc', 'status')
-if f[1] == ARGV[2] and f[2] ~= 'failed' and (ARGV[8] == '' or f[2] == ARGV[8]) then
-  local why = { ARGV[3], ARGV[4], ARGV[5] }
-  local known = redis.call('HMGET', KEYS[1], 'leaving_reason', 'leaving_fault', 'leaving_message')
-  if known[1] and ARGV[4] == 'infrastructure' then why = known end
-  redis.call('HSET', KEYS[1], 'status', 'failed', 'endpoint', '', 'ended', string.format('%.0f', now_ms()),
-    'reason', why[1], 'fault', why[2], 'message', why[3])
-  schedule(KEYS[1], KEYS[3], ARGV[1], tonumber(ARGV[6]))
+local r = read(KEYS[1])
+if r and r.inc == ARGV[2] and r.status ~= 'failed' and (ARGV[8] == '' or r.status == ARGV[8]) then
+  local reason, fault, message = ARGV[3], ARGV[4], ARGV[5]
+  if r.leaving_reason and fault == 'infrastructure' then
+    reason, fault, message = r.leaving_reason, r.leaving_fault, r.leaving_message
+  end
+  save(KEYS[1], KEYS[3], ARGV[1], r, { status = 'failed', endpoint = '', ended = text(now_ms()), reason = reason, fault = fault,
+    message = message }, tonumber(ARGV[6]))
   note_change(KEYS[5], ARGV[1])
 end
-return entry(KEYS[1], KEYS[2])
+return entry(r, KEYS[2])

@@ -2,4 +2,4 @@
 -- KEYS: 1 record  2 tombstone
 -- ARGV: none
 -- Answer: {record|tombstone|missing, hash}
-return entry(KEYS[1], KEYS[2])
+return entry(read(KEYS[1]), KEYS[2])

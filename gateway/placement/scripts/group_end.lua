@@ -11,8 +11,8 @@ end
 local now = now_ms()
 if f[1] == 'open' then
   if ARGV[5] ~= '' and (f[2] == '' or tonumber(f[2]) > now) then return { 'later', {}, {}, 0 } end
-  redis.call('HSET', KEYS[1], 'state', 'ended', 'reason', ARGV[2], 'message', ARGV[3], 'ended', string.format('%.0f', now))
-  redis.call('ZADD', KEYS[3], string.format('%.0f', now), ARGV[1])
+  redis.call('HSET', KEYS[1], 'state', 'ended', 'reason', ARGV[2], 'message', ARGV[3], 'ended', text(now))
+  redis.call('ZADD', KEYS[3], text(now), ARGV[1])
 end
 local left = redis.call('ZCARD', KEYS[2])
 if left == 0 then

@@ -17,12 +17,12 @@ if not rebuilt then
 end
 if f[1] == 'ended' then
   redis.call('PERSIST', KEYS[1])
-  redis.call('ZADD', KEYS[3], string.format('%.0f', now_ms()), ARGV[1])
+  redis.call('ZADD', KEYS[3], text(now_ms()), ARGV[1])
 elseif not f[1] then
   local due = ''
   if ARGV[6] ~= '' then due = string.format('%.0f', now_ms() + tonumber(ARGV[6])) end
   redis.call('HSET', KEYS[1], 'owner', ARGV[2], 'name', ARGV[3], 'state', 'open', 'lease', ARGV[5], 'ttl', ARGV[6], 'due', due)
   redis.call('ZADD', KEYS[3], due == '' and '+inf' or due, ARGV[1])
 end
-redis.call('ZADD', KEYS[2], string.format('%.0f', now_ms()), ARGV[4])
+redis.call('ZADD', KEYS[2], text(now_ms()), ARGV[4])
 return { 'ok', redis.call('HGETALL', KEYS[1]), redis.call('ZCARD', KEYS[2]) }

@@ -6,15 +6,15 @@ if fenced(KEYS[5], ARGV[11]) then return { 'fenced' } end
 remove_unreadable(KEYS[1])
 if redis.call('EXISTS', KEYS[1]) == 1 then return { 'known' } end
 if redis.call('HGET', KEYS[2], 'inc') == ARGV[3] then return { 'dead' } end
-local now = string.format('%.0f', now_ms())
+local now = text(now_ms())
 -- Whether its lifetime was changed is lost: it starts again, so that nothing ends earlier than promised.
 local life = number(ARGV[7])
-if life then life = string.format('%.0f', now_ms() - tonumber(ARGV[6]) + life) end
+local r = {
+  doc = ARGV[4], owner = ARGV[2], inc = ARGV[3], fp = '', status = 'ready', endpoint = ARGV[5], created = ARGV[6], ready = now,
+  life = life and text(now_ms() - tonumber(ARGV[6]) + life) or '', idle = ARGV[8], hb = ARGV[9], active = now,
+}
 redis.call('DEL', KEYS[2])
-redis.call('HSET', KEYS[1], 'doc', ARGV[4], 'owner', ARGV[2], 'inc', ARGV[3], 'fp', '', 'status', 'ready',
-  'endpoint', ARGV[5], 'created', ARGV[6], 'ready', now, 'ready_by', '', 'life', life or '', 'idle', ARGV[8],
-  'hb', ARGV[9], 'active', now, 'beat', '', 'ended', '', 'reason', '', 'fault', '', 'message', '')
-schedule(KEYS[1], KEYS[3], ARGV[1], tonumber(ARGV[10]))
+save(KEYS[1], KEYS[3], ARGV[1], r, r, tonumber(ARGV[10]))
 redis.call('ZADD', KEYS[4], 0, ARGV[1])
 note_change(KEYS[6], ARGV[1])
 return { 'rebuilt' }

@@ -33,7 +33,7 @@ elseif not known then
   if ARGV[1] == 'reserve' and (over(sum_n, ARGV[6]) or over(sum_cpu, ARGV[7]) or over(sum_memory, ARGV[8])) then
     return { 'over', sum_n, string.format('%.0f', sum_cpu), string.format('%.0f', sum_memory) }
   end
-  redis.call('HSET', KEYS[1], ARGV[3], ARGV[4] .. ' ' .. ARGV[5] .. ' ' .. string.format('%.0f', now_ms()))
+  redis.call('HSET', KEYS[1], ARGV[3], ARGV[4] .. ' ' .. ARGV[5] .. ' ' .. text(now_ms()))
   add(1, tonumber(ARGV[4]), tonumber(ARGV[5]))
   redis.call('SADD', KEYS[2], ARGV[2])
 end
