@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from holdfast_wire.errors import HoldfastError
 
-from session_agent.node import recovery, removal, rootfs
+from session_agent.node import removal, rootfs
 from session_agent.node.agentlog import AgentLog
 from session_agent.node.cgroups import SandboxCgroup
 from session_agent.node.disks import LEAST_BYTES, Disks, FileId, discard
@@ -42,7 +42,10 @@ class Container:
     image: ImageSpec
     slot: int
     ids: IdMap
+    state: str
+    """Its state file, empty as long as the container has no name."""
     folder: str
+    """What it writes is there, if it has no disk."""
     cgroup: SandboxCgroup
     control: socket.socket
     ready: int
@@ -89,7 +92,7 @@ class ContainerFactory:
         """Raises HoldfastError or OSError and leaves nothing behind when it cannot. *ahead*: no request waits for it yet."""
         if not self._slots:
             raise HoldfastError("no_capacity", "every id range of this node is in use")
-        name = f".{secrets.token_hex(8)}"
+        name = secrets.token_hex(8)
         slot = self._slots.pop()
         ours, theirs = socket.socketpair()
         ready, ready_w = os.pipe2(os.O_CLOEXEC)
@@ -99,15 +102,16 @@ class ContainerFactory:
             image=image,
             slot=slot,
             ids=self.ids(slot),
+            state=os.path.join(self._settings.run_dir, f".{name}"),
             folder=os.path.join(self._settings.sandboxes_dir, name),
-            cgroup=SandboxCgroup(self._hierarchies, name[1:]),
+            cgroup=SandboxCgroup(self._hierarchies, name),
             control=ours,
             ready=ready,
             agent_log=AgentLog(log_r),
         )
         try:
             try:
-                await _to_its_end(lambda: self._make_folder(container, disk_bytes, fds))
+                await _to_its_end(lambda: self._make_files(container, disk_bytes, fds))
                 await self._fork(container, disk_bytes, ahead, fds)
             finally:
                 for tree in fds[3:]:
@@ -141,7 +145,7 @@ class ContainerFactory:
                 await container.gone.wait()
         except TimeoutError:
             # Stuck in the kernel, on a dead disk for instance. Its ids are not given to another.
-            log.error("%s: process %d was killed but has not ended", container.folder, container.pid)
+            log.error("%s: process %d was killed but has not ended", container.agent_log.name, container.pid)
 
     def ids(self, slot: int) -> IdMap:
         if not self._privileged:
@@ -158,7 +162,7 @@ class ContainerFactory:
                 "layers": image.layers,
                 "trees": [(tree.source, tree.target) for tree in image.trees],
                 "hidden": image.hidden,
-                "folder": os.path.join(container.folder, "files") if disk_bytes is None and len(passed) == 3 else None,
+                "folder": container.folder if disk_bytes is None and len(passed) == 3 else None,
                 "shm_bytes": self._settings.shm_bytes,
                 "tmpfs_bytes": None if len(passed) > 3 else disk_bytes,
                 "warm_up": ahead,
@@ -177,10 +181,9 @@ class ContainerFactory:
             container.pid, container.pidfd = await self._launcher.finish()
             asyncio.get_running_loop().add_reader(container.pidfd, self._ended, container)
 
-    def _make_folder(self, container: Container, disk_bytes: int | None, fds: list[int]) -> None:
-        """Also a disk, whose mount is added to *fds*, where there are disks and it is to have one: what it writes goes there instead."""
-        os.mkdir(container.folder, 0o700)
-        os.close(os.open(os.path.join(container.folder, recovery.STATE), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    def _make_files(self, container: Container, disk_bytes: int | None, fds: list[int]) -> None:
+        """The state file, and a disk, whose mount is added to *fds*, or a folder for what the sandbox writes."""
+        os.close(os.open(container.state, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         size_bytes = disk_bytes or self._settings.default_disk
         owner = container.ids.base
         if self.disks is not None and size_bytes is not None and size_bytes >= LEAST_BYTES:
@@ -188,12 +191,11 @@ class ContainerFactory:
             container.disk, container.disk_file = disk.root, disk.file
             fds.append(disk.tree)
         elif disk_bytes is None:
-            files = os.path.join(container.folder, "files")
-            os.mkdir(files, 0o755)
-            rootfs.prepare_folder(files)
+            os.mkdir(container.folder, 0o755)
+            rootfs.prepare_folder(container.folder)
             if self._privileged:
                 for path in (".", *rootfs.PREPARED):
-                    os.chown(os.path.join(files, path), owner, owner)
+                    os.chown(os.path.join(container.folder, path), owner, owner)
 
     def _ended(self, container: Container) -> None:
         """The container's first process is dead, and with it everything in its namespaces."""
@@ -216,14 +218,18 @@ class ContainerFactory:
         if container.disk >= 0:
             disk, container.disk = container.disk, -1
             discard(disk, container.disk_file)
-        try:
-            removal.remove_tree(container.folder, self._settings.trash_dir)
-        except OSError as error:
-            log.error("%s: not all files could be removed: %s", container.folder, error)
-        try:
-            container.cgroup.remove()
-        except OSError as error:
-            log.error("%s: its control groups could not be removed: %s", container.folder, error)
+        steps: list[tuple[str, Callable[[], None]]] = [
+            ("files", lambda: removal.remove_tree(container.folder, self._settings.trash_dir)),
+            ("control groups", container.cgroup.remove),
+            ("state file", lambda: os.unlink(container.state)),
+        ]
+        for what, remove in steps:
+            try:
+                remove()
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                log.error("%s: its %s could not be removed: %s", container.agent_log.name, what, error)
 
 
 async def _to_its_end(step: Callable[[], None]) -> None:
@@ -250,4 +256,4 @@ async def send_to_child(container: Container, message: dict[str, object], fds: d
         await asyncio.get_running_loop().sock_sendall(container.control, body)
     except OSError as error:
         # The child reports on its own channel why it ended.
-        log.info("%s: the process ended before it was configured: %s", container.folder, error)
+        log.info("%s: the process ended before it was configured: %s", container.agent_log.name, error)

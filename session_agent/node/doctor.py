@@ -211,6 +211,6 @@ def _disks(settings: NodeSettings) -> Check:
 
 def _socket_paths(settings: NodeSettings) -> Check:
     longest = settings.agent_socket("x" * 63)
-    detail = f"agent sockets are at {os.path.dirname(longest)}" if settings.sockets_dir else "short enough"
+    detail = f"agent sockets are in {settings.run_dir}"
     return Check("socket paths", len(os.fsencode(longest)) <= MAX_SOCKET_PATH, detail,
                  "set HOLDFAST_DATA to a shorter path")  # fmt: skip

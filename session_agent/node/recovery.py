@@ -1,6 +1,6 @@
 """Cleaning up after a node that was killed.
 
-Owns the small state file per sandbox and the sweep at start: processes, cgroups and folders of the last run go, and
+Owns reading the state file of each sandbox, and the sweep at start: processes, cgroups and files of the last run are removed, and
 what was running is reported as lost. Mounts need no sweep: they live in namespaces that die with their processes.
 """
 
@@ -10,16 +10,16 @@ import json
 import logging
 import os
 import select
-import shutil
 import signal
 from typing import Any
+
+from holdfast_wire.errors import HoldfastError
 
 from session_agent.node import removal
 from session_agent.node.hierarchies import Hierarchies, detect, remove
 from session_agent.node.settings import NodeSettings
 
 log = logging.getLogger(__name__)
-STATE = "state.json"
 _DEATH_MS = 10_000
 _LOST = {"state": "failed", "reason": "node-lost", "fault": "infrastructure", "message": "the node that ran the sandbox was killed"}
 
@@ -27,43 +27,51 @@ _LOST = {"state": "failed", "reason": "node-lost", "fault": "infrastructure", "m
 def sweep(settings: NodeSettings, hierarchies: Hierarchies) -> list[dict[str, Any]]:
     """Remove what an earlier node of this data directory left; the records of its sandboxes, now lost."""
     lost = []
-    with os.scandir(settings.sandboxes_dir) as entries:
-        folders = [entry.path for entry in entries]
-    for folder in folders:
-        state = _state(folder)
+    for name in os.listdir(settings.run_dir):
+        state = _state(os.path.join(settings.run_dir, name)) if name.endswith(".json") else None
         if state is not None:
-            _end(state.pop("pid", 0), state.pop("started", ""), folder)
+            _end(state.pop("pid", 0), state.pop("started", ""), name)
             for path in state.pop("cgroups", []):
                 if f"/holdfast-{settings.tag}/" in str(path):
                     _try(remove, str(path))
             lost.append(state | _LOST)
-        _try(removal.remove_tree, folder, settings.trash_dir)
+    for directory in {settings.run_dir, settings.sandboxes_dir}:
+        for name in os.listdir(directory):
+            _try(removal.remove, os.path.join(directory, name), settings.trash_dir)
     for base in (*hierarchies.v1.values(), *filter(None, [hierarchies.v2])):
         for name in os.listdir(base):
             if os.path.isdir(os.path.join(base, name)):
                 _try(remove, os.path.join(base, name))
-    removal.empty_directory(settings.trash_dir)
-    if settings.sockets_dir:
-        shutil.rmtree(settings.sockets_dir, ignore_errors=True)
-        os.makedirs(settings.sockets_dir, mode=0o700)
+    for name in os.listdir(settings.trash_dir):
+        removal.remove(os.path.join(settings.trash_dir, name), settings.trash_dir)
     return lost
+
+
+def make_directories(settings: NodeSettings) -> None:
+    """The folders of sandboxes, closed to other users. Raises ``HoldfastError`` where one belongs to another user."""
+    for path in (settings.sandboxes_dir, settings.trash_dir, settings.run_dir):
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        if os.lstat(path).st_uid != os.geteuid():
+            raise HoldfastError("runtime_unavailable", f"{path} belongs to another user", hint="remove it, or choose another HOLDFAST_DATA")
+        os.chmod(path, 0o700)
 
 
 def sweep_all(settings: NodeSettings) -> None:
     """Without a node to follow: what the one that was killed left, and the groups that it made for itself."""
     if not os.path.isdir(settings.sandboxes_dir):
         return
+    make_directories(settings)
     hierarchies = detect(settings.tag)
     sweep(settings, hierarchies)
     for base in hierarchies.bases:
         _try(remove, base)
-    if settings.sockets_dir:
-        shutil.rmtree(settings.sockets_dir, ignore_errors=True)
+    if settings.run_dir != settings.sandboxes_dir:
+        _try(os.rmdir, settings.run_dir)
 
 
-def _state(folder: str) -> dict[str, Any] | None:
+def _state(path: str) -> dict[str, Any] | None:
     try:
-        with open(os.path.join(folder, STATE), encoding="utf-8") as file:
+        with open(path, encoding="utf-8") as file:
             state = json.load(file)
     except (OSError, ValueError):
         return None
@@ -79,7 +87,7 @@ def start_time(pid: int) -> str:
         return ""
 
 
-def _end(pid: object, started: object, folder: str) -> None:
+def _end(pid: object, started: object, name: str) -> None:
     """Kill *pid* and wait for its end, if it is still the process that was recorded."""
     if not isinstance(pid, int) or pid <= 1:
         return
@@ -94,7 +102,7 @@ def _end(pid: object, started: object, folder: str) -> None:
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)
         if not poll.poll(_DEATH_MS):
-            log.error("process %d of %s could not be killed", pid, folder)
+            log.error("process %d of %s could not be killed", pid, name)
     except OSError:
         return
     finally:

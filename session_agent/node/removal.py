@@ -1,6 +1,6 @@
 """Removing directory trees that hostile code has made.
 
-Owns one thing: `remove_tree`, which neither recurses nor follows links, and does not mind depth, path length or modes.
+Owns `remove_tree`, which neither recurses nor follows links, and works for any depth, path length and mode.
 Called for what a sandbox leaves behind, once everything in it is dead.
 """
 
@@ -26,14 +26,12 @@ def remove_tree(path: str, trash: str) -> None:
         os.rmdir(directory)
 
 
-def empty_directory(trash: str) -> None:
-    """Remove everything in *trash*, left by a node that was killed."""
-    for name in os.listdir(trash):
-        path = os.path.join(trash, name)
-        if stat.S_ISDIR(os.lstat(path).st_mode):
-            remove_tree(path, trash)
-        else:
-            os.unlink(path)
+def remove(path: str, trash: str) -> None:
+    """Remove the directory tree or the file *path*, left by a node that was killed."""
+    if stat.S_ISDIR(os.lstat(path).st_mode):
+        remove_tree(path, trash)
+    else:
+        os.unlink(path)
 
 
 def _empty(directory: str, trash: str) -> list[str]:

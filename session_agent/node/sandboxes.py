@@ -11,7 +11,6 @@ import contextlib
 import json
 import logging
 import os
-import shutil
 import socket
 import time
 from dataclasses import dataclass, field
@@ -94,11 +93,7 @@ class Sandboxes:
     async def start(self) -> None:
         """Sweep up after an earlier node, then be ready to fork. Raises HoldfastError where that cannot work."""
         settings = self._settings
-        for path in (settings.sandboxes_dir, settings.trash_dir):
-            os.makedirs(path, exist_ok=True)
-            os.chmod(path, 0o700)
-        if settings.sockets_dir:
-            os.makedirs(settings.sockets_dir, mode=0o700, exist_ok=True)
+        recovery.make_directories(settings)
         for lost in await asyncio.to_thread(recovery.sweep, settings, self._hierarchies):
             self._remember_failure(lost)
         if settings.default_disk is not None and self._privileged:
@@ -205,8 +200,9 @@ class Sandboxes:
         for base in self._hierarchies.bases:
             with contextlib.suppress(OSError):
                 hierarchies.remove(base)
-        if self._settings.sockets_dir:
-            shutil.rmtree(self._settings.sockets_dir, ignore_errors=True)
+        if self._settings.run_dir != self._settings.sandboxes_dir:
+            with contextlib.suppress(OSError):
+                os.rmdir(self._settings.run_dir)
         self.events.close()
 
     async def _make(self, box: Sandbox) -> None:
@@ -242,11 +238,8 @@ class Sandboxes:
         box.agent_epoch = await agent_epoch(container, self._settings.ready_timeout_s)
 
     async def _name(self, box: Sandbox, container: Container) -> None:
-        """Make the container this sandbox: folder, socket, limits, and the configuration that starts the agent."""
+        """Make the container this sandbox: state file, socket, limits, and the configuration that starts the agent."""
         request = box.request
-        folder = os.path.join(self._settings.sandboxes_dir, request.sandbox_id)
-        os.rename(container.folder, folder)
-        container.folder = folder
         container.agent_log.name = request.sandbox_id
         container.cgroup.limit(request.limits)
         container.cgroup.favour(container.pid)
@@ -293,11 +286,11 @@ class Sandboxes:
             "started": recovery.start_time(container.pid),
             "cgroups": container.cgroup.paths,
         }
-        fd = os.open(os.path.join(container.folder, recovery.STATE), os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.write(fd, json.dumps(state).encode())
-        finally:
-            os.close(fd)
+        with open(container.state, "wb", buffering=0) as file:
+            file.write(json.dumps(state).encode())
+        path = self._settings.state_file(box.request.sandbox_id)
+        os.rename(container.state, path)
+        container.state = path
 
     def _ended(self, box: Sandbox) -> None:
         """The sandbox's first process died without being asked to."""
@@ -332,9 +325,8 @@ class Sandboxes:
         if box.container:
             await self._containers.destroy(box.container)
             box.container = None
-        if self._settings.sockets_dir:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(box.socket_path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(box.socket_path)
 
     def _remember_failure(self, record: dict[str, Any]) -> None:
         self._failed[record["sandbox_id"]] = record

@@ -5,6 +5,7 @@ Owns names, defaults and units. Does not check the machine: doctor.py does.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import shutil
@@ -65,20 +66,21 @@ class NodeSettings:
         return os.path.join(self.data_dir, "images")
 
     @property
-    def sockets_dir(self) -> str | None:
-        """A short folder for agent sockets where the data directory lies too deep for them, else None."""
-        longest = os.path.join(self.sandboxes_dir, "x" * MAX_SANDBOX_ID, "agent.sock")
-        if len(os.fsencode(longest)) <= MAX_SOCKET_PATH:
-            return None
-        parent = "/run" if os.access("/run", os.W_OK) else "/tmp"
+    def run_dir(self) -> str:
+        """Where the socket and the state file of each sandbox are: for root in memory, where creating a file costs a twentieth of what it
+        costs on a disk; else in ``sandboxes_dir``, or in a folder of a short name where that path is too long for a socket."""
+        parent = _memory_dir() if os.geteuid() == 0 else None
+        if parent is None:
+            if len(os.fsencode(f"{self.sandboxes_dir}/{'x' * MAX_SANDBOX_ID}.sock")) <= MAX_SOCKET_PATH:
+                return self.sandboxes_dir
+            parent = "/run" if os.access("/run", os.W_OK) else "/tmp"
         return f"{parent}/holdfast-{self.tag}"
 
     def agent_socket(self, sandbox_id: str) -> str:
-        short = self.sockets_dir
-        if short is None:
-            return os.path.join(self.sandboxes_dir, sandbox_id, "agent.sock")
-        # Ids are up to 63 bytes, a hash keeps the whole path under the limit wherever /run is.
-        return os.path.join(short, hashlib.sha256(sandbox_id.encode()).hexdigest()[:24] + ".sock")
+        return f"{self.run_dir}/{sandbox_id}.sock"
+
+    def state_file(self, sandbox_id: str) -> str:
+        return f"{self.run_dir}/{sandbox_id}.json"
 
 
 def from_environment(environ: Mapping[str, str]) -> NodeSettings:
@@ -104,6 +106,14 @@ def from_environment(environ: Mapping[str, str]) -> NodeSettings:
         id_mapping=environ.get("HOLDFAST_NODE_ID_MAPPING", "on") != "off",
         id_slots=min(ID_SLOTS, (HIGH_BASE - first) // 65536),
     )
+
+
+@functools.cache
+def _memory_dir() -> str | None:
+    """A folder of this machine whose files are in memory."""
+    with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:
+        kinds = {point: kind for _, point, kind, *_ in map(str.split, file)}
+    return next((path for path in ("/run", "/dev/shm") if kinds.get(path) == "tmpfs" and os.access(path, os.W_OK)), None)
 
 
 def _number(environ: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:

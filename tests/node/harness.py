@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from session_agent.node.settings import NodeSettings
 from tests.support.until import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -175,3 +177,5 @@ async def node(data: Path, **environment: str) -> AsyncIterator[Node]:
         if made.process and made.process.poll() is None:
             await made.stop()
         made.close_clients()
+        if made.process and made.process.returncode == -signal.SIGKILL:
+            shutil.rmtree(NodeSettings(str(data), "").run_dir)

@@ -15,7 +15,14 @@ def census(data: Path) -> dict[str, int]:
         "sandboxed processes": len(sandboxed(data)),
         "cgroups": len(_cgroups(data)),
         "directories": len([*data.glob("sandboxes/*"), *data.glob("trash/*")]),
+        "files": len(_files(data)),
     }
+
+
+def _files(data: Path) -> list[str]:
+    """Names of state files and sockets."""
+    run_dir = Path(NodeSettings(str(data), "").run_dir)
+    return [path.name for path in run_dir.glob("*") if not path.is_dir()]
 
 
 def sandboxed(data: Path) -> list[int]:
@@ -53,12 +60,13 @@ def _cgroups(data: Path) -> list[str]:
 
 def unclaimed(data: Path) -> dict[str, int]:
     """What belongs to no container of the node, once no sandbox is left: neither to a spare that waits nor to one in use."""
-    folders = [path.name for path in data.glob("sandboxes/*")]
-    spares = {name[1:] for name in folders if name.startswith(".")}
+    files = _files(data)
+    spares = {name[1:] for name in files if name.startswith(".")}
     groups = {pid: Path(f"/proc/{pid}/cgroup").read_text() for pid in sandboxed(data) if Path(f"/proc/{pid}").exists()}
     return {
         "mounts": len(_mounts(data)),
         "processes": sum(not any(f"/{name}" in text for name in spares) for text in groups.values()),
         "cgroups": len([name for name in _cgroups(data) if name not in spares]),
-        "directories": len([name for name in folders if not name.startswith(".")]) + len([*data.glob("trash/*")]),
+        "directories": len([path for path in data.glob("sandboxes/*/") if path.name not in spares]) + len([*data.glob("trash/*")]),
+        "files": len([name for name in files if not name.startswith(".")]),
     }

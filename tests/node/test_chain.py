@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from holdfast import InvalidArgumentError, SandboxClient
 
+from session_agent.node.settings import NodeSettings
 from tests.node.harness import REPOSITORY
 from tests.node.ociimages import directory, file, oci_layout, symlink, tar
 from tests.package.roots import debian
@@ -140,7 +141,7 @@ def test_what_a_command_uses_is_not_the_agents(stack: Stack) -> None:
     if not Path("/sys/fs/cgroup/cpu/tasks").exists():
         pytest.skip("one-off commands are told apart by control groups of the first version, which this machine does not have")
     with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host", ready_timeout_s=30) as sandbox:
-        agent = json.loads((stack.data / "sandboxes" / sandbox.id / "state.json").read_text())["pid"]
+        agent = json.loads(Path(NodeSettings(str(stack.data), "").state_file(sandbox.id)).read_text())["pid"]
         sandbox.shell().run("true")
         with sandbox.start(["sleep", "60"]) as process:
             (command,) = [pid for pid in _tree(agent) if Path(f"/proc/{pid}/comm").read_text() == "sleep\n"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from session_agent.node.namespaces import HIGH_IDS, LOW_IDS
-from session_agent.node.settings import ID_BASE
+from session_agent.node.settings import ID_BASE, NodeSettings
 from tests.node.harness import REPOSITORY, Node, NodeClient, ask, run
 from tests.support.requires import requires
 
@@ -138,7 +138,7 @@ async def test_what_a_sandbox_makes_privileged_means_nothing_outside(shared: Nod
     )
     inside = await run(box["endpoint"], "python3", "-c", setter)
     assert inside["code"] == 0, inside["err"]
-    pid = json.loads((shared.data / "sandboxes" / "privileged-files" / "state.json").read_text())["pid"]
+    pid = json.loads(Path(NodeSettings(str(shared.data), "").state_file("privileged-files")).read_text())["pid"]
     seen = Path(f"/proc/{pid}/root/tmp")
     assert (seen / "setuid").stat().st_uid >= ID_BASE
     raw = os.getxattr(seen / "capable", "security.capability")
@@ -150,7 +150,7 @@ async def test_what_a_sandbox_makes_privileged_means_nothing_outside(shared: Nod
 @requires("root")
 async def test_the_store_and_the_sandboxes_are_closed_to_other_users(shared: Node, client: NodeClient) -> None:
     await client.create("closed")
-    for path in (shared.data / "images", shared.data / "sandboxes", shared.data / "sandboxes/closed"):
+    for path in (shared.data / "images", shared.data / "sandboxes", Path(NodeSettings(str(shared.data), "").run_dir)):
         assert path.stat().st_mode & 0o077 == 0, path
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 from pathlib import Path
 
+from session_agent.node.settings import NodeSettings
 from tests.node.harness import Node, NodeClient, node, run
 from tests.node.leftovers import census, sandboxed
 from tests.node.ociimages import directory, oci_layout, tar
@@ -27,10 +28,10 @@ async def test_a_create_takes_one_and_it_is_made_anew(node: Node) -> None:
     client = await node.client()
     await client.create("first")
     await stock(client, 4)
-    folders = {path.name for path in node.data.glob("sandboxes/.*")}
+    waiting = {path.name for path in Path(NodeSettings(str(node.data), "").run_dir).glob(".*")}
     await client.create("second", env={"WHO": "second"})
     await stock(client, 4)
-    assert len(folders & {path.name for path in node.data.glob("sandboxes/.*")}) == 3
+    assert len(waiting & {path.name for path in Path(NodeSettings(str(node.data), "").run_dir).glob(".*")}) == 3
 
 
 async def test_a_taken_spare_is_like_any_other(node: Node) -> None:
