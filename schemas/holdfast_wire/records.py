@@ -1,4 +1,4 @@
-"""``dataclass`` and ``field`` as of the standard library, for what has to be imported quickly.
+"""``dataclass``, ``field`` and ``replace`` as of the standard library, for what has to be imported quickly.
 
 Owns a decorator that makes the same classes without compiling six functions for each: ``__init__`` is compiled when the first object is
 made, and comparing, hashing and printing are shared functions. Type checkers see the standard library's. Only what this project uses is
@@ -11,10 +11,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dataclasses import dataclass, field
+    from dataclasses import dataclass, field, replace
+
+    def compile_all() -> None: ...
 else:
     _MISSING = type("_Missing", (), {"__repr__": lambda self: "<factory>"})()
     _set = object.__setattr__
+    _waiting: dict[type, bool] = {}
+    """The classes whose ``__init__`` is not compiled yet → whether they are frozen."""
 
     class _Field:
         """What is known of one field."""
@@ -102,6 +106,10 @@ else:
             made.__init__ = _first_init(made, frozen=frozen)
         return made
 
+    def replace(record: Any, /, **changes: Any) -> Any:
+        """A copy with some fields changed."""
+        return type(record)(**{name: getattr(record, name) for name in record.__record_fields__} | changes)
+
     def _own_fields(cls: type) -> dict[str, _Field]:
         found = {}
         for name, kind in cls.__annotations__.items():
@@ -136,12 +144,23 @@ else:
         """An ``__init__`` that makes the real one when it is first called."""
 
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            made = _compiled(cls, frozen=frozen)
-            cls.__init__ = made  # type: ignore[misc]
-            made(self, *args, **kwargs)
+            _compile(cls)
+            cls.__init__(self, *args, **kwargs)  # type: ignore[misc]
 
+        _waiting[cls] = frozen
         __init__.__qualname__ = f"{cls.__qualname__}.__init__"
         return __init__
+
+    def compile_all() -> None:
+        """Compile every ``__init__`` that still waits for a first object: a process that forks does it once for all its children."""
+        for cls in list(_waiting):
+            _compile(cls)
+
+    def _compile(cls: type) -> None:
+        frozen = _waiting.get(cls)
+        if frozen is not None:  # else another thread was first
+            cls.__init__ = _compiled(cls, frozen=frozen)  # type: ignore[misc]
+            _waiting.pop(cls, None)  # after the other line: a thread that finds nothing here calls what was made
 
     def _compiled(cls: type, *, frozen: bool) -> Any:
         names: dict[str, Any] = {"_set": _set, "_missing": _MISSING}
@@ -205,4 +224,4 @@ else:
         return FrozenInstanceError(message)
 
 
-__all__ = ["dataclass", "field"]
+__all__ = ["compile_all", "dataclass", "field", "replace"]

@@ -10,10 +10,10 @@ import asyncio
 import os
 import signal
 import time
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from holdfast_wire.limits import RUN_QUEUE, SPOOL_COMMAND_BYTES, SPOOL_MEMORY_SHARE, SPOOL_SANDBOX_BYTES, SPOOL_SANDBOX_LEAST_BYTES, Timing
+from holdfast_wire.records import dataclass, field
 
 from .commands.delayed_watch import DelayedWatch
 from .output.read_ahead import ReadAheadQuota

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
+from holdfast_wire.records import dataclass, field
 
 from .container import PREFIX
 from .process.ulimits import read_ulimits

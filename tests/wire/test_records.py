@@ -131,3 +131,25 @@ def test_the_projects_own() -> None:
         extra: int = 0
 
     assert {"extra", "image"} <= {field.name for field in dataclasses.fields(Standard)}
+
+
+def test_a_copy_with_some_fields_changed() -> None:
+    output = Output(1, 2, b"data")
+    assert records.replace(output, stream=1, data=b"") == Output(1, 1, b"")
+    with pytest.raises(TypeError):
+        records.replace(output, unknown=1)  # type: ignore[call-arg]
+
+
+def test_all_can_be_compiled_before_a_first_object() -> None:
+    @records.dataclass(slots=True)
+    class Late:
+        number: int = 3
+
+    waiting = Late.__init__
+    records.compile_all()
+    assert Late.__init__ is not waiting
+    assert Late().number == 3
+    late = Late.__init__
+    records.compile_all()
+    assert Late.__init__ is late
+    assert waiting(Late.__new__(Late), 4) is None  # a thread that had looked it up before

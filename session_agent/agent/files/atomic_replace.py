@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
+
+from holdfast_wire.records import dataclass
 
 from session_agent.agent.request.paths import os_failure
 

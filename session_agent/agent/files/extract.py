@@ -12,10 +12,10 @@ import contextlib
 import errno
 import os
 import stat
-from dataclasses import dataclass
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
+from holdfast_wire.records import dataclass
 
 from session_agent.agent.request.params import boolean, integer
 from session_agent.agent.request.paths import absolute, os_failure, path_param, shown, wire

@@ -7,10 +7,10 @@ the client asked for an owner by name. Called by whatever creates files.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from holdfast_wire.errors import HoldfastError
+from holdfast_wire.records import dataclass
 
 from session_agent.agent.process.users import find_user
 

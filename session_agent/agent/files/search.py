@@ -12,10 +12,10 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import msgpack
+from holdfast_wire.records import dataclass
 
 from session_agent.agent.request.params import boolean, integer, text, texts
 from session_agent.agent.request.paths import os_failure, path_fields, start_of

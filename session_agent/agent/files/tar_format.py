@@ -8,8 +8,9 @@ hostile cases in its own way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from holdfast_wire.records import dataclass
 
 BLOCK = 512
 END = bytes(2 * BLOCK)

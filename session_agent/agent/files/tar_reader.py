@@ -8,10 +8,10 @@ or ``archive_limit``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from holdfast_wire.errors import HoldfastError
+from holdfast_wire.records import dataclass
 
 from .tar_format import BLOCK, Kind, Member, padding
 

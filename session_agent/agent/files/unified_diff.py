@@ -7,8 +7,9 @@ nothing is guessed. The only exception is ``PatchError``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import Literal
+
+from holdfast_wire.records import dataclass, field, replace
 
 Change = Literal["modify", "create", "delete", "rename", "copy"]
 

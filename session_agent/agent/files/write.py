@@ -11,11 +11,11 @@ import contextlib
 import errno
 import os
 import stat
-from dataclasses import dataclass
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import DATA_BYTES
+from holdfast_wire.records import dataclass
 
 from session_agent.agent.output.checksums import Sha256
 from session_agent.agent.request.params import boolean, integer, text

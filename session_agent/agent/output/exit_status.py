@@ -7,8 +7,9 @@ Owns what becomes of an exit status where its caller or a time-out had wanted th
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from holdfast_wire.records import dataclass
 
 from session_agent.agent.process.processes import signal_name
 

@@ -16,9 +16,9 @@ import signal
 import subprocess
 import termios
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 
 from holdfast_wire.errors import HoldfastError
+from holdfast_wire.records import dataclass, field, replace
 
 from .privileges import CommandNamespace
 from .stub import Call, Report, assemble, execs, supported

@@ -12,7 +12,8 @@ import functools
 import resource
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from holdfast_wire.records import dataclass
 
 from .stub import Call
 

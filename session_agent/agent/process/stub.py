@@ -13,7 +13,8 @@ import functools
 import os
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from holdfast_wire.records import dataclass, field
 
 _BASE = 0x400000
 _TABLE = 0x180

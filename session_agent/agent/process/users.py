@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import stat
 import time
-from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from holdfast_wire.errors import HoldfastError
+from holdfast_wire.records import dataclass, replace
 
 _Otherwise = TypeVar("_Otherwise")
 _MOST_BYTES = 1024 * 1024

@@ -7,11 +7,11 @@ Called by ``connection`` for a connection that does not begin as an upgrade.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.proof import BODY_HEADER, DIAL_HEADER, check_body, dialled_nonce, seal_token
+from holdfast_wire.records import dataclass
 
 from .http_request import RequestHead
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import binascii
 import hashlib
-from dataclasses import dataclass
 
 from holdfast_wire.errors import HoldfastError
+from holdfast_wire.records import dataclass
 
 HEAD_BYTES = 16 * 1024
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455 §1.3

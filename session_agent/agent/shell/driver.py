@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from holdfast_wire.records import dataclass
 
 OPENED = 1 << 40
 """Added to a run's number: the shell has opened the run's standard input."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures.thread  # noqa: F401 - asyncio fetches it at first use, when the agent's root holds no Python
 import contextlib
-import dataclasses
 import functools
 import gc
 import json
@@ -24,6 +23,7 @@ from typing import Any
 from holdfast_wire import PROTOCOL_VERSION
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.limits import SESSIONS
+from holdfast_wire.records import replace
 
 from session_agent.agent.container import given_environment, hide_memory, wipe_settings
 from session_agent.agent.context import DEFAULT_WORKDIR, AgentContext
@@ -70,7 +70,7 @@ class AgentServer:
         self.taken = True
         self.context.used_at = self.context.now()
         settings = self.context.settings
-        self.context.settings = dataclasses.replace(
+        self.context.settings = replace(
             settings,
             sandbox_id=adoption.sandbox_id,
             incarnation=adoption.incarnation,

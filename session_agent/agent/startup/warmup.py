@@ -13,6 +13,7 @@ import socket
 from holdfast_wire.codec import encode, encode_item
 from holdfast_wire.frames import Hello, Open
 from holdfast_wire.proof import DIAL_HEADER, dial_header
+from holdfast_wire.records import compile_all
 
 from session_agent.agent.commands import entrypoint  # noqa: F401 - a sandbox cannot import what the zygote has not
 from session_agent.agent.process.privileges import drop_calls
@@ -38,6 +39,7 @@ def warm_up() -> None:
     log_to_stderr()
     warm_allocator()
     drop_calls()
+    compile_all()
     asyncio.run(_warm_up())
 
 
