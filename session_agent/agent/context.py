@@ -15,11 +15,11 @@ from typing import Protocol
 from holdfast_wire.limits import RUN_QUEUE, SPOOL_COMMAND_BYTES, SPOOL_MEMORY_SHARE, SPOOL_SANDBOX_BYTES, SPOOL_SANDBOX_LEAST_BYTES, Timing
 from holdfast_wire.records import dataclass, field
 
-from .commands.delayed_watch import DelayedWatch
 from .output.read_ahead import ReadAheadQuota
 from .output.records import Records
 from .output.spool import Budget
 from .process.cgroups import Groups, container_events
+from .process.delayed_watch import DelayedWatch
 from .process.fork import Forker
 from .process.privileges import CommandNamespace
 from .process.process_tree import Tags, members, signal_all

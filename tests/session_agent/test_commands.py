@@ -283,7 +283,7 @@ async def test_one_exit_fact_per_channel() -> None:
 
 
 async def test_a_short_command_is_read_once_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("session_agent.agent.commands.delayed_watch.DELAY_S", 3600.0)
+    monkeypatch.setattr("session_agent.agent.process.delayed_watch.DELAY_S", 3600.0)
     async with client(env={"PATH": PATH}) as sandbox:
         outcome = await sandbox.execute("sh", "-c", "echo out; echo err >&2; exit 3")
         assert (outcome.started, outcome.exit_code, outcome.stdout, outcome.stderr) == (True, 3, b"out\n", b"err\n")
