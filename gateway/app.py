@@ -24,7 +24,7 @@ from starlette.websockets import WebSocket
 from gateway.agents.kept_connections import KeptConnections
 from gateway.http.problems import problem_response
 from gateway.lifecycle import creation
-from gateway.memory_reservation import reserving
+from gateway.memory_reservation import RequestReservation
 from gateway.orchard.retry_detection import RetryDetection
 from gateway.orchard.terminal import pty
 from gateway.routes import admin, changes, commands, files, groups, sandboxes
@@ -112,7 +112,7 @@ class Application:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self
         if scope["type"] == "http":
-            with reserving(self.gateway.memory):
+            with RequestReservation(self.gateway.memory):
                 await self._answer(scope, receive, send)
         elif scope["type"] == "websocket":  # only of the one path that ``http.bounded_protocol`` leaves to uvicorn
             scope["path_params"] = {"sandbox_id": scope["path"].split("/")[2]}
@@ -126,7 +126,7 @@ class Application:
         request_id = f"{random.getrandbits(64):016x}"
         method, matching = scope["method"], _matching(scope["path"])
         wanted = "GET" if method == "HEAD" else method
-        template, scope["path_params"] = next((one for one in matching if wanted in ROUTES[one[0]]), ("unknown", {}))
+        template, scope["path_params"] = next(iter([one for one in matching if wanted in ROUTES[one[0]]]), ("unknown", {}))
         response: Response | None
         try:
             if template == "unknown":

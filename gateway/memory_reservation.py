@@ -7,9 +7,7 @@ and ``operations`` add to it, through the context of the request's task.
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Final
 
@@ -42,7 +40,7 @@ class MemoryReservations:
 
 
 class RequestReservation:
-    """What one request has reserved. ``owner`` is set once it is known."""
+    """What one request has reserved, from its head to the end of its answer. ``owner`` is set once it is known."""
 
     def __init__(self, memory: MemoryReservations) -> None:
         self.owner = ""
@@ -59,20 +57,16 @@ class RequestReservation:
             self._uncounted = 0
 
     def release(self) -> None:
-        self._memory.change(self.owner, -self._size)
-        self._size = 0
+        if self._size:
+            self._memory.change(self.owner, -self._size)
+            self._size = 0
 
+    def __enter__(self) -> None:
+        self._token = _current.set(self)
 
-@contextlib.contextmanager
-def reserving(memory: MemoryReservations) -> Iterator[None]:
-    """Around one request, from its head to the end of its answer."""
-    reservation = RequestReservation(memory)
-    token = _current.set(reservation)
-    try:
-        yield
-    finally:
-        _current.reset(token)
-        reservation.release()
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._token)
+        self.release()
 
 
 def reserve_memory(size: int) -> None:

@@ -52,9 +52,8 @@ class AgentCall:
     def begin(self, kind: str, params: dict[str, Any]) -> bytes:
         """As ``open``, also for parameters that are larger than a message: then they are what to write first (PROTOCOL §7.8)."""
         packed: bytes = msgpack.packb(params)
-        if len(packed) <= _OPEN_BYTES and not any(
-            isinstance(value, list | dict) and len(value) > DECODE_ITEMS for value in params.values()
-        ):
+        items = max([len(value) for value in params.values() if isinstance(value, list | dict)], default=0)
+        if len(packed) <= _OPEN_BYTES and items <= DECODE_ITEMS:
             self.open(kind, params)
             return b""
         if len(packed) > PARAMS_BYTES:
@@ -155,7 +154,7 @@ class AgentCall:
         if self._connection.error is not None:
             await self._connection.resume()
             return True
-        self._connection.flush()
+        self._connection.flush_queued()
         self._changed.clear()
         await self._changed.wait()
         return False

@@ -181,6 +181,11 @@ class AgentConnection:
                 self._timer.cancel()
             self._tick_at(due)
 
+    def flush_queued(self) -> None:
+        """Send now what would leave soon."""
+        if self._soon is not None:
+            self.flush()
+
     def room(self, number: int) -> int:
         """Bytes that the agent accepts on the channel now."""
         return self._session.room(number)

@@ -10,7 +10,7 @@ Owns the framing, what an agent may not do to it, and its close. Knows nothing o
 from __future__ import annotations
 
 import asyncio
-import secrets
+import os
 from typing import Final, Protocol
 
 from holdfast_wire.errors import HoldfastError
@@ -150,7 +150,7 @@ class AgentSocket(asyncio.Protocol):
 
 
 def _frame(first: int, payload: bytes) -> bytes:
-    return client_frame(first, payload, secrets.token_bytes(4), apply_mask)
+    return client_frame(first, payload, os.urandom(4), apply_mask)
 
 
 def _refusal(reason: str) -> HoldfastError:

@@ -16,7 +16,6 @@ import msgpack
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import STDERR, STDOUT, Closed, Exited, Fact, Failed, Gap, Output, Started
 
-from gateway.agents.agent_call import AgentCall
 from gateway.agents.agent_socket import AgentCallError
 from gateway.lifecycle.activity import in_use
 from gateway.memory_reservation import reserve_memory
@@ -48,14 +47,6 @@ class Outcome:
     """Seconds since the epoch by the sandbox's clock, where its agent reports it."""
 
 
-@contextlib.asynccontextmanager
-async def agent_call(gateway: Gateway, record: Record, *, own: bool = False) -> AsyncIterator[AgentCall]:
-    """A request to the sandbox's agent, on a kept connection or, with ``own``, one of its own. Where it fails, placement may know why."""
-    async with gateway.agents.call(record, own=own) as call:
-        with in_use(gateway, record):
-            yield call
-
-
 async def run(gateway: Gateway, record: Record, params: dict[str, Any], wait_s: float | None, wanted: Callable[[], bool]) -> Outcome:
     """Start the command of ``params``, or join it when its id is known; wait for its end for at most ``wait_s``.
 
@@ -66,7 +57,7 @@ async def run(gateway: Gateway, record: Record, params: dict[str, Any], wait_s: 
     outcome = Outcome()
     opened = False
     try:
-        async with agent_call(gateway, record) as call:
+        async with gateway.agents.call(record) as call:
             opened = True
             rest = call.begin("command", {**params, "keep": True})  # if this answer is lost, the output is queried again
             if rest:
@@ -125,28 +116,28 @@ async def look(gateway: Gateway, record: Record, command_id: str, wait_s: float 
 
     While it runs only its state is reported. With ``wait_s`` its end is awaited for that long.
     """
-    outcome = Outcome("running")
-    async with agent_call(gateway, record) as call:
-        call.open("follow", {"id": command_id, "output": False, "from": {STDOUT: _END_OF_ALL, STDERR: _END_OF_ALL}})
-        if wait_s is None:
+    outcome, whole = Outcome("running"), Outcome("running")
+    with in_use(gateway, record):
+        async with gateway.agents.call(record) as call:
+            call.open("follow", {"id": command_id, "output": False, "from": {STDOUT: _END_OF_ALL, STDERR: _END_OF_ALL}})
+            if wait_s is None:
+                async with _limit(_CALL_S):
+                    settled = await call.settled()
+                for fact in settled:
+                    _note(gateway, outcome, fact)
+            else:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        async for fact in call.facts():
+                            _note(gateway, outcome, fact)
+            call.detach()
+        if outcome.status != "ended":
+            return outcome
+        async with gateway.agents.call(record) as call:
+            call.open("follow", {"id": command_id, "keep": True})
             async with _limit(_CALL_S):
-                settled = await call.settled()
-            for fact in settled:
-                _note(gateway, outcome, fact)
-        else:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    async for fact in call.facts():
-                        _note(gateway, outcome, fact)
-        call.detach()
-    if outcome.status != "ended":
-        return outcome
-    whole = Outcome("running")
-    async with agent_call(gateway, record) as call:
-        call.open("follow", {"id": command_id, "keep": True})
-        async with _limit(_CALL_S):
-            async for fact in call.facts():
-                _note(gateway, whole, fact)
+                async for fact in call.facts():
+                    _note(gateway, whole, fact)
     return whole
 
 
@@ -222,18 +213,20 @@ async def _request(
     timeout_s: float = _CALL_S,
 ) -> dict[str, Any]:
     """One channel from Open to Closed; its result. Raises what the agent answers, and ``wait_timeout``."""
-    async with agent_call(gateway, record) as call, _limit(timeout_s):
-        call.open(kind, params)
-        if data is not None:
-            await call.write(data, eof=True)
-        async for fact in call.facts():
-            if isinstance(fact, Failed):
-                raise fact_error(fact)
-            if isinstance(fact, Output) and take is not None:
-                take(fact.data)
-            if isinstance(fact, Closed):
-                call.acknowledge()
-                return fact.result
+    with in_use(gateway, record):
+        async with gateway.agents.call(record) as call, _limit(timeout_s):
+            call.open(kind, params)
+            if data is not None:
+                await call.write(data, eof=True)
+            async for fact in call.facts():
+                if isinstance(fact, Failed):
+                    raise fact_error(fact)
+                if isinstance(fact, Output) and take is not None:
+                    take(fact.data)
+                if isinstance(fact, Closed):
+                    call.acknowledge()
+                    result: dict[str, Any] = fact.result
+                    return result
     raise AgentCallError("agent_unreachable", "the session agent did not answer")
 
 
@@ -267,4 +260,5 @@ def _note(gateway: Gateway, outcome: Outcome, fact: Fact) -> None:
         outcome.truncated |= fact.result.get("truncated") is True
         streams = fact.result.get("streams")
         if isinstance(streams, dict):
-            outcome.truncated |= any(is_short(streams.get(stream), len(kept)) for stream, kept in outcome.output.items())
+            for stream, kept in outcome.output.items():
+                outcome.truncated |= is_short(streams.get(stream), len(kept))

@@ -23,7 +23,7 @@ from gateway.agents.agent_call import AgentCall
 from gateway.auth import key_of
 from gateway.http.origin import check_origin
 from gateway.http.request_fields import Fields
-from gateway.oneoff.operations import agent_call
+from gateway.lifecycle.activity import in_use
 from gateway.oneoff.validation import fact_error
 from gateway.service import gateway_of
 
@@ -46,8 +46,9 @@ async def pty(websocket: WebSocket) -> None:
         key = key_of(websocket.headers) or websocket.query_params.get("api_key") or (chosen or "").removeprefix(_PROTOCOL)
         owner = gateway.keys.owner_of(key)
         record = await gateway.ready(owner, websocket.path_params["sandbox_id"])
-        async with agent_call(gateway, record, own=True) as call:
-            await _serve(websocket, call)
+        with in_use(gateway, record):
+            async with gateway.agents.call(record, own=True) as call:
+                await _serve(websocket, call)
     except HoldfastError as error:
         await _end(websocket, {"type": "error", "message": str(error)}, error.kind.close_code or _BROKEN)
     except WebSocketDisconnect:

@@ -41,32 +41,32 @@ async def execute(request: Request) -> Response:
     record = await gateway.ready(owner, sandbox_id)
     with in_use(gateway, record):
         body = await read_json(request, gateway.settings.rest.body_bytes)
-    fields = Fields(body)
-    waits = fields.boolean("wait", False)
-    params = _params(fields)
-    key = request.headers.get("idempotency-key")
-    fingerprint = _fingerprint(owner, record, body)
-    retries: RetryDetection = request.scope["app"].retries
+        fields = Fields(body)
+        waits = fields.boolean("wait", False)
+        command = fields.command()
+        params = _params(fields, command)
+        key = request.headers.get("idempotency-key")
+        fingerprint = _fingerprint(owner, record, body)
+        retries: RetryDetection = request.scope["app"].retries
 
-    connected: Callable[[], bool] = request.scope[CONNECTED]
-    if key:
-        command_id = "k" + hashlib.sha256(f"{owner}\0{key}".encode()).hexdigest()[:32]
-    else:
-        command_id = retries.find(fingerprint, waits) or _new_id()
-    posted = PostedExec(command_id, waits, connected)
-    if not key:
-        retries.note(fingerprint, posted)
-    timeout_s = params.get("timeout_s")
-    wait_s = (timeout_s + _WAIT_MORE_S if timeout_s else gateway.settings.rest.exec_timeout_s) if waits else None
-    try:
-        outcome = await operations.run(gateway, record, {"id": command_id, **params}, wait_s, connected)
-    finally:
-        posted.answered(connected())
+        connected: Callable[[], bool] = request.scope[CONNECTED]
+        if key:
+            command_id = "k" + hashlib.sha256(f"{owner}\0{key}".encode()).hexdigest()[:32]
+        else:
+            command_id = retries.find(fingerprint, waits) or _new_id()
+        posted = PostedExec(command_id, waits, connected)
+        if not key:
+            retries.note(fingerprint, posted)
+        timeout_s = params.get("timeout_s")
+        wait_s = (timeout_s + _WAIT_MORE_S if timeout_s else gateway.settings.rest.exec_timeout_s) if waits else None
+        try:
+            outcome = await operations.run(gateway, record, {"id": command_id, **params}, wait_s, connected)
+        finally:
+            posted.answered(connected())
     gateway.metrics.count("execs_total")
     job_id = f"{record.sandbox_id}.{command_id}"
     if not waits:
         return json_response({"job_id": job_id, "status": "queued"})
-    command = fields.command()
     shown = command if isinstance(command, str) else " ".join(command)
     return json_response(_job(record, command_id, shown, outcome, login=params.get("argv", ())[:2] == ["bash", "--login"]))
 
@@ -100,9 +100,8 @@ async def _look(request: Request, wait_s: float | None) -> Response:
     return json_response(_job(record, command_id, "", outcome, login=False))
 
 
-def _params(fields: Fields) -> dict[str, Any]:
+def _params(fields: Fields, command: str | list[str]) -> dict[str, Any]:
     """The params of a command channel's Open."""
-    command = fields.command()
     params: dict[str, Any] = {"detached": True}
     outlive = fields.text("outlive")
     if outlive is not None:

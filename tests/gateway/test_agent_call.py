@@ -22,7 +22,6 @@ from gateway.agents.agent_call import AgentCall
 from gateway.agents.agent_connection import AgentConnection
 from gateway.agents.agent_socket import AgentSocket
 from gateway.agents.dial import Dialled, dial_agent
-from gateway.oneoff import operations
 from gateway.settings import RelaySettings, RestSettings
 from session_agent.agent.settings import AgentSettings
 from session_agent.agent.startup.server import AgentServer, listening_socket
@@ -134,7 +133,7 @@ async def test_pings_are_answered_while_nobody_takes_what_comes(served: Served) 
 
     async with ScriptedAgent(scripted(script)) as agent:
         record = await served.place("sb-1", agent.endpoint)
-        async with operations.agent_call(served.gateway, record) as call:
+        async with served.gateway.agents.call(record) as call:
             call.open("terminal", {})
             async with asyncio.timeout(15):
                 await answered.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from typing import Any
 
@@ -131,3 +132,30 @@ async def test_a_cursor_of_thousands_of_digits_is_refused(served: Served) -> Non
     async with served.client() as client:
         answer = await client.get("/sandboxes", params={"cursor": "9" * 5000 + ":a"})
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_argument")
+
+
+@pytest.mark.parametrize("line", ["Sec-WebSocket-Version: 12\r\n", "Sec-WebSocket-Key: short\r\n"])
+async def test_a_wrong_opening_handshake_is_refused(served: Served, line: str) -> None:
+    await served.place("sb-1", "unix:///nowhere")
+    name = line.partition(":")[0]
+    head = "".join(f"{one}\r\n" for one in _WS.split("\r\n") if one and not one.startswith(name)) + line
+    request = f"GET /sandboxes/sb-1/session HTTP/1.1\r\nHost: x\r\nX-API-Key: {ADA}\r\n{head}\r\n"
+    status, headers, body = await _said(served, request.encode())
+    assert (status, body["code"], headers["connection"]) == (400, "protocol_error", "close")
+
+
+async def test_bytes_before_the_upgrade_was_accepted_end_the_connection(served: Served) -> None:
+    """Their place in the stream would be lost: RFC 6455 has the client wait for the answer."""
+    await served.place("sb-1", "unix:///nowhere")
+    reader, writer = await asyncio.open_connection("127.0.0.1", _port(served))
+    writer.write(f"GET /sandboxes/sb-1/session HTTP/1.1\r\nHost: x\r\nX-API-Key: {ADA}\r\n{_WS}\r\n".encode() + b"\x82\x80abcd")
+    async with asyncio.timeout(DEADLINE_S):
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+    writer.transport.abort()
+
+
+async def test_an_upgrade_that_is_not_known_is_ignored(served: Served) -> None:
+    head = "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+    status, headers, body = await _said(served, head.encode())
+    assert (status, headers["connection"], body) == (200, "close", {"status": "healthy"})
